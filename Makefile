@@ -53,19 +53,26 @@ vuln: need-go ## look for known vulnerabilities in what is called (asks vuln.go.
 
 # Tests find the commands that tools/need names, and no others.
 COMMANDS = bin/commands
-with-commands = tools/need --link $(COMMANDS) go @test; PATH='$(CURDIR)/$(COMMANDS)'
+link-commands = tools/need --link $(COMMANDS) go @test
+only-commands = PATH='$(CURDIR)/$(COMMANDS)'
+with-commands = $(link-commands); $(only-commands)
 
 # What the scenarios' verdicts were: the tests write it, since what a test
-# prints is hidden when it passes. It is shown when they fail as well. Most of a
-# scenario is waiting, so more of them run at once than there are CPUs. Tests
+# prints is hidden when it passes. It is shown when they fail as well. Tests
 # that pass within a second are not worth a line.
+#
+# Most of a scenario is waiting, so more of them run at once than there are CPUs.
+# The servers of their labs are goroutines beside much other work: with more
+# threads than CPUs it is the kernel that shares these out, in milliseconds, while
+# Go lets others go on for ten, one after the other. And they come before compilers.
+# The package that takes longest is first. make lint looks for what go vet finds.
 ACCURACY = bin/accuracy.txt
 TRACERS = bin/tracers.md
 define run-tests
-	rm -f $(ACCURACY) $(TRACERS); failed=0; $(with-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
+	rm -f $(ACCURACY) $(TRACERS); failed=0; $(only-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
 		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
-		-count=1 -parallel 8 -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
+		-count=1 -p 3 -parallel 12 -cpu 8 -exec 'nice -n -5' -vet=off -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
 endef
 
@@ -75,9 +82,13 @@ test-lab: SEEDS ?= 3
 .PHONY: test
 test: need-test ## run every test, as root, those in network namespaces included; healthy scenarios at SEEDS (1) seeds
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped. The first build takes a while."
-	@$(call run-tests,./...)
-	@PATH='$(CURDIR)/$(COMMANDS)' $(count-growth)
+	@$(link-commands)
+	@$(only-commands) nice -n 19 $(count-growth) >$(GROWTH) 2>&1 & growth=$$!; trap 'kill $$growth 2>/dev/null || true' EXIT; \
+		failed=0; ($(call run-tests,./cmd/lasthop ./...)) || failed=1; \
+		wait $$growth || failed=1; cat $(GROWTH); exit $$failed
 
+# It compiles much anew, for which it gets what the tests leave of the CPUs.
+GROWTH = bin/growth.txt
 # Coverage counts each statement that is executed. In slices loops hide.
 count-growth = go test -count=1 -run '^TestGrowth$$' -covermode=atomic -coverpkg=./probe/...,./tui/...,slices \
 		$$(grep -rl --include='*_test.go' 'growth\.Test(' probe tui | xargs -rn1 dirname | sort -u | sed 's|^|./|')
@@ -88,7 +99,8 @@ growth: need-test ## see that four times the input takes at most five times the 
 
 .PHONY: test-lab
 test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were, healthy ones at SEEDS (3) seeds
-	@$(call run-tests,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
+	@$(link-commands)
+	@$(call run-tests,./cmd/lasthop ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
 FRAMES ?= 1000000
 

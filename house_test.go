@@ -47,7 +47,7 @@ var directions = []direction{
 	{"probe/timeline", []string{"probe/model", "probe/loss"}, "windows are cut from values, live or recorded alike"},
 	{"probe/record", []string{"probe/model", "probe/loss", "probe/timeline"}, "a recording is of the model, not of what filled it"},
 	{"probe/collect", []string{"probe/model", "probe/netns", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
-	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/claim", "bpf"}, "the counters become the model here and nowhere else"},
+	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
 	{"probe/session", []string{"probe/model", "probe/netns", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/diagnose", "probe/loss", "probe/path", "probe/words", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
 	{"tui", []string{"probe/model", "probe/loss", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},

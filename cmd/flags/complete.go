@@ -5,6 +5,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lasthop/lasthop/probe/catalogue"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Worded is a flag whose values are known words.
@@ -15,11 +16,7 @@ func (c *Choice) Words() []string { return c.Of }
 
 // Words are the codes of all findings.
 func (c *Codes) Words() []string {
-	var out []string
-	for _, p := range catalogue.Pages() {
-		out = append(out, string(p.Code))
-	}
-	return out
+	return model.Map(catalogue.Pages(), func(p catalogue.Page) string { return string(p.Code) })
 }
 
 // Complete has the shell propose the words of the command's flags.

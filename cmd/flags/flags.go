@@ -1,5 +1,5 @@
 // Package flags has the values of flags that lasthop and its plugin for kubectl share:
-// both refuse the same mistakes with the same words.
+// both refuse the same mistakes with the same words, and come to the same verdict.
 package flags
 
 import (

@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -18,9 +19,6 @@ const (
 	summaryFile = "summary.md"
 )
 
-// summaryVariable names the file that GitHub shows at the end of a job.
-const summaryVariable = "GITHUB_STEP_SUMMARY"
-
 // junit is the file of --report, if there is one.
 func (o *options) junit() string { return strings.TrimPrefix(o.report, "junit=") }
 
@@ -30,21 +28,21 @@ func (o *options) forCI() (args, env []string) {
 	if o.report != "" {
 		args = append(args, "--report=junit="+path.Join(remote.Dir, junitFile))
 	}
-	if o.has("github") {
-		env = append(env, summaryVariable+"="+path.Join(remote.Dir, summaryFile))
+	if o.github {
+		env = append(env, flags.SummaryVariable+"="+path.Join(remote.Dir, summaryFile))
 	}
 	return args, env
 }
 
 // writeForCI writes what a CI job wants of what several nodes tell.
-func (r *runner) writeForCI(found report.Document, w wishes) error {
-	j := report.Judgement{FailOn: w.failOn, Strict: w.strict}
+func (r *runner) writeForCI(found report.Document) error {
+	j := r.Judgement()
 	var err error
 	if file := r.junit(); file != "" {
 		var text bytes.Buffer
 		err = errors.Join(report.JUnit(&text, found, j), r.write(file, text.Bytes()))
 	}
-	if !w.github {
+	if !r.github {
 		return err
 	}
 	for _, x := range report.Annotations(found, j) {
@@ -58,18 +56,9 @@ func (r *runner) writeForCI(found report.Document, w wishes) error {
 
 // summarize appends to the summary of the job.
 func (r *runner) summarize(text []byte) error {
-	name := os.Getenv(summaryVariable)
-	if name == "" {
-		r.say("warning: no summary: %s is not set", summaryVariable)
+	if os.Getenv(flags.SummaryVariable) == "" {
+		r.say("warning: no summary: %s is not set", flags.SummaryVariable)
 		return nil
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err == nil {
-		_, err = f.Write(text)
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("append to %s: %w", summaryVariable, err)
-	}
-	return nil
+	return flags.Summarize(text, 0)
 }

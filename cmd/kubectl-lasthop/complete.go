@@ -58,28 +58,14 @@ func (o *options) names(ctx context.Context, kind string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completeTime)
 	defer cancel()
 	var found []string
-	add := func(o metav1.ObjectMeta) { found = append(found, kind+o.Name) }
+	add := func(o metav1.Object) { found = append(found, kind+o.GetName()) }
 	switch kind {
 	case "", "node/":
-		err = eachPage(ctx, metav1.ListOptions{}, c.Nodes().List, func(page *corev1.NodeList) {
-			for i := range page.Items {
-				add(page.Items[i].ObjectMeta)
-			}
-		})
+		err = c.Nodes().Each(ctx, metav1.ListOptions{}, func(n *corev1.Node) { add(n) })
 	case "pod/":
-		err = eachPage(ctx, metav1.ListOptions{}, c.Pods(c.namespace).List, func(page *corev1.PodList) {
-			for i := range page.Items {
-				if without(&page.Items[i]) == "" {
-					add(page.Items[i].ObjectMeta)
-				}
-			}
-		})
+		err = eachPod(ctx, c.API, c.namespace, metav1.ListOptions{}, func(p *corev1.Pod) { add(p) })
 	case "svc/":
-		err = eachPage(ctx, metav1.ListOptions{}, c.Services(c.namespace).List, func(page *corev1.ServiceList) {
-			for i := range page.Items {
-				add(page.Items[i].ObjectMeta)
-			}
-		})
+		err = c.Services(c.namespace).Each(ctx, metav1.ListOptions{}, func(s *corev1.Service) { add(s) })
 	}
 	if err != nil {
 		return nil

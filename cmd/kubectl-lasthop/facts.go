@@ -18,10 +18,6 @@ import (
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 )
 
-// pageSize is how many objects are asked for at once: a large cluster has more than an
-// API server should answer with.
-const pageSize = 500
-
 // facts are the files that lasthop gets on each node, and the flags that name them.
 type facts struct {
 	files map[string][]byte
@@ -104,46 +100,28 @@ func listed(ctx context.Context, api *session.API, list func(context.Context, *s
 	return json.Marshal(v)
 }
 
-// eachPage lists objects, and calls take with each part of the list.
-func eachPage[L metav1.ListInterface](ctx context.Context, options metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), take func(L)) error {
-	for options.Limit = pageSize; ; {
-		page, err := list(ctx, options)
-		if err != nil {
-			return err
-		}
-		take(page)
-		if options.Continue = page.GetContinue(); options.Continue == "" {
-			return nil
-		}
-	}
-}
-
 // nodes lists what lasthop reads of nodes: the rest is large, and no business of theirs.
 func nodes(ctx context.Context, api *session.API) (any, error) {
 	all := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
-	return all, eachPage(ctx, metav1.ListOptions{}, api.Nodes().List, func(page *corev1.NodeList) {
-		for _, n := range page.Items {
-			all.Items = append(all.Items, corev1.Node{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-				ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, Annotations: n.Annotations},
-				Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, ProviderID: n.Spec.ProviderID},
-				Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: n.Status.Conditions},
-			})
-		}
+	return all, api.Nodes().Each(ctx, metav1.ListOptions{}, func(n *corev1.Node) {
+		all.Items = append(all.Items, corev1.Node{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, Annotations: n.Annotations},
+			Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, ProviderID: n.Spec.ProviderID},
+			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: n.Status.Conditions},
+		})
 	})
 }
 
 // pods lists what lasthop reads of pods.
 func pods(ctx context.Context, api *session.API) (any, error) {
 	all := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
-	return all, eachPage(ctx, metav1.ListOptions{}, api.Pods(metav1.NamespaceAll).List, func(page *corev1.PodList) {
-		for _, p := range page.Items {
-			all.Items = append(all.Items, corev1.Pod{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-				ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, Labels: p.Labels},
-				Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
-				Status:     corev1.PodStatus{Phase: p.Status.Phase, HostIP: p.Status.HostIP, HostIPs: p.Status.HostIPs, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs},
-			})
-		}
+	return all, api.Pods(metav1.NamespaceAll).Each(ctx, metav1.ListOptions{}, func(p *corev1.Pod) {
+		all.Items = append(all.Items, corev1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, Labels: p.Labels},
+			Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+			Status:     corev1.PodStatus{Phase: p.Status.Phase, HostIP: p.Status.HostIP, HostIPs: p.Status.HostIPs, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs},
+		})
 	})
 }

@@ -35,12 +35,12 @@ func (g *gate) arrive(ready bool) {
 	}
 }
 
-// wait waits until the gate is open. asked is closed when nobody wants that any more.
-func (g *gate) wait(ctx context.Context, asked <-chan struct{}) error {
+// wait waits until the gate is open. asked ends when nobody wants that any more.
+func (g *gate) wait(ctx, asked context.Context) error {
 	select {
 	case <-g.open:
 		return nil
-	case <-asked:
+	case <-asked.Done():
 		return errors.New("before it began")
 	case <-ctx.Done():
 		return context.Cause(ctx)

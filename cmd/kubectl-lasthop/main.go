@@ -64,9 +64,9 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// run executes a command line and returns the exit status. asked is closed when the
-// user wants it to end; the end of ctx means at once.
-func run(ctx context.Context, asked <-chan struct{}, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+// run executes a command line and returns the exit status. asked ends when the user wants
+// it to end; the end of ctx means at once.
+func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	stdout, stderr = leavable(stdout), leavable(stderr)
 	o := &options{}
 	status := exitClean
@@ -128,22 +128,13 @@ func run(ctx context.Context, asked <-chan struct{}, args []string, stdin io.Rea
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "lasthop: %s\nlasthop: see `kubectl lasthop --help`\n", message)
 		return exitUsage
-	case isClosed(asked) || ctx.Err() != nil:
+	case asked.Err() != nil || ctx.Err() != nil:
 		fmt.Fprintf(stderr, "lasthop: interrupted: %s\n", message)
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "lasthop: %s\n", message)
 	// What was found on another node holds.
 	return worst(exitCannot, status)
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // order is by how much a status outweighs others: a finding holds whatever else could
@@ -153,50 +144,36 @@ var order = []int{exitClean, exitIncomplete, exitCannot, exitFindings, exitUsage
 // worst is the status of several nodes. One that is not lasthop's own, such as that of
 // a process that was killed, is a failure to observe.
 func worst(statuses ...int) int {
-	rank := exitClean
+	rank := 0
 	for _, s := range statuses {
 		if !slices.Contains(order, s) {
 			s = exitCannot
 		}
-		if slices.Index(order, s) > slices.Index(order, rank) {
-			rank = s
-		}
+		rank = max(rank, slices.Index(order, s))
 	}
-	return rank
+	return order[rank]
 }
 
-// interruptible closes asked at the first signal that asks the process to end, and ends
-// ctx at the second. Writing to a closed pipe becomes an error instead of a signal.
-func interruptible() (ctx context.Context, asked <-chan struct{}, stop func()) {
+// interruptible ends asked at the first signal that asks the process to end, and ctx at
+// the second. Writing to a closed pipe becomes an error instead of a signal.
+func interruptible() (ctx, asked context.Context, stop func()) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(context.Background())
-	signals, first := make(chan os.Signal, 2), make(chan struct{})
+	asked, ask := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
-		for n := 0; ; n++ {
+		for _, end := range []func(){ask, cancel} {
 			select {
 			case <-signals:
+				end()
 			case <-ctx.Done():
 				return
 			}
-			if n == 0 {
-				close(first)
-				continue
-			}
-			cancel()
 		}
 	}()
-	return ctx, first, func() {
+	return ctx, asked, func() {
 		signal.Stop(signals)
 		cancel()
 	}
-}
-
-// lines is a text with a prefix before each line.
-func lines(prefix, text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		b.WriteString(prefix + line)
-	}
-	return b.String()
 }

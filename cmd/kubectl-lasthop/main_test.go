@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 )
 
@@ -63,7 +64,7 @@ func pretend(status string, args []string) int {
 		case "--report":
 			os.WriteFile(file, []byte("verdict"), 0o600) //nolint:errcheck // the same
 		case "--github":
-			file := filepath.Base(os.Getenv(summaryVariable))
+			file := filepath.Base(os.Getenv(flags.SummaryVariable))
 			os.WriteFile(file, []byte("of a node\n"), 0o600) //nolint:errcheck // the same
 		}
 	}
@@ -91,10 +92,10 @@ type result struct {
 // plugin runs the plugin, with an image.
 func plugin(t *testing.T, args ...string) result {
 	t.Helper()
-	return pluginFor(t, make(chan struct{}), io.Discard, args...)
+	return pluginFor(t, t.Context(), io.Discard, args...)
 }
 
-func pluginFor(t *testing.T, asked <-chan struct{}, alsoErrors io.Writer, args ...string) result {
+func pluginFor(t *testing.T, asked context.Context, alsoErrors io.Writer, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	status := run(t.Context(), asked, append(args, "--image=lasthop:test"), strings.NewReader(""), &stdout, io.MultiWriter(&stderr, alsoErrors))
@@ -239,7 +240,7 @@ func TestForCI(t *testing.T) {
 	newAPI(t)
 	t.Setenv(pretended, "1")
 	t.Chdir(t.TempDir())
-	t.Setenv(summaryVariable, "job.md")
+	t.Setenv(flags.SummaryVariable, "job.md")
 	if err := os.WriteFile("job.md", []byte("before\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -279,16 +280,16 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// sayer closes a channel at the first text.
+// sayer calls then at the first text.
 type sayer struct {
 	once sync.Once
 	text string
-	said chan struct{}
+	then func()
 }
 
 func (s *sayer) Write(p []byte) (int, error) {
 	if strings.Contains(string(p), s.text) {
-		s.once.Do(func() { close(s.said) })
+		s.once.Do(s.then)
 	}
 	return len(p), nil
 }
@@ -296,8 +297,9 @@ func (s *sayer) Write(p []byte) (int, error) {
 func TestInterrupt(t *testing.T) {
 	a := newAPI(t)
 	t.Setenv(pretended, "wait")
-	up := &sayer{text: "watching", said: make(chan struct{})}
-	if r := pluginFor(t, up.said, up, "watch", "node1"); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "interrupted\n") {
+	asked, ask := context.WithCancel(t.Context())
+	up := &sayer{text: "watching", then: ask}
+	if r := pluginFor(t, asked, up, "watch", "node1"); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "interrupted\n") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 	a.removed()
@@ -307,13 +309,13 @@ func TestInterrupt(t *testing.T) {
 func TestInterruptEarly(t *testing.T) {
 	a := newAPI(t)
 	a.status = &corev1.PodStatus{Phase: corev1.PodPending}
-	waits, once := make(chan struct{}), sync.Once{}
+	asked, ask := context.WithCancel(t.Context())
 	a.asked = func(request string) {
 		if request == "list events" || request == "list pods" && len(a.made) > 0 {
-			once.Do(func() { close(waits) })
+			ask()
 		}
 	}
-	if r := pluginFor(t, waits, io.Discard, "watch", "node1"); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "lasthop: interrupted: before lasthop ran on node1\n") {
+	if r := pluginFor(t, asked, io.Discard, "watch", "node1"); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "lasthop: interrupted: before lasthop ran on node1\n") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 	a.removed()
@@ -328,13 +330,9 @@ func TestReaderLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	up := &sayer{text: "watching", said: make(chan struct{})}
-	go func() {
-		<-up.said
-		near.Close()
-	}()
+	up := &sayer{text: "watching", then: func() { near.Close() }}
 	var stderr bytes.Buffer
-	status := run(t.Context(), nil, []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, io.MultiWriter(&stderr, up))
+	status := run(t.Context(), t.Context(), []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, io.MultiWriter(&stderr, up))
 	if said := stderr.String(); status != exitClean || !strings.HasSuffix(said, "watching\n") {
 		t.Errorf("status %d: %s", status, said)
 	}
@@ -355,7 +353,7 @@ func TestAbandon(t *testing.T) {
 		cancel()
 	}()
 	var stdout, stderr bytes.Buffer
-	if status := run(ctx, nil, []string{"check", "node1", "--image=x"}, strings.NewReader(""), &stdout, &stderr); status != exitInterrupted {
+	if status := run(ctx, context.Background(), []string{"check", "node1", "--image=x"}, strings.NewReader(""), &stdout, &stderr); status != exitInterrupted {
 		t.Errorf("status %d: %s", status, &stderr)
 	}
 	a.removed()
@@ -536,7 +534,7 @@ func TestUsage(t *testing.T) {
 	if len(a.made) > 0 {
 		t.Errorf("%d debug pods were made for mistakes", len(a.made))
 	}
-	if r := (result{status: run(t.Context(), nil, []string{"check", "node1", "--image="}, nil, io.Discard, io.Discard)}); r.status != exitUsage {
+	if r := (result{status: run(t.Context(), t.Context(), []string{"check", "node1", "--image="}, nil, io.Discard, io.Discard)}); r.status != exitUsage {
 		t.Errorf("without an image: status %d", r.status)
 	}
 }
@@ -601,12 +599,12 @@ func TestNobodyReads(t *testing.T) {
 	}
 	defer far.Close()
 	near.Close()
-	if status := run(t.Context(), nil, []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, io.Discard); status != exitClean {
+	if status := run(t.Context(), t.Context(), []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, io.Discard); status != exitClean {
 		t.Errorf("watch: status %d", status)
 	}
 	for _, args := range [][]string{{"check", "node1"}, {"doctor", "node1", "node2"}} {
 		var stderr bytes.Buffer
-		if status := run(t.Context(), nil, append(args, "--image=x"), strings.NewReader(""), far, &stderr); status != exitFindings || strings.Contains(stderr.String(), "pipe") {
+		if status := run(t.Context(), t.Context(), append(args, "--image=x"), strings.NewReader(""), far, &stderr); status != exitFindings || strings.Contains(stderr.String(), "pipe") {
 			t.Errorf("%v: status %d: %s", args, status, &stderr)
 		}
 		a.removed()
@@ -616,13 +614,13 @@ func TestNobodyReads(t *testing.T) {
 // TestInterruptedCreating removes the job that the cluster makes while the user leaves.
 func TestInterruptedCreating(t *testing.T) {
 	a := newAPI(t)
-	leaves, once := make(chan struct{}), sync.Once{}
+	asked, ask := context.WithCancel(t.Context())
 	a.asked = func(request string) {
 		if request == "create jobs" {
-			once.Do(func() { close(leaves) })
+			ask()
 		}
 	}
-	if r := pluginFor(t, leaves, io.Discard, "check", "node1"); r.status != exitInterrupted || r.stdout != "" {
+	if r := pluginFor(t, asked, io.Discard, "check", "node1"); r.status != exitInterrupted || r.stdout != "" {
 		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
 	}
 	a.removed()

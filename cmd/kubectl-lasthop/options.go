@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,11 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
-	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -35,12 +32,12 @@ type options struct {
 
 	// passed are lasthop's own flags as they were given; those about the verdict are
 	// read here too, for that of several nodes.
-	passed        []string
-	window        flags.Window
-	output        flags.Choice
-	only, skip    flags.Codes
-	failOn, color flags.Choice
-	given         *pflag.FlagSet
+	passed []string
+	flags.Verdict
+	window         flags.Window
+	output, color  flags.Choice
+	redact, github bool
+	given          *pflag.FlagSet
 	// Files of this machine: what lasthop reads, and where its samples go.
 	nodes, pods string
 	routes      []string
@@ -79,43 +76,33 @@ func (o *options) register(f *pflag.FlagSet) {
 // pass registers the flags that lasthop gets as they are. A mistake in one is refused
 // here, before anything is started.
 func (o *options) pass(f *pflag.FlagSet) {
-	choice := func(c *flags.Choice, words ...string) *flags.Choice {
-		c.Of = words
-		return c
-	}
-	o.failOn.Value, o.output.Value = string(model.Warning), string(report.Text)
-	var formats []string
-	for _, format := range report.Formats() {
-		formats = append(formats, string(format))
-	}
+	o.FailOn, o.output, o.color = flags.Severities(), flags.Formats(), flags.Colors()
 	for _, p := range []struct {
 		name, short string
-		value       pflag.Value // nil for a switch
+		value       pflag.Value
 		usage       string
 	}{
 		{"for", "", &o.window, "how long to observe (default 10s; of record until ^C)"},
-		{"output", "o", choice(&o.output, formats...), "output format (default text)"},
-		{"active", "", nil, "send up to 16 probes after the window, all reported"},
-		{"only", "", &o.only, "report this finding alone; repeatable"},
-		{"skip", "", &o.skip, "do not report this finding; repeatable"},
-		{"fail-on", "", choice(&o.failOn, string(model.Critical), string(model.Warning), string(model.Info)), "the lowest severity for exit status 1 (default warning)"},
-		{"strict", "", nil, "exit with status 4 if a source could not be read whole"},
+		{"output", "o", &o.output, "output format (default text)"},
+		{"active", "", new(onOff), "send up to 16 probes after the window, all reported"},
+		{"only", "", &o.Only, "report this finding alone; repeatable"},
+		{"skip", "", &o.Skip, "do not report this finding; repeatable"},
+		{"fail-on", "", &o.FailOn, "the lowest severity for exit status 1 (default warning)"},
+		{"strict", "", (*onOff)(&o.Strict), "exit with status 4 if a source could not be read whole"},
 		{"uplink", "", new(text), "a link `IF` that leads off the node; repeatable"},
 		{"pod-cidr", "", &flags.Prefixes{}, "a pod range of the cluster; repeatable"},
-		{"engine", "", choice(&flags.Choice{}, "auto", "tc", "state"), "how to watch packets (default auto)"},
-		{"attach", "", choice(&flags.Choice{}, "auto", "tcx", "clsact"), "how to attach BPF (default auto)"},
-		{"color", "", choice(&o.color, "auto", "always", "never"), "when to use colours (default auto)"},
-		{"redact", "", nil, "replace names and addresses"},
-		{"github", "", nil, "annotate a GitHub Actions run, and append to the job's summary"},
+		{"engine", "", &flags.Choice{Of: []string{"auto", "tc", "state"}}, "how to watch packets (default auto)"},
+		{"attach", "", &flags.Choice{Of: []string{"auto", "tcx", "clsact"}}, "how to attach BPF (default auto)"},
+		{"color", "", &o.color, "when to use colours (default auto)"},
+		{"redact", "", (*onOff)(&o.redact), "replace names and addresses"},
+		{"github", "", (*onOff)(&o.github), "annotate a GitHub Actions run, and append to the job's summary"},
 		{"idle-exit", "", new(flags.Duration), "leave the screen after this time without a key (default 30m)"},
-		{"debug", "", nil, "print more on failure"},
+		{"debug", "", new(onOff), "print more on failure"},
 	} {
-		if p.value != nil {
-			f.VarPF(&passedFlag{p.value, p.name, &o.passed}, p.name, p.short, p.usage)
-			continue
+		flag := f.VarPF(&passedFlag{p.value, p.name, &o.passed}, p.name, p.short, p.usage)
+		if _, isSwitch := p.value.(*onOff); isSwitch {
+			flag.NoOptDefVal = "true"
 		}
-		flag := f.VarPF(&passedFlag{new(onOff), p.name, &o.passed}, p.name, p.short, p.usage)
-		flag.NoOptDefVal = "true"
 	}
 }
 
@@ -184,17 +171,6 @@ type plan struct {
 	words []string
 }
 
-// has reports whether a switch of lasthop's is on. The last word counts.
-func (o *options) has(name string) bool {
-	on := false
-	for _, arg := range o.passed {
-		if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
-			on = value == "true"
-		}
-	}
-	return on
-}
-
 // screen is the command of the plugin that lasthop has no word for.
 const screen = "screen"
 
@@ -217,7 +193,7 @@ var elsewhere = []string{"replay", "findings", "schema", "lab", "demo", "complet
 // plan reads the words of the command line.
 func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, error) {
 	p := plan{command: "check"}
-	if terminal(stdin) && terminal(stdout) && !o.given.Changed("output") {
+	if flags.Terminal(stdin) && flags.Terminal(stdout) && !o.given.Changed("output") {
 		p.command = screen
 	}
 	if len(args) > 0 && slices.Contains(commands, args[0]) {
@@ -237,34 +213,31 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 }
 
 func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
-	named := 0
-	for _, way := range []bool{len(p.words) > 0, o.selector != "", o.all} {
-		if way {
-			named++
-		}
-	}
+	ways := []bool{len(p.words) > 0, o.selector != "", o.all}
+	first := slices.Index(ways, true)
+	verdict := slices.Contains([]string{"check", "explain"}, p.command)
 	switch {
 	case o.image == "":
 		return usagef("--image: want the image with lasthop; `make image` builds it, and $%s may name it", imageVariable)
 	case o.given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
 		return usagef("--deadline %v: want a second at least", time.Duration(o.deadline))
-	case named == 0:
+	case first < 0:
 		return usagef("want a NODE, pod/NAME, -l SELECTOR or --all; `kubectl get nodes` lists the nodes")
-	case named > 1:
+	case slices.Contains(ways[first+1:], true):
 		return usagef("names, --selector and --all exclude each other")
-	case p.command == screen && (!terminal(stdin) || !terminal(stdout)):
+	case p.command == screen && (!flags.Terminal(stdin) || !flags.Terminal(stdout)):
 		return usagef("screen: standard input and output have to be a terminal")
 	case o.atOnce < 1:
 		return usagef("--at-once %d: want one at least", o.atOnce)
-	case o.to != "" && !slices.Contains([]string{"check", "explain"}, p.command):
+	case o.to != "" && !verdict:
 		return usagef("--to is for check and explain")
 	case o.report != "" && (o.junit() == o.report || o.junit() == ""):
 		return usagef("--report %s: want junit=FILE", o.report)
-	case o.report != "" && !slices.Contains([]string{"check", "explain"}, p.command):
+	case o.report != "" && !verdict:
 		return usagef("--report is for check and explain")
 	case p.command == "doctor" && o.output.Value != string(report.Text) && o.output.Value != string(report.JSON):
 		return usagef("doctor: -o %s: want text or json", o.output.Value)
-	case p.file == "-" && terminal(stdout):
+	case p.file == "-" && flags.Terminal(stdout):
 		return usagef("record -: the standard output is a terminal")
 	}
 	if taken, fewer := takes[p.command]; fewer {
@@ -283,13 +256,8 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 			return err
 		}
 	}
-	stdins := 0
-	for _, file := range append([]string{o.nodes, o.pods}, o.routes...) {
-		if file == "-" {
-			stdins++
-		}
-	}
-	if stdins > 1 {
+	read := append([]string{o.nodes, o.pods}, o.routes...)
+	if first := slices.Index(read, "-"); first >= 0 && slices.Contains(read[first+1:], "-") {
 		return usagef("only one file can be standard input")
 	}
 	return nil
@@ -323,26 +291,11 @@ func (o *options) limit() time.Duration {
 
 // colors has lasthop colour its report where the terminal here takes it.
 func (o *options) colors(p plan, stdout io.Writer) []string {
-	if !slices.Contains([]string{"check", "explain"}, p.command) || o.given.Changed("color") || !colored("auto", stdout) {
-		return nil
+	judges := slices.Contains([]string{"check", "explain"}, p.command)
+	if judges && !o.given.Changed("color") && flags.Colored("auto", stdout) {
+		return []string{"--color=always"}
 	}
-	return []string{"--color=always"}
-}
-
-// colored reports whether to use colours here, as lasthop does.
-func colored(when string, stdout io.Writer) bool {
-	switch {
-	case os.Getenv("NO_COLOR") != "" || when == "never":
-		return false
-	case when == "always":
-		return true
-	}
-	return terminal(stdout) && os.Getenv("TERM") != "dumb"
-}
-
-func terminal(stream any) bool {
-	f, ok := stream.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(f.Fd()))
+	return nil
 }
 
 // beside is the name of a file for one of several nodes.
@@ -350,9 +303,6 @@ func beside(file, node string, several bool) string {
 	if !several || file == "" || file == "-" {
 		return file
 	}
-	dot := strings.LastIndexByte(file, '.')
-	if dot <= strings.LastIndexByte(file, '/') {
-		dot = len(file)
-	}
-	return fmt.Sprintf("%s-%s%s", file[:dot], node, file[dot:])
+	ext := filepath.Ext(file)
+	return strings.TrimSuffix(file, ext) + "-" + node + ext
 }

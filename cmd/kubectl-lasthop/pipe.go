@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"syscall"
+
+	"github.com/lasthop/lasthop/cmd/flags"
 )
 
 // pipe is a standard output that is no terminal. Once its reader has gone away, as in
@@ -19,7 +21,7 @@ type pipe struct {
 // leavable makes a stream a pipe, unless it is a terminal or no file at all.
 func leavable(stream io.Writer) io.Writer {
 	f, ok := stream.(*os.File)
-	if !ok || terminal(f) {
+	if !ok || flags.Terminal(f) {
 		return stream
 	}
 	return &pipe{File: f, left: make(chan struct{})}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lasthop/lasthop/cmd/flags"
 )
 
 // statusLine is a terminal with a line below all others, which is overwritten.
@@ -36,7 +38,7 @@ func (s *statusLine) show(format string, args ...any) {
 // progress shows how far several nodes are, if standard error is a terminal: changed is
 // for the gate, done counts the nodes that have ended.
 func (r *runner) progress(nodes int, done *atomic.Int32) (changed func(*gate), stop func()) {
-	if !r.several || !terminal(r.stderr) {
+	if !r.several || !flags.Terminal(r.stderr) {
 		return func(*gate) {}, func() {}
 	}
 	plain := r.stderr

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 	"github.com/lasthop/lasthop/probe/report"
@@ -34,7 +35,7 @@ type runner struct {
 	*options
 	plan
 	cluster        *connected
-	asked          <-chan struct{}
+	asked          context.Context
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
@@ -91,21 +92,18 @@ func (r *runner) run(ctx context.Context) (int, error) {
 
 // whileRead is each, and ends without an error once nobody reads any more.
 func (r *runner) whileRead(ctx context.Context, out *pipe, targets []target, known *facts) (int, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	asked, end := r.asked, make(chan struct{})
-	r.asked = end
+	asked, end := context.WithCancel(r.asked)
+	defer end()
+	r.asked = asked
 	go func() {
-		defer close(end)
+		defer end()
 		again := time.NewTicker(time.Second)
 		defer again.Stop()
 		for !out.gone() {
 			select {
 			case <-again.C:
 			case <-out.left:
-			case <-asked:
-				return
-			case <-ctx.Done():
+			case <-asked.Done():
 				return
 			}
 		}
@@ -227,16 +225,13 @@ func (r *runner) args(t target, known *facts) []string {
 	return args
 }
 
-// redactKey is the environment variable with the key of --redact.
-const redactKey = "LASTHOP_REDACT_KEY"
-
 // environment are the variables that say what the terminal can, and in which words,
 // and what replaces names.
-var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", redactKey}
+var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", flags.RedactKey}
 
 // on runs the command on one node, the i-th.
 func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out outcome) {
-	start := remote.Start{Args: r.args(t, known), Files: maps.Clone(known.files), ErrorTerminal: terminal(r.stderr) && !r.several}
+	start := remote.Start{Args: r.args(t, known), Files: maps.Clone(known.files), ErrorTerminal: flags.Terminal(r.stderr) && !r.several}
 	for _, name := range environment {
 		if value, set := os.LookupEnv(name); set {
 			start.Env = append(start.Env, name+"="+value)
@@ -245,22 +240,25 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 	_, forCI := r.forCI()
 	start.Env = append(start.Env, forCI...)
 	near := remote.Near{
-		Stdout: r.stdout, Stderr: r.stderr, Interrupt: r.asked,
+		Stdout: r.stdout, Stderr: r.stderr, Interrupt: r.asked.Done(),
 		File: func(name string, content []byte) error { return r.keep(t.node, name, content) },
 	}
-	arrived := false
+	var once sync.Once
 	arrive := func(ready bool) {
-		if !arrived {
-			arrived = true
+		once.Do(func() {
 			r.gate.arrive(ready)
 			<-r.room
-		}
+		})
 	}
 	r.room <- struct{}{}
 	defer func() { arrive(false) }()
 	near.Begun = func() error {
 		arrive(true)
 		return r.gate.wait(ctx, r.asked)
+	}
+	file := beside(r.file, t.node, r.several)
+	if r.recordings != "" {
+		file = r.recording(i)
 	}
 	switch {
 	case r.command == screen:
@@ -269,15 +267,8 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 			return outcome{err: err}
 		}
 		defer restore()
-	case r.recordings != "":
-		f, err := create(r.recording(i))
-		if err != nil {
-			return outcome{err: err}
-		}
-		defer func() { out.err = errors.Join(out.err, f.Close()) }()
-		near.Stdout = f
-	case r.file != "" && r.file != "-":
-		f, err := create(beside(r.file, t.node, r.several))
+	case file != "" && file != "-":
+		f, err := create(file)
 		if err != nil {
 			return outcome{err: err}
 		}
@@ -362,7 +353,7 @@ func (r *runner) keep(node, name string, content []byte) error {
 		local = beside(r.pcap, node, r.several)
 	case name == junitFile && r.report != "":
 		local = r.junit()
-	case name == summaryFile && r.has("github"):
+	case name == summaryFile && r.github:
 		return r.summarize(content)
 	case r.command != screen || !exports.MatchString(name):
 		r.say("%s sent the file %q, which nobody asked for: it is not kept", node, name)
@@ -393,13 +384,13 @@ func create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// closeRecording closes a recording and says where it is; one in which nothing is it
-// removes.
+// closeRecording closes a recording. Of one that is to stay it says where it is, or removes
+// it if nothing is in it.
 func (r *runner) closeRecording(f *os.File) error {
 	info, err := f.Stat()
 	err = errors.Join(err, f.Close())
 	switch {
-	case err != nil:
+	case err != nil || r.recordings != "":
 	case info.Size() == 0:
 		err = os.Remove(f.Name())
 	default:
@@ -435,9 +426,11 @@ func (w *lineWriter) flush() {
 func (w *lineWriter) print(text []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
 		w.last = strings.TrimSpace(line)
+		out.WriteString(w.prefix + line)
 	}
-	_, err := io.WriteString(w.to, lines(w.prefix, string(text)))
+	_, err := io.WriteString(w.to, out.String())
 	return err
 }

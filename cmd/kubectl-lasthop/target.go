@@ -33,11 +33,7 @@ type finder struct {
 func (f *finder) find(ctx context.Context, o *options, p plan) error {
 	switch {
 	case o.all:
-		err := eachPage(ctx, metav1.ListOptions{}, f.api.Nodes().List, func(page *corev1.NodeList) {
-			for _, n := range page.Items {
-				f.add(n.Name)
-			}
-		})
+		err := f.api.Nodes().Each(ctx, metav1.ListOptions{}, func(n *corev1.Node) { f.add(n.Name) })
 		if err != nil {
 			return session.ExplainLookup(err, "list the nodes", f.namespace)
 		}
@@ -129,16 +125,22 @@ func (f *finder) addPod(ctx context.Context, name string) error {
 // pod looks up a pod that has traffic of its own.
 func (f *finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	pod, err := f.api.Pods(f.namespace).Get(ctx, name)
-	if apierrors.IsNotFound(err) {
-		return nil, usagef("no pod %s in the namespace %s: `kubectl get pods -n %s` lists them; --namespace chooses another", name, f.namespace, f.namespace)
-	}
 	if err != nil {
-		return nil, session.ExplainLookup(err, "look up the pod "+name, f.namespace)
+		return nil, f.explain(err, "pod", name)
 	}
 	if why := without(pod); why != "" {
 		return nil, usagef("pod %s/%s %s", f.namespace, name, why)
 	}
 	return pod, nil
+}
+
+// explain says why something in the namespace was not found.
+func (f *finder) explain(err error, kind, name string) error {
+	if apierrors.IsNotFound(err) {
+		return usagef("no %[1]s %[2]s in the namespace %[3]s: `kubectl get %[1]ss -n %[3]s` lists them; "+
+			"--namespace chooses another", kind, name, f.namespace)
+	}
+	return session.ExplainLookup(err, "look up the "+kind+" "+name, f.namespace)
 }
 
 // without is why a pod has no traffic of its own on any node; empty if it has.
@@ -156,17 +158,22 @@ func without(pod *corev1.Pod) string {
 	return ""
 }
 
+// eachPod calls take with the pods of a namespace that have traffic of their own.
+func eachPod(ctx context.Context, of *session.API, ns string, o metav1.ListOptions, take func(*corev1.Pod)) error {
+	return of.Pods(ns).Each(ctx, o, func(p *corev1.Pod) {
+		if without(p) == "" {
+			take(p)
+		}
+	})
+}
+
 func (f *finder) selected(ctx context.Context, o *options) error {
 	namespace := f.namespace
 	if o.allNamespaces {
 		namespace = metav1.NamespaceAll
 	}
-	err := eachPage(ctx, metav1.ListOptions{LabelSelector: o.selector}, f.api.Pods(namespace).List, func(page *corev1.PodList) {
-		for i := range page.Items {
-			if p := &page.Items[i]; without(p) == "" {
-				f.add(p.Spec.NodeName, p.Status.PodIP)
-			}
-		}
+	err := eachPod(ctx, f.api, namespace, metav1.ListOptions{LabelSelector: o.selector}, func(p *corev1.Pod) {
+		f.add(p.Spec.NodeName, p.Status.PodIP)
 	})
 	if apierrors.IsBadRequest(err) {
 		return usagef("--selector %s: %w", o.selector, err)
@@ -206,10 +213,8 @@ func (f *finder) destination(ctx context.Context, to string) (address string, po
 func (f *finder) service(ctx context.Context, name string, rest *string) (string, error) {
 	s, err := f.api.Services(f.namespace).Get(ctx, name)
 	switch {
-	case apierrors.IsNotFound(err):
-		return "", usagef("no service %s in the namespace %s: `kubectl get services -n %s` lists them; --namespace chooses another", name, f.namespace, f.namespace)
 	case err != nil:
-		return "", session.ExplainLookup(err, "look up the service "+name, f.namespace)
+		return "", f.explain(err, "service", name)
 	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
 		return "", usagef("the service %s/%s has no address of its own: name one of its pods, `kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s`", f.namespace, name, f.namespace, name)
 	}

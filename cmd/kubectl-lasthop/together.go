@@ -24,18 +24,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// wishes are lasthop's flags about the verdict of several nodes, which is made here.
-type wishes struct {
-	only, skip flags.Codes
-	failOn     model.Severity
-	strict     bool
-	format     report.Format
-	color      string
-	github     bool
-	// hide replaces names and addresses, as each node does in its recording.
-	hide *redact.Redactor
-}
-
 // recorded are the flags that reach each node when several are judged together: those
 // that `lasthop record` has. judging are those about the verdict.
 var (
@@ -43,30 +31,15 @@ var (
 	judging  = []string{"only", "skip", "fail-on", "output", "color", "strict", "github"}
 )
 
-// wish collects the flags about the verdict.
-func (o *options) wish() (wishes, error) {
+// allJudged refuses flags about the verdict that several nodes cannot have.
+func (o *options) allJudged() error {
 	for _, arg := range o.passed {
 		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
 		if !slices.Contains(recorded, name) && !slices.Contains(judging, name) {
-			return wishes{}, usagef("--%s %s: of several nodes that is not possible: name one", name, value)
+			return usagef("--%s %s: of several nodes that is not possible: name one", name, value)
 		}
 	}
-	w := wishes{
-		only: o.only, skip: o.skip, failOn: model.Severity(o.failOn.Value),
-		strict: o.has("strict"), format: report.Format(o.output.Value), color: o.color.Value, github: o.has("github"),
-	}
-	if o.has("redact") {
-		w.hide = redact.New(os.Getenv(redactKey))
-	}
-	return w, nil
-}
-
-// named is a node's name as it is shown.
-func (w *wishes) named(node string) string {
-	if w.hide == nil {
-		return node
-	}
-	return w.hide.Node(node)
+	return nil
 }
 
 // recordArgs is the command line that records a node for a verdict here.
@@ -106,8 +79,7 @@ func (r *runner) recording(i int) string {
 // together records several nodes in the same window, and judges the recordings
 // together.
 func (r *runner) together(ctx context.Context, targets []target, known *facts) (status int, err error) {
-	w, err := r.wish()
-	if err != nil {
+	if err := r.allJudged(); err != nil {
 		return 0, err
 	}
 	var e path.Ends
@@ -120,7 +92,13 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	j := &joint{names: map[netip.Addr]string{}, wishes: w}
+	j := &joint{Verdict: r.Verdict, names: map[netip.Addr]string{}, unread: map[string]error{}}
+	if r.command == "explain" {
+		j.snapshots = map[string]*model.Snapshot{}
+	}
+	if r.redact {
+		j.hide = redact.New(os.Getenv(flags.RedactKey))
+	}
 	for _, t := range targets {
 		j.focus = append(j.focus, addresses(t.pods)...)
 	}
@@ -130,36 +108,40 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		}
 	}
 	outcomes := r.onAll(ctx, targets, known)
-	if isClosed(r.asked) || ctx.Err() != nil {
+	if r.asked.Err() != nil || ctx.Err() != nil {
 		return r.join(targets, outcomes)
 	}
 	var sources []join.Source
 	for i, t := range targets {
 		o := &outcomes[i]
 		o.fail()
-		sources = append(sources, j.source(w.named(t.node), r.recording(i), o.err))
+		sources = append(sources, j.source(j.hide.Node(t.node), r.recording(i), o.err))
 	}
-	if w.hide != nil {
-		j.focus = w.hide.Addrs(j.focus)
-		e.Pod, e.To = w.hide.Addr(e.Pod), w.hide.Addr(e.To)
-	}
+	j.focus = j.hide.Addrs(j.focus)
+	e.Pod, e.To = j.hide.Addr(e.Pod), j.hide.Addr(e.To)
 	result := join.Judge(sources)
 	status, err = r.join(targets, outcomes)
 	if j.read == 0 {
 		return status, err
 	}
-	style := report.Style{Color: colored(w.color, r.stdout)}
-	found := j.report(result)
+	found := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits()}
+	found.Findings = j.Choose(result.Findings, j.focus)
 	if r.command == "check" {
-		return worst(j.verdict(found), status), errors.Join(err, found.Write(r.stdout, w.format, style), r.writeForCI(found, w))
+		return worst(j.verdict(found), status), errors.Join(err, r.tell(found))
 	}
-	near, far, unread := r.end(targets, 0), r.end(targets, 1), error(nil)
-	near.node, far.node = w.named(near.node), w.named(far.node)
-	if unread = errors.Join(near.err, far.err); unread != nil {
+	near, far := join.End{Name: j.hide.Node(targets[0].node)}, join.End{Name: j.hide.Node(targets[1].node)}
+	if unread := errors.Join(j.unread[near.Name], j.unread[far.Name]); unread != nil {
 		return status, errors.Join(err, unread)
 	}
-	p := between(result, found, near, far, e)
-	return worst(j.pathVerdict(p, found), status), errors.Join(err, p.Write(r.stdout, w.format, style), r.writeForCI(p, w))
+	near.Snapshot, far.Snapshot = j.snapshots[near.Name], j.snapshots[far.Name]
+	p := j.Between(result, near, far, e)
+	return worst(j.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
+}
+
+// tell prints a report, and writes what a CI job wants of it.
+func (r *runner) tell(found report.Document) error {
+	style := report.Style{Color: flags.Colored(r.color.Value, r.stdout)}
+	return errors.Join(found.Write(r.stdout, report.Format(r.output.Value), style), r.writeForCI(found))
 }
 
 // fail makes an error of a status that says that a recording is not whole.
@@ -177,14 +159,19 @@ func (o *outcome) fail() {
 
 // joint is what several nodes' recordings are judged with.
 type joint struct {
-	wishes
+	flags.Verdict
+	// hide replaces names and addresses, as each node does in its recording.
+	hide *redact.Redactor
 	// names are those of addresses on any node. focus are the addresses that were
 	// asked about; empty means all.
 	names map[netip.Addr]string
 	focus []netip.Addr
-	// read counts what could be read.
-	read int
-	// mu guards names and read: recordings are read at the same time.
+	// read counts what could be read; unread is why not, by node.
+	read   int
+	unread map[string]error
+	// snapshots are those of the nodes, unless nil.
+	snapshots map[string]*model.Snapshot
+	// mu guards the rest: recordings are read at the same time.
 	mu sync.Mutex
 }
 
@@ -200,16 +187,14 @@ func (j *joint) source(node, file string, failed error) join.Source {
 	}
 	src.Read = func() (*model.Snapshot, error) {
 		s, err := readRecording(file)
-		switch {
-		case err != nil && failed != nil:
-			return nil, errors.New(src.Cut)
-		case err != nil:
-			return nil, err
-		case first:
-			j.learn(s)
+		if first {
+			j.learn(node, s, err)
 		}
 		first = false
-		return s, nil
+		if err != nil && failed != nil {
+			err = errors.New(src.Cut)
+		}
+		return s, err
 	}
 	return src
 }
@@ -232,46 +217,27 @@ func readRecording(name string) (*model.Snapshot, error) {
 	return f.Window(0)
 }
 
-// learn takes the names of addresses from a node.
-func (j *joint) learn(s *model.Snapshot) {
+// learn takes what a node's recording shows, or why it cannot be read.
+func (j *joint) learn(node string, s *model.Snapshot, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if err != nil {
+		j.unread[node] = err
+		return
+	}
 	j.read++
-	for a, name := range report.Called(s) {
-		if name == report.ThisNode {
-			name = "node " + s.Node.Name
-		}
-		if j.names[a] == "" {
-			j.names[a] = name
-		}
+	if j.snapshots != nil {
+		j.snapshots[node] = s
 	}
-}
-
-// report has the findings that were asked for.
-func (j *joint) report(result join.Result) report.Joint {
-	r := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus}
-	for _, f := range result.Findings {
-		if (len(j.only) == 0 || slices.Contains(j.only, f.Code)) && !slices.Contains(j.skip, f.Code) && (len(j.focus) == 0 || f.Concerns(j.focus)) {
-			r.Findings = append(r.Findings, f)
-		}
-	}
-	if len(j.only) > 0 {
-		r.Limits = append(r.Limits, "judged only: "+j.only.String())
-	}
-	if len(j.skip) > 0 {
-		r.Limits = append(r.Limits, "not judged: "+j.skip.String())
-	}
-	return r
+	flags.Call(j.names, s)
 }
 
 // verdict is the exit status, as that of lasthop.
 func (j *joint) verdict(r report.Joint) int {
-	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= j.failOn.Rank() }) {
+	switch {
+	case j.Judgement().Fails(r.Findings):
 		return exitFindings
-	}
-	if j.strict && slices.ContainsFunc(r.Nodes, func(n model.NodeSeen) bool {
-		return n.Reason != "" || len(report.Gaps(&model.Snapshot{Sources: n.Sources})) > 0
-	}) {
+	case j.Strict && r.Incomplete() != nil:
 		return exitIncomplete
 	}
 	return exitClean
@@ -280,12 +246,8 @@ func (j *joint) verdict(r report.Joint) int {
 // namespaced are the addresses of the pods in the namespace that the user names.
 func (r *runner) namespaced(ctx context.Context) ([]netip.Addr, error) {
 	var texts []string
-	err := eachPage(ctx, metav1.ListOptions{}, r.cluster.Pods(r.cluster.namespace).List, func(page *corev1.PodList) {
-		for i := range page.Items {
-			if p := &page.Items[i]; without(p) == "" {
-				texts = append(texts, p.Status.PodIP)
-			}
-		}
+	err := eachPod(ctx, r.cluster.API, r.cluster.namespace, metav1.ListOptions{}, func(p *corev1.Pod) {
+		texts = append(texts, p.Status.PodIP)
 	})
 	return addresses(texts), session.ExplainLookup(err, "list the pods", r.cluster.namespace)
 }
@@ -299,4 +261,36 @@ func addresses(texts []string) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// ends are those of a path between pods on two nodes.
+func ends(near, far target) (e path.Ends, err error) {
+	place, proto, named := strings.Cut(near.to, "/")
+	if named && flags.Protocols[strings.ToLower(proto)] == 0 {
+		return e, usagef("--to %s: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", near.to, proto)
+	}
+	e.Proto = flags.Protocols[strings.ToLower(proto)]
+	if _, err := netip.ParseAddr(place); err != nil {
+		to, err := netip.ParseAddrPort(place)
+		if err != nil || to.Port() == 0 {
+			return e, usagef("--to %s: want pod/NAME[:PORT][/PROTO]", near.to)
+		}
+		e.Port = to.Port()
+	}
+	both := addresses([]string{near.pods[0], far.pods[0]})
+	if len(both) < 2 || both[0].Is4() != both[1].Is4() {
+		return e, usagef("the pods have no addresses of one family: %s and %s", near.pods[0], far.pods[0])
+	}
+	e.Pod, e.To = both[0], both[1]
+	return e, nil
+}
+
+// pathVerdict is the exit status, as that of lasthop's explain: a hop at which packets
+// end for a finding below --fail-on is no failure.
+func (j *joint) pathVerdict(p report.Path, all report.Joint) int {
+	if p.Fails(j.Judgement().FailOn) {
+		return exitFindings
+	}
+	all.Findings = p.Findings
+	return j.verdict(all)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/redact"
@@ -61,7 +63,7 @@ func pretendRecording(states string, args []string) int {
 		s.Sources[1] = model.Source{Name: model.SourceConntrack, Status: model.Partial, Detail: "half of it"}
 	}
 	if slices.Contains(args, "--redact=true") {
-		s = redact.New(os.Getenv(redactKey)).Snapshot(s)
+		s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
 	}
 	w, err := record.NewWriter(os.Stdout, record.Head{Node: s.Node.Name})
 	if err == nil {
@@ -155,8 +157,8 @@ func TestTogetherForCI(t *testing.T) {
 	a := newAPI(t)
 	t.Setenv(pretended, "0")
 	t.Setenv(observed, "node1=full,node2=blind")
-	t.Setenv(redactKey, "of the job")
-	t.Setenv(summaryVariable, "job.md")
+	t.Setenv(flags.RedactKey, "of the job")
+	t.Setenv(flags.SummaryVariable, "job.md")
 	t.Chdir(t.TempDir())
 	r := plugin(t, "check", "--all", "--redact", "--report", "junit=v.xml", "--github", "-o", "json")
 	shown := redact.New("of the job").Node("node1")
@@ -265,21 +267,22 @@ func TestTogetherInterrupted(t *testing.T) {
 	a := newAPI(t)
 	t.Setenv(pretended, "0")
 	t.Setenv(observed, "node1=waits,node2=waits")
-	up := &sayer{text: "node2: watching", said: make(chan struct{})}
-	if r := pluginFor(t, up.said, up, "check", "--all"); r.status != exitInterrupted || r.stdout != "" {
+	asked, ask := context.WithCancel(t.Context())
+	up := &sayer{text: "node2: watching", then: ask}
+	if r := pluginFor(t, asked, up, "check", "--all"); r.status != exitInterrupted || r.stdout != "" {
 		t.Errorf("watching: status %d: %s%s", r.status, r.stdout, r.stderr)
 	}
 	a.removed()
 	// While one of them does not start.
-	waits, once := make(chan struct{}), sync.Once{}
+	asked, ask = context.WithCancel(t.Context())
 	a.podStatus = func(node string) *corev1.PodStatus {
 		if node == "node1" {
 			return nil
 		}
 		return &corev1.PodStatus{Phase: corev1.PodPending}
 	}
-	a.reached = func(string, []byte) { once.Do(func() { close(waits) }) }
-	if r := pluginFor(t, waits, io.Discard, "check", "--all"); r.status != exitInterrupted || r.stdout != "" {
+	a.reached = func(string, []byte) { ask() }
+	if r := pluginFor(t, asked, io.Discard, "check", "--all"); r.status != exitInterrupted || r.stdout != "" {
 		t.Errorf("starting: status %d: %s%s", r.status, r.stdout, r.stderr)
 	}
 	a.removed()
@@ -295,7 +298,7 @@ func TestProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer control.Close()
-	if status := run(t.Context(), make(chan struct{}), []string{"check", "--all", "--image=x"}, strings.NewReader(""), io.Discard, tty); status != 0 {
+	if status := run(t.Context(), t.Context(), []string{"check", "--all", "--image=x"}, strings.NewReader(""), io.Discard, tty); status != 0 {
 		t.Errorf("status %d", status)
 	}
 	tty.Close()

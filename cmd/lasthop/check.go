@@ -4,22 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -37,10 +37,7 @@ func (a *app) checkCommand() *cobra.Command {
 			return a.check(cmd.Context(), o, args)
 		},
 	}
-	o.register(cmd.Flags())
-	o.beside.register(cmd.Flags())
-	o.registerReplay(cmd.Flags())
-	registerPcap(cmd.Flags(), &o.pcap)
+	o.register(cmd.Flags(), "idle-exit")
 	return cmd
 }
 
@@ -55,36 +52,33 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return err
 	}
-	extra, err := a.openBeside(o.beside)
-	if err != nil {
-		return errors.Join(err, out.discard())
+	if err := a.openBeside(&o.beside); err != nil {
+		return err
 	}
-	told, past := false, &history{}
-	err = a.snapshot(ctx, o, nil, out, past, func(s *model.Snapshot) error {
+	var past []model.Tracked
+	return a.snapshot(ctx, o, nil, out, &past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
 		if err != nil {
 			return err
 		}
-		told = true
 		// The report is printed even if the samples cannot be kept.
 		unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
-		if err := errors.Join(a.print(o, r), extra.write(r, o.judgement()), unkept); err != nil {
+		if err := errors.Join(a.tell(o, r, o.Judgement()), unkept); err != nil {
 			return err
 		}
 		return o.verdict(r)
 	})
-	if !told {
-		return errors.Join(err, out.discard(), extra.discard())
-	}
-	return err
 }
 
-// print writes a report or path to the standard output. A closed pipe is no
-// error.
-func (a *app) print(o *observing, r interface {
-	Write(io.Writer, report.Format, report.Style) error
-}) error {
-	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), report.Style{Color: colored(o.color.Value, a.stdout)}))
+// tell prints a report, and writes what a CI job wants of it.
+func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
+	return errors.Join(a.print(o, r), a.writeBeside(o.beside, r, j))
+}
+
+// print writes a report to the standard output. A closed pipe is no error.
+func (a *app) print(o *observing, r report.Document) error {
+	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout)}
+	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with
@@ -92,8 +86,8 @@ func (a *app) print(o *observing, r interface {
 // session.Options.CountPairs; a recording has no counts of pairs. tell is called with the
 // snapshot before all links are left: nobody waits for that to read the verdict.
 func (a *app) snapshot(
-	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile, past *history,
-	tell func(*model.Snapshot) error,
+	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile,
+	past *[]model.Tracked, tell func(*model.Snapshot) error,
 ) error {
 	if len(o.replay) > 0 {
 		s, err := a.recorded(o, samples, past)
@@ -144,40 +138,34 @@ func (o *observing) watchedBy() string {
 	return o.engine.Value
 }
 
-// judge draws the findings that the user wants, with those of the past.
-func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (report.Report, error) {
+// judge draws the findings that the user wants, with those that came and went.
+func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked) (report.Report, error) {
 	focus, err := o.choosePods(s, pods)
 	if err != nil {
 		return report.Report{}, err
 	}
-	if hide := o.redactor(); hide != nil {
-		s, focus = hide.Snapshot(s), hide.Addrs(focus)
-	}
-	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
+	hide := o.redactor()
+	s, focus = hide.Snapshot(s), hide.Addrs(focus)
 	v := diagnose.Judge(s)
-	r.Causes, r.Silences, r.Ledger = v.Causes, v.Silences, ledger.Balance(s, v.Causes)
-	for _, f := range past.tell(v.Findings) {
-		if o.judges(f.Code) && concerns(f, focus) {
-			r.Findings = append(r.Findings, f)
-		}
-	}
-	return r, nil
+	findings := timeline.Told(v.Findings, past)
+	diagnose.Sort(findings)
+	return report.Report{
+		Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.Limits(),
+		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
+		Findings: o.Choose(findings, focus),
+	}, nil
 }
 
 // verdict is a report's exit status. A finding outweighs a gap: it holds whatever
 // else could not be seen.
 func (o *observing) verdict(r report.Report) error {
-	threshold := model.Severity(o.failOn.Value).Rank()
-	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
+	if o.Judgement().Fails(r.Findings) {
 		return &statusError{code: exitFindings}
 	}
-	if !o.strict {
+	if !o.Strict {
 		return nil
 	}
-	var gaps []string
-	for _, src := range report.Gaps(r.Snapshot) {
-		gaps = append(gaps, report.SourceText(src))
-	}
+	gaps := model.Map(report.Gaps(r.Snapshot), report.SourceText)
 	if len(gaps) == 0 {
 		return nil
 	}
@@ -212,24 +200,13 @@ const clearLine = "\r\x1b[K"
 // show writes the line. It does not wait for the reader, since it is called between
 // two readings of the counters.
 func (p progress) show(format string, args ...any) {
-	if terminal(p.stderr) && p.reader.here() {
+	if flags.Terminal(p.stderr) && p.reader.here() {
 		fmt.Fprintf(p.stderr, clearLine+format, args...)
 	}
 }
 
 func (p progress) clear() {
-	if terminal(p.stderr) {
+	if flags.Terminal(p.stderr) {
 		fmt.Fprint(p.stderr, clearLine)
 	}
-}
-
-// colored reports whether to use colours; NO_COLOR overrides the flag.
-func colored(flag string, w io.Writer) bool {
-	switch {
-	case os.Getenv("NO_COLOR") != "" || flag == "never":
-		return false
-	case flag == "always":
-		return true
-	}
-	return terminal(w) && os.Getenv("TERM") != "dumb"
 }

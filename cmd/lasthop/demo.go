@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -25,7 +25,7 @@ const defaultDemo = "stale-mac-rewrite"
 
 func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
-	tables, on := tablesFlag(), &labPlace{}
+	on := &labPlace{}
 	cmd := &cobra.Command{
 		Use:   "demo [SCENARIO|FILE]",
 		Short: "Break a node in a lab, and show it on the live screen or check it",
@@ -45,29 +45,26 @@ func (a *app) demoCommand() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return a.demo(cmd.Context(), o, name, tables, on, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
+			screen := a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for")
+			return a.demo(cmd.Context(), o, name, on, screen)
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.
-	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug")
-	o.beside.register(cmd.Flags())
-	o.registerScreen(cmd.Flags())
-	registerTables(cmd.Flags(), tables)
+	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug", "report", "github", "idle-exit")
 	on.register(cmd.Flags())
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, o *observing, name string, tables *flags.Choice, on *labPlace, screen bool) (err error) {
+func (a *app) demo(ctx context.Context, o *observing, name string, on *labPlace, screen bool) (err error) {
+	defer func() { a.annotateScenario(o.beside, err) }()
 	s, err := load(name)
 	if err != nil {
-		a.annotateScenario(o.beside, err)
 		return err
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
 	a.say("building the lab %s: %s", id, s.Title)
-	l, err := a.makeLab(ctx, name, on, lab.Options{ID: id, Tables: model.Backend(tables.Value), Log: a.say})
+	l, err := a.makeLab(ctx, name, id, on)
 	if err != nil {
-		a.annotateScenario(o.beside, err)
 		return err
 	}
 	defer func() {
@@ -110,7 +107,7 @@ func (a *app) between(ctx context.Context, o *observing, l *lab.Lab, look func()
 // checkSound wants nothing to be found but for information: the kube-proxy of a cluster
 // drops what comes late of connections that are no more.
 func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when string) error {
-	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	r, traffic, err := a.reportLab(ctx, o, l)
 	if err != nil {
 		return err
 	}
@@ -133,35 +130,36 @@ func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when str
 // checkLab prints the report on the lab's broken node, and compares the verdict
 // with the one that the scenario expects.
 func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
-	extra, err := a.openBeside(o.beside)
+	if err := a.openBeside(&o.beside); err != nil {
+		return err
+	}
+	r, traffic, err := a.reportLab(ctx, o, l)
 	if err != nil {
 		return err
 	}
-	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
-	if err != nil {
-		return errors.Join(err, extra.discard())
-	}
-	return a.tellLab(o, l, r, traffic, extra)
+	return a.tellLab(o, l, r, traffic)
 }
 
-// tellLab prints the report, and compares its verdict with the one that the scenario
+// tellLab prints the report, and tells whether its verdict is the one that the scenario
 // expects.
-func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats, extra *besideFile) error {
-	j := o.judgement()
-	j.Trial = trial(l.Scenario(), o.mismatches(l.Scenario(), r, traffic))
-	if err := errors.Join(a.print(o, r), extra.write(r, j)); err != nil {
+func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats) error {
+	s := l.Scenario()
+	wrong := o.mismatches(s, r, traffic)
+	j := o.Judgement()
+	j.Trial = &report.Trial{Name: s.Name, File: inWorkspace(s.File), Line: s.Expect.Line, Wrong: wrong}
+	if err := a.tell(o, r, j); err != nil {
 		return err
 	}
-	return a.compare(l.Scenario(), j.Trial.Wrong)
+	if len(wrong) > 0 {
+		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
+	}
+	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Alone))
+	return nil
 }
 
-// reportLab observes the lab's broken node and judges it, once the traffic flows
-// and started has returned.
-func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab, started func() error) (r report.Report, traffic []lab.FlowStats, err error) {
+// reportLab observes the lab's broken node while its traffic flows, and judges it.
+func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab) (r report.Report, traffic []lab.FlowStats, err error) {
 	err = a.inLab(ctx, o, l, func(ns *netns.NS, node string) error {
-		if err := started(); err != nil {
-			return err
-		}
 		snapshot, err := a.observe(ctx, o.session(ns, node))
 		if err != nil {
 			return err
@@ -250,37 +248,13 @@ const churned = 15
 // where the scenario says so. The returned function ends the traffic and returns its
 // error.
 func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
-	end, err := startFlows(ctx, l)
+	end, err := l.BeginTraffic(ctx)
 	if err != nil || len(l.Scenario().Churn) == 0 {
 		return end, err
 	}
 	churn := make(chan error, 1)
 	go func() { churn <- l.Churn(ctx, l.Scenario().Churn, churned) }()
 	return func() error { return errors.Join(<-churn, end()) }, nil
-}
-
-func startFlows(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	ready := make(chan struct{})
-	done := make(chan error, 1)
-	go func() { done <- l.RunTraffic(ctx, func() { close(ready) }) }()
-	stop = func() error {
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("run traffic: %w", err)
-		}
-		return nil
-	}
-	select {
-	case <-ready:
-		return stop, nil
-	case err := <-done:
-		cancel()
-		if err == nil {
-			err = errors.New("it ended immediately")
-		}
-		return nil, fmt.Errorf("run traffic: %w", err)
-	}
 }
 
 // mismatches says what differs from the verdict that the scenario expects.
@@ -297,15 +271,6 @@ func (o *observing) mismatches(s *scenario.Scenario, r report.Report, traffic []
 		wrong = append(wrong, unanswered(traffic, lostByAttaching(&r.Snapshot.Node))...)
 	}
 	return wrong
-}
-
-// compare tells whether the verdict is the one that the scenario expects.
-func (a *app) compare(s *scenario.Scenario, wrong []string) error {
-	if len(wrong) > 0 {
-		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
-	}
-	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Alone))
-	return nil
 }
 
 // lostByAttaching is how many requests of a flow may fail on a healthy node: the kernel
@@ -333,9 +298,42 @@ func expected(e scenario.Expect) string {
 	if len(e.Findings) == 0 {
 		return "no finding"
 	}
-	var words []string
-	for _, f := range e.Findings {
-		words = append(words, f.String())
+	return strings.Join(model.Map(e.Findings, scenario.Finding.String), ", ")
+}
+
+// give writes the scenario's files for --nodes, --pods and --routes. The returned function
+// removes them.
+func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) {
+	if !s.Files.Nodes && !s.Files.Pods && len(s.Files.Routes) == 0 {
+		return func() error { return nil }, nil
 	}
-	return strings.Join(words, ", ")
+	dir, err := os.MkdirTemp("", "lasthop-files-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the scenario's files: %w", err)
+	}
+	write := func(name string, encode func() ([]byte, error)) string {
+		path := filepath.Join(dir, name+".json")
+		data, failed := encode()
+		if failed == nil {
+			failed = os.WriteFile(path, data, 0o600)
+		}
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("write the scenario's file %s: %w", name, failed))
+		}
+		return path
+	}
+	if s.Files.Nodes {
+		o.nodes = write("nodes", s.NodesJSON)
+	}
+	if s.Files.Pods {
+		o.pods = write("pods", s.PodsJSON)
+	}
+	for _, k := range s.Files.Routes {
+		o.routes = append(o.routes, write(string(k), func() ([]byte, error) { return s.RoutesJSON(k) }))
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	if err != nil {
+		return nil, errors.Join(err, remove())
+	}
+	return remove, nil
 }

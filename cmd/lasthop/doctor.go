@@ -50,11 +50,12 @@ type right struct {
 	Gives string `json:"gives"`
 }
 
+// row is a model.Feature.
 type row struct {
-	Name   string `json:"name"`
-	Status string `json:"status"`
-	Detail string `json:"detail,omitempty"`
-	Remedy string `json:"remedy,omitempty"`
+	Name   string       `json:"name"`
+	Status model.Status `json:"status"`
+	Detail string       `json:"detail,omitempty"`
+	Remedy string       `json:"remedy,omitempty"`
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -82,7 +83,7 @@ func (a *app) doctorCommand() *cobra.Command {
 }
 
 func (a *app) doctor(ctx context.Context, netns, root, output string) error {
-	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}}
+	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Sources: []row{}}
 	if err := e.examine(ctx, netns, root); err != nil {
 		return err
 	}
@@ -97,15 +98,13 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 
 // examine looks at rights, kernel and sources.
 func (e *examination) examine(ctx context.Context, name, root string) error {
-	for _, c := range capabilities {
-		e.Rights = append(e.Rights, right{c.name, c.held(), c.gives})
-	}
+	e.Rights = model.Map(capabilities, func(c capability) right { return right{c.name, c.held(), c.gives} })
 	ns, node, err := openNode(ctx, name)
-	place := row{Name: "node's network namespace", Status: string(model.OK)}
+	place := row{Name: "node's network namespace", Status: model.OK}
 	elsewhere := errors.Is(err, errNotNode)
 	if elsewhere {
 		// What the kernel and the rights allow can be tried here as well.
-		e.missing, place.Status, place.Detail = errors.Unwrap(err).Error(), string(model.Missing), errNotNode.Error()
+		e.missing, place.Status, place.Detail = errors.Unwrap(err).Error(), model.Missing, errNotNode.Error()
 		ns, err = netns.Current()
 	}
 	if err != nil {
@@ -113,12 +112,9 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 	}
 	defer ns.Close()
 	e.Node.Name = node
-	e.Features = append(e.Features, place)
-	for _, f := range traffic.Features(ns) {
-		e.Features = append(e.Features, row{f.Name, string(f.Status), f.Detail, f.Remedy})
-	}
+	e.Features = append([]row{place}, model.Map(traffic.Features(ns), func(f model.Feature) row { return row(f) })...)
 	if elsewhere {
-		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: "not read: " + errNotNode.Error()})
+		e.unread("not read: " + errNotNode.Error())
 		return nil
 	}
 	return e.try(ctx, session.Options{
@@ -130,9 +126,11 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 // try observes for a moment, without watching packets where that is not allowed.
 func (e *examination) try(ctx context.Context, o session.Options) error {
 	s, err := session.Observe(ctx, o)
+	if err != nil {
+		e.missing = err.Error() + "\n" + remedy()
+	}
 	var unsupported *model.UnsupportedError
 	if errors.As(err, &unsupported) {
-		e.missing = err.Error() + "\n" + remedy()
 		o.Engine = session.EngineState
 		if s, failed := session.Observe(ctx, o); failed == nil {
 			e.take(s)
@@ -149,12 +147,16 @@ func (e *examination) try(ctx context.Context, o session.Options) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		e.missing = err.Error() + "\n" + remedy()
-		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: err.Error()})
+		e.unread(err.Error())
 	default:
 		e.take(s)
 	}
 	return nil
+}
+
+// unread says why no source was read.
+func (e *examination) unread(why string) {
+	e.Sources = append(e.Sources, row{Name: "all", Status: model.Missing, Detail: why})
 }
 
 // take copies what a trial observation found.
@@ -165,9 +167,7 @@ func (e *examination) take(s *model.Snapshot) {
 	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
 		e.missing = "this network namespace has no link but the loopback; --netns names another"
 	}
-	for _, src := range s.Sources {
-		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
-	}
+	e.Sources = model.Map(s.Sources, func(src model.Source) row { return row{src.Name, src.Status, src.Detail, ""} })
 }
 
 func (a *app) examined(e examination, output string) error {
@@ -201,7 +201,7 @@ func (a *app) examined(e examination, output string) error {
 		fmt.Fprintf(w, "\n%s\tSTATUS\tDETAIL\n", t.title)
 		for _, r := range t.rows {
 			detail := r.Detail
-			if r.Remedy != "" && r.Status != string(model.OK) {
+			if r.Remedy != "" && r.Status != model.OK {
 				detail = strings.TrimPrefix(detail+"; remedy: "+r.Remedy, "; ")
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", report.Clean(r.Name), r.Status, report.Clean(detail))

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -43,9 +43,7 @@ func (a *app) explainCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
-	o.register(cmd.Flags())
-	o.beside.register(cmd.Flags())
-	o.registerReplay(cmd.Flags())
+	o.register(cmd.Flags(), "idle-exit", "pcap")
 	return cmd
 }
 
@@ -57,25 +55,18 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err != nil {
 		return err
 	}
-	extra, err := a.openBeside(o.beside)
-	if err != nil {
+	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	told := false
-	err = a.explained(ctx, o, pod, target, func(r report.Path, err error) error {
-		if err != nil {
-			return err
+	return a.explained(ctx, o, pod, target, func(r report.Path, err error) error {
+		if err == nil {
+			err = a.tell(o, r, o.Judgement())
 		}
-		told = true
-		if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
+		if err != nil {
 			return err
 		}
 		return o.pathVerdict(r)
 	})
-	if !told {
-		return errors.Join(err, extra.discard())
-	}
-	return err
 }
 
 // explained tells of the path, live or from recordings.
@@ -84,36 +75,22 @@ func (a *app) explained(ctx context.Context, o *observing, pod string, target ta
 		return tell(a.explainTogether(o, pod, target))
 	}
 	return a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
-		addrs, err := o.choosePods(s, []string{pod})
-		if err != nil {
-			return nil, err
-		}
-		_, err = o.ends(s, addrs, target)
+		addrs, _, err := o.ends(s, pod, target)
 		return addrs, err
 	}, nil, nil, func(s *model.Snapshot) error { return tell(o.trace(s, pod, target)) })
 }
 
 // trace follows the path of a pod's packets in a snapshot.
 func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
-	addrs, err := o.choosePods(s, []string{pod})
+	addrs, ends, err := o.ends(s, pod, t)
 	if err != nil {
 		return report.Path{}, err
 	}
-	ends, err := o.ends(s, addrs, t)
-	if err != nil {
-		return report.Path{}, err
-	}
-	if hide := o.redactor(); hide != nil {
-		s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
-		ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
-	}
-	var findings []model.Finding
-	for _, f := range diagnose.Diagnose(s) {
-		if o.judges(f.Code) && concerns(f, addrs) {
-			findings = append(findings, f)
-		}
-	}
-	r := report.Path{Snapshot: s, Limits: o.limits()}
+	hide := o.redactor()
+	s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
+	ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
+	findings := o.Choose(diagnose.Diagnose(s), addrs)
+	r := report.Path{Snapshot: s, Limits: o.Limits()}
 	if !ends.To.IsValid() {
 		ends, r.Choice = choosePeer(s, addrs, findings)
 	}
@@ -125,7 +102,7 @@ func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path,
 // pathVerdict is a path's exit status. A hop at which packets end for a finding below
 // --fail-on is no failure, as in check.
 func (o *observing) pathVerdict(r report.Path) error {
-	if r.Fails(model.Severity(o.failOn.Value)) {
+	if r.Fails(o.Judgement().FailOn) {
 		return &statusError{code: exitFindings}
 	}
 	err := o.verdict(report.Report{Snapshot: r.Snapshot, Findings: r.Findings})
@@ -144,55 +121,44 @@ type target struct {
 	proto uint8
 }
 
-// protocols are those that a destination may name.
-var protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
-
 // parseTarget parses IP[:PORT][/PROTO], or the same with a pod's name.
 func parseTarget(text string) (target, error) {
 	var t target
 	if text == "" {
 		return t, nil
 	}
-	place := text
-	if before, proto, found := cutLast(text, "/"); found {
-		_, notIP := netip.ParseAddr(before)
-		n, ok := protocols[strings.ToLower(proto)]
-		switch {
-		case ok && (notIP == nil || strings.Contains(before, ":")):
-			place, t.proto = before, n
-		case notIP == nil || strings.Contains(before, ":"):
+	t.pod = text
+	// What is before the slash may also be a pod's namespace.
+	if place, proto, found := cutLast(text, "/"); found && (bare(place).IsValid() || strings.Contains(place, ":")) {
+		if t.pod, t.proto = place, flags.Protocols[strings.ToLower(proto)]; t.proto == 0 {
 			return t, usagef("--to %q: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", text, proto)
 		}
 	}
-	if a, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		t.addr = a
-	} else if host, port, found := cutLast(place, ":"); found {
+	if host, port, found := cutLast(t.pod, ":"); found && !bare(t.pod).IsValid() {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
 			return t, usagef("--to %q: %q is no port; want 1 to 65535, and brackets around an IPv6 address", text, port)
 		}
-		t.port = uint16(n)
-		if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-			t.addr = a
-		} else {
-			t.pod = host
-		}
-	} else {
-		t.pod = place
+		t.pod, t.port = host, uint16(n)
 	}
-	if t.addr.IsValid() {
-		t.addr = t.addr.Unmap().WithZone("")
+	if t.addr = bare(t.pod); t.addr.IsValid() {
+		t.pod = ""
 	}
-	if t.addr.IsValid() && (t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})) {
+	switch {
+	case t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return t, usagef("--to %q: not the address of one destination", text)
-	}
-	if t.port != 0 && (t.proto == 1 || t.proto == 58) {
+	case t.port != 0 && (t.proto == 1 || t.proto == 58):
 		return t, usagef("--to %q: ICMP has no ports", text)
-	}
-	if !t.addr.IsValid() && t.pod == "" {
+	case !t.addr.IsValid() && t.pod == "":
 		return t, usagef("--to %q: want IP[:PORT][/PROTO], [IPv6]:PORT, or a pod", text)
 	}
 	return t, nil
+}
+
+// bare parses an address, in brackets or not; the result is not valid for any other text.
+func bare(text string) netip.Addr {
+	a, _ := netip.ParseAddr(strings.Trim(text, "[]"))
+	return a.Unmap().WithZone("")
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {
@@ -203,43 +169,44 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// ends are the ends of packets from a pod with these addresses. Without a
-// destination To is not valid.
-func (o *observing) ends(s *model.Snapshot, pod []netip.Addr, t target) (path.Ends, error) {
-	e := path.Ends{Port: t.port, Proto: t.proto}
+// ends are a pod's addresses, and the ends of packets from it. Without a destination To is
+// not valid.
+func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.Addr, e path.Ends, err error) {
+	if pod, err = o.choosePods(s, []string{name}); err != nil {
+		return nil, e, err
+	}
 	if len(pod) == 0 {
-		return e, usagef("the pod has no address")
+		return nil, e, usagef("the pod has no address")
 	}
 	candidates := []netip.Addr{t.addr}
 	if t.pod != "" {
-		var err error
 		here := selection{namespace: o.namespace}
 		if candidates, err = choosePods(s, []string{t.pod}, here); err != nil {
 			there, several := remotePods(s, t.pod, o.namespace)
 			if err = cmp.Or(several, err); there == nil {
-				return e, fmt.Errorf("--to: %w", err)
+				return nil, e, fmt.Errorf("--to: %w", err)
 			}
 			candidates = there
 		}
 	}
-	e.Pod = pod[0]
+	e = path.Ends{Pod: pod[0], Port: t.port, Proto: t.proto}
 	if !t.addr.IsValid() && t.pod == "" {
-		return e, nil
+		return pod, e, nil
 	}
 	if slices.ContainsFunc(s.Routes, func(r model.Route) bool {
 		return r.Type == "broadcast" && r.Dst == netip.PrefixFrom(t.addr, t.addr.BitLen())
 	}) {
-		return e, usagef("--to %s: a broadcast address is not one destination", t.addr)
+		return nil, e, usagef("--to %s: a broadcast address is not one destination", t.addr)
 	}
 	for _, to := range candidates {
 		for _, from := range pod {
 			if from.Is4() == to.Is4() {
 				e.Pod, e.To = from, to
-				return e, nil
+				return pod, e, nil
 			}
 		}
 	}
-	return e, usagef("the pod has no address of the family of %s", candidates[0])
+	return nil, e, usagef("the pod has no address of the family of %s", candidates[0])
 }
 
 // outside4 and outside6 stand for any address outside the cluster. They are
@@ -257,10 +224,8 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
 		}
 		for _, prefix := range f.Peers {
-			for _, p := range peers {
-				if prefix.Contains(p.To) {
-					return about(p)
-				}
+			if i := slices.IndexFunc(peers, func(p path.Ends) bool { return prefix.Contains(p.To) }); i >= 0 {
+				return about(peers[i])
 			}
 		}
 		if p, ok := metBy(s, f, peers); ok {
@@ -272,11 +237,11 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			}
 		}
 	}
-	if len(peers) > 0 && len(counted(s, pod)) == 0 {
+	switch {
+	case len(peers) > 0 && len(counted(s, pod)) == 0:
 		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has the most flows, perhaps old ones; "+
 			"--to chooses another", peers[0].To)
-	}
-	if len(peers) > 0 {
+	case len(peers) > 0:
 		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to chooses another", peers[0].To)
 	}
 	e := path.Ends{Pod: pod[0], To: outside4}

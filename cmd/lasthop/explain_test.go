@@ -326,8 +326,8 @@ func TestEndOfOneNode(t *testing.T) {
 			s := at("aks-1", second)
 			e.look(fmt.Sprint(second), "", s, s)
 		}
-		if err := e.found(); err != nil || e.recording != "160" {
-			t.Errorf("in the order %v: recording %s, %v", order, e.recording, err)
+		if err := e.found(); err != nil || e.Name != "160" {
+			t.Errorf("in the order %v: recording %s, %v", order, e.Name, err)
 		}
 		other := at("aks-2", 120)
 		e.look("120", "", other, other)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/catalogue"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -63,9 +65,18 @@ func indented(b *strings.Builder, text string) {
 }
 
 func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var out []string
-	for _, p := range catalogue.Pages() {
-		out = append(out, string(p.Code)+"\t"+p.Title)
+	codes := model.Map(catalogue.Pages(), func(p catalogue.Page) string { return string(p.Code) + "\t" + p.Title })
+	return codes, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of what -o json, -o ndjson and watch write",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(a.stdout, report.Schema)
+			return ignoreClosedPipe(err)
+		},
 	}
-	return out, cobra.ShellCompDirectiveNoFileComp
 }

@@ -18,13 +18,14 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // fixKind is what a line of a fix is.
@@ -355,7 +356,17 @@ func paste(ctx context.Context, node lab.Node, line string) error {
 func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 	t.Helper()
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t, "--for", "3s")
-	r, _, err := a.reportLab(t.Context(), o, l, started)
+	var r report.Report
+	err := a.inLab(t.Context(), o, l, func(ns *netns.NS, node string) error {
+		if err := started(); err != nil {
+			return err
+		}
+		s, err := a.observe(t.Context(), o.session(ns, node))
+		if err == nil {
+			r, err = o.judge(s, nil, nil)
+		}
+		return err
+	})
 	if err != nil {
 		t.Errorf("check again: %v", err)
 	}
@@ -365,9 +376,8 @@ func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 // given are the flags of a check.
 func given(t *testing.T, args ...string) *observing {
 	t.Helper()
-	o, set := &observing{}, pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(set)
-	if err := set.Parse(args); err != nil {
+	o := &observing{}
+	if err := o.define().Parse(args); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -386,7 +396,7 @@ func flows(ctx context.Context, l *lab.Lab) error {
 		}
 		return out
 	}
-	if err := l.Await(ctx, func(all []lab.FlowStats) bool { return len(dead(all)) == 0 }); err != nil {
+	if err := lab.Await(ctx, l, func(all []lab.FlowStats) bool { return len(dead(all)) == 0 }); err != nil {
 		return fmt.Errorf("no traffic from %s: %w", strings.Join(dead(l.Stats()), ", "), err)
 	}
 	return nil
@@ -399,7 +409,7 @@ func undo(t *testing.T, l *lab.Lab, some bool) {
 	s := l.Scenario()
 	var stay []scenario.Fault
 	for _, f := range slices.Backward(s.Faults) {
-		if f.Type.IsOrdinary() {
+		if scenario.IsOrdinary(f.Type) {
 			stay = append(stay, f)
 			continue
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,8 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
@@ -35,12 +37,10 @@ type observing struct {
 	allNamespaces bool
 	selector      selector
 
-	only, skip flags.Codes
-	failOn     flags.Choice
-	strict     bool
-	output     flags.Choice
-	color      flags.Choice
-	debug      bool
+	flags.Verdict
+	output flags.Choice
+	color  flags.Choice
+	debug  bool
 
 	// idle is how long without a key the screen stays.
 	idle time.Duration
@@ -56,7 +56,9 @@ type observing struct {
 	given  *pflag.FlagSet
 }
 
-func (o *observing) register(f *pflag.FlagSet) {
+// define defines all flags. Each command has some of them.
+func (o *observing) define() *pflag.FlagSet {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.StringVar(&o.netns, "netns", "", "the node's network namespace, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
 	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` that holds the node's files (default /host if present, else /)")
@@ -75,30 +77,39 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.StringVarP(&o.namespace, "namespace", "n", "", "consider pods of this `NAMESPACE`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "consider pods of all namespaces (default)")
 	f.VarP(&o.selector, "selector", "l", "consider pods with these labels, as kubectl does; they come from --pods")
-	f.Var(&o.only, "only", "report this finding alone; repeatable")
-	f.Var(&o.skip, "skip", "do not report this finding; repeatable")
-	o.failOn = flags.Choice{Value: string(model.Warning), Of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
-	f.Var(&o.failOn, "fail-on", "the lowest severity for exit status 1")
-	f.BoolVar(&o.strict, "strict", false, "exit with status 4 if a source could not be read whole")
-	o.output = flags.Choice{Value: string(report.Text)}
-	for _, format := range report.Formats() {
-		o.output.Of = append(o.output.Of, string(format))
-	}
+	f.Var(&o.Only, "only", "report this finding alone; repeatable")
+	f.Var(&o.Skip, "skip", "do not report this finding; repeatable")
+	o.FailOn = flags.Severities()
+	f.Var(&o.FailOn, "fail-on", "the lowest severity for exit status 1")
+	f.BoolVar(&o.Strict, "strict", false, "exit with status 4 if a source could not be read whole")
+	o.output = flags.Formats()
 	f.VarP(&o.output, "output", "o", "output format")
-	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+redactKey+" makes them another set that nobody can guess")
-	registerColor(f, &o.color)
+	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+flags.RedactKey+" makes them another set that nobody can guess")
+	o.color = flags.Colors()
+	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
+	f.Var(&o.beside.junit, "report", "write the verdict to a new file as well, for CI: junit=FILE")
+	f.BoolVar(&o.beside.github, "github", false, "annotate a GitHub Actions run on the standard error, and append to the job's summary")
+	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")
+	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: the last --for of it, or all by default; repeatable: several nodes' recordings of one time are judged together; - is standard input")
+	f.StringVar(&o.pcap, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng; - is standard output, and the report then goes to standard error")
+	return f
 }
 
-func registerColor(f *pflag.FlagSet, c *flags.Choice) {
-	*c = flags.Choice{Value: "auto", Of: []string{"auto", "always", "never"}}
-	f.Var(c, "color", "when to use colours; a non-empty NO_COLOR means never")
+// register gives a command all flags but some.
+func (o *observing) register(f *pflag.FlagSet, but ...string) {
+	f.SortFlags = false
+	o.given = f
+	o.define().VisitAll(func(x *pflag.Flag) {
+		if !slices.Contains(but, x.Name) {
+			f.AddFlag(x)
+		}
+	})
 }
 
-// pick gives a command some of the flags that register defines.
+// pick gives a command some of the flags.
 func (o *observing) pick(f *pflag.FlagSet, names ...string) {
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(all)
+	all := o.define()
 	o.given = f
 	for _, name := range names {
 		f.AddFlag(all.Lookup(name))
@@ -110,16 +121,10 @@ func (o *observing) validate() error {
 	if o.allNamespaces && o.namespace != "" {
 		return usagef("--namespace and --all-namespaces exclude each other")
 	}
-	if len(o.only) > 0 && !slices.ContainsFunc(o.only, o.judges) {
+	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, o.Judges) {
 		return usagef("--skip excludes everything that --only names: nothing is left to judge")
 	}
-	if err := checkTexts(o.given); err != nil {
-		return err
-	}
-	if err := checkHostRoot(o.hostRoot); err != nil {
-		return err
-	}
-	if err := o.checkStdin(); err != nil {
+	if err := cmp.Or(checkTexts(o.given), checkHostRoot(o.hostRoot), o.checkStdin()); err != nil {
 		return err
 	}
 	return o.validateReplay()
@@ -145,7 +150,7 @@ func (o *observing) checkStdin() error {
 	switch {
 	case len(of) > 1:
 		return usagef("%s: only one file can be standard input", strings.Join(of, " and "))
-	case len(of) == 1 && terminal(os.Stdin):
+	case len(of) == 1 && flags.Terminal(os.Stdin):
 		return usagef("%s -: standard input is a terminal; want a pipe or a file, such as kubectl … -o json | lasthop …", of[0])
 	}
 	return nil
@@ -188,19 +193,17 @@ func checkHostRoot(dir string) error {
 	return nil
 }
 
-// judges reports whether the user wants findings of that code.
-func (o *observing) judges(code model.Code) bool {
-	return (len(o.only) == 0 || slices.Contains(o.only, code)) && !slices.Contains(o.skip, code)
+// redactor is nil unless names and addresses are to be replaced. What a command is asked
+// about is chosen by the real ones. Each goroutine takes its own.
+func (o *observing) redactor() *redact.Redactor {
+	if !o.redact {
+		return nil
+	}
+	return redact.New(os.Getenv(flags.RedactKey))
 }
 
-// limits says what was not judged, by request.
-func (o *observing) limits() []string {
-	var out []string
-	if len(o.only) > 0 {
-		out = append(out, "judged only: "+o.only.String())
-	}
-	if len(o.skip) > 0 {
-		out = append(out, "not judged: "+o.skip.String())
-	}
-	return out
+// diagnose judges what is shown: with other names and addresses, if they are replaced.
+func (o *observing) diagnose() func(*model.Snapshot) []model.Finding {
+	hide := o.redactor()
+	return func(s *model.Snapshot) []model.Finding { return diagnose.Diagnose(hide.Snapshot(s)) }
 }

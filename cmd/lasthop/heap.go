@@ -10,6 +10,15 @@ import (
 // on a node with 250 pods: near the limit, garbage is collected more often.
 const heapLimit = 44 << 20
 
+// boundGarbage has garbage collected seldom, which costs little where each reading leaves much
+// of it, but more often near a limit.
+func boundGarbage(limit int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200)
+	}
+	boundHeap(limit)
+}
+
 // boundHeap has garbage collected more often near a limit.
 func boundHeap(limit int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {

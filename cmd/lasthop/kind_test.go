@@ -62,7 +62,7 @@ func TestKindScripts(t *testing.T) { runScripts(t, "testdata/kind") }
 
 // onKind runs one scenario.
 func onKind(t *testing.T, l *lab.Lab, name string) {
-	err := l.Recast(func(c *scenario.Cluster) (*scenario.Scenario, error) { return kind.LoadOnKind(name, c) })
+	err := lab.Recast(l, func(c *scenario.Cluster) (*scenario.Scenario, error) { return kind.LoadOnKind(name, c) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -66,7 +65,7 @@ func (a *app) labListCommand() *cobra.Command {
 
 func (a *app) labUpCommand() *cobra.Command {
 	var id string
-	tables, on := tablesFlag(), &labPlace{}
+	on := &labPlace{}
 	cmd := &cobra.Command{
 		Use:   "up SCENARIO|FILE",
 		Short: "Build a lab, break it as the scenario says, and start its traffic",
@@ -78,25 +77,15 @@ func (a *app) labUpCommand() *cobra.Command {
 		Args:              oneArgument("SCENARIO or FILE"),
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.labUp(cmd.Context(), args[0], id, tables.Value, on)
+			return a.labUp(cmd.Context(), args[0], id, on)
 		},
 	}
 	cmd.Flags().StringVar(&id, "id", "", "the lab's `NAME` (default the scenario's)")
-	registerTables(cmd.Flags(), tables)
 	on.register(cmd.Flags())
 	return cmd
 }
 
-// tablesFlag is where a lab's tools keep their rules.
-func tablesFlag() *flags.Choice {
-	return &flags.Choice{Value: string(model.NFT), Of: []string{string(model.NFT), string(model.Legacy)}}
-}
-
-func registerTables(f *pflag.FlagSet, tables *flags.Choice) {
-	f.Var(tables, "tables", "where the lab's iptables and ebtables keep rules")
-}
-
-func (a *app) labUp(ctx context.Context, nameOrPath, id, tables string, on *labPlace) error {
+func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) error {
 	if id != "" {
 		if err := scenario.CheckName(id); err != nil {
 			return usagef("--id: %w", err)
@@ -106,7 +95,7 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id, tables string, on *labP
 	if err != nil {
 		return fmt.Errorf("find own binary: %w", err)
 	}
-	l, err := a.makeLab(ctx, nameOrPath, on, lab.Options{ID: id, Tables: model.Backend(tables), Log: a.say})
+	l, err := a.makeLab(ctx, nameOrPath, id, on)
 	if errors.Is(err, lab.ErrExists) {
 		return &usageError{err}
 	}
@@ -124,18 +113,13 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id, tables string, on *labP
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tPLUGIN\tWATCH IT WITH")
-	// The one that the scenario observes comes first.
-	nodes := slices.SortedStableFunc(slices.Values(l.Nodes()), func(a, b lab.Node) int {
-		switch {
-		case a.Observed == b.Observed:
-			return 0
-		case a.Observed:
-			return -1
+	for _, observed := range []bool{true, false} {
+		for _, n := range l.Nodes() {
+			if n.Observed == observed {
+				command := fmt.Sprintf("lasthop check --netns %s --host-root %s", n.Netns, l.HostRoot(n.Name))
+				fmt.Fprintf(w, "%s\t%s\t%s\n", n.Name, n.Plugin, command)
+			}
 		}
-		return 1
-	})
-	for _, n := range nodes {
-		fmt.Fprintf(w, "%s\t%s\tlasthop check --netns %s --host-root %s\n", n.Name, n.Plugin, n.Netns, l.HostRoot(n.Name))
 	}
 	if err := ignoreClosedPipe(w.Flush()); err != nil {
 		return err
@@ -156,22 +140,25 @@ func (a *app) say(format string, args ...any) {
 // kindImageVariable names the image of kind's nodes where no flag does.
 const kindImageVariable = "LASTHOP_KIND_IMAGE"
 
-// labPlace is where a lab is made.
+// labPlace is where a lab is made, and where its tools keep their rules.
 type labPlace struct {
-	on    *flags.Choice
-	image string
+	on, tables flags.Choice
+	image      string
 }
 
 func (p *labPlace) register(f *pflag.FlagSet) {
-	p.on = &flags.Choice{Value: "namespaces", Of: []string{"namespaces", "kind"}}
-	f.Var(p.on, "on", "what the lab's nodes are: network namespaces, or a cluster of kind")
+	p.tables = flags.Choice{Value: string(model.NFT), Of: []string{string(model.NFT), string(model.Legacy)}}
+	f.Var(&p.tables, "tables", "where the lab's iptables and ebtables keep rules")
+	p.on = flags.Choice{Value: "namespaces", Of: []string{"namespaces", "kind"}}
+	f.Var(&p.on, "on", "what the lab's nodes are: network namespaces, or a cluster of kind")
 	f.StringVar(&p.image, "image", "", "the `IMAGE` of kind's nodes (default what "+kindImageVariable+" names, or kind's own)")
 }
 
 func (p *labPlace) kind() bool { return p.on.Value == "kind" }
 
 // makeLab builds a lab. One on kind is not broken yet.
-func (a *app) makeLab(ctx context.Context, nameOrPath string, on *labPlace, o lab.Options) (*lab.Lab, error) {
+func (a *app) makeLab(ctx context.Context, nameOrPath, id string, on *labPlace) (*lab.Lab, error) {
+	o := lab.Options{ID: id, Tables: model.Backend(on.tables.Value), Log: a.say}
 	if !on.kind() {
 		if on.image != "" {
 			return nil, usagef("--image wants --on kind")
@@ -194,10 +181,7 @@ func load(nameOrPath string) (*scenario.Scenario, error) { return loadBy(nameOrP
 func loadBy(nameOrPath string, read func(string) (*scenario.Scenario, error)) (*scenario.Scenario, error) {
 	s, err := read(nameOrPath)
 	if errors.Is(err, kind.ErrUnknown) {
-		var names []string
-		for _, s := range kind.Scenarios() {
-			names = append(names, s.Name)
-		}
+		names := model.Map(kind.Scenarios(), func(s scenario.Info) string { return s.Name })
 		if near := flags.Nearest(nameOrPath, names); near != "" {
 			return nil, usagef("%w: did you mean %s?", err, near)
 		}
@@ -279,9 +263,6 @@ func (a *app) labHoldCommand() *cobra.Command {
 }
 
 func completeScenarios(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var out []string
-	for _, s := range kind.Scenarios() {
-		out = append(out, s.Name+"\t"+s.Title)
-	}
-	return out, cobra.ShellCompDirectiveDefault
+	names := model.Map(kind.Scenarios(), func(s scenario.Info) string { return s.Name + "\t" + s.Title })
+	return names, cobra.ShellCompDirectiveDefault
 }

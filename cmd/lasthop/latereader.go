@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/cmd/flags"
 )
 
 const (
@@ -49,7 +51,7 @@ func awaitReader(ctx context.Context, stdout io.Writer) (l *lateReader, stop fun
 	over, cancel := context.WithTimeout(ctx, attachTime)
 	l = &lateReader{over: over, connect: connectTime, sized: func() bool { return false }}
 	tty, ok := stdout.(*os.File)
-	if !ok || !terminal(tty) {
+	if !ok || !flags.Terminal(tty) {
 		return l, cancel
 	}
 	resized := make(chan os.Signal, 1)

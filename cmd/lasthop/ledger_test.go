@@ -77,11 +77,11 @@ func (l *ledgerLab) open(place string) *netns.NS {
 
 func (l *ledgerLab) addr(place string) netip.Addr {
 	l.t.Helper()
-	a, err := l.Resolve(place)
+	e, err := l.Scenario().Topology.Resolve(place)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return a
+	return e.Addr
 }
 
 // serve answers TCP and takes UDP at a place.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -23,6 +24,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 // The exit codes. They are part of the public contract.
@@ -53,6 +55,8 @@ type app struct {
 	reader *lateReader
 	// stdoutTaken says that a recording or samples go to the standard output.
 	stdoutTaken bool
+	// made are the files for what is made besides the report.
+	made []*product
 	// started is set once the command line was accepted. Errors before that
 	// are usage errors.
 	started bool
@@ -68,6 +72,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	err = errors.Join(err, a.discard())
 	code := a.exitCode(ctx, err)
 	if message := explain(cmd, err, code); message != "" {
 		// Errors quote text from files and links.
@@ -167,20 +172,18 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 
 // explain is what is printed about an error: what failed, and what would help.
 func explain(cmd *cobra.Command, err error, code int) string {
-	if err == nil {
-		return ""
-	}
+	inLab := cmd.HasParent() && cmd.Parent().Name() == "lab"
+	forbidden := code == exitCannot && errors.Is(err, fs.ErrPermission)
 	var unsupported *model.UnsupportedError
 	switch {
+	case err == nil:
+		return ""
 	case code == exitInterrupted && errors.Is(err, context.Canceled):
 		return "interrupted; lasthop has removed everything of its own"
-	case cmd.HasParent() && cmd.Parent().Name() == "lab":
+	case inLab && forbidden:
 		// The rights to watch packets do not suffice for a lab.
-		if code == exitCannot && errors.Is(err, fs.ErrPermission) {
-			return err.Error() + "\nlabs need root with all its capabilities"
-		}
-		return err.Error()
-	case code == exitCannot && (errors.As(err, &unsupported) || errors.Is(err, fs.ErrPermission)):
+		return err.Error() + "\nlabs need root with all its capabilities"
+	case !inLab && (forbidden || code == exitCannot && errors.As(err, &unsupported)):
 		return err.Error() + "\n" + remedy() + "; see `lasthop doctor`"
 	}
 	return err.Error()
@@ -211,10 +214,6 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	o.register(root.Flags())
-	o.beside.register(root.Flags())
-	o.registerScreen(root.Flags())
-	o.registerReplay(root.Flags())
-	registerPcap(root.Flags(), &o.pcap)
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -237,4 +236,33 @@ func ignoreClosedPipe(err error) error {
 		return nil
 	}
 	return err
+}
+
+// serveRemote is the far end of `kubectl lasthop`, in the container of a debug pod. It
+// has no flags and no help: people do not call it.
+func serveRemote() int {
+	ctx, stop := interruptible()
+	defer stop()
+	status, err := remote.Serve(ctx, os.Stdin, os.Stdout, "/proc/self/exe", remote.Dir)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "lasthop: %s: %v\n", remote.Command, err)
+		return exitCannot
+	}
+	return status
+}
+
+// janitorName is the name under which this program is a janitor: the process that
+// removes tc filters if the main one is killed. It is no command, so that nobody
+// runs it by mistake.
+const janitorName = "lasthop-janitor"
+
+func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []string{janitorName}} }
+
+// janitor returns the exit code. It has nobody to tell an error to: the next lasthop
+// finds what is left.
+func janitor() int {
+	if traffic.Janitor() != nil {
+		return exitCannot
+	}
+	return exitClean
 }

@@ -229,7 +229,7 @@ func TestConcerns(t *testing.T) {
 		{f, addrs("10.1.0.4"), false},
 		{model.Finding{}, addrs("10.1.0.4"), true},
 	} {
-		if got := concerns(tt.finding, tt.focus); got != tt.want {
+		if got := (&flags.Verdict{}).Wants(&tt.finding, tt.focus); got != tt.want {
 			t.Errorf("concerns(%v, %v) = %v", tt.finding.Pods, tt.focus, got)
 		}
 	}
@@ -254,7 +254,7 @@ func TestVerdict(t *testing.T) {
 		{model.Critical, false, model.Warning, gap, exitClean},
 		{model.Critical, true, model.Critical, gap, exitFindings},
 	} {
-		o := &observing{failOn: flags.Choice{Value: string(tt.failOn)}, strict: tt.strict}
+		o := &observing{Verdict: flags.Verdict{FailOn: flags.Choice{Value: string(tt.failOn)}, Strict: tt.strict}}
 		r := report.Report{Snapshot: tt.snapshot}
 		if tt.severity != "" {
 			r.Findings = []model.Finding{{Severity: tt.severity}}
@@ -298,7 +298,7 @@ func TestColor(t *testing.T) {
 		want      bool
 	}{{"auto", "", false}, {"always", "", true}, {"never", "", false}, {"always", "0", false}} {
 		t.Setenv("NO_COLOR", tt.env)
-		if got := colored(tt.flag, &out); got != tt.want {
+		if got := flags.Colored(tt.flag, &out); got != tt.want {
 			t.Errorf("--color %s, NO_COLOR=%q: %v", tt.flag, tt.env, got)
 		}
 	}

@@ -4,17 +4,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/pcap"
 	"github.com/lasthop/lasthop/probe/redact"
 )
-
-func registerPcap(f *pflag.FlagSet, file *string) {
-	f.StringVar(file, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng; - is standard output, and the report then goes to standard error")
-}
 
 // pcapFile takes samples; nil discards them.
 type pcapFile struct {
@@ -41,20 +36,14 @@ func (a *app) createPcap(o *observing) (*pcapFile, error) {
 	}
 	p := &pcapFile{file: f, hide: o.redactor()}
 	p.writer, err = pcap.NewWriter(f)
-	if err = p.leave(err); err != nil {
-		return nil, errors.Join(err, f.discard())
-	}
-	return p, nil
+	return p, p.leave(err)
 }
 
 func (p *pcapFile) write(samples []model.Sample) error {
 	if p == nil || p.left {
 		return nil
 	}
-	if p.hide != nil {
-		samples = p.hide.Samples(samples)
-	}
-	return p.leave(p.writer.Write(samples))
+	return p.leave(p.writer.Write(p.hide.Samples(samples)))
 }
 
 // leave notes that the reader of a pipe has gone away, which is no error.
@@ -75,12 +64,4 @@ func (p *pcapFile) close() error {
 		return fmt.Errorf("--pcap: %w", err)
 	}
 	return nil
-}
-
-// discard removes the file, since nothing was observed.
-func (p *pcapFile) discard() error {
-	if p == nil {
-		return nil
-	}
-	return p.file.discard()
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -56,24 +58,9 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 			return nil, usagef("--selector: no labels are known here: only the Kubernetes API has them; kubectl get pods -A -o json | lasthop … --pods -")
 		}
 	}
-	var chosen []netip.Addr
-	add := func(p *model.Pod) {
-		for _, a := range p.Known() {
-			if !slices.Contains(chosen, a) {
-				chosen = append(chosen, a)
-			}
-		}
-	}
+	var chosen []model.Pod
 	if len(names) == 0 {
-		for p := range model.Each(pods) {
-			if of.has(p) {
-				add(p)
-			}
-		}
-		if len(chosen) == 0 {
-			return nil, usagef("no pod %s on this node; there are: %s", of, podNames(pods))
-		}
-		return chosen, nil
+		chosen = slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !of.has(&p) })
 	}
 	for _, name := range names {
 		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, of.namespace) })
@@ -83,11 +70,20 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 		if distinct(found) {
 			return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
 		}
-		for p := range model.Each(found) {
-			add(p)
+		chosen = append(chosen, found...)
+	}
+	var addrs []netip.Addr
+	for p := range model.Each(chosen) {
+		for _, a := range p.Known() {
+			if !slices.Contains(addrs, a) {
+				addrs = append(addrs, a)
+			}
 		}
 	}
-	return chosen, nil
+	if len(names) == 0 && len(addrs) == 0 {
+		return nil, usagef("no pod %s on this node; there are: %s", of, podNames(pods))
+	}
+	return addrs, nil
 }
 
 // remotePods returns the addresses of pods of other nodes that have the name, by the
@@ -174,8 +170,26 @@ func podNames(pods []model.Pod) string {
 	return strings.Join(words, ", ")
 }
 
-// concerns reports whether a finding is about one of the addresses. One that names
-// no pod is about the node, and so about all addresses.
-func concerns(f model.Finding, focus []netip.Addr) bool {
-	return focus == nil || f.Concerns(focus)
+// selector is a flag for a selector of labels in the syntax of kubectl.
+type selector struct {
+	// Selector is nil, or parsed from text.
+	labels.Selector
+	text string
+}
+
+func (s *selector) Type() string   { return "SELECTOR" }
+func (s *selector) String() string { return s.text }
+
+func (s *selector) Set(text string) (err error) {
+	s.text = text
+	s.Selector, err = labels.Parse(text)
+	return err
+}
+
+func (s *selector) empty() bool { return s.Selector == nil || s.Selector.Empty() }
+
+// matches reports whether a pod has the labels. One whose labels are not known has
+// not.
+func (s *selector) matches(p *model.Pod) bool {
+	return s.empty() || p.Labels != nil && s.Matches(labels.Set(p.Labels))
 }

@@ -7,44 +7,58 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/cmd/flags"
 )
 
 // product is what a command makes besides its report: a new file, a named pipe, or
 // the standard output.
 type product struct {
 	io.Writer
-	file *os.File
+	file   *os.File
+	closed bool
 }
 
 // produce makes a product. The standard output is that of one product at most.
 func (a *app) produce(what, name string) (*product, error) {
 	if name != "-" && name != "/dev/stdout" {
 		f, err := create(what, name)
-		return &product{f, f}, err
+		if err != nil {
+			return nil, err
+		}
+		p := &product{Writer: f, file: f}
+		a.made = append(a.made, p)
+		return p, nil
 	}
 	switch {
 	case a.stdoutTaken:
 		return nil, usagef("%s %s: the standard output is taken by another FILE", what, name)
-	case terminal(os.Stdout):
+	case flags.Terminal(os.Stdout):
 		return nil, usagef("%s %s: the standard output is a terminal; name a file, or a program behind a pipe", what, name)
 	}
 	a.stdoutTaken = true
-	return &product{a.reader.to(os.Stdout), os.Stdout}, nil
+	return &product{Writer: a.reader.to(os.Stdout), file: os.Stdout}, nil
 }
 
 func (p *product) isStdout() bool { return p.file == os.Stdout }
 
-func (p *product) Close() error { return p.file.Close() }
+func (p *product) Close() error {
+	p.closed = true
+	return p.file.Close()
+}
 
 // Fd is for those who ask what kind of file it is.
 func (p *product) Fd() uintptr { return p.file.Fd() }
 
-// discard closes it, and removes a file that was made in vain.
-func (p *product) discard() error {
-	if p.isStdout() {
-		return nil
+// discard removes what was made in vain: nobody has closed it.
+func (a *app) discard() error {
+	var err error
+	for _, p := range a.made {
+		if !p.closed {
+			err = errors.Join(err, discard(p.file))
+		}
 	}
-	return discard(p.file)
+	return err
 }
 
 // flush waits until a file is on disk. A pipe has no disk.

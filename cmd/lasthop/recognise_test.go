@@ -31,7 +31,7 @@ func TestRecognition(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := l.Scenario()
-			files, err := s.Topology.Node(node.Name).HostFiles()
+			files, err := hostFiles(s.Topology.Node(node.Name))
 			if err != nil {
 				t.Fatal(err)
 			}

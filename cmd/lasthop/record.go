@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -20,12 +17,6 @@ import (
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
-
-// observes gives a command the flags about how a node is observed, and some more.
-func (o *observing) observes(f *pflag.FlagSet, more ...string) {
-	o.pick(f, slices.Concat(onNode, more, []string{"debug"})...)
-	registerPcap(f, &o.pcap)
-}
 
 func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
@@ -45,7 +36,7 @@ func (a *app) recordCommand() *cobra.Command {
 			return a.record(cmd.Context(), o, args[0], pairs)
 		},
 	}
-	o.observes(cmd.Flags(), "for", "redact")
+	o.pick(cmd.Flags(), append(onNode, "for", "redact", "debug", "pcap")...)
 	f := cmd.Flags().Lookup("for")
 	f.Usage, f.DefValue = "how long to record", "until interrupted"
 	cmd.Flags().StringSliceVar(&pairs, "pairs", nil, "count the packets of this `POD` by pair of addresses at every hop as well; repeatable")
@@ -62,21 +53,17 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	}
 	samples, err := a.createPcap(o)
 	if err != nil {
-		return errors.Join(err, file.discard())
+		return err
 	}
 	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short, 0, pairs...)
 	if err != nil {
-		return errors.Join(err, samples.discard(), file.discard())
+		return err
 	}
-	defer func() { err = errors.Join(err, closeStream()) }()
-	defer func() { err = errors.Join(err, samples.close()) }()
+	defer func() { err = errors.Join(err, samples.close(), closeStream()) }()
 	hide := o.redactor()
-	if hide != nil {
-		node = hide.Node(node)
-	}
-	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: node, Window: timeline.Short})
+	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: hide.Node(node), Window: timeline.Short})
 	if err != nil {
-		return errors.Join(ignoreClosedPipe(err), file.discard())
+		return ignoreClosedPipe(err)
 	}
 	r := &recorder{app: a, file: file, writer: w, samples: samples, hide: hide}
 	if o.given.Changed("for") {
@@ -87,7 +74,7 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 		// Whoever reads the recording has seen enough.
 		return file.Close()
 	case err != nil && r.readings == 0:
-		return errors.Join(err, file.discard())
+		return err
 	case err != nil:
 		return errors.Join(fmt.Errorf("%w\n%s has the %d readings before that", err, name, r.readings), file.Close())
 	}
@@ -120,11 +107,8 @@ func (r *recorder) run(s *session.Stream) error {
 		if began.IsZero() {
 			began = reading.At
 		}
-		recorded := reading
-		if r.hide != nil {
-			recorded = r.hide.Reading(reading)
-		}
-		if err := errors.Join(r.writer.Write(recorded), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
+		samples := reading.Point.Snapshot.Traffic.Samples
+		if err := errors.Join(r.writer.Write(r.hide.Reading(reading)), r.samples.write(samples)); err != nil {
 			return err
 		}
 		if abandoned(r.file) {
@@ -140,13 +124,7 @@ func (r *recorder) run(s *session.Stream) error {
 }
 
 func open(r model.Reading) int {
-	n := 0
-	for _, f := range r.Findings {
-		if !f.Closed {
-			n++
-		}
-	}
-	return n
+	return len(slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool { return f.Closed }))
 }
 
 // stream begins to observe the node; keep is session.Options.Keep. closeStream waits
@@ -175,12 +153,7 @@ func (a *app) stream(ctx context.Context, o *observing, window, keep time.Durati
 
 // streamOf begins a continuous observation.
 func (a *app) streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
-	// Each reading leaves much garbage. Collecting it seldom costs little, and the limit
-	// bounds the memory.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200)
-	}
-	boundHeap(heapLimit)
+	boundGarbage(heapLimit)
 	o.Whole = func() { makeRoom(heapLimit) }
 	o.Unwatched = a.unwatched
 	s, err := session.Open(ctx, o)

@@ -9,24 +9,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
-	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // onNode are the flags about how a node is observed. They do not apply to a
 // recording.
 var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes"}
-
-func (o *observing) registerReplay(f *pflag.FlagSet) {
-	o.given = f
-	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: the last --for of it, or all by default; repeatable: several nodes' recordings of one time are judged together; - is standard input")
-}
 
 func (o *observing) validateReplay() error {
 	if len(o.replay) == 0 {
@@ -78,12 +71,10 @@ func (a *app) replayCommand() *cobra.Command {
 			return a.check(cmd.Context(), o, args[files:])
 		},
 	}
-	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output", "redact", "color")
+	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output",
+		"redact", "color", "report", "github", "idle-exit", "pcap")
 	last := cmd.Flags().Lookup("for")
 	last.Usage, last.DefValue = "judge only the last `DURATION` of the recording", "all of it"
-	o.beside.register(cmd.Flags())
-	o.registerScreen(cmd.Flags())
-	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
 }
 
@@ -93,35 +84,20 @@ func isFile(name string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// openRecording opens a recording, and warns if it is damaged. Its errors are
-// usage errors.
+// openRecording opens a recording, and warns if it is damaged.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
-	file, size, err := openRecorded(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() {
-		if err != nil {
-			file.Close()
-		}
-	}()
-	if f, err = record.Open(file, size); err != nil {
-		return nil, nil, asUsage(name, err)
-	}
-	if f.Damage != nil {
+	f, closeFile, err = openRecorded(name)
+	if err == nil && f.Damage != nil {
 		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are good", name, f.Damage, f.Len())))
 	}
-	return f, func() {
-		f.Close()
-		file.Close()
-	}, nil
+	return f, closeFile, asUsage(name, err)
 }
 
-// openRecorded opens the file of a recording. Its errors are usage errors.
-func openRecorded(name string) (file *os.File, size int64, err error) {
-	file, err = openInput(name)
+// openRecorded opens a recording. closeFile is to be called in any case.
+func openRecorded(name string) (f *record.File, closeFile func(), err error) {
+	file, err := openInput(name)
 	if err != nil {
-		return nil, 0, usagef("open recording: %w", err)
+		return nil, func() {}, usagef("open recording: %w", err)
 	}
 	info, err := file.Stat()
 	switch {
@@ -130,10 +106,14 @@ func openRecorded(name string) (file *os.File, size int64, err error) {
 	case !info.Mode().IsRegular():
 		err = usagef("recording %s: want a file", name)
 	default:
-		return file, info.Size(), nil
+		f, err = record.Open(file, info.Size())
 	}
-	file.Close()
-	return nil, 0, err
+	return f, func() {
+		if f != nil {
+			f.Close()
+		}
+		file.Close()
+	}, err
 }
 
 // openInput opens a file. What comes by a pipe, or by the standard input where the name
@@ -142,7 +122,7 @@ func openInput(name string) (*os.File, error) {
 	if slices.Contains(stdinNames, name) {
 		// A socket cannot be opened by those names.
 		info, err := os.Stdin.Stat()
-		if err != nil || info.Mode().IsRegular() || terminal(os.Stdin) {
+		if err != nil || info.Mode().IsRegular() || flags.Terminal(os.Stdin) {
 			return os.Stdin, err
 		}
 		return keep(os.Stdin, name)
@@ -169,10 +149,15 @@ func keep(file *os.File, name string) (*os.File, error) {
 	return kept, nil
 }
 
-// asUsage names the recording in an error. One of its format is a usage error.
+// asUsage names the recording in an error, unless that is a usage error. One of its format
+// becomes a usage error.
 func asUsage(name string, err error) error {
+	var usage *usageError
 	var format *record.FormatError
-	if errors.As(err, &format) {
+	switch {
+	case err == nil || errors.As(err, &usage):
+		return err
+	case errors.As(err, &format):
 		return usagef("recording %s: %w", name, err)
 	}
 	return fmt.Errorf("recording %s: %w", name, err)
@@ -180,24 +165,23 @@ func asUsage(name string, err error) error {
 
 // recorded is the snapshot of the requested window of a recording. All samples of
 // that window go to the file, if there is one; the snapshot has only the latest of
-// each kind.
-func (a *app) recorded(o *observing, samples *pcapFile, past *history) (*model.Snapshot, error) {
+// each kind. past gets what a continuous observation of it would have told, unless it is nil.
+func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (s *model.Snapshot, err error) {
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
+	defer closeFile()
 	if err != nil {
 		return nil, err
 	}
-	defer closeFile()
-	s, err := past.read(f, o)
-	if err != nil {
-		return nil, asUsage(name, err)
+	if past == nil {
+		s, err = f.Window(o.last())
+	} else {
+		s, *past, err = f.Told(o.last(), o.diagnose())
 	}
-	if samples != nil {
-		if err := f.Samples(o.last(), samples.write); err != nil {
-			return nil, asUsage(name, err)
-		}
+	if err == nil && samples != nil {
+		err = f.Samples(o.last(), samples.write)
 	}
-	return s, nil
+	return s, asUsage(name, err)
 }
 
 // last is how much of a recording's end is judged, 0 for all of it.
@@ -206,26 +190,4 @@ func (o *observing) last() time.Duration {
 		return 0
 	}
 	return time.Duration(o.window)
-}
-
-// history is what a continuous observation of a recording would have told.
-type history []model.Tracked
-
-// read reads the requested window, and its history unless that is nil.
-func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err error) {
-	if h == nil {
-		return f.Window(o.last())
-	}
-	s, *h, err = f.Told(o.last(), o.diagnose())
-	return s, err
-}
-
-// tell adds to the findings of the window those that came and went in it.
-func (h *history) tell(findings []model.Finding) []model.Finding {
-	if h == nil {
-		return findings
-	}
-	out := timeline.Told(findings, *h)
-	diagnose.Sort(out)
-	return out
 }

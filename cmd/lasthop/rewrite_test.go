@@ -70,7 +70,7 @@ func rewriteOnce(t *testing.T, l *lab.Lab, node lab.Node) {
 	wait := watchHealthy(t, node, tty)
 	tty.Close()
 	readUntil(t, control, "watching: ")
-	if err := l.Rewrite(t.Context(), node.Name); err != nil {
+	if err := lab.Rewrite(t.Context(), l, node.Name); err != nil {
 		t.Error(err)
 	}
 	// The terminal takes only so much that nobody reads.
@@ -94,7 +94,7 @@ func rewriteAlways(t *testing.T, l *lab.Lab, node lab.Node) {
 		defer pace.Stop()
 		var err error
 		for err == nil && ctx.Err() == nil {
-			err = l.Rewrite(context.WithoutCancel(ctx), node.Name)
+			err = lab.Rewrite(context.WithoutCancel(ctx), l, node.Name)
 			<-pace.C
 		}
 		done <- err

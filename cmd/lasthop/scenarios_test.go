@@ -133,11 +133,11 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 		args = append(args, "--attach", *testAttach)
 	}
 	o := given(t, args...)
-	r, traffic, err := a.reportLab(t.Context(), o, l, func() error { return nil })
+	r, traffic, err := a.reportLab(t.Context(), o, l)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, &log)
 	}
-	if err := a.tellLab(o, l, r, traffic, &besideFile{app: a}); err != nil {
+	if err := a.tellLab(o, l, r, traffic); err != nil {
 		t.Errorf("%v:\n%s%s", err, &log, &printed)
 	}
 	checkRedacted(t, r)

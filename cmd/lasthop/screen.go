@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -24,14 +24,9 @@ import (
 	"github.com/lasthop/lasthop/tui"
 )
 
-// registerScreen adds the flags of the live screen.
-func (o *observing) registerScreen(f *pflag.FlagSet) {
-	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")
-}
-
 // onScreen reports whether both input and output are a terminal.
 func (a *app) onScreen() bool {
-	return terminal(a.stdin) && terminal(a.stdout) && os.Getenv("TERM") != "dumb"
+	return flags.Terminal(a.stdin) && flags.Terminal(a.stdout) && os.Getenv("TERM") != "dumb"
 }
 
 // wantsReport reports whether flags were given that only a report uses.
@@ -69,20 +64,13 @@ func (a *app) player(ctx context.Context, o *observing) error {
 	}
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
+	defer closeFile()
 	if err != nil {
 		return err
 	}
-	defer closeFile()
 	p := record.Play(f, diagnose.Diagnose, 1)
 	err = a.screen(ctx, o, p, "Playing the recording "+report.Clean(name)+".", o.ofNode())
-	return errors.Join(err, asPlayed(name, p.Close()))
-}
-
-func asPlayed(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return asUsage(name, err)
+	return errors.Join(err, asUsage(name, p.Close()))
 }
 
 // showing is what the screen does with readings.
@@ -90,12 +78,7 @@ type showing struct {
 	// window is that of the first readings.
 	window time.Duration
 	trace  func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path
-	report func(model.Reading) (written, error)
-}
-
-// written is a report.
-type written interface {
-	Write(io.Writer, report.Format, report.Style) error
+	report func(model.Reading) (report.Document, error)
 }
 
 // ofNode is for readings of one node.
@@ -105,7 +88,7 @@ func (o *observing) ofNode() showing {
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
-		report: func(r model.Reading) (written, error) { return o.judge(r.Snapshot, nil, nil) },
+		report: func(r model.Reading) (report.Document, error) { return o.judge(r.Snapshot, nil, nil) },
 	}
 }
 
@@ -169,10 +152,4 @@ func (how showing) export(reading model.Reading) (string, error) {
 		return "", fmt.Errorf("export: %w", err)
 	}
 	return f.Name(), nil
-}
-
-// terminal reports whether a stream is one.
-func terminal(stream any) bool {
-	f, ok := stream.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(f.Fd()))
 }

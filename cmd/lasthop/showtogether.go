@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -37,29 +37,24 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 			nodes := slices.SortedStableFunc(slices.Values(r.Nodes), func(a, b model.NodeReading) int {
 				return cmp.Compare(min(len(a.Reason), 1), min(len(b.Reason), 1))
 			})
-			var ends []join.End
-			for _, n := range nodes {
-				ends = append(ends, join.End{Name: n.Name, Snapshot: n.Snapshot})
-			}
-			return join.Follow(ends, findings, path.Ends{Pod: pod, To: to})
+			end := func(n model.NodeReading) join.End { return join.End{Name: n.Name, Snapshot: n.Snapshot} }
+			return join.Follow(model.Map(nodes, end), findings, path.Ends{Pod: pod, To: to})
 		},
-		report: func(r model.Reading) (written, error) { return jointReport(o, r), nil },
+		report: func(r model.Reading) (report.Document, error) { return jointReport(o, r), nil },
 	})
 	return errors.Join(err, from.close())
 }
 
 // jointReport is the report of a reading of several nodes.
 func jointReport(o *observing, r model.Reading) report.Joint {
-	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.limits()}
+	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
-			call(out.Names, n.Snapshot)
+			flags.Call(out.Names, n.Snapshot)
 		}
 	}
-	for _, f := range r.Findings {
-		out.Findings = append(out.Findings, f.Finding)
-	}
+	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
 	return out
 }
 
@@ -89,17 +84,18 @@ func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, err
 // recordings is a source of readings of several recordings: of each window that is asked
 // for one.
 type recordings struct {
-	readings   chan model.Reading
-	asked      chan struct{}
+	readings chan model.Reading
+	// asked is how much of each recording is to be read, 0 for all of it.
+	asked      chan time.Duration
 	stop, done chan struct{}
 	err        error // valid once done is closed
-
-	mu   sync.Mutex
-	last time.Duration
 }
 
 func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
-	s := &recordings{readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	s := &recordings{
+		readings: make(chan model.Reading, 1), asked: make(chan time.Duration, 1),
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
 	s.readings <- first
 	go func() {
 		defer close(s.done)
@@ -108,39 +104,36 @@ func newRecordings(first model.Reading, read func(last time.Duration) (model.Rea
 			select {
 			case <-s.stop:
 				return
-			case <-s.asked:
+			case last := <-s.asked:
+				r, err := read(last)
+				if err != nil {
+					s.err = err
+					return
+				}
+				replace(s.readings, r)
 			}
-			s.mu.Lock()
-			last := s.last
-			s.mu.Unlock()
-			r, err := read(last)
-			if err != nil {
-				s.err = err
-				return
-			}
-			select {
-			case <-s.readings:
-			default:
-			}
-			s.readings <- r
 		}
 	}()
 	return s
+}
+
+// replace puts a value in the place of one that nobody has taken yet.
+func replace[T any](c chan T, v T) {
+	select {
+	case <-c:
+	default:
+	}
+	select {
+	case c <- v:
+	default: // another one was put there meanwhile
+	}
 }
 
 // Readings gives the reading of the window that was asked for last.
 func (s *recordings) Readings() <-chan model.Reading { return s.readings }
 
 // SetWindow asks for the last d of each recording, 0 for all of it.
-func (s *recordings) SetWindow(d time.Duration) {
-	s.mu.Lock()
-	s.last = d
-	s.mu.Unlock()
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
-}
+func (s *recordings) SetWindow(d time.Duration) { replace(s.asked, d) }
 
 // Rescan does nothing: recordings do not change.
 func (s *recordings) Rescan() {}

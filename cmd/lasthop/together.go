@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
@@ -24,23 +23,21 @@ import (
 
 // checkTogether judges several nodes' recordings of one time.
 func (a *app) checkTogether(o *observing, pods []string) error {
-	extra, err := a.openBeside(o.beside)
+	if err := a.openBeside(&o.beside); err != nil {
+		return err
+	}
+	r, err := (&together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}}).judge()
 	if err != nil {
 		return err
 	}
-	r, err := a.joined(o, pods)
-	if err != nil {
-		return errors.Join(err, extra.discard())
-	}
-	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
+	if err := a.tell(o, r, o.Judgement()); err != nil {
 		return err
 	}
-	threshold := model.Severity(o.failOn.Value).Rank()
-	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
+	if o.Judgement().Fails(r.Findings) {
 		return &statusError{code: exitFindings}
 	}
-	if o.strict {
-		return incomplete(r)
+	if n := r.Incomplete(); o.Strict && n != nil {
+		return &statusError{exitIncomplete, report.Clean("incomplete (--strict): " + n.Name + ": " + n.Reason)}
 	}
 	return nil
 }
@@ -70,25 +67,7 @@ type together struct {
 }
 
 // togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
-// As long as there is room, garbage is collected more rarely: each recording leaves much.
-const (
-	togetherLimit   = 768 << 20
-	togetherGarbage = 200
-)
-
-func boundTogether() {
-	boundHeap(togetherLimit)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(togetherGarbage)
-	}
-}
-
-// joined judges the recordings. It is an error if none can be read, or if no node
-// has the pods.
-func (a *app) joined(o *observing, pods []string) (report.Joint, error) {
-	t := &together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}}
-	return t.judge()
-}
+const togetherLimit = 768 << 20
 
 // mostEpisodes is how many parts of the recordings are judged by themselves.
 const mostEpisodes = 4
@@ -136,6 +115,7 @@ func (t *together) tell(sources []join.Source, spans []readSpan, judged join.Res
 	return out
 }
 
+// judge judges the recordings. It is an error if none can be read, or if no node has the pods.
 func (t *together) judge() (report.Joint, error) {
 	o := t.o
 	var sources []join.Source
@@ -150,7 +130,7 @@ func (t *together) judge() (report.Joint, error) {
 		}
 		sources = append(sources, src)
 	}
-	boundTogether()
+	boundGarbage(togetherLimit)
 	result := join.Judge(sources)
 	findings := t.tell(sources, spans, result)
 	switch {
@@ -159,13 +139,9 @@ func (t *together) judge() (report.Joint, error) {
 	case len(t.unknown) == t.good:
 		return report.Joint{}, usagef("no recorded node has it: %w", t.unknown[0])
 	}
-	r := report.Joint{Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.limits()}
-	for _, f := range findings {
-		if o.judges(f.Code) && concerns(f, t.focus) {
-			r.Findings = append(r.Findings, f)
-		}
-	}
-	return r, nil
+	return report.Joint{
+		Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.Limits(), Findings: o.Choose(findings, t.focus),
+	}, nil
 }
 
 // readSpan reads the part of a recording in a window.
@@ -181,15 +157,10 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 		t.broken = append(t.broken, asUsage(name, err))
 		return nil, err
 	}
-	file, size, err := openRecorded(name)
+	f, closeFile, err := openRecorded(name)
 	if err != nil {
 		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, nil, func() {}
-	}
-	f, err := record.Open(file, size)
-	if err != nil {
-		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, nil, func() { file.Close() }
+		return src, nil, closeFile
 	}
 	if f.Damage != nil {
 		src.Cut = "its recording is cut off"
@@ -202,10 +173,7 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 		if err != nil {
 			return broken(err)
 		}
-		seen := s
-		if hide != nil {
-			seen = hide.Snapshot(s)
-		}
+		seen := hide.Snapshot(s)
 		if first {
 			t.learn(name, s, seen)
 			err = t.learnTold(f, s.Window.Start)
@@ -216,23 +184,14 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 	span = func(w model.Window) (*model.Snapshot, error) {
 		defer f.Forget()
 		s, err := f.Span(w)
-		if hide != nil && err == nil {
-			s = hide.Snapshot(s)
-		}
-		return s, err
+		return hide.Snapshot(s), err
 	}
 	src.Within = func(within, around model.Window) (inner, outer *model.Snapshot, err error) {
 		defer f.Forget()
 		inner, outer, err = f.Within(within, around)
-		if hide != nil && err == nil && inner != nil {
-			inner, outer = hide.Snapshot(inner), hide.Snapshot(outer)
-		}
-		return inner, outer, err
+		return hide.Snapshot(inner), hide.Snapshot(outer), err
 	}
-	return src, span, func() {
-		f.Close()
-		file.Close()
-	}
+	return src, span, closeFile
 }
 
 // unsettled is how long after the beginning of a recording a finding may open that is older.
@@ -271,28 +230,13 @@ func (t *together) learn(recording string, s, shown *model.Snapshot) {
 	if t.look != nil {
 		t.look(recording, s, shown)
 	}
-	call(t.names, shown)
+	flags.Call(t.names, shown)
 	focus, err := t.o.choosePods(s, t.pods)
 	if err != nil {
 		t.unknown = append(t.unknown, err)
 		return
 	}
-	if hide := t.o.redactor(); hide != nil {
-		focus = hide.Addrs(focus)
-	}
-	t.focus = append(t.focus, focus...)
-}
-
-// call adds the names that a node has for addresses.
-func call(names map[netip.Addr]string, s *model.Snapshot) {
-	for a, name := range report.Called(s) {
-		if name == report.ThisNode {
-			name = strings.TrimSpace("node " + s.Node.Name)
-		}
-		if names[a] == "" {
-			names[a] = name
-		}
-	}
+	t.focus = append(t.focus, t.o.redactor().Addrs(focus)...)
 }
 
 // explainTogether follows a pod's packets to a pod of another recorded node and back.
@@ -313,7 +257,7 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 		defer closeFile()
 		sources = append(sources, src)
 	}
-	boundTogether()
+	boundGarbage(togetherLimit)
 	all := join.Judge(sources)
 	if t.good == 0 {
 		return report.Path{}, errors.Join(t.broken...)
@@ -323,8 +267,8 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 			return report.Path{}, err
 		}
 	}
-	if ends[0].recording == ends[1].recording {
-		return report.Path{}, usagef("both pods are on one node: lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].recording)
+	if ends[0].Name == ends[1].Name {
+		return report.Path{}, usagef("both pods are on one node: lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].Name)
 	}
 	e := path.Ends{Port: to.port, Proto: to.proto}
 	for _, from := range ends[0].addrs {
@@ -337,19 +281,18 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if !e.To.IsValid() {
 		return report.Path{}, usagef("the pods have no addresses of one family")
 	}
-	if hide := o.redactor(); hide != nil {
-		e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
-	}
-	return explainBetween(o, all, e, ends), nil
+	hide := o.redactor()
+	e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
+	return o.Between(all, ends[0].End, ends[1].End, e), nil
 }
 
 // end is one end of a path between recorded nodes: the pod by its name, and the node that
 // has it.
 type end struct {
-	pod       string
-	recording string
-	snapshot  *model.Snapshot
-	addrs     []netip.Addr
+	pod string
+	// End has the name of the recording.
+	join.End
+	addrs []netip.Addr
 	// nodes are the names of all nodes that have it, missing are the errors of the others,
 	// by recording.
 	nodes   []string
@@ -367,10 +310,10 @@ func (e *end) look(recording, namespace string, s, shown *model.Snapshot) {
 		return
 	}
 	again := slices.Contains(e.nodes, shown.Node.Name)
-	if again && e.snapshot.Window.End.After(shown.Window.End) {
+	if again && e.Snapshot.Window.End.After(shown.Window.End) {
 		return // the later recording of a node counts
 	}
-	e.recording, e.snapshot, e.addrs = recording, shown, addrs
+	e.End, e.addrs = join.End{Name: recording, Snapshot: shown}, addrs
 	if !again {
 		e.nodes = append(e.nodes, shown.Node.Name)
 	}
@@ -386,33 +329,4 @@ func (e *end) found() error {
 	}
 	slices.Sort(e.nodes)
 	return usagef("%q is on several nodes: %s", e.pod, strings.Join(e.nodes, " and "))
-}
-
-// explainBetween is the path between two nodes, with what all recordings show.
-func explainBetween(o *observing, all join.Result, e path.Ends, ends [2]*end) report.Path {
-	near, far := ends[0].snapshot, ends[1].snapshot
-	r := report.Path{Snapshot: near, Far: far, Limits: o.limits()}
-	var findings []model.Finding
-	for _, f := range all.Findings {
-		if o.judges(f.Code) && concerns(f, []netip.Addr{e.Pod, e.To}) {
-			findings = append(findings, f)
-		}
-	}
-	name := func(recording string) string {
-		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == recording })
-		return all.Nodes[i].Name
-	}
-	r.Path = join.Trace(join.End{Name: name(ends[0].recording), Snapshot: near}, join.End{Name: name(ends[1].recording), Snapshot: far}, findings, e)
-	r.Take(findings)
-	return r
-}
-
-// incomplete is the exit status under --strict where something was not seen.
-func incomplete(r report.Joint) error {
-	for _, n := range r.Nodes {
-		if n.Reason != "" || len(report.Gaps(&model.Snapshot{Sources: n.Sources})) > 0 {
-			return &statusError{exitIncomplete, report.Clean("incomplete (--strict): " + n.Name + ": " + n.Reason)}
-		}
-	}
-	return nil
 }

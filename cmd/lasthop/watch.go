@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -34,7 +35,8 @@ func (a *app) watchCommand() *cobra.Command {
 			return a.watchNode(cmd.Context(), o, args)
 		},
 	}
-	o.observes(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "redact")
+	more := []string{"for", "namespace", "all-namespaces", "selector", "only", "skip", "redact", "debug", "pcap"}
+	o.pick(cmd.Flags(), append(onNode, more...)...)
 	cmd.Flags().Lookup("for").Usage = "the window that findings are drawn from"
 	return cmd
 }
@@ -51,7 +53,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	window := time.Duration(o.window)
 	stream, _, closeStream, err := a.stream(ctx, o, window, max(time.Minute, 2*window))
 	if err != nil {
-		return errors.Join(err, samples.discard())
+		return err
 	}
 	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
 	w := &watcher{observing: o, hide: o.redactor(), names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
@@ -100,15 +102,12 @@ type watcher struct {
 }
 
 func (w *watcher) events(r model.Reading) (report.Events, error) {
+	focus, err := w.choosePods(r.Point.Snapshot, w.names)
+	r = w.hide.Reading(r)
 	now := r.Point.Snapshot
-	focus, err := w.choosePods(now, w.names)
-	if w.hide != nil {
-		r, focus = w.hide.Reading(r), w.hide.Addrs(focus)
-		now = r.Point.Snapshot
-	}
 	switch {
 	case err == nil:
-		w.focus = focus
+		w.focus = w.hide.Addrs(focus)
 	case w.last == nil:
 		return report.Events{}, err
 	}
@@ -146,7 +145,7 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 		before, printed := w.printed[f.ID]
 		change := report.Opened
 		switch {
-		case !w.judges(f.Code) || !concerns(f.Finding, w.focus):
+		case !w.Wants(&f.Finding, w.focus):
 			continue
 		case f.Closed && !printed, printed && !f.Closed && alike(before.Finding, f.Finding):
 			continue
@@ -174,11 +173,8 @@ func alike(a, b model.Finding) bool {
 // rewrites are those that were not printed within the window.
 func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRewrite {
 	var out []model.MACRewrite
-	for k, at := range w.rewritten {
-		if now.Sub(at) >= time.Duration(w.window) {
-			delete(w.rewritten, k)
-		}
-	}
+	old := func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) }
+	maps.DeleteFunc(w.rewritten, old)
 	for _, x := range list {
 		k := x
 		k.Packets = 0

@@ -3,7 +3,9 @@ package lab
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -20,6 +22,8 @@ type builder struct {
 	topology *scenario.Topology
 	fabric   *space
 	log      func(string, ...any)
+	// fresh are settings that a new namespace of this lab begins with.
+	fresh map[string]string
 }
 
 // build makes everything and applies the faults.
@@ -88,8 +92,9 @@ var baseline = []string{
 	"ipv4/conf/all/accept_local", "0", "ipv4/conf/default/accept_local", "0",
 	"ipv4/conf/all/send_redirects", "0", "ipv4/conf/default/send_redirects", "0",
 	"ipv4/conf/all/log_martians", "0", "ipv4/conf/default/log_martians", "0",
-	"ipv6/conf/all/disable_ipv6", "1", "ipv6/conf/default/disable_ipv6", "1",
 }
+
+var ipv6Off = []string{"ipv6/conf/all/disable_ipv6", "1", "ipv6/conf/default/disable_ipv6", "1"}
 
 // mayPing is what systemd sets, and container runtimes that are not old: anyone may
 // ping.
@@ -116,18 +121,38 @@ func (b *builder) create(place string) (*space, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(sp.sysctls(baseline...), sp.sysctls(mayPing...))
-	if err == nil && b.topology.HasIPv6() {
-		err = sp.sysctls(ipv6Baseline...)
-	}
-	if err == nil {
-		err = sp.up("lo")
-	}
-	if err != nil {
+	if err := errors.Join(b.begin(sp), sp.up("lo")); err != nil {
 		sp.close()
 		return nil, err
 	}
 	return sp, nil
+}
+
+// begin gives a new namespace the settings that each begins with. The kernel gives all
+// namespaces of a lab the same, which are read in the first: to write those that are right
+// would cost more than all else that makes a namespace.
+func (b *builder) begin(sp *space) error {
+	want := slices.Concat(baseline, mayPing, ipv6Off)
+	if b.topology.HasIPv6() {
+		want = slices.Concat(baseline, mayPing, ipv6Baseline)
+	}
+	if b.fresh == nil {
+		b.fresh = map[string]string{}
+		for i := 0; i < len(want); i += 2 {
+			value, err := sp.readSysctl(want[i])
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			b.fresh[want[i]] = value
+		}
+	}
+	var wrong []string
+	for i := 0; i < len(want); i += 2 {
+		if b.fresh[want[i]] != want[i+1] {
+			wrong = append(wrong, want[i:i+2]...)
+		}
+	}
+	return sp.sysctls(wrong...)
 }
 
 // node makes the i-th node with its pods.

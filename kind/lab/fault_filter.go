@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/lasthop/lasthop/kind/scenario"

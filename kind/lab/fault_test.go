@@ -26,11 +26,6 @@ func TestFaultTables(t *testing.T) {
 	if all != len(injections) {
 		t.Errorf("%d faults in %d rows", len(injections), all)
 	}
-	for _, f := range named {
-		if f.Doc() == "" {
-			t.Errorf("%s: no doc", f)
-		}
-	}
 }
 
 const twoNodes = `
@@ -127,7 +122,7 @@ func TestPodsShareMAC(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := run(t, l)
-	err := l.Await(t.Context(), func(all []FlowStats) bool {
+	err := Await(t.Context(), l, func(all []FlowStats) bool {
 		return slices.ContainsFunc(all, func(s FlowStats) bool { return s.Failed > 0 })
 	})
 	if err != nil {

@@ -98,8 +98,9 @@ func (l *Lab) onKind(ctx context.Context, d *dir, self string, parse func(*scena
 }
 
 // Recast puts another scenario on the cluster of a lab of UpOnKind that is not broken.
-// Its nodes and pods must be among the lab's, and its outside the same.
-func (l *Lab) Recast(parse func(*scenario.Cluster) (*scenario.Scenario, error)) error {
+// Its nodes and pods must be among the lab's, and its outside the same. As Rewrite it is for
+// tests.
+func Recast(l *Lab, parse func(*scenario.Cluster) (*scenario.Scenario, error)) error {
 	s, err := parse(l.cluster)
 	if err != nil {
 		return err

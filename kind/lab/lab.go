@@ -18,11 +18,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,6 +63,8 @@ type Lab struct {
 	sound   bool
 	traffic *traffic // the latest that this process ran
 	turned  bool     // the faults with a When are as they are while traffic flows
+	// datagrams counts the requests by UDP: see datagramPort.
+	datagrams atomic.Uint32
 }
 
 // Node is one of a lab's nodes.
@@ -180,13 +182,6 @@ func (l *Lab) Nodes() []Node {
 		out = append(out, Node{Name: n.Name, Netns: l.netns(n.Name), Plugin: string(n.Plugin), Observed: n.Name == l.s.Observe})
 	}
 	return out
-}
-
-// Resolve finds the address of "node/pod", "node", "outside", or of an
-// address itself.
-func (l *Lab) Resolve(ref string) (netip.Addr, error) {
-	e, err := l.s.Topology.Resolve(ref)
-	return e.Addr, err
 }
 
 // places are all namespaces of the lab: "fabric", "outside", "node",

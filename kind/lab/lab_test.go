@@ -154,11 +154,11 @@ faults:
 		return withPod(s, "right") || touches(s, "cni/d") && isPod(s.From) && node(s.From) == node(s.To)
 	})
 	for ref, want := range map[string]string{"left/a": "192.168.67.200", "far/c": "192.168.64.2", "left": "172.21.20.9", "outside": "198.51.100.7", "1.2.3.4": "1.2.3.4"} {
-		if got, err := l.Resolve(ref); err != nil || got.String() != want {
-			t.Errorf("resolve %s: %v, %v", ref, got, err)
+		if got, err := s.Topology.Resolve(ref); err != nil || got.Addr.String() != want {
+			t.Errorf("resolve %s: %v, %v", ref, got.Addr, err)
 		}
 	}
-	if _, err := l.Resolve("left/none"); err == nil {
+	if _, err := s.Topology.Resolve("left/none"); err == nil {
 		t.Error("resolved a pod that is not there")
 	}
 	nodes := l.Nodes()

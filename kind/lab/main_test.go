@@ -175,18 +175,12 @@ func up(t *testing.T, s *scenario.Scenario, id string) *Lab {
 // run runs the lab's traffic until stop is called, which returns the counts.
 func run(t *testing.T, l *Lab) (stop func() []FlowStats) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- l.RunTraffic(ctx, func() { close(ready) }) }()
-	select {
-	case <-ready:
-	case err := <-ended:
-		cancel()
-		t.Fatalf("traffic ended before it was ready: %v", err)
+	end, err := l.BeginTraffic(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	return func() []FlowStats {
-		cancel()
-		if err := <-ended; err != nil {
+		if err := end(); err != nil {
 			t.Error(err)
 		}
 		return l.Stats()
@@ -201,7 +195,7 @@ func trial(t *testing.T, l *Lab, answered, failed uint64, dead func(FlowStats) b
 	t.Helper()
 	wrong := func(s FlowStats) bool { return dead(s) && s.Answered > 0 || !dead(s) && s.Failed > 0 }
 	stop := run(t, l)
-	err := l.Await(t.Context(), func(all []FlowStats) bool {
+	err := Await(t.Context(), l, func(all []FlowStats) bool {
 		return slices.ContainsFunc(all, wrong) || !slices.ContainsFunc(all, func(s FlowStats) bool {
 			if dead(s) {
 				return s.Sent < answered || s.Failed < failed

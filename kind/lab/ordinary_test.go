@@ -87,7 +87,7 @@ traffic:
   - {from: a/p, to: b/q, proto: [tcp, udp], port: 8002, ports: 2, rate: 10}
 `), "kinds")
 	stop := run(t, l)
-	err := l.Await(t.Context(), func(all []FlowStats) bool {
+	err := Await(t.Context(), l, func(all []FlowStats) bool {
 		return !slices.ContainsFunc(all, func(s FlowStats) bool { return s.Answered < 5 && s.Port != 5432 })
 	})
 	if err != nil {

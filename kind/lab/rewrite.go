@@ -11,7 +11,9 @@ import (
 // Rewrite replaces a node's rules and routes with equal ones, as the programs
 // that keep them do when they start and from time to time. Rules get new
 // handles, and their counters begin again.
-func (l *Lab) Rewrite(ctx context.Context, node string) error {
+//
+// Only tests call it, so it is no method: a program keeps those that nothing calls.
+func Rewrite(ctx context.Context, l *Lab, node string) error {
 	return l.locked(ctx, func() error {
 		n := l.s.Topology.Node(node)
 		if n == nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -123,20 +124,41 @@ func wrap(err error, format string, args ...any) error {
 
 // sysctl sets a kernel setting, named by its path under /proc/sys/net.
 func (sp *space) sysctl(name, val string) error {
-	return sp.ns.Do(func() error {
-		return wrap(os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(val), 0), "set sysctl in %s", sp.name)
+	return sp.ns.Do(func() error { return sp.set(name, val) })
+}
+
+// set is sysctl of who is in the namespace.
+func (sp *space) set(name, val string) error {
+	return wrap(os.WriteFile(filepath.Join(sysctlDir, name), []byte(val), 0), "set sysctl in %s", sp.name)
+}
+
+// sysctlDir has the settings of the namespace of who reads it.
+const sysctlDir = "/proc/sys/net"
+
+// readSysctl reads a kernel setting; its parts have one space between them.
+func (sp *space) readSysctl(name string) (val string, err error) {
+	err = sp.ns.Do(func() error {
+		text, err := os.ReadFile(filepath.Join(sysctlDir, name))
+		val = strings.Join(strings.Fields(string(text)), " ")
+		return wrap(err, "read sysctl in %s", sp.name)
 	})
+	return val, err
 }
 
 // sysctls sets several, given as name, value, name, value; those that this
 // kernel does not have are left out.
 func (sp *space) sysctls(pairs ...string) error {
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if err := sp.sysctl(pairs[i], pairs[i+1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if len(pairs) == 0 {
+		return nil
 	}
-	return nil
+	return sp.ns.Do(func() error {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			if err := sp.set(pairs[i], pairs[i+1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // link finds a link by name.

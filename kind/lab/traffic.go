@@ -72,6 +72,8 @@ type traffic struct {
 	scenario *scenario.Scenario
 	// spaces are the open namespaces, by place.
 	spaces map[string]*netns.NS
+	// datagramPort is that of the lab.
+	datagramPort func() uint16
 
 	mu sync.Mutex
 	// changed is closed and replaced when a count has changed.
@@ -93,7 +95,7 @@ func (l *Lab) runTraffic(ctx context.Context, ready func()) error {
 	defer cancel()
 	t := &traffic{
 		cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
-		timeout: l.s.Timeout, scenario: l.asItIs(), spaces: map[string]*netns.NS{},
+		timeout: l.s.Timeout, scenario: l.asItIs(), spaces: map[string]*netns.NS{}, datagramPort: l.datagramPort,
 	}
 	defer close(t.done)
 	defer t.close()
@@ -126,6 +128,31 @@ func (l *Lab) runTraffic(ctx context.Context, ready func()) error {
 		return *err
 	}
 	return nil
+}
+
+// BeginTraffic runs the scenario's traffic in the background, and returns when every flow
+// has sent its first request. The returned function ends the traffic and returns its error.
+func (l *Lab) BeginTraffic(ctx context.Context) (end func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- l.RunTraffic(ctx, func() { close(ready) }) }()
+	end = func() error {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	}
+	select {
+	case <-ready:
+		return end, nil
+	case err := <-done:
+		cancel()
+		if err == nil {
+			err = fmt.Errorf("run traffic of lab %q: it ended immediately", l.id)
+		}
+		return nil, err
+	}
 }
 
 // replace makes t the lab's latest traffic, unless another runs.
@@ -201,6 +228,8 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 				from = firstSourcePort + uint16(index*maxSlots+seq%n)
 				f.slots[seq%n].Lock()
 				defer f.slots[seq%n].Unlock()
+			} else if f.Proto == scenario.UDP {
+				from = t.datagramPort()
 			}
 			t.count(ctx, f, request(ctx, f, from, t.timeout, payload(f, index, seq), sent))
 		})
@@ -235,6 +264,15 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 // firstSourcePort is the first port of flows that choose theirs, below those
 // that the kernel chooses.
 const firstSourcePort, maxSlots = 20000, 64
+
+// datagramPort is the source port of the lab's next request by UDP. Connection tracking
+// remembers those without a reply for half a minute. A socket that the kernel gives the port
+// of such an entry goes by it, whatever rules were mended meanwhile, so each gets another of
+// the ports that the kernel chooses from (net.ipv4.ip_local_port_range).
+func (l *Lab) datagramPort() uint16 {
+	const first, after = 32768, 61000
+	return uint16(first + l.datagrams.Add(1)%(after-first))
+}
 
 // keep makes one connection, sends one request by it, and leaves it open until
 // ctx ends. The kernel sends keep-alives meanwhile.
@@ -328,8 +366,9 @@ func (t *traffic) stats() []FlowStats {
 }
 
 // Await blocks until enough is content with the counts of the traffic that
-// this process runs. It is an error if ctx or the traffic ends before.
-func (l *Lab) Await(ctx context.Context, enough func([]FlowStats) bool) error {
+// this process runs. It is an error if ctx or the traffic ends before. As Rewrite it is for
+// tests.
+func Await(ctx context.Context, l *Lab, enough func([]FlowStats) bool) error {
 	t := l.latest()
 	if t == nil {
 		return fmt.Errorf("await traffic of lab %q: none runs here", l.id)

@@ -346,12 +346,9 @@ var NodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
 // FaultTypes are all faults, sorted by name.
 func FaultTypes() []FaultType { return slices.Sorted(maps.Keys(faultRows)) }
 
-// Doc completes the sentence that begins with the fault's name, in the words of
-// its entry in a file.
-func (t FaultType) Doc() string { return faultRows[t].doc }
-
-// IsOrdinary reports whether the type is a state of many nodes that is no fault.
-func (t FaultType) IsOrdinary() bool { return faultRows[t].ordinary }
+// IsOrdinary reports whether the type is a state of many nodes that is no fault. Only tests
+// ask, so it is no method: a program keeps those that nothing calls.
+func IsOrdinary(t FaultType) bool { return faultRows[t].ordinary }
 
 // Fault is one thing to break. Which fields are set depends on the type.
 // Every fault carries what undoing it needs.

@@ -260,3 +260,6 @@ func (s *Scenario) azureNICs() []thing {
 	}
 	return out
 }
+
+// PodNamespace is where all pods are said to live.
+const PodNamespace = "default"

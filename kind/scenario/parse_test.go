@@ -173,6 +173,15 @@ expect: {findings: [MissingUDR, {code: WrongUDR, pods: a/x, peers: [10.244.1.0/2
 	}
 }
 
+// TestFaultDocs: errors say of each fault what it does.
+func TestFaultDocs(t *testing.T) {
+	for name, row := range faultRows {
+		if row.doc == "" {
+			t.Errorf("%s: no doc", name)
+		}
+	}
+}
+
 // TestErrors: each mistake is told with its place and what was wanted.
 func TestErrors(t *testing.T) {
 	const nodes = "topology: {nodes: [{name: a, pods: [x]}, {name: b, plugin: azure-bridge, pods: [y]}, {name: c, plugin: cilium, pods: [z]}]}\n"

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -42,7 +43,7 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 	if len(plan) > Most {
 		return nil, fmt.Errorf("send probes: want at most %d, got %d", Most, len(plan))
 	}
-	r := &run{id: uint16(rand.Uint32()), sockets: map[port]*socket{}}
+	r := &run{id: uint16(rand.Uint32()), sockets: map[port]*os.File{}}
 	var errs []error
 	for i := range plan {
 		at := portOf(&plan[i])
@@ -82,7 +83,6 @@ type port struct {
 
 func portOf(p *model.Probe) port { return port{p.IfIndex, p.Kind, p.To.Is6()} }
 
-// question is a probe in progress.
 type question struct {
 	model.Probe
 	// at are the times of its packets.
@@ -90,11 +90,10 @@ type question struct {
 	err error
 }
 
-// run is one round of probes.
 type run struct {
 	// id is the ICMP identifier of this run's echo requests.
 	id        uint16
-	sockets   map[port]*socket
+	sockets   map[port]*os.File
 	questions []question
 	// failed is why reading from a port failed.
 	failed map[port]error
@@ -116,12 +115,12 @@ func (r *run) ask(ctx context.Context) {
 	done := make(chan struct{})
 	var readers sync.WaitGroup
 	for at, s := range r.sockets {
-		readers.Go(func() { s.read(at, replies, done) })
+		readers.Go(func() { read(s, at, replies, done) })
 	}
 	defer func() {
 		close(done)
 		for _, s := range r.sockets {
-			s.close()
+			s.Close() // makes a pending read return
 		}
 		readers.Wait()
 	}()
@@ -158,7 +157,6 @@ func (r *run) ask(ctx context.Context) {
 	}
 }
 
-// send sends the next packet of a question.
 func (r *run) send(i int) {
 	q := &r.questions[i]
 	// Each packet has a number of its own, to match replies to packets.
@@ -166,15 +164,16 @@ func (r *run) send(i int) {
 	frame, err := craft(&q.Probe, r.id, seq)
 	if err == nil {
 		now := time.Now()
-		if err = r.sockets[portOf(&q.Probe)].send(frame); err == nil {
+		if _, err = r.sockets[portOf(&q.Probe)].Write(frame); err == nil {
 			q.at = append(q.at, now)
 			q.Sent++
+		} else {
+			err = fmt.Errorf("send: %w", err)
 		}
 	}
 	q.err = err
 }
 
-// hear records a reply for the questions that it answers.
 func (r *run) hear(h heard) {
 	if h.err != nil {
 		r.failed[h.port] = h.err

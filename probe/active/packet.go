@@ -59,7 +59,6 @@ func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
 	return slices.Clone(buf.Bytes()), nil
 }
 
-// reply is a decoded reply.
 type reply struct {
 	kind model.ProbeKind
 	// from is the sender's address, to the target's.

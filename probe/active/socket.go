@@ -12,14 +12,10 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// socket is a packet socket on one link.
-type socket struct{ file *os.File }
-
 // open opens a socket that sends whole frames on a link and receives replies of
 // the port's kind. id is the identifier of its echo requests.
-func open(ns *netns.NS, at port, id uint16) (*socket, error) {
-	var s *socket
-	err := ns.Do(func() (err error) {
+func open(ns *netns.NS, at port, id uint16) (s *os.File, err error) {
+	err = ns.Do(func() (err error) {
 		s, err = openHere(at, id)
 		return err
 	})
@@ -29,19 +25,20 @@ func open(ns *netns.NS, at port, id uint16) (*socket, error) {
 	return s, err
 }
 
-func openHere(at port, id uint16) (*socket, error) {
+func openHere(at port, id uint16) (*os.File, error) {
 	// With protocol 0 the socket receives nothing before it is bound, when the
 	// filter is in place.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
-	protocol, filter := uint16(unix.ETH_P_ARP), arpReplies()
+	protocol, filter := uint16(unix.ETH_P_ARP), arpReplies
 	switch {
 	case at.kind == model.ProbeEcho && at.isIPv6:
-		protocol, filter = unix.ETH_P_IPV6, echoReplies6(id)
+		// Without extension headers, as hosts send them to a request without.
+		protocol, filter = unix.ETH_P_IPV6, echoReplies(6, unix.IPPROTO_ICMPV6, ipv6Size, 129, id)
 	case at.kind == model.ProbeEcho:
-		protocol, filter = unix.ETH_P_IP, echoReplies(id)
+		protocol, filter = unix.ETH_P_IP, echoReplies(9, unix.IPPROTO_ICMP, ipv4Size, 0, id)
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err != nil {
@@ -52,31 +49,21 @@ func openHere(at port, id uint16) (*socket, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("bind packet socket: %w", err)
 	}
-	s := &socket{os.NewFile(uintptr(fd), "packet socket")}
+	s := os.NewFile(uintptr(fd), "packet socket")
 	// A stopped transmit queue must not block the sender forever.
-	if err := s.file.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		s.close()
+	if err := s.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		s.Close()
 		return nil, fmt.Errorf("bound packet socket: %w", err)
 	}
 	return s, nil
 }
 
-func (s *socket) send(frame []byte) error {
-	if _, err := s.file.Write(frame); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	return nil
-}
-
-// close makes a pending read return.
-func (s *socket) close() { s.file.Close() }
-
 // read delivers replies until reading fails or done is closed.
-func (s *socket) read(at port, replies chan<- heard, done <-chan struct{}) {
+func read(s *os.File, at port, replies chan<- heard, done <-chan struct{}) {
 	d := newDecoder()
 	frame := make([]byte, 2048)
 	for {
-		n, err := s.file.Read(frame)
+		n, err := s.Read(frame)
 		h := heard{port: at, at: time.Now(), err: err}
 		if err == nil {
 			var ok bool
@@ -98,49 +85,40 @@ func (s *socket) read(at port, replies chan<- heard, done <-chan struct{}) {
 // Classic BPF filters for Ethernet frames, so that a busy link does not fill the
 // socket's buffer. A load beyond the end of the frame rejects it.
 const (
-	all = 0xffff
+	all      = 0xffff
+	ethernet = 14 // bytes of its header
 
 	loadByte  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
 	loadHalf  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
-	headerLen = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 	loadByteX = unix.BPF_LD | unix.BPF_B | unix.BPF_IND
 	loadHalfX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND
 	jumpEqual = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	ret       = unix.BPF_RET | unix.BPF_K
 )
 
-func arpReplies() []unix.SockFilter {
-	return []unix.SockFilter{
-		{Code: loadHalf, K: 14 + 6}, // operation
+var (
+	// The sizes of network headers: as the IPv4 header says, and fixed.
+	ipv4Size = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: ethernet}
+	ipv6Size = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_IMM, K: 40}
+
+	arpReplies = []unix.SockFilter{
+		{Code: loadHalf, K: ethernet + 6}, // operation
 		{Code: jumpEqual, K: 2, Jf: 1},
 		{Code: ret, K: all},
 		{Code: ret},
 	}
-}
+)
 
-func echoReplies(id uint16) []unix.SockFilter {
+// echoReplies accepts the replies to the echo requests with an identifier. protocol is at
+// a place of the network header, and reply is the type of its messages.
+func echoReplies(at, protocol uint32, size unix.SockFilter, reply uint32, id uint16) []unix.SockFilter {
 	return []unix.SockFilter{
-		{Code: loadByte, K: 14 + 9}, // protocol
-		{Code: jumpEqual, K: unix.IPPROTO_ICMP, Jf: 6},
-		{Code: headerLen, K: 14},
-		{Code: loadByteX, K: 14}, // type
-		{Code: jumpEqual, K: 0, Jf: 3},
-		{Code: loadHalfX, K: 14 + 4}, // identifier
-		{Code: jumpEqual, K: uint32(id), Jf: 1},
-		{Code: ret, K: all},
-		{Code: ret},
-	}
-}
-
-// echoReplies6 accepts replies without extension headers, as hosts send them to a
-// request without.
-func echoReplies6(id uint16) []unix.SockFilter {
-	return []unix.SockFilter{
-		{Code: loadByte, K: 14 + 6}, // next header
-		{Code: jumpEqual, K: unix.IPPROTO_ICMPV6, Jf: 5},
-		{Code: loadByte, K: 14 + 40}, // type
-		{Code: jumpEqual, K: 129, Jf: 3},
-		{Code: loadHalf, K: 14 + 40 + 4}, // identifier
+		{Code: loadByte, K: ethernet + at},
+		{Code: jumpEqual, K: protocol, Jf: 6},
+		size,
+		{Code: loadByteX, K: ethernet}, // type
+		{Code: jumpEqual, K: reply, Jf: 3},
+		{Code: loadHalfX, K: ethernet + 4}, // identifier
 		{Code: jumpEqual, K: uint32(id), Jf: 1},
 		{Code: ret, K: all},
 		{Code: ret},

@@ -23,10 +23,10 @@ func (v *view) setGiven(pods []model.Pod) {
 		}
 	}
 	byLink, byMAC := map[int]*model.Pod{}, map[model.MAC]*model.Pod{}
-	for i := range pods {
-		byLink[pods[i].LinkIndex] = &pods[i]
-		if m := pods[i].MAC; !m.IsZero() {
-			byMAC[m] = &pods[i]
+	for p := range model.Each(pods) {
+		byLink[p.LinkIndex] = p
+		if !p.MAC.IsZero() {
+			byMAC[p.MAC] = p
 		}
 	}
 	for _, r := range v.routes {
@@ -43,8 +43,7 @@ func (v *view) setGiven(pods []model.Pod) {
 			give(p, n.Addr)
 		}
 	}
-	for i := range pods {
-		p := &pods[i]
+	for p := range model.Each(pods) {
 		a := netip.AddrFrom4([4]byte(p.MAC[2:]))
 		if l := v.link(p.LinkIndex); l != nil && v.inNetworkOf(l.Master, a) {
 			give(p, a)
@@ -86,15 +85,14 @@ func addressesOf(pods []model.Pod) map[netip.Addr]bool {
 func giveFiled(pods []model.Pod, f files.Files) {
 	taken := addressesOf(pods)
 	for a, o := range f.Owners {
-		for i := range pods {
-			if p := &pods[i]; o.Link != "" && o.Link == p.Link && !taken[a] && !slices.Contains(p.Given, a) {
+		for p := range model.Each(pods) {
+			if o.Link != "" && o.Link == p.Link && !taken[a] && !slices.Contains(p.Given, a) {
 				p.Given = append(p.Given, a)
 			}
 		}
 	}
 	var bare []*model.Pod
-	for i := range pods {
-		p := &pods[i]
+	for p := range model.Each(pods) {
 		for _, a := range p.Given {
 			taken[a] = true
 		}

@@ -19,7 +19,7 @@ type naming struct {
 	// from is the file of the cluster's pods, which list holds; empty without one.
 	from string
 	list []cluster.Pod
-	// byAddr are the pods by their addresses, but for those of several pods; byUID
+	// byAddr are the pods by their addresses, nil for those of several pods; byUID
 	// and byName the same by these.
 	byAddr map[netip.Addr]*cluster.Pod
 	byUID  map[string]*cluster.Pod
@@ -30,20 +30,17 @@ type naming struct {
 func (n *naming) know(from string, list []cluster.Pod) {
 	n.from, n.list = from, list
 	n.byAddr, n.byUID, n.byName = map[netip.Addr]*cluster.Pod{}, map[string]*cluster.Pod{}, map[[2]string]*cluster.Pod{}
-	several := map[netip.Addr]bool{}
 	for p := range model.Each(list) {
 		n.byName[[2]string{p.Namespace, p.Name}] = p
 		if p.UID != "" {
 			n.byUID[p.UID] = p
 		}
 		for _, a := range p.Addresses {
-			several[a] = several[a] || n.byAddr[a] != nil
-			n.byAddr[a] = p
-		}
-	}
-	for a, is := range several {
-		if is {
-			delete(n.byAddr, a)
+			if _, taken := n.byAddr[a]; taken {
+				n.byAddr[a] = nil
+			} else {
+				n.byAddr[a] = p
+			}
 		}
 	}
 }

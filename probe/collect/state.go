@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,13 +80,11 @@ func reason(source string, err error) string {
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text
 	}
-	switch source {
-	case model.SourcePods:
-		return text + " (CAP_SYS_ADMIN would allow entering namespaces)"
-	case model.SourceNames:
-		return text + " (the node's root may read it)"
-	}
-	return text + " (root with CAP_NET_ADMIN would be allowed)"
+	remedy := map[string]string{
+		model.SourcePods:  "CAP_SYS_ADMIN would allow entering namespaces",
+		model.SourceNames: "the node's root may read it",
+	}[source]
+	return text + " (" + cmp.Or(remedy, "root with CAP_NET_ADMIN would be allowed") + ")"
 }
 
 // State reads all sources once. It fails only if ctx ends.

@@ -100,8 +100,8 @@ func (v *view) isCard(l *model.Link) bool {
 // network. A default route by a link on top of another, such as a VLAN, may pass any
 // of them: then its packets would count twice, and no card is returned.
 func (v *view) cards(found map[int]bool) (out []int) {
-	for i := range v.links {
-		if l := &v.links[i]; found[l.Index] && l.Kind != "bridge" && !v.isCard(l) {
+	for l := range model.Each(v.links) {
+		if found[l.Index] && l.Kind != "bridge" && !v.isCard(l) {
 			return nil
 		}
 	}
@@ -110,8 +110,7 @@ func (v *view) cards(found map[int]bool) (out []int) {
 			return r.IfIndex == l.Index && r.Type == "unicast" && r.Gateway.IsValid()
 		})
 	}
-	for i := range v.links {
-		l := &v.links[i]
+	for l := range model.Each(v.links) {
 		switch {
 		case l.Kind == "bridge" && len(networks(l)) > 0:
 			out = append(out, v.portsWith(l, func(p *model.Link) bool { return !link.Paired(p.Kind) && v.isCard(p) })...)
@@ -179,8 +178,8 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 
 // portsWith returns the ports of a bridge that the sign holds for.
 func (v *view) portsWith(bridge *model.Link, sign func(*model.Link) bool) (out []int) {
-	for i := range v.links {
-		if p := &v.links[i]; p.Master == bridge.Index && sign(p) {
+	for p := range model.Each(v.links) {
+		if p.Master == bridge.Index && sign(p) {
 			out = append(out, p.Index)
 		}
 	}

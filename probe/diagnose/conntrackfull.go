@@ -30,7 +30,7 @@ func findConntrackFull(v *view) []finding {
 			l.add(v, d)
 		}
 	}
-	f := finding{lost: &l, facts: facts{"table": c, "limit": 2 * c.Max, "drops": dropEvidence(l.drops)}}
+	f := finding{lost: &l, facts: facts{"table": c, "limit": 2 * c.Max}}
 	f.LastHopAlive.Direction = model.Ingress
 	f.Packets = c.Drop
 	switch {

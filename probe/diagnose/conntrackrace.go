@@ -2,14 +2,11 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ConntrackRace is the code of this finding.
@@ -39,12 +36,13 @@ func findConntrackRace(v *view) []finding {
 		}
 		return v.racedUnseen(failed)
 	}
-	f := v.raced(failed, l)
-	for _, s := range rivals {
-		f.Confidence = model.Likely
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, whose count in the window is not known, and which may match", s))
-	}
-	return []finding{{Finding: f, claims: sameDrops(l.drops)}}
+	services := v.servicesOf(l.pods, l.peers)
+	f := finding{lost: l, facts: facts{
+		"failed": failed, "rivals": rivals, "services": services, "backends": sorted(l.peers),
+		"dns": slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return v.dropIn(d).dstPort == dnsPort }),
+	}}
+	f.Peers, f.LastHopAlive = hosts(append(services, sorted(l.peers)...)), v.entering(l.pods)
+	return []finding{f}
 }
 
 // refusedEntries are the drops that the failed insertions explain, no more packets
@@ -61,7 +59,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 		}
 		found := rules.candidates(v.dropIn(d))
 		byRule := !found.whole || slices.ContainsFunc(found.candidates, func(c candidate) bool {
-			return c.counted && c.left >= d.Packets || !c.counted && c.fit == path.Yes
+			return c.Counted && c.left >= d.Packets || !c.Counted && c.fit == path.Yes
 		})
 		if !byRule {
 			list = append(list, d)
@@ -69,14 +67,9 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 		}
 	}
 	// Datagrams race, connections hardly ever.
-	datagram := func(d *model.Drop) int {
-		if d.Proto == udp {
-			return 0
-		}
-		return 1
-	}
+	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(list, func(a, b *model.Drop) int {
-		return cmp.Or(datagram(a)-datagram(b), cmp.Compare(b.Packets, a.Packets))
+		return cmp.Or(rank[a.Proto != udp]-rank[b.Proto != udp], cmp.Compare(b.Packets, a.Packets))
 	})
 	var out lost
 	var others []*candidateRule
@@ -87,44 +80,14 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 			continue
 		}
 		left -= min(d.Packets, left)
-		pod := d.Src
-		if len(v.pods[pod]) == 0 {
-			pod = d.Dst
-		}
-		out.addFor(pod, d)
+		out.addFor(v.sender(d), d)
 		for _, c := range rivals[d] {
-			if !c.counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
+			if !c.Counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
 				others = append(others, c.candidateRule)
 			}
 		}
 	}
 	return &out, others
-}
-
-func (v *view) raced(failed uint64, l *lost) model.Finding {
-	f := l.finding()
-	what, dns := "packets", slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
-		return v.dropIn(d).dstPort == dnsPort
-	})
-	if dns {
-		what = "questions to name servers"
-	}
-	services, backends := v.servicesOf(l.pods, l.peers), words.Addrs(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
-	f.Peers = append(hosts(services), f.Peers...)
-	f.LastHopAlive = model.Place{Direction: model.Ingress}
-	if p := v.pods[f.Pods[0]]; len(p) > 0 {
-		f.LastHopAlive = v.place(p[0].Link, model.Ingress)
-	}
-	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, words.Addrs(f.Pods), backends)
-	f.Why = fmt.Sprintf("Packets of new flows were under way at once and would have had the same entry or the same answers. One is entered, "+
-		"the kernel drops the others: %s.", words.Count(l.packets, "packet"))
-	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(l.drops)...)
-	if len(services) > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack,
-			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", words.Addrs(services), backends)})
-	}
-	f.Fix = raceFix(dns)
-	return f
 }
 
 // servicesOf are the addresses that connection tracking translated to one of
@@ -136,7 +99,7 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 			found[f.Original.Dst] = true
 		}
 	}
-	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
+	return sorted(found)
 }
 
 // racedUnseen is the finding where no drop of a pod was seen. Where drops were not
@@ -154,31 +117,7 @@ func (v *view) racedUnseen(failed uint64) []finding {
 	if len(l.pods) == 0 {
 		return nil
 	}
-	f := l.finding()
-	f.Confidence, f.LastHopAlive = model.Possible, model.Place{Direction: model.Ingress}
-	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
-	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
-		"races are common.", words.Count(failed, "packet"))
-	f.Evidence = []model.Evidence{insertEvidence(failed)}
-	f.Unseen = []string{"the dropped packets: what is masqueraded bears the node's address, not a pod's"}
-	if !v.Has(model.SourceDrops) {
-		f.Unseen = []string{"the dropped packets: drops were not watched whole"}
-	}
-	f.Alternatives = []string{"packets of the node itself, or of other flows, were refused"}
-	f.Fix = raceFix(true)
-	return []finding{{Finding: f}}
-}
-
-func insertEvidence(failed uint64) model.Evidence {
-	return model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("insert_failed rose by %d in the window", failed)}
-}
-
-func raceFix(dns bool) []string {
-	if !dns {
-		return []string{"let every sender have a port of its own: iptables … -j MASQUERADE --random-fully; fewer services with the same backend"}
-	}
-	return []string{
-		"run a name server on each node (NodeLocal DNSCache), which pods reach without translation",
-		"in the pods' spec, dnsConfig: options: [{name: single-request-reopen}] (glibc), and one name server",
-	}
+	f := finding{lost: &l, facts: facts{"failed": failed, "unseen": true, "watched": v.Has(model.SourceDrops), "dns": true}}
+	f.Confidence, f.LastHopAlive.Direction = model.Possible, model.Ingress
+	return []finding{f}
 }

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -21,7 +20,6 @@ var deadBackend = kind{
 
 // backend is one that flows were sent to.
 type backend struct {
-	addr    netip.Addr
 	silent  []*model.Flow
 	answers bool
 	// held are flows from before the window that had replies, and go on.
@@ -32,18 +30,12 @@ type backend struct {
 
 func findDeadBackend(v *view) []finding {
 	found := map[netip.Addr]*backend{}
-	of := func(a netip.Addr) *backend {
-		if found[a] == nil {
-			found[a] = &backend{addr: a}
-		}
-		return found[a]
-	}
 	for f := range model.Each(v.Flows) {
 		to := f.Reply.Src
 		if to == f.Original.Dst || !v.nobody(to) {
 			continue
 		}
-		b := of(to)
+		b := entry(found, to)
 		switch passed, _ := v.passed(f); {
 		case !f.Replied:
 			b.silent = append(b.silent, f)
@@ -53,19 +45,18 @@ func findDeadBackend(v *view) []finding {
 			b.held = append(b.held, f)
 		}
 	}
-	for i := range v.PacketRules {
+	for r := range model.Each(v.PacketRules) {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it. nft's rules need not count.
-		r := &v.PacketRules[i]
-		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.droppedFor(a) > 0) {
-			b := of(a)
+		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.lostFor(a).packets > 0) {
+			b := entry(found, a)
 			b.rules = append(b.rules, r)
 		}
 	}
 	var out []finding
 	for _, a := range sorted(found) {
-		if b := found[a]; !b.answers && triedEnough(v, b) {
-			out = append(out, finding{Finding: v.dead(b), claims: lostTo(a)})
+		if b := found[a]; !b.answers && triedEnough(v, a, b) {
+			out = append(out, v.dead(a, b))
 		}
 	}
 	return out
@@ -77,7 +68,7 @@ func (v *view) nobody(a netip.Addr) bool { return v.vacant(a) || v.others.Vacant
 
 // triedEnough reports whether traffic of the window died there: several flows
 // began in it, or packets of older ones left the node for an address of its own.
-func triedEnough(v *view, b *backend) bool {
+func triedEnough(v *view, a netip.Addr, b *backend) bool {
 	n, old := 0, map[netip.Addr]bool{}
 	for _, f := range b.silent {
 		if f.Start.IsZero() {
@@ -86,30 +77,22 @@ func triedEnough(v *view, b *backend) bool {
 			n++
 		}
 	}
-	return n >= minPackets || v.droppedFor(b.addr) >= minDrops ||
+	return n >= minPackets || v.lostFor(a).packets >= minDrops ||
 		slices.ContainsFunc(v.peers, func(p model.Peer) bool {
-			return p.Remote == b.addr && old[p.Local] && p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(&p)
+			return p.Remote == a && old[p.Local] && p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(&p)
 		})
 }
 
-// dropsFor are the drops of packets for an address that nobody has.
-func (v *view) dropsFor(a netip.Addr) []*model.Drop {
-	var out []*model.Drop
-	takes := lostTo(a)
-	for d := range model.Each(v.Traffic.Drops) {
-		if takes(d) {
-			out = append(out, d)
+// lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
+func (v *view) lostFor(a netip.Addr) *lost {
+	l := &lost{pods: map[netip.Addr]bool{}, drops: chosen(v.Traffic.Drops, lostTo(a))}
+	for _, d := range l.drops {
+		l.packets += d.Packets
+		if len(v.pods[d.Src]) > 0 {
+			l.pods[d.Src] = true
 		}
 	}
-	return out
-}
-
-func (v *view) droppedFor(a netip.Addr) uint64 {
-	var n uint64
-	for _, d := range v.dropsFor(a) {
-		n += d.Packets
-	}
-	return n
+	return l
 }
 
 // lostTo accounts for drops of packets for an address that nobody has: it has no
@@ -123,28 +106,29 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 	}
 }
 
-// deadRule names the rules that lead there, or else the flows that remember
-// one.
-func (v *view) deadRule(b *backend, f *model.Finding) {
-	a := b.addr
-	if len(b.rules) == 0 {
-		observe(f, model.SourceNAT, "no rule translates to %s now", a)
-		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Unseen = append(f.Unseen, "what translated the flows: a rule that is gone, or a program beside netfilter")
-		f.Fix = words.Forget(append(b.silent, b.held...))
-		return
-	}
-	agent := false
-	for _, r := range b.rules {
-		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates to it", r))
-		if fix := words.UndoPacketRule(r); !slices.Contains(f.Fix, fix) {
-			f.Fix = append(f.Fix, fix)
+func (v *view) dead(a netip.Addr, b *backend) finding {
+	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
+	for _, src := range clients(flows) {
+		if len(v.pods[src]) > 0 {
+			l.pods[src] = true
 		}
-		agent = agent || words.Maker([]string{r.Chain}, r.Comment, r.Table) != ""
 	}
-	if agent {
-		f.Fix = append([]string{fmt.Sprintf("kubectl get endpointslices -A -o wide | grep -F %s # no slice should have it", a)}, f.Fix...)
+	services := destinations(flows)
+	for _, r := range b.rules {
+		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
+			services = append(services, r.Dst.Prefix.Addr())
+		}
 	}
-	// New flows go right then.
-	f.Fix = append(f.Fix, words.Forget(b.held)...)
+	services = sortedPods(services)
+	node := v.others.Vacant[a]
+	f := finding{lost: l, claims: lostTo(a), facts: facts{
+		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,
+		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleMaker(r) != "" }),
+		"doubtful": node == "" && !v.ownRange(a),
+	}}
+	if len(b.rules) == 0 {
+		f.Confidence, f.facts["flows"] = model.Likely, flows
+	}
+	f.Peers, f.LastHopAlive = hosts(append(services, a)), v.entering(l.pods)
+	return f
 }

@@ -2,11 +2,10 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -51,6 +50,14 @@ func (v *view) pod(d *model.Drop) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// sender is the address of the drop that a running pod has: the sender's where both have one.
+func (v *view) sender(d *model.Drop) netip.Addr {
+	if len(v.pods[d.Src]) > 0 {
+		return d.Src
+	}
+	return d.Dst
 }
 
 // ofPod reports whether the packet was from or to a running pod.
@@ -142,40 +149,12 @@ func (l *lost) finding() model.Finding {
 
 // evidence are the pairs of addresses that lost most, with the kernel's reasons.
 func (l *lost) evidence() []model.Evidence {
-	return evidenceOf(l.drops, func(d *model.Drop) string {
-		return fmt.Sprintf("%s at %s, %s", cmp.Or(string(d.Reason), "no reason told"), d.Location, words.Count(d.Packets, "packet"))
-	})
+	return words.Say("drops", facts{"reasons": mostDropped(l.drops)})
 }
 
 // dropEvidence are the pairs of addresses that lost most.
 func dropEvidence(drops []*model.Drop) []model.Evidence {
-	return evidenceOf(drops, func(d *model.Drop) string {
-		return fmt.Sprintf("%s dropped at %s", words.Count(d.Packets, "packet"), d.Location)
-	})
-}
-
-func evidenceOf(drops []*model.Drop, what func(*model.Drop) string) []model.Evidence {
-	var out []model.Evidence
-	for _, d := range mostDropped(drops) {
-		where := ""
-		if d.Link != "" {
-			where = " on " + d.Link
-		}
-		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf("%s to %s%s: %s", endText(d, d.Src), endText(d, d.Dst), where, what(d))})
-	}
-	return out
-}
-
-// endText names an end of a drop, or the range that it is in.
-func endText(d *model.Drop, end netip.Addr) string {
-	switch far := d.Far(end); {
-	case far.IsSingleIP():
-		return far.Addr().String()
-	case far.Bits() == 0:
-		return "other addresses"
-	default:
-		return far.String()
-	}
+	return words.Say("drops", facts{"lost": mostDropped(drops)})
 }
 
 // mostDropped are the few pairs of addresses that lost most, as evidence. Drops
@@ -221,52 +200,67 @@ func (v *view) cameBy(d *model.Drop) model.Place {
 	return v.place(v.linkName(out.Master), model.Ingress)
 }
 
+// entering is where packets of pods enter the node, those of the first.
+func (v *view) entering(pods map[netip.Addr]bool) model.Place {
+	if list := sorted(pods); len(list) > 0 && len(v.pods[list[0]]) > 0 {
+		return v.place(v.pods[list[0]][0].Link, model.Ingress)
+	}
+	return model.Place{Direction: model.Ingress}
+}
+
 // leadsTo reports whether a link is that of the pod with the address.
 func (v *view) leadsTo(l *model.Link, a netip.Addr) bool {
 	return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 }
 
-// atSockets makes a finding for each living pod whose sockets did not take the
-// packets that match.
-func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *lost) model.Finding) []finding {
-	byPod := map[netip.Addr]*lost{}
+// lostBy sums up the drops that nothing explains by what they have in common, where enough
+// were lost. of tells that of a drop, and the pod that it concerns: none where it is no such drop.
+func lostBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr)) iter.Seq2[K, *lost] {
+	var all groups[K, lost]
 	for d := range model.Each(v.Traffic.Drops) {
-		if match(d) && len(v.pods[d.Dst]) > 0 && !v.explained(d) && (d.Netns == 0 || v.inPod(d) == d.Dst) {
-			if byPod[d.Dst] == nil {
-				byPod[d.Dst] = &lost{}
-			}
-			byPod[d.Dst].addFor(d.Dst, d)
-		}
-	}
-	var out []finding
-	for _, pod := range slices.SortedFunc(maps.Keys(byPod), netip.Addr.Compare) {
-		l, p := byPod[pod], v.pods[pod][0]
-		if l.packets < minDrops {
+		if v.explained(d) {
 			continue
 		}
-		f := judge(p, l)
-		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-		out = append(out, finding{Finding: f, claims: sameDrops(l.drops)})
+		if k, pod := of(d); pod.IsValid() {
+			all.of(k).addFor(pod, d)
+		}
 	}
-	return out
-}
-
-// sampledPorts is the pod's address with the ports that samples of the drops were for, and
-// these.
-func (v *view) sampledPorts(l *lost) (at string, ports []string) {
-	seen := map[string]bool{}
-	for _, d := range l.drops {
-		if s := v.samples.Of(d); s != nil {
-			if _, port, ok := s.Ports(); ok {
-				seen[fmt.Sprintf("%s/%d", model.ProtoName(d.Proto), port)] = true
+	return func(yield func(K, *lost) bool) {
+		for k, l := range all.all() {
+			if l.packets >= minDrops && !yield(k, l) {
+				return
 			}
 		}
 	}
-	at, ports = l.drops[0].Dst.String(), slices.Sorted(maps.Keys(seen))
-	if len(ports) > 0 {
-		at += " " + strings.Join(ports, ", ")
+}
+
+// atSockets are the losses of pods whose sockets did not take the packets that match.
+func (v *view) atSockets(match func(*model.Drop) bool) iter.Seq2[netip.Addr, *lost] {
+	return lostBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+		if match(d) && len(v.pods[d.Dst]) > 0 && (d.Netns == 0 || v.inPod(d) == d.Dst) {
+			return d.Dst, d.Dst
+		}
+		return pod, pod
+	})
+}
+
+// atSocket is a finding on these, by a page. It has the ports that samples of the drops were for.
+func (v *view) atSocket(page string, l *lost) finding {
+	d := l.drops[0]
+	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": v.sampledPorts(l)}}
+	if pods := v.pods[d.Dst]; len(pods) > 0 {
+		f.facts["pod"], f.LastHopAlive = pods[0], model.Place{Link: pods[0].Interface, Role: model.RolePod, Direction: model.Ingress}
 	}
-	return at, ports
+	return f
+}
+
+// sampledPorts are the ports that samples of the drops were for.
+func (v *view) sampledPorts(l *lost) []string {
+	ports := map[string]bool{}
+	for _, s := range v.sampledServices(l) {
+		ports[protoPort{s.proto, s.port}.String()] = true
+	}
+	return slices.Sorted(maps.Keys(ports))
 }
 
 // silenced reports whether a rule dropped what the node would tell one of the
@@ -275,18 +269,7 @@ func (v *view) errorDropped(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
-// whatWasFull says which queue or buffer had no room for the packet. It is empty for
-// other drops.
-func whatWasFull(d *model.Drop) string {
-	if d.CookieRefused() {
-		return fullReasons["TCP_LISTEN_OVERFLOW"]
-	}
-	return fullReasons[d.Reason]
-}
-
-var fullReasons = map[model.Reason]string{
-	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
-	"SOCKET_BACKLOG":      "the socket's backlog was full",
-	"PROTO_MEM":           "the protocol's memory limit was reached",
-	"TCP_LISTEN_OVERFLOW": "the queue of connections to be accepted was full",
+// wasFull reports whether a queue or buffer had no room for the packet.
+func wasFull(d *model.Drop) bool {
+	return d.CookieRefused() || slices.Contains([]model.Reason{"SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM", "TCP_LISTEN_OVERFLOW"}, d.Reason)
 }

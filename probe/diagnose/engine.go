@@ -168,6 +168,9 @@ func (f *finding) complete(code model.Code) {
 	}
 	if f.facts != nil {
 		f.facts["f"] = &f.Finding
+		if f.lost != nil {
+			f.facts["lost"] = mostDropped(f.lost.drops)
+		}
 		words.Put(cmp.Or(f.page, string(code)), f.facts, &f.Finding)
 	}
 	if f.Confidence == "" {

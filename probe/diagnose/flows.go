@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -192,7 +191,7 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 
 // unrepliedCount counts the flows of pods that never saw a reply and match. Where they
 // are to a few ports alone, it names these.
-func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) (n uint64, to string) {
+func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) (n uint64, to []string) {
 	ports := map[string]bool{}
 	for f := range model.Each(v.Flows) {
 		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
@@ -204,8 +203,8 @@ func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) (n uint64,
 			ports[at] = true
 		}
 	}
-	if len(ports) > 3 {
-		return n, ""
+	if len(ports) <= 3 {
+		to = slices.Sorted(maps.Keys(ports))
 	}
-	return n, ", to " + strings.Join(slices.Sorted(maps.Keys(ports)), ", ")
+	return n, to
 }

@@ -26,14 +26,10 @@ func (v *view) foldedReply(p *model.Peer) bool {
 // dropsLike are the drops of the same pod, for the same reason at the same place, whose
 // far ends were counted one by one.
 func (v *view) dropsLike(d *model.Drop) []*model.Drop {
-	var out []*model.Drop
-	for e := range model.Each(v.Traffic.Drops) {
-		if (d.Src.IsValid() && e.Src == d.Src || d.Dst.IsValid() && e.Dst == d.Dst) && e.Reason == d.Reason && e.Location == d.Location &&
-			e.Netns == d.Netns && e.IfIndex == d.IfIndex {
-			out = append(out, e)
-		}
-	}
-	return out
+	return chosen(v.Traffic.Drops, func(e *model.Drop) bool {
+		return (d.Src.IsValid() && e.Src == d.Src || d.Dst.IsValid() && e.Dst == d.Dst) && e.Reason == d.Reason && e.Location == d.Location &&
+			e.Netns == d.Netns && e.IfIndex == d.IfIndex
+	})
 }
 
 // foldedCause is the cause of the drops of a range: that of those like them.
@@ -51,11 +47,7 @@ func (v *view) foldedCause(d *model.Drop) model.DropCause {
 
 // foldedDrops are the lost ones of ranges that nothing explains.
 func (v *view) foldedDrops() []*model.Drop {
-	var out []*model.Drop
-	for d := range model.Each(v.whole.Traffic.Drops) {
-		if d.Range.IsValid() && v.ofPod(d) && v.foldedCause(d) == (model.DropCause{}) {
-			out = append(out, d)
-		}
-	}
-	return out
+	return chosen(v.whole.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Range.IsValid() && v.ofPod(d) && v.foldedCause(d) == (model.DropCause{})
+	})
 }

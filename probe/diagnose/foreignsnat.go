@@ -1,14 +1,12 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ForeignSNAT is the code of this finding.
@@ -45,12 +43,8 @@ func findForeignSNAT(v *view) []finding {
 			replied[a] = true
 			continue
 		}
-		g := found[a]
-		if g == nil {
-			g = &foreignFlows{addr: a}
-			found[a] = g
-		}
-		g.worked = g.worked || f.Replied
+		g := entry(found, a)
+		g.addr, g.worked = a, g.worked || f.Replied
 		switch unheard := v.goesUnheard(f); {
 		case unheard && (f.Replied || wantsReply(f)):
 			// It asked before the window and in it.
@@ -70,7 +64,7 @@ func findForeignSNAT(v *view) []finding {
 			continue
 		}
 		if r := v.translatesTo(g); r != nil || g.begun >= minPackets {
-			out = append(out, finding{Finding: v.foreignSource(g, r)})
+			out = append(out, v.foreignSource(g, r))
 		}
 	}
 	return out
@@ -96,62 +90,26 @@ func (v *view) hasAddr(a netip.Addr) bool {
 
 // foreignSource is the finding on an address, and the rule that translates to it;
 // nil where that is not known.
-func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding {
-	pods, remotes := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, f := range g.asking {
-		pods[f.Original.Src], remotes[f.Reply.Src] = true, true
-	}
-	first, targets := g.asking[0], sorted(remotes)
-	f := model.Finding{
-		Confidence: model.Likely,
-		Pods:       sorted(pods),
-		Peers:      hosts(targets),
-		Title:      fmt.Sprintf("%s leave with %s, which the node does not have", words.Addrs(sorted(pods)), g.addr),
-		Why: fmt.Sprintf("What these pods send to %s gets the source address %s, which no link of this node has. Replies go to that address, and none "+
-			"comes back here.", words.Addrs(targets), g.addr),
-		Unseen:       []string{fmt.Sprintf("where the network leads packets for %s", g.addr)},
-		LastHopAlive: v.place(v.pods[first.Original.Src][0].Link, model.Ingress),
-	}
-	observe(&f, model.SourceConntrack, "%s to %s UNREPLIED, the reply is expected at %s; %s like it, and none with a reply",
-		first.Original.Src, first.Original.Dst, g.addr, words.Count(uint64(len(g.asking)), "flow"))
-	observe(&f, model.SourceLinks, "no link has %s", g.addr)
-	elsewhere := answering(v, func(a netip.Addr) bool { return remotes[a] })
-	switch {
-	case len(targets) == 1:
+func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
+	one, targets := g.asking[0], servers(g.asking)
+	f := finding{facts: facts{
+		"addr": g.addr, "targets": targets, "first": one, "asking": g.asking, "rule": r, "worked": g.worked,
+		"node": first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
+	}}
+	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[one.Original.Src][0].Link, model.Ingress)
+	var elsewhere []netip.Addr
+	if len(targets) == 1 {
 		f.Severity = model.Warning
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("the network leads %s to this node, and %s is down", g.addr, targets[0]))
-	case g.worked:
-		f.Alternatives = append(f.Alternatives, "the targets, or the network before them, are down: flows from before the window had replies")
-	case len(elsewhere) > 0:
-		f.Confidence = model.Proven
-		observe(&f, model.SourceTC, "replies come from %s, to other addresses", words.Addrs(elsewhere))
+	} else if !g.worked {
+		elsewhere = answering(v, func(a netip.Addr) bool { return slices.Contains(targets, a) })
 	}
-	if who := v.holderOf(g.addr); who != "" {
-		observe(&f, model.SourceNodes, "%s is an address of %s", g.addr, who)
+	if f.facts["elsewhere"] = elsewhere; len(elsewhere) == 0 || r == nil {
+		f.Confidence = model.Likely
 	}
-	forget := "conntrack -D --reply-dst " + g.addr.String()
-	if r == nil {
-		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Unseen = append(f.Unseen, "what translates: no rule that was read does so now")
-		f.Fix = []string{forget}
-		return f
-	}
-	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
-	f.Fix = []string{
-		fmt.Sprintf("find out whether %s is meant to lead to this node: in a cloud its NIC needs it too", g.addr),
-		"if it is not meant:", v.withoutSNAT(r, first), forget,
+	if r != nil {
+		f.facts["instead"] = v.withoutSNAT(r, one)
 	}
 	return f
-}
-
-// holderOf is the other node that has an address, as far as the cluster is known.
-func (v *view) holderOf(a netip.Addr) string {
-	for n := range model.Each(v.Cluster.Nodes) {
-		if slices.Contains(n.Addresses, a) {
-			return "node " + n.Name
-		}
-	}
-	return ""
 }
 
 // translatesTo is the rule that gives the flows their address, nil where none
@@ -164,12 +122,7 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 			return nat.Rule
 		}
 	}
-	for r := range model.Each(v.PacketRules) {
-		if r.Target == "SNAT" && r.To.Addr() == g.addr {
-			return r
-		}
-	}
-	return nil
+	return first(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
@@ -178,24 +131,22 @@ func (v *view) leavingPacket(f *model.Flow) path.Packet {
 		Out: []string{v.outLink(f.Reply.Src)}, New: !f.Start.IsZero()}
 }
 
-// withoutSNAT is the command after which such a packet gets no foreign address:
-// it deletes the rule where others decide then, else it masquerades instead.
+// withoutSNAT is the rule's text after which such a packet gets no foreign address: its own,
+// for it to be deleted, where others decide then, else that of one that masquerades.
 func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 	rest := *v.Snapshot
 	rest.PacketRules = slices.DeleteFunc(slices.Clone(v.PacketRules), func(o model.PacketRule) bool {
 		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain && o.Number == r.Number && o.Handle == r.Handle
 	})
 	if path.NewTables(&rest).Source(v.leavingPacket(f)).Rule != nil {
-		return words.UndoPacketRule(r)
+		return r.Text
 	}
-	before, _, snat := strings.Cut(r.Text, "-j SNAT")
-	after := "-j MASQUERADE"
+	snat, masquerade := "-j SNAT", "-j MASQUERADE"
 	if r.Native {
-		before, _, snat = strings.Cut(r.Text, "snat ")
-		after = "masquerade"
+		snat, masquerade = "snat ", "masquerade"
 	}
-	if !snat {
-		return words.UndoPacketRule(r)
+	if before, _, found := strings.Cut(r.Text, snat); found {
+		return before + masquerade
 	}
-	return words.ReplacePacketRule(r, before+after)
+	return r.Text
 }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // HairpinDrop is the code of this finding.
@@ -32,29 +30,30 @@ func findHairpinDrop(v *view) []finding {
 	if l.packets < minDrops {
 		return nil
 	}
-	f := l.finding()
-	f.Title = "hairpin service traffic to " + words.Addrs(f.Pods) + " is dropped"
-	f.Why = fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", words.Addrs(f.Pods))
-	f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
-	if inPod[f.Pods[0]] {
-		f.LastHopAlive.Direction = model.Egress
+	at := v.entering(l.pods)
+	if inPod[sorted(l.pods)[0]] {
+		at.Direction = model.Egress
 	}
-	var shown []model.Evidence
-	f.Peers, shown = v.hairpinServices(l.pods)
-	f.Evidence = append(l.evidence(), shown...)
-	if len(shown) == 0 {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "a flow that a service address led back")
-		f.Alternatives = append(f.Alternatives, "somebody else sends with the pod's address")
-	}
-	for _, a := range f.Pods {
-		if l := v.links[v.pods[a][0].LinkIndex]; l != nil && l.Master != 0 && !l.Hairpin {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Name + ", a port of a bridge: hairpin off"})
-			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", words.Quote(l.Name)))
+	peers, asked, rules := v.hairpinServices(l.pods)
+	l.peers = nil // The pods' own addresses are no others.
+	f := finding{lost: &l, facts: facts{"services": asked, "rules": rules}, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
+	f.Peers, f.LastHopAlive = peers, at
+	var mends []hairpinMend
+	for _, a := range sorted(l.pods) {
+		m := hairpinMend{Pod: a}
+		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
+			m.Port = port
 		}
-		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", words.IPTables(a), a, a))
+		mends = append(mends, m)
 	}
-	return []finding{{Finding: f, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
+	f.facts["mends"] = mends
+	return []finding{f}
+}
+
+// hairpinMend is a pod, and its bridge's port where that does not send back what came by it.
+type hairpinMend struct {
+	Pod  netip.Addr
+	Port *model.Link
 }
 
 // hairpinsAnswered are the pods that hear all that they ask of themselves, since its
@@ -76,20 +75,17 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 }
 
 // hairpinServices finds the services whose translation leads the pods back to
-// themselves, and what shows it. A packet that is dropped before it is delivered
-// leaves no flow; the rule has counted it.
-func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []model.Evidence) {
+// themselves, those that flows asked, and the rules. A packet that is dropped before it is
+// delivered leaves no flow; the rule has counted it.
+func (v *view) hairpinServices(pods map[netip.Addr]bool) (all, asked []netip.Prefix, rules []*model.PacketRule) {
 	services := map[netip.Prefix]bool{}
-	var shown []model.Evidence
+	list := func() []netip.Prefix { return slices.SortedFunc(maps.Keys(services), comparePrefix) }
 	for f := range model.Each(v.Flows) {
 		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
 			services[host(f.Original.Dst)] = true
 		}
 	}
-	if len(services) > 0 {
-		shown = append(shown, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"flows to %s lead back to the pod that began them", words.Addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
-	}
+	asked = list()
 	for r := range model.Each(v.PacketRules) {
 		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
 			continue
@@ -97,9 +93,9 @@ func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []mode
 		if !r.Dst.IsZero() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() {
 			services[r.Dst.Prefix] = true
 		}
-		shown = append(shown, packetRuleEvidence("this rule leads to the pod, whoever asks", r))
+		rules = append(rules, r)
 	}
-	return slices.SortedFunc(maps.Keys(services), comparePrefix), shown
+	return list(), asked, rules
 }
 
 // hairpin reports whether a dropped packet is from a running pod to itself and had
@@ -112,7 +108,7 @@ func (v *view) hairpin(d *model.Drop) bool {
 	if d.OwnSource() {
 		return true
 	}
-	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && whatWasFull(d) == ""
+	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && !wasFull(d)
 }
 
 // loopback is the index of every namespace's loopback link.

@@ -1,15 +1,11 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // InvalidDrop is the code of this finding.
@@ -22,23 +18,19 @@ var invalidDrop = kind{
 	ends:     []model.HopKind{model.HopPolicy},
 }
 
-// mistrust is why connection tracking calls packets invalid.
-type mistrust int
-
+// Why connection tracking calls packets invalid, as the page names it: they are replies of
+// requests that were not tracked; follow a reply that was not; or are outside the window that
+// it expects. Packets that came after their connection was closed are no fault.
 const (
-	// flowClosed packets came after their connection was closed, which is no fault.
-	flowClosed mistrust = iota
-	// requestUntracked packets are replies of requests that were not tracked.
-	requestUntracked
-	// replyUntracked packets follow a reply that was not tracked.
-	replyUntracked
-	// outOfWindow segments are outside the window that connection tracking expects.
-	outOfWindow
+	flowClosed       = ""
+	requestUntracked = "requestUntracked"
+	replyUntracked   = "replyUntracked"
+	outOfWindow      = "outOfWindow"
 )
 
 func findInvalidDrop(v *view) []finding {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
-		return (&candidateRule{rule: &r, unknown: r.Unknown}).dropsInvalid() && r.Counter.Delta >= minDrops
+		return (&candidateRule{Rule: &r, unknown: r.Unknown}).dropsInvalid() && r.Counter.Delta >= minDrops
 	}) {
 		return nil
 	}
@@ -49,9 +41,9 @@ func findInvalidDrop(v *view) []finding {
 			continue
 		}
 		bad := &attribution{candidateRule: a.candidateRule}
-		reasons := map[mistrust]*model.Drop{}
+		reasons := map[string]*model.Drop{}
 		for _, p := range a.parts {
-			if why := v.mistrusted(p.drop); why != flowClosed {
+			if why := v.invalidReason(p.drop); why != flowClosed {
 				bad.parts = append(bad.parts, p)
 				if reasons[why] == nil || reasons[why].Packets < p.drop.Packets {
 					reasons[why] = p.drop
@@ -59,14 +51,14 @@ func findInvalidDrop(v *view) []finding {
 			}
 		}
 		if len(bad.parts) > 0 {
-			out = append(out, finding{Finding: v.invalid(bad, reasons), claims: bad.explains()})
+			out = append(out, v.invalid(bad, reasons))
 		}
 	}
 	return out
 }
 
-// mistrusted says why connection tracking calls the packets of a drop invalid.
-func (v *view) mistrusted(d *model.Drop) mistrust {
+// invalidReason says why connection tracking calls the packets of a drop invalid.
+func (v *view) invalidReason(d *model.Drop) string {
 	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
 		return flowClosed
 	}
@@ -118,9 +110,9 @@ func (v *view) began(from, to netip.Addr) (any, replied bool) {
 // mostOf reports whether the rule dropped at least half of what a pod sends, or of
 // what arrives for it, as counted where it enters the node.
 func (v *view) mostOf(d *model.Drop) bool {
-	pod, side := d.Src, model.AsSource
-	if len(v.pods[pod]) == 0 {
-		pod, side = d.Dst, model.AsDestination
+	pod, side := v.sender(d), model.AsSource
+	if pod != d.Src {
+		side = model.AsDestination
 	}
 	var dropped, total uint64
 	for x := range model.Each(v.Traffic.Drops) {
@@ -175,74 +167,24 @@ func closes(s *model.Sample) bool {
 
 // invalid is the finding on what one rule dropped. Of each reason there is the drop
 // with the most packets.
-func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.Finding {
-	var l lost
-	for _, p := range a.parts {
-		pod := p.drop.Src
-		if len(v.pods[pod]) == 0 {
-			pod = p.drop.Dst
-		}
-		l.about(pod, p.drop)
-		l.packets += p.packets
-		l.drops = append(l.drops, p.drop)
-	}
-	f := l.finding()
-	f.Title = "packets of " + words.Addrs(f.Pods) + " are invalid to connection tracking and dropped"
-	f.Why = fmt.Sprintf("The rule on ctstate INVALID in table %s, chain %s (%s) dropped %s. It belongs to %s.", a.key.Table, a.key.Chain,
-		a.key.Backend, words.Count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
-	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
-	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
-	f.Confidence = model.Likely
-	for _, why := range slices.Sorted(maps.Keys(reasons)) {
-		v.whyInvalid(&f, why, reasons[why])
-	}
-	excluded := v.untracking(l.drops)
-	for _, r := range excluded {
-		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes the other direction from connection tracking", r))
-		f.Fix = append(f.Fix, "where the exclusion is meant, exclude both directions; else "+words.UndoPacketRule(r))
-	}
-	if len(excluded) > 0 {
-		f.Confidence, f.Alternatives = model.Proven, nil
-		return f
-	}
-	src, dst := mostDropped(l.drops)[0].Src, mostDropped(l.drops)[0].Dst
-	f.Fix = append(f.Fix,
-		fmt.Sprintf("see by which links both directions pass: tcpdump -eni any host %s and host %s", src, dst),
-		fmt.Sprintf("have both pass this node: compare %s route get %s here with the route that %s has back", words.IP(dst), dst, dst))
+func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
+	l := a.lost(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
+	most := mostDropped(l.drops)[0]
+	f := finding{lost: &l, claims: a.explains(), facts: facts{
+		"rule": a.candidateRule, "seen": a.shown(&l), "reasons": reasons, "excluded": v.untracking(l.drops), "most": most,
+	}}
+	f.LastHopAlive = v.cameBy(most)
 	return f
-}
-
-// whyInvalid adds to a finding why the packets of a drop are invalid.
-func (v *view) whyInvalid(f *model.Finding, why mistrust, d *model.Drop) {
-	switch why {
-	case requestUntracked:
-		f.Why += fmt.Sprintf(" Replies of %s to %s fit no flow: this node did not track the requests.", d.Src, d.Dst)
-		observe(f, model.SourceConntrack, "no flow that %s began towards %s", d.Dst, d.Src)
-		f.Alternatives = append(f.Alternatives, "the requests take a path that bypasses this node's connection tracking (asymmetric routes)")
-	case replyUntracked:
-		f.Why += fmt.Sprintf(" %s goes on with connections to %s whose replies this node did not track.", d.Src, d.Dst)
-		observe(f, model.SourceConntrack, "the flows from %s to %s are UNREPLIED", d.Src, d.Dst)
-		f.Alternatives = append(f.Alternatives, "the replies take a path that bypasses this node's connection tracking (asymmetric routes)")
-	case outOfWindow:
-		f.Why += fmt.Sprintf(" Segments of %s to %s are outside the window that connection tracking expects: it misses part of the other direction.", d.Src, d.Dst)
-		observe(f, model.SourceConntrack, "flows between %s and %s have a reply", d.Src, d.Dst)
-		f.Alternatives = append(f.Alternatives, "part of the other direction takes another path", "a device on the way changes sequence numbers")
-		f.Fix = append(f.Fix, words.SetSysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1"))
-	}
 }
 
 // untracking are the rules that excluded the other direction of drops from connection
 // tracking in the window.
 func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
-	var out []*model.PacketRule
-	for r := range model.Each(v.PacketRules) {
-		if untracks(r) && slices.ContainsFunc(drops, func(d *model.Drop) bool {
+	return chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return untracks(r) && slices.ContainsFunc(drops, func(d *model.Drop) bool {
 			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
-		}) {
-			out = append(out, r)
-		}
-	}
-	return out
+		})
+	})
 }
 
 // untracks reports whether a rule excluded packets from connection tracking in the window.

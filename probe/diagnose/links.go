@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -132,70 +131,6 @@ func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Si
 		}
 	}
 	return nil
-}
-
-func (v *view) dead(b *backend) model.Finding {
-	f := model.Finding{Confidence: model.Proven, Packets: v.droppedFor(b.addr)}
-	pods, services := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	ends := func(src netip.Addr) {
-		if len(v.pods[src]) > 0 {
-			pods[src] = true
-		}
-	}
-	for _, flow := range append(slices.Clone(b.silent), b.held...) {
-		ends(flow.Original.Src)
-		services[flow.Original.Dst] = true
-	}
-	for _, d := range v.dropsFor(b.addr) {
-		ends(d.Src)
-	}
-	for _, r := range b.rules {
-		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-			services[r.Dst.Prefix.Addr()] = true
-		}
-	}
-	f.Pods = sorted(pods)
-	targets := sorted(services)
-	f.Peers = hosts(append(slices.Clone(targets), b.addr))
-	service := "a service's address"
-	if len(targets) > 0 {
-		service = words.Addrs(targets)
-	}
-	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
-	by := ""
-	if len(b.rules) > 0 {
-		r := b.rules[0]
-		by = fmt.Sprintf(" by %s %s rule %d", r.Table, r.Chain, r.Number)
-	}
-	elsewhere, whose := v.others.Vacant[b.addr], "this node's pods"
-	if elsewhere != "" {
-		whose = "the pods of " + elsewhere
-	}
-	f.Why = fmt.Sprintf("What is sent to %s is translated%s to %s, an address of %s that no pod has. Nobody answers.", service, by, b.addr, whose)
-	if len(b.silent) > 0 {
-		first := b.silent[0]
-		observe(&f, model.SourceConntrack,
-			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, words.Count(uint64(len(b.silent)), "flow"))
-	}
-	if len(b.held) > 0 {
-		first := b.held[0]
-		observe(&f, model.SourceConntrack, "%s to %s from before the window, the reply is expected from %s; %s like it",
-			first.Original.Src, first.Original.Dst, first.Reply.Src, words.Count(uint64(len(b.held)), "flow"))
-	}
-	observe(&f, model.SourcePods, "no pod on this node holds %s", b.addr)
-	f.Evidence[len(f.Evidence)-1].Node = elsewhere
-	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
-	f.LastHopAlive = model.Place{Direction: model.Ingress}
-	if len(f.Pods) > 0 {
-		f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
-	}
-	if elsewhere == "" && !v.ownRange(b.addr) {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
-		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")
-	}
-	v.deadRule(b, &f)
-	return f
 }
 
 // dead says why a link carries nothing; empty where it should.

@@ -1,13 +1,10 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodNotReplying is the code of this finding.
@@ -154,83 +151,25 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 }
 
 func (v *view) notReplying(d *deaf) finding {
-	p := d.pod
-	f := model.Finding{
-		Confidence: model.Likely, Pods: []netip.Addr{d.addr}, Peers: hosts(clients(d.flows)),
-		Packets: max(d.silent, uint64(len(d.flows))), LastHopAlive: v.place(p.Link, model.Egress),
-		Unseen: []string{"what happens inside the pod"},
+	watched, asking := v.Has(model.SourceDrops), clients(d.flows)
+	l := &lost{drops: chosen(v.Traffic.Drops, func(x *model.Drop) bool {
+		return (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x)
+	})}
+	translated := slices.DeleteFunc(slices.Clone(d.flows), func(f *model.Flow) bool { return f.Original.Dst == f.Reply.Src })
+	var ports []string
+	for _, s := range d.services {
+		ports = append(ports, s.name())
 	}
-	at := d.addr.String()
-	if len(d.services) > 0 {
-		var names []string
-		for _, s := range d.services {
-			names = append(names, s.name())
-		}
-		at += " " + strings.Join(names, ", ")
-	}
-	f.Title = at + " does not reply"
-	if d.partly {
-		f.Title += " to " + words.Addrs(clients(d.flows))
-		f.Alternatives = append(f.Alternatives, "the application, or what guards it, refuses these clients silently")
-	}
-	f.Why = fmt.Sprintf("Requests to %s leave %s into %s, and no reply, reset or ICMP error comes out. The node and the network delivered them.",
-		at, p.Link, words.PodName(p))
-	if d.in.SYN > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s and %s to %s; from it %s", p.Link, words.Count(d.in.Packets, "packet"), words.Count(d.in.SYN, "SYN"),
-			d.addr, words.Count(v.synAcks(d.addr), "SYN-ACK"))
-	} else {
-		observe(&f, model.SourceTC, "%s egress: %s to %s", p.Link, words.Count(d.in.Packets, "packet"), d.addr)
-	}
-	if len(d.flows) > 0 {
-		observe(&f, model.SourceConntrack, "%s to %s UNREPLIED that began in the window, from %s; none of these clients got a reply",
-			words.Count(uint64(len(d.flows)), "flow"), at, words.Addrs(clients(d.flows)))
-	} else {
+	f := finding{lost: l, facts: facts{
+		"pod": d.pod, "addr": d.addr, "ports": ports, "partly": d.partly, "clients": asking, "in": d.in, "synAcks": v.synAcks(d.addr), "flows": d.flows,
+		"virtual": destinations(translated), "clean": watched && len(l.drops) == 0, "watched": watched,
+		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
+		"datagrams": slices.ContainsFunc(d.services, func(s service) bool { return s.proto == udp }),
+	}}
+	f.Pods, f.Peers, f.LastHopAlive = []netip.Addr{d.addr}, hosts(asking), v.place(d.pod.Link, model.Egress)
+	f.Packets = max(d.silent, uint64(len(d.flows)))
+	if len(d.flows) == 0 || !watched {
 		f.Confidence = model.Possible
-		f.Unseen = append(f.Unseen, "which ports are asked, and by whom: connection tracking has no flow to the pod")
-		f.Alternatives = append(f.Alternatives, "a scan of ports that the pod's firewall hides")
 	}
-	if to := virtual(d.flows); len(to) > 0 {
-		observe(&f, model.SourceConntrack, "some were sent to %s and translated", words.Addrs(to))
-	}
-	dropped := v.insideOf(d, &f)
-	if !v.Has(model.SourceDrops) {
-		f.Confidence = model.Possible
-		f.Alternatives = append(f.Alternatives, "a program on "+p.Link+" drops the requests behind the counter: drops were not seen")
-	}
-	f.Fix = []string{
-		words.Inside(p) + "ss -lntu",
-		words.Inside(p) + "nft list ruleset",
-	}
-	if asking := clients(d.flows); len(asking) > 0 {
-		f.Fix = append(f.Fix, fmt.Sprintf("%s%s route get %s", words.Inside(p), words.IP(asking[0]), asking[0]))
-	}
-	return finding{Finding: f, claims: sameDrops(dropped)}
-}
-
-// insideOf adds what is known of the pod's namespace, and what that leaves. It returns
-// what was dropped there.
-func (v *view) insideOf(d *deaf, f *model.Finding) (dropped []*model.Drop) {
-	for x := range model.Each(v.Traffic.Drops) {
-		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
-			dropped = append(dropped, x)
-		}
-	}
-	if len(dropped) > 0 {
-		f.Evidence = append(f.Evidence, (&lost{drops: dropped}).evidence()...)
-	}
-	firewall := "the pod's own firewall drops the requests or the replies"
-	if v.Has(model.SourceDrops) && len(dropped) == 0 {
-		observe(f, model.SourceDrops, "no drop in the pod's namespace")
-		firewall = "a program in the pod's namespace, or a sandbox with a network stack of its own, takes the packets"
-	}
-	f.Alternatives = append(f.Alternatives, firewall, "the replies leave by another interface of the pod, or have no route")
-	if b := d.pod.Backlog; b != nil && b.Delta == 0 {
-		observe(f, model.SourcePods, "no listener's queue in the pod's namespace was full in the window")
-	} else {
-		f.Alternatives = append(f.Alternatives, "the process hangs, and its queue of new connections is full")
-	}
-	if slices.ContainsFunc(d.services, func(s service) bool { return s.proto == udp }) {
-		f.Alternatives = append(f.Alternatives, "the process that reads the datagrams hangs, and its buffer is not full yet")
-	}
-	return dropped
+	return f
 }

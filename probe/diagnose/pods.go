@@ -72,24 +72,3 @@ func (f *finding) unused(n *model.Neighbor) {
 		f.stateAlone()
 	}
 }
-
-// chosen are the elements of a list that are so.
-func chosen[T any](list []T, so func(*T) bool) []*T {
-	var out []*T
-	for x := range model.Each(list) {
-		if so(x) {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-// first is the first element of a list that is so; nil where none is.
-func first[T any](list []T, so func(*T) bool) *T {
-	for x := range model.Each(list) {
-		if so(x) {
-			return x
-		}
-	}
-	return nil
-}

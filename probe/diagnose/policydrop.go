@@ -2,7 +2,7 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -48,36 +48,41 @@ type part struct {
 
 func findPolicyDrop(v *view) []finding {
 	drops, unread, inPods := v.netfilterDrops()
-	var out []finding
-	// same is where the finding is that further rules of one cause are part of.
-	same := map[string]int{}
+	// oneCause are rules whose drops have one cause, which has a name; others have their own.
+	type oneCause struct {
+		name string
+		only *attribution
+	}
+	var byCause groups[oneCause, []droppedBy]
 	for _, a := range attribute(drops) {
-		f, ok := v.droppedBy(a)
-		if !ok {
+		d := v.droppedBy(a)
+		if d.packets < minDrops {
 			continue
 		}
-		cause, _ := a.serviceWithout()
-		if a.dropsUnknownLink() {
-			cause = words.Calico
+		var k oneCause
+		if k.name, _ = a.serviceWithout(); a.dropsUnknownLink() {
+			k.name = words.Calico
 		}
-		i, known := same[cause]
-		switch x := (finding{Finding: f, claims: a.explains()}); {
-		case known && cause != "":
-			out[i] = merge(out[i], x)
-		default:
-			same[cause] = len(out)
-			out = append(out, x)
+		if k.name == "" {
+			k.only = a
 		}
+		list := byCause.of(k)
+		*list = append(*list, d)
 	}
-	if i, known := same[words.Calico]; known {
-		out[i].Finding = unknownLinks(out[i].Finding)
+	var out []finding
+	for k, list := range byCause.all() {
+		out = append(out, v.policyDropped(*list, k.name == words.Calico))
 	}
-	if f, ok := v.droppedUnread(unread); ok {
-		out = append(out, finding{Finding: f, claims: sameDrops(unread.drops)})
+	if unread.packets >= minDrops {
+		f := finding{page: "PolicyDrop-unread", lost: unread, facts: facts{"read": v.Has(model.SourceNAT)}}
+		f.Confidence, f.LastHopAlive = model.Likely, v.cameBy(mostDropped(unread.drops)[0])
+		out = append(out, f)
 	}
-	for _, pod := range slices.SortedFunc(maps.Keys(inPods), netip.Addr.Compare) {
-		if f, ok := v.droppedInPod(pod, inPods[pod]); ok {
-			out = append(out, finding{Finding: f, claims: sameDrops(inPods[pod].drops)})
+	for _, pod := range sorted(inPods) {
+		if l := inPods[pod]; l.packets >= minDrops {
+			f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
+			f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
+			out = append(out, f)
 		}
 	}
 	return out
@@ -94,10 +99,7 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {
-			if inPods[pod] == nil {
-				inPods[pod] = &lost{}
-			}
-			inPods[pod].addFor(pod, d)
+			entry(inPods, pod).addFor(pod, d)
 			continue
 		}
 		n := netfilterDrop{d, rules.candidates(v.dropIn(d))}
@@ -112,10 +114,9 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 
 // attribute distributes the drops among their candidates, so that none has
 // dropped more than it counted. Drops with few candidates go first.
-func attribute(drops []netfilterDrop) []*attribution {
+func attribute(drops []netfilterDrop) iter.Seq2[*candidateRule, *attribution] {
 	slices.SortStableFunc(drops, func(a, b netfilterDrop) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
-	found := map[*candidateRule]*attribution{}
-	var order []*attribution
+	var found groups[*candidateRule, attribution]
 	for _, d := range drops {
 		for rest := d.Packets; rest > 0; {
 			best := d.best(rest)
@@ -129,14 +130,11 @@ func attribute(drops []netfilterDrop) []*attribution {
 			}
 			best.left -= min(p.packets, best.left)
 			rest -= p.packets
-			if found[best] == nil {
-				found[best] = &attribution{candidateRule: best}
-				order = append(order, found[best])
-			}
-			found[best].parts = append(found[best].parts, p)
+			a := found.of(best)
+			a.candidateRule, a.parts = best, append(a.parts, p)
 		}
 	}
-	return order
+	return found.all()
 }
 
 // best is the candidate for so many packets: one whose counter covers them, the
@@ -148,8 +146,8 @@ func (d *netfilterDrop) best(packets uint64) *candidateRule {
 		func(c *candidate) bool { return !c.poor && c.left > packets },
 		func(c *candidate) bool { return c.left > packets },
 		func(c *candidate) bool { return c.left > 0 },
-		func(c *candidate) bool { return !c.counted && !c.poor },
-		func(c *candidate) bool { return !c.counted },
+		func(c *candidate) bool { return !c.Counted && !c.poor },
+		func(c *candidate) bool { return !c.Counted },
 		func(*candidate) bool { return true },
 	} {
 		for i := range d.candidates {
@@ -178,7 +176,7 @@ func (d *netfilterDrop) sure(best *candidateRule) bool {
 func (d *netfilterDrop) others(best *candidateRule, packets uint64) []*candidateRule {
 	var out []*candidateRule
 	for _, c := range d.candidates {
-		enough := c.counted && (c.left >= packets && best.left != packets || c.left == packets) || !c.counted && !best.counted
+		enough := c.Counted && (c.left >= packets && best.left != packets || c.left == packets) || !c.Counted && !best.Counted
 		if c.candidateRule != best && !c.poor && enough {
 			out = append(out, c.candidateRule)
 		}
@@ -202,117 +200,102 @@ func (a *attribution) explains() func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && d.NeighborFailed() }
 }
 
-// merge makes one finding of two with one cause.
-func merge(a, b finding) finding {
-	f, x := a.Finding, b.Finding
-	f.Packets += x.Packets
-	f.Pods = union(f.Pods, x.Pods, netip.Addr.Compare)
-	f.Peers = union(f.Peers, x.Peers, netip.Prefix.Compare)
-	f.Confidence = weaker(f.Confidence, x.Confidence)
-	f.Evidence = slices.Concat(f.Evidence, x.Evidence)
-	f.Unseen = slices.Compact(slices.Concat(f.Unseen, x.Unseen))
-	for _, other := range x.Alternatives {
-		if !slices.Contains(f.Alternatives, other) {
-			f.Alternatives = append(slices.Clone(f.Alternatives), other)
-		}
-	}
-	for _, fix := range x.Fix {
-		if !slices.Contains(f.Fix, fix) {
-			f.Fix = append(slices.Clone(f.Fix), fix)
-		}
-	}
-	return finding{Finding: f, claims: func(d *model.Drop) bool { return a.claims(d) || b.claims(d) }}
-}
-
-// unknownLinks is the finding on the rules, one for each direction, by which Calico
-// drops packets of links that it has no chains for.
-func unknownLinks(f model.Finding) model.Finding {
-	f.Title = "Calico does not know the links of " + words.Addrs(f.Pods)
-	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
-		"The pod's policy was not programmed, or was taken away while the pod runs.", words.Count(f.Packets, "packet"))
-	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
-	return f
-}
-
 func union[T comparable](a, b []T, compare func(T, T) int) []T {
 	out := slices.Concat(a, b)
 	slices.SortFunc(out, compare)
 	return slices.Compact(out)
 }
 
-// droppedBy is the finding on one rule or policy.
-func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
-	var l lost
-	var others []*candidateRule
+// droppedBy is what one rule or policy dropped, and what speaks against its being that.
+type droppedBy struct {
+	lost
+	*attribution
+	others []*candidateRule
+	doubts []doubt
+	claims func(*model.Drop) bool
+}
+
+// doubt is what is not known of a rule and its drops: a key of the page, or a match.
+type doubt struct{ Of, Match string }
+
+func (v *view) droppedBy(a *attribution) droppedBy {
+	out := droppedBy{attribution: a, claims: a.explains(), lost: a.lost(func(d *model.Drop) []netip.Addr { return v.struck(a.candidateRule, d) })}
 	covered, sure, whole := true, true, true
 	for _, p := range a.parts {
 		covered, sure, whole = covered && p.covered, sure && (p.covered || p.sure), whole && p.whole
 		for _, o := range p.others {
+			if !slices.Contains(out.others, o) {
+				out.others = append(out.others, o)
+			}
+		}
+	}
+	if !whole {
+		out.doubts = append(out.doubts, doubt{Of: "last"})
+	}
+	if !covered && (a.Counted || a.Counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
+		out.doubts = append(out.doubts, doubt{Of: "counter"})
+	}
+	if len(out.doubts)+len(out.others) > 0 {
+		for _, m := range a.unknown {
+			out.doubts = append(out.doubts, doubt{Match: m})
+		}
+	}
+	return out
+}
+
+// lost are the drops, with the pods that each is about.
+func (a *attribution) lost(of func(*model.Drop) []netip.Addr) (l lost) {
+	for _, p := range a.parts {
+		for _, pod := range of(p.drop) {
+			l.about(pod, p.drop)
+		}
+		l.packets, l.drops = l.packets+p.packets, append(l.drops, p.drop)
+	}
+	return l
+}
+
+// shown are the rule and the drops.
+func (a *attribution) shown(l *lost) []model.Evidence {
+	return words.Say("dropRule", facts{"rule": a.candidateRule, "lost": mostDropped(l.drops)})
+}
+
+// policyDropped is the finding on what rules of one cause dropped. The first tells what the
+// cause is.
+func (v *view) policyDropped(list []droppedBy, calico bool) finding {
+	first := &list[0]
+	all := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
+	var seen []model.Evidence
+	var others []*candidateRule
+	var doubts []doubt
+	for d := range model.Each(list) {
+		maps.Copy(all.pods, d.pods)
+		maps.Copy(all.peers, d.peers)
+		all.packets += d.packets
+		seen = append(seen, d.shown(&d.lost)...)
+		doubts = append(doubts, d.doubts...)
+		for _, o := range d.others {
 			if !slices.Contains(others, o) {
 				others = append(others, o)
 			}
 		}
-		for _, pod := range v.struck(a.candidateRule, p.drop) {
-			l.about(pod, p.drop)
-		}
-		l.packets += p.packets
-		l.drops = append(l.drops, p.drop)
 	}
-	if l.packets < minDrops {
-		return model.Finding{}, false
+	f := finding{lost: &all, facts: facts{
+		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.packets,
+		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(doubts),
+	}}
+	f.claims = func(d *model.Drop) bool {
+		return slices.ContainsFunc(list, func(x droppedBy) bool { return x.claims(d) })
 	}
-	f := l.finding()
-	if a.dropsInvalid() {
+	if first.dropsInvalid() {
 		// A few late segments of closed connections are no fault.
 		f.Severity = model.Info
 	}
-	what := "A rule"
-	if a.chain != nil {
-		what = "The policy"
-	}
-	f.Title = fmt.Sprintf("%s %s drops packets of %s", a.key.Table, a.key.Chain, words.Addrs(f.Pods))
-	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.", what, a.key.Table, a.key.Chain, a.key.Backend,
-		words.Count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
-	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
-	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
-	f.Fix = a.fix()
-	a.sayService(&f)
-	if !whole {
+	if len(doubts) > 0 {
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, tooManyRules)
 	}
-	v.weighPolicy(a.candidateRule, &f, others, covered, sure)
-	return f, true
-}
-
-// tooManyRules is what is not known where the search was cut off.
-const tooManyRules = "the rules that a packet meets last: there are more than lasthop follows"
-
-// weighPolicy says how sure it is that this was the rule.
-func (v *view) weighPolicy(c *candidateRule, f *model.Finding, others []*candidateRule, covered, sure bool) {
-	if len(others) > 0 {
-		f.Confidence = weaker(f.Confidence, model.Likely)
-		for _, o := range others {
-			counted := "counted " + words.Count(o.counter.Delta, "packet")
-			if !o.counted {
-				counted = "has no counter"
-			}
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, which %s and may match too", o, counted))
-		}
-	}
-	if !covered && (c.counted || c.counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
-		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, was not read when it began, or counts nothing")
-	}
-	if f.Confidence == model.Proven {
-		return
-	}
-	for _, m := range c.unknown {
-		f.Unseen = append(f.Unseen, "whether the packets matched "+m)
-	}
-	if len(f.Unseen)+len(f.Alternatives) == 0 {
-		f.Unseen = append(f.Unseen, "the packet at the rule itself")
-	}
+	f.LastHopAlive = v.cameBy(mostDropped(first.drops)[0])
+	first.serviceFacts(f.facts)
+	return f
 }
 
 // struck are the pods that the rule is about: the receiver, or the sender where
@@ -333,41 +316,4 @@ func (v *view) struck(c *candidateRule, d *model.Drop) []netip.Addr {
 		return []netip.Addr{d.Dst}
 	}
 	return []netip.Addr{d.Src, d.Dst}
-}
-
-// droppedUnread is the finding on drops by rules that were not read.
-func (v *view) droppedUnread(l *lost) (model.Finding, bool) {
-	if l.packets < minDrops {
-		return model.Finding{}, false
-	}
-	f := l.finding()
-	f.Evidence = dropEvidence(l.drops)
-	f.Confidence = model.Likely
-	f.Title = "a firewall rule drops packets of " + words.Addrs(f.Pods)
-	f.Why = fmt.Sprintf("Netfilter dropped %s, and it is not known by which rule.", words.Count(f.Packets, "packet"))
-	f.Unseen = []string{tooManyRules}
-	if !v.Has(model.SourceNAT) {
-		f.Unseen = []string{"the rules: that source could not be read whole"}
-	}
-	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
-	tool := words.IPTables(f.Pods[0])
-	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}
-	return f, true
-}
-
-// droppedInPod is the finding on drops by a pod's own rules, which are not read.
-func (v *view) droppedInPod(pod netip.Addr, l *lost) (model.Finding, bool) {
-	if l.packets < minDrops {
-		return model.Finding{}, false
-	}
-	f := l.finding()
-	f.Evidence = dropEvidence(l.drops)
-	f.Confidence = model.Likely
-	p := v.pods[pod][0]
-	f.Title = fmt.Sprintf("%s drops packets by rules of its own", words.PodName(p))
-	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", words.Count(f.Packets, "packet"))
-	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
-	f.LastHopAlive = v.place(p.Link, model.Egress)
-	f.Fix = []string{words.Inside(p) + "nft list ruleset"}
-	return f, true
 }

@@ -67,7 +67,7 @@ func (v *view) newDropRules() *dropRules {
 		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
 			p := newCandidateRule(k, c.Backend == model.NFT && !madeByIptables(c), c.Counter, counted, nil)
-			p.chain, t.policies[k] = c, p
+			p.policy, t.policies[k] = c, p
 		}
 	}
 	slices.SortStableFunc(t.bases, func(a, b *model.Chain) int {
@@ -113,7 +113,7 @@ func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
 				continue
 			}
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
-			s.candidate.rule = r
+			s.candidate.Rule = r
 		case chains[k.To(r.Target)]:
 			s.to = r.Target
 		default:
@@ -133,7 +133,7 @@ func (t *dropRules) addFrameRules(v *view) {
 			continue
 		case r.Target == model.TargetDrop && !loss.Deduplicates(v.Snapshot, r):
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
-			s.candidate.frame = r
+			s.candidate.Frame = r
 		case r.Target == model.TargetJump:
 			s.to = r.TargetName
 		default:

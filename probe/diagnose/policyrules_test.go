@@ -10,6 +10,9 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// tooManyRules is what is not known where the search was cut off.
+const tooManyRules = "the rules that a packet meets last: there are more than lasthop follows"
+
 // TestLayeredChains has few rules and ways through them without number: each
 // rule of a layer leads to the whole of the next.
 func TestLayeredChains(t *testing.T) {

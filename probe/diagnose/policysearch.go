@@ -34,7 +34,7 @@ var connectionStates = []string{"new", "established", "related", "invalid", "unt
 // no candidate where counters do not tell.
 func (t *dropRules) candidates(d *dropped) found {
 	out := t.search(d)
-	if len(out.candidates) < 2 || !slices.ContainsFunc(out.candidates, func(c candidate) bool { return !c.counted }) {
+	if len(out.candidates) < 2 || !slices.ContainsFunc(out.candidates, func(c candidate) bool { return !c.Counted }) {
 		return out
 	}
 	possible := map[*candidateRule]bool{}
@@ -129,11 +129,11 @@ func (s *search) chosenBy(element *model.PacketRule, drops *candidateRule) *cand
 		c := &candidateRule{}
 		if drops != nil {
 			*c = *drops
-			c.path, c.jumps = nil, nil
+			c.Path, c.jumps = nil, nil
 		} else {
 			k := path.ChainKey{Backend: element.Backend, Family: element.Family, Table: element.Table, Chain: element.Chain}
 			c = newCandidateRule(k, element.Native, element.Counter, counts(element.Native, element.Counter), element.Unknown)
-			c.rule = element
+			c.Rule = element
 		}
 		s.chosen[at] = c
 	}
@@ -161,13 +161,13 @@ func (s *search) enter(k path.ChainKey, by *model.PacketRule, state searchState)
 // search where it surely does.
 func (s *search) add(c *candidateRule, fit path.Fit, poor bool) path.Action {
 	for _, by := range slices.Backward(s.jumps) {
-		if !c.counted && slices.ContainsFunc(by.Lookups, func(l model.Lookup) bool { return l.Element != "" }) {
+		if !c.Counted && slices.ContainsFunc(by.Lookups, func(l model.Lookup) bool { return l.Element != "" }) {
 			c = s.chosenBy(by, c)
 			break
 		}
 	}
-	if c.path == nil {
-		c.path, c.jumps = slices.Clone(s.names), slices.Clone(s.jumps)
+	if c.Path == nil {
+		c.Path, c.jumps = slices.Clone(s.names), slices.Clone(s.jumps)
 	}
 	if i, known := s.at[c]; known {
 		s.list[i].fit, s.list[i].poor = max(s.list[i].fit, fit), s.list[i].poor && poor

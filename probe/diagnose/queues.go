@@ -65,13 +65,9 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 
 // queuedDrops are the node's drops in the queues of links.
 func queuedDrops(s *model.Snapshot) []*model.Drop {
-	var out []*model.Drop
-	for d := range model.Each(s.Traffic.Drops) {
-		if d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns) {
-			out = append(out, d)
-		}
-	}
-	return out
+	return chosen(s.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns)
+	})
 }
 
 // untoldDrops are, by link, what overfull queues dropped beside the packets of pods:

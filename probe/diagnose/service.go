@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -66,22 +65,25 @@ func (v *view) asksOf() map[service]*asks {
 	return out
 }
 
-// clients are the addresses that began the flows.
+// clients are the addresses that began the flows, destinations those that they were sent to, servers
+// those that these were translated to.
 func clients(flows []*model.Flow) []netip.Addr {
-	set := map[netip.Addr]bool{}
-	for _, f := range flows {
-		set[f.Original.Src] = true
-	}
-	return sorted(set)
+	return addrsOf(flows, func(f *model.Flow) netip.Addr { return f.Original.Src })
 }
 
-// virtual are the addresses that the flows were sent to and translated from.
-func virtual(flows []*model.Flow) []netip.Addr {
+func destinations(flows []*model.Flow) []netip.Addr {
+	return addrsOf(flows, func(f *model.Flow) netip.Addr { return f.Original.Dst })
+}
+
+func servers(flows []*model.Flow) []netip.Addr {
+	return addrsOf(flows, func(f *model.Flow) netip.Addr { return f.Reply.Src })
+}
+
+// addrsOf are addresses of flows, each once.
+func addrsOf(flows []*model.Flow, of func(*model.Flow) netip.Addr) []netip.Addr {
 	set := map[netip.Addr]bool{}
 	for _, f := range flows {
-		if f.Original.Dst != f.Reply.Src {
-			set[f.Original.Dst] = true
-		}
+		set[of(f)] = true
 	}
 	return sorted(set)
 }
@@ -103,5 +105,5 @@ func (s service) name() string {
 	if s.port == 0 {
 		return model.ProtoName(s.proto)
 	}
-	return fmt.Sprintf("%s/%d", model.ProtoName(s.proto), s.port)
+	return protoPort{s.proto, s.port}.String()
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // SNATPortExhaustion is the code of this finding.
@@ -65,36 +64,41 @@ func closed(f *model.Flow) bool {
 
 func findSNATPortExhaustion(v *view) []finding {
 	bundles := v.bundles()
-	var full, others []rangeOf
-	keys := slices.SortedFunc(maps.Keys(bundles), func(a, b bundle) int {
-		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from))
-	})
-	for _, k := range keys {
-		h := bundles[k]
-		for _, within := range slices.SortedFunc(maps.Keys(h.ranges), func(a, b model.PortRange) int { return cmp.Compare(a.First, b.First) }) {
-			switch open, size := held(h.open, within), sizeOf(within); {
-			case open < minHeld:
-			case open == size:
-				full = append(full, rangeOf{k, within})
-			case open*100 >= size*nearly:
-				others = append(others, rangeOf{k, within})
-			}
+	var all, full, others []rangeOf
+	for k, h := range bundles {
+		for within := range h.ranges {
+			all = append(all, rangeOf{k, within})
 		}
 	}
-	if len(full) == 0 {
+	slices.SortFunc(all, func(a, b rangeOf) int {
+		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from), cmp.Compare(a.within.First, b.within.First))
+	})
+	for _, k := range all {
+		switch open, size := held(bundles[k.bundle].open, k.within), sizeOf(k.within); {
+		case open < minHeld:
+		case open == size:
+			full = append(full, k)
+		case open*100 >= size*nearly:
+			others = append(others, k)
+		}
+	}
+	if len(full) == 0 && v.Conntrack.InsertFailed >= minDrops {
 		// Older kernels keep the ports of closed connections.
-		for _, k := range keys {
-			for within := range bundles[k].ranges {
-				h := bundles[k]
-				if used := held(h.open, within) + held(h.closed, within); used >= sizeOf(within) && used >= minHeld && !h.reused && v.Conntrack.InsertFailed >= minDrops {
-					full = append(full, rangeOf{k, within})
-				}
+		for _, k := range all {
+			h := bundles[k.bundle]
+			if used := held(h.open, k.within) + held(h.closed, k.within); used >= max(sizeOf(k.within), minHeld) && !h.reused {
+				full = append(full, k)
 			}
 		}
 	}
 	var out []finding
 	for _, k := range append(full, others...) {
-		out = append(out, finding{Finding: v.exhausted(k, bundles[k.bundle], slices.Contains(full, k), len(full)), inserts: true})
+		f := v.exhausted(k, bundles[k.bundle], slices.Contains(full, k))
+		f.facts["alike"] = len(full)
+		if len(full) > 1 {
+			f.Packets = 0 // Which of them failed is not known.
+		}
+		out = append(out, f)
 	}
 	return out
 }
@@ -115,11 +119,10 @@ func (v *view) bundles() map[bundle]*holders {
 			continue
 		}
 		k := bundle{f.Proto, f.Reply.Dst, f.Reply.Src, f.Reply.SrcPort}
-		h := out[k]
-		if h == nil {
-			h = &holders{open: map[uint16]bool{}, closed: map[uint16]bool{}, ranges: map[model.PortRange]*leaving{}}
-			out[k] = h
+		if out[k] == nil {
+			out[k] = &holders{open: map[uint16]bool{}, closed: map[uint16]bool{}, ranges: map[model.PortRange]*leaving{}}
 		}
+		h := out[k]
 		if closed(f) {
 			h.closed[f.Reply.DstPort] = true
 		} else {
@@ -170,53 +173,37 @@ func held(ports map[uint16]bool, within model.PortRange) int {
 func sizeOf(r model.PortRange) int { return int(r.Last) - int(r.First) + 1 }
 
 // exhausted is the finding on one range of one bundle. Insertions that failed are
-// those of the full ones, of which there are so many.
-func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Finding {
+// those of the full ones.
+func (v *view) exhausted(k rangeOf, h *holders, full bool) finding {
 	l := h.ranges[k.within]
-	open, ended, size := held(h.open, k.within), held(h.closed, k.within), sizeOf(k.within)
-	f := model.Finding{Confidence: model.Proven, Pods: sorted(l.pods), Peers: []netip.Prefix{host(k.to)}}
-	if l.nat.CutOff {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, v.natUnseen())
-	}
-	target := fmt.Sprintf("%s/%d of %s", model.ProtoName(k.proto), k.port, k.to)
-	used := open
-	if open < size && full {
-		used += ended
-		f.Severity, f.Confidence = model.Warning, model.Likely
-		f.Unseen = append(f.Unseen, "whether this kernel gives the ports of closed connections to new ones, as newer ones do")
-	}
-	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
-	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s.", target, used, size, k.within.First, k.within.Last, k.from)
-	observe(&f, model.SourceConntrack, "%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, words.Addrs(f.Pods))
-	observeSome(&f, ended, model.SourceConntrack, "%d more were those of connections that are closed", ended)
+	used, ended, size := held(h.open, k.within), held(h.closed, k.within), sizeOf(k.within)
+	f := finding{inserts: true, facts: facts{
+		"from": k.from, "to": k.to, "proto": model.ProtoName(k.proto), "port": k.port, "within": k.within, "size": size, "ended": ended,
+		"cutOff": l.nat.CutOff, "read": v.Has(model.SourceNAT),
+	}}
 	if l.nat.Translated && !l.nat.CutOff {
-		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", l.nat.Rule))
+		f.facts["rule"] = l.nat.Rule
 	}
-	switch n := v.Conntrack.InsertFailed; {
-	case full && n > 0:
-		f.Packets = n
-		whose := ""
-		if alike > 1 {
-			f.Packets, whose = 0, fmt.Sprintf(", those of %d such destinations together", alike)
-		}
-		f.Why += fmt.Sprintf(" %s of new flows got none in the window: dropped on the node%s.", words.Count(n, "first packet"), whose)
-		observe(&f, model.SourceConntrack, "insert_failed rose by %d in the window: two flows with the same port", n)
-	default:
-		f.Severity, f.Confidence = model.Warning, model.Likely
-		f.Why += " When all are held, new ones die on the node."
-		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window for want of one")
-	}
-	f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
-	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + " # use connections again, or leave with more addresses (NAT gateway)"}
 	if k.within != anyPorts {
-		f.Fix = append([]string{"widen the range of ports, unless something else needs the others:", widen(l.nat.Rule)}, f.Fix...)
+		f.facts["narrow"], f.facts["wider"] = true, strings.Replace(l.nat.Rule.Text, rangeText(k.within), rangeText(anyPorts), 1)
 	}
+	if full {
+		f.Packets = v.Conntrack.InsertFailed
+	}
+	kept := full && used < size
+	if kept {
+		used += ended
+	}
+	f.facts["used"], f.facts["kept"], f.facts["failed"] = used, kept, f.Packets
+	if kept || f.Packets == 0 {
+		f.Severity = model.Warning
+	}
+	if kept || f.Packets == 0 || l.nat.CutOff {
+		f.Confidence = model.Likely
+	}
+	f.Pods, f.Peers, f.LastHopAlive = sorted(l.pods), []netip.Prefix{host(k.to)}, v.entering(l.pods)
 	return f
 }
 
-// widen is the command that has a rule give all ports.
-func widen(r *model.PacketRule) string {
-	text := strings.Replace(r.Text, fmt.Sprintf("%d-%d", r.ToPorts.First, r.ToPorts.Last), fmt.Sprintf("%d-%d", anyPorts.First, anyPorts.Last), 1)
-	return words.ReplacePacketRule(r, text)
-}
+// rangeText is a range of ports as a rule names it.
+func rangeText(r model.PortRange) string { return fmt.Sprintf("%d-%d", r.First, r.Last) }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleFlow is the code of this finding.
@@ -28,11 +26,15 @@ type outdatedBy struct {
 	source bool
 }
 
+// staleFlows are flows that have one address, and drops of new connections that got their entries.
+type staleFlows struct {
+	flows []*model.Flow
+	drops []*model.Drop
+}
+
 func findStaleFlow(v *view) []finding {
 	var tables *path.Tables
-	groups := map[outdatedBy][]*model.Flow{}
-	drops := map[outdatedBy][]*model.Drop{}
-	var order []outdatedBy
+	var stale groups[outdatedBy, staleFlows]
 	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
 		d := refused[f.Original]
@@ -46,22 +48,15 @@ func findStaleFlow(v *view) []finding {
 		if !is {
 			continue
 		}
-		if groups[k] == nil {
-			order = append(order, k)
-		}
-		groups[k] = append(groups[k], f)
-		if d != nil && !slices.Contains(drops[k], d) {
-			drops[k] = append(drops[k], d)
+		g := stale.of(k)
+		g.flows = append(g.flows, f)
+		if d != nil && !slices.Contains(g.drops, d) {
+			g.drops = append(g.drops, d)
 		}
 	}
 	var out []finding
-	for _, k := range order {
-		f := v.staleFlows(k, groups[k])
-		if len(drops[k]) > 0 {
-			f.Why += " New connections from their ports get these entries, and rules drop what is not translated."
-			f.Evidence = append(f.Evidence, dropEvidence(drops[k])...)
-		}
-		out = append(out, finding{Finding: f, claims: sameDrops(drops[k])})
+	for k, g := range stale.all() {
+		out = append(out, g.finding(v, k))
 	}
 	return out
 }
@@ -158,44 +153,17 @@ func (v *view) outdated(tables *path.Tables, f *model.Flow) (k outdatedBy, is bo
 	return outdatedBy{}, false
 }
 
-func (v *view) staleFlows(k outdatedBy, flows []*model.Flow) model.Finding {
-	pods, asked, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, f := range flows {
-		pods[f.Original.Src], asked[f.Original.Dst] = true, true
-		peers[f.Original.Dst], peers[f.Reply.Src] = true, true
+func (g *staleFlows) finding(v *view, k outdatedBy) finding {
+	first, to := g.flows[0], destinations(g.flows)
+	own := k.source && k.has == first.Original.Src
+	f := finding{lost: &lost{drops: g.drops}, facts: facts{
+		"flows": g.flows, "first": first, "asked": to, "has": k.has, "now": k.now,
+		"own": own, "foreign": k.source && !own, "untranslated": !k.source && slices.Contains(to, k.has),
+	}}
+	if k.source {
+		f.Confidence = model.Likely
 	}
-	first, to := flows[0], words.Addrs(sorted(asked))
-	f := model.Finding{
-		Confidence: model.Likely,
-		Pods:       sorted(pods),
-		Peers:      hosts(sorted(peers)),
-		Title:      fmt.Sprintf("flows of %s to %s are translated as no rule does any more", words.Addrs(sorted(pods)), to),
-		Fix:        words.Forget(flows),
-	}
+	f.Pods, f.Peers = clients(g.flows), hosts(union(to, servers(g.flows), netip.Addr.Compare))
 	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
-	replied := "UNREPLIED"
-	if first.Replied {
-		replied = "from before the window, without a reply"
-	}
-	observe(&f, model.SourceConntrack, "%s to %s %s, the reply is expected from %s at %s; %s like it", first.Original.Src, first.Original.Dst, replied,
-		first.Reply.Src, first.Reply.Dst, words.Count(uint64(len(flows)), "flow"))
-	switch {
-	case k.source && k.has == first.Original.Src:
-		f.Why = fmt.Sprintf("What these flows send to %s leaves with the pod's own address, though a rule translates it: they began before that rule was there.", to)
-		f.Alternatives = []string{"the destination is down"}
-	case k.source:
-		f.Why = fmt.Sprintf("What these flows send to %s leaves with the source address %s, which the node does not have and no rule gives: they began while one did.", to, k.has)
-		f.Unseen = []string{fmt.Sprintf("where the network leads packets for %s", k.has)}
-		observe(&f, model.SourceLinks, "no link has %s", k.has)
-	case asked[k.has]:
-		f.Confidence = model.Proven
-		f.Why = fmt.Sprintf("What these flows send to %s is not translated, though a rule translates it: they began before that rule was there.", to)
-	default:
-		f.Why = fmt.Sprintf("What these flows send to %s goes to %s, where rules lead to others: they began while one led there.", to, k.has)
-		f.Alternatives = []string{fmt.Sprintf("%s still serves those who ask it already, and is down", k.has)}
-	}
-	if k.now != nil {
-		f.Evidence = append(f.Evidence, packetRuleEvidence("for such a packet there is this rule now", k.now))
-	}
 	return f
 }

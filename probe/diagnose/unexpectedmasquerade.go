@@ -1,14 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UnexpectedMasquerade is the code of this finding.
@@ -22,11 +19,21 @@ var unexpectedMasquerade = kind{
 	passes:   true,
 }
 
-// masked are the flows between pods that the rules of one chain translate.
+// masked are the flows between pods that the rules of one chain translate, the first as it
+// was followed.
 type masked struct {
 	nat   path.SourceNAT
 	rules []*model.PacketRule
 	flows []*model.Flow
+}
+
+func (g *masked) add(f *model.Flow, nat path.SourceNAT) {
+	if g.flows = append(g.flows, f); len(g.flows) == 1 {
+		g.nat = nat
+	}
+	if nat.Rule != nil && !slices.Contains(g.rules, nat.Rule) {
+		g.rules = append(g.rules, nat.Rule)
+	}
 }
 
 // maskedKey is a chain, where one exclusion is in front of all its rules. It is
@@ -39,8 +46,7 @@ type maskedKey struct {
 
 func findUnexpectedMasquerade(v *view) []finding {
 	tables := path.NewTables(v.Snapshot)
-	groups := map[maskedKey]*masked{}
-	var order []*masked
+	var chains groups[maskedKey, masked]
 	for f := range model.Each(v.Flows) {
 		if !maskedFlow(v, f) {
 			continue
@@ -61,20 +67,11 @@ func findUnexpectedMasquerade(v *view) []finding {
 		if r := nat.Rule; r != nil {
 			k.backend, k.family, k.table, k.chain = r.Backend, r.Family, r.Table, r.Chain
 		}
-		g := groups[k]
-		if g == nil {
-			g = &masked{nat: nat}
-			groups[k] = g
-			order = append(order, g)
-		}
-		g.flows = append(g.flows, f)
-		if nat.Rule != nil && !slices.Contains(g.rules, nat.Rule) {
-			g.rules = append(g.rules, nat.Rule)
-		}
+		chains.of(k).add(f, nat)
 	}
 	var out []finding
-	for _, g := range order {
-		out = append(out, finding{Finding: maskedBy(v, g)})
+	for _, g := range chains.all() {
+		out = append(out, maskedBy(v, g))
 	}
 	return append(out, turnedBack(v, tables)...)
 }
@@ -103,83 +100,36 @@ func flat(v *view, pod, peer netip.Addr) bool {
 	return slices.ContainsFunc(v.onLink, func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) })
 }
 
-func maskedBy(v *view, g *masked) model.Finding {
-	f := model.Finding{Confidence: model.Proven}
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	sure := false
-	for _, flow := range g.flows {
-		peer := flow.Reply.Src
-		pods[flow.Original.Src], peers[peer] = true, true
-		sure = sure || len(v.pods[peer]) > 0 || v.remote(peer).IsValid()
-	}
-	f.Pods = sorted(pods)
-	remotes := sorted(peers)
-	f.Peers = hosts(remotes)
-	first := g.flows[0]
-	f.Title = fmt.Sprintf("%s reach other pods with the node's address", words.Addrs(f.Pods))
-	f.Why = fmt.Sprintf("What these pods send to %s leaves with the address %s: it is masqueraded, which pods among themselves do not need.",
-		words.Addrs(remotes), first.Reply.Dst)
-	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
-		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, words.Count(uint64(len(g.flows)), "flow"))}
-	out := v.outLink(first.Reply.Src)
-	f.LastHopAlive = v.place(out, model.Egress)
-	switch {
-	case g.nat.Rule != nil:
-		for _, r := range g.rules {
-			f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
-		}
-		for _, peer := range remotes {
-			if fix := excludeFix(v, g.nat.Rule, peer); !slices.Contains(f.Fix, fix) {
-				f.Fix = append(f.Fix, fix)
-			}
-		}
-		for _, r := range g.nat.Unsure {
-			f.Confidence = model.Likely
-			f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
-		}
-	default:
+func maskedBy(v *view, g *masked) finding {
+	pods, remotes := clients(g.flows), servers(g.flows)
+	f := finding{facts: facts{
+		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff, "read": v.Has(model.SourceNAT),
+		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.pods[a]) > 0 || v.remote(a).IsValid() }),
+	}}
+	f.Pods, f.Peers, f.LastHopAlive = pods, hosts(remotes), v.place(v.outLink(g.flows[0].Reply.Src), model.Egress)
+	if len(g.rules) == 0 {
 		f.Confidence = model.Likely
-		unseen := "the rule that translates: the nat rules could not be read whole"
-		if g.nat.CutOff {
-			unseen = v.natUnseen()
+		return f
+	}
+	if len(g.nat.Unsure) > 0 {
+		f.Confidence, f.facts["unsure"] = model.Likely, g.nat.Unsure
+	}
+	var targets []netip.Prefix
+	for _, a := range remotes {
+		if p := rangeIn(slices.Concat(v.onLink, v.ranges.local, v.ranges.cluster), a); !slices.Contains(targets, p) {
+			targets = append(targets, p)
 		}
-		f.Unseen = append(f.Unseen, unseen)
-		f.Fix = []string{words.IPTables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
 	}
-	if !sure {
-		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Alternatives = append(f.Alternatives, "the targets are machines of the node's subnet and no pods, and the translation is meant for them")
-	}
+	f.facts["targets"] = targets
 	return f
-}
-
-// excludeFix is the exclusion that belongs in front of the rule.
-func excludeFix(v *view, r *model.PacketRule, peer netip.Addr) string {
-	target := host(peer)
-	for _, list := range [][]netip.Prefix{v.onLink, v.ranges.local, v.ranges.cluster} {
-		for _, p := range list {
-			if p.Contains(peer) {
-				target = p
-			}
-		}
-	}
-	if r.Native {
-		ip := "ip"
-		if peer.Is6() {
-			ip = "ip6"
-		}
-		return fmt.Sprintf("nft insert rule %s %s %s %s daddr %s return",
-			r.Family, words.Quote(r.Table), words.Quote(r.Chain), ip, target)
-	}
-	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", words.RuleTool(r), words.Quote(r.Table), words.Quote(r.Chain), target)
 }
 
 // turnedBack are the findings on pods whose masqueraded requests are replied to, and
 // who hear none of it: the node translates the replies back and hands them to the
 // network, as it does all that is for such a pod, with a source that is not its own.
 func turnedBack(v *view, tables *path.Tables) []finding {
-	groups, heard := map[*model.PacketRule]*masked{}, map[netip.Addr]bool{}
-	var order []*model.PacketRule
+	heard := map[netip.Addr]bool{}
+	var rules groups[*model.PacketRule, masked]
 	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
 		if f.Proto != tcp || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[f.Reply.Src] || f.Start.IsZero() || !f.Replied {
@@ -190,67 +140,47 @@ func turnedBack(v *view, tables *path.Tables) []finding {
 			continue
 		}
 		nat := tables.Source(v.leavingPacket(f))
-		k := nat.Rule
-		if groups[k] == nil {
-			groups[k] = &masked{nat: nat}
-			order = append(order, k)
-		}
-		groups[k].flows = append(groups[k].flows, f)
+		rules.of(nat.Rule).add(f, nat)
 	}
 	var out []finding
-	for _, k := range order {
-		g := groups[k]
-		g.flows = slices.DeleteFunc(g.flows, func(f *model.Flow) bool { return heard[f.Original.Src] || !v.leavesAgain(f.Original.Src) })
-		if len(g.flows) >= minAsks && k != nil && g.nat.Translated {
-			out = append(out, finding{Finding: repliesLeaveAgain(v, g)})
+	for r, g := range rules.all() {
+		g.flows = slices.DeleteFunc(g.flows, func(f *model.Flow) bool {
+			left, again := v.leftAgain(f.Original.Src)
+			return heard[f.Original.Src] || again < minAsks || left < again
+		})
+		if len(g.flows) >= minAsks && r != nil && g.nat.Translated {
+			out = append(out, repliesLeaveAgain(v, g))
 		}
 	}
 	return out
 }
 
-// leavesAgain reports whether packets for a pod left by an uplink, and those that the
-// node itself routed to it by a bridge are among them.
-func (v *view) leavesAgain(pod netip.Addr) bool {
-	var out, routed uint64
+// leftAgain counts the packets for a pod that left by an uplink, and those that the node
+// itself routed to it by a bridge.
+func (v *view) leftAgain(pod netip.Addr) (left, routed uint64) {
 	for _, h := range v.hops[pod] {
 		if h.Side != model.AsDestination || h.Direction != model.Egress {
 			continue
 		}
 		if l := v.links[h.IfIndex]; v.isUplink(h.IfIndex) {
-			out += h.Packets
+			left += h.Packets
 		} else if l != nil && l.Kind == "bridge" {
 			routed += h.Packets
 		}
 	}
-	return routed >= minAsks && out >= routed
+	return left, routed
 }
 
-func repliesLeaveAgain(v *view, g *masked) model.Finding {
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, f := range g.flows {
-		pods[f.Original.Src], peers[f.Reply.Src] = true, true
+func repliesLeaveAgain(v *view, g *masked) finding {
+	pods, peers := clients(g.flows), servers(g.flows)
+	link := v.outLink(g.flows[0].Reply.Src)
+	f := finding{page: "UnexpectedMasquerade-returned", facts: facts{"peers": peers, "link": link, "flows": g.flows, "rule": g.nat.Rule}}
+	f.Severity, f.Packets, f.Pods, f.Peers, f.LastHopAlive = model.Critical, uint64(len(g.flows)), pods, hosts(peers), v.place(link, model.Ingress)
+	var left []model.HopCount
+	for _, a := range pods {
+		n, _ := v.leftAgain(a)
+		left = append(left, model.HopCount{Addr: a, Packets: n})
 	}
-	f := model.Finding{Severity: model.Critical, Confidence: model.Proven, Pods: sorted(pods), Peers: hosts(sorted(peers)), Packets: uint64(len(g.flows))}
-	r, link := g.nat.Rule, v.outLink(g.flows[0].Reply.Src)
-	f.LastHopAlive = v.place(link, model.Ingress)
-	f.Title = fmt.Sprintf("replies to %s leave the node again", words.Addrs(f.Pods))
-	f.Why = fmt.Sprintf("What these pods send to %s is masqueraded, and replied to. The node translates the replies back, and sends what is for its "+
-		"pods to the network, by %s: there they have the source of another machine, and are dropped. Pods that are reached by the network, "+
-		"as in tunnel mode, must keep their own address.", words.Addrs(sorted(peers)), link)
-	observe(&f, model.SourceConntrack, "%s replied to, and none acknowledged by its pod", words.Count(uint64(len(g.flows)), "connection"))
-	for _, a := range f.Pods {
-		var left uint64
-		for _, h := range v.hops[a] {
-			if h.Side == model.AsDestination && h.Direction == model.Egress && v.isUplink(h.IfIndex) {
-				left += h.Packets
-			}
-		}
-		observe(&f, model.SourceTC, "%s egress: %s for %s", link, words.Count(left, "packet"), a)
-	}
-	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
-	if !r.Native {
-		f.Fix = append(f.Fix, fmt.Sprintf("%s -t %s -I %s -j RETURN", words.RuleTool(r), words.Quote(r.Table), words.Quote(r.Chain)))
-	}
-	f.Fix = append(f.Fix, "have the network translate for the pods (a NAT gateway), and keep the node from it: nonMasqueradeCIDRs with 0.0.0.0/0 in the ip-masq-agent's configuration")
+	f.facts["left"] = left
 	return f
 }

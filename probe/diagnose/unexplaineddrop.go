@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UnexplainedDrop is the code of this finding.
@@ -52,38 +50,35 @@ func findUnexplainedDrop(v *view) []finding {
 	var out []finding
 	for k, l := range groups {
 		if l.packets >= minDrops {
-			out = append(out, finding{Finding: v.unexplained(k, l)})
+			out = append(out, v.unexplained(k, l))
 		}
 	}
 	return out
 }
 
-func (v *view) unexplained(k dropKind, l *lost) model.Finding {
-	f := l.finding()
-	why := cmp.Or(string(k.reason), "a reason that this kernel does not tell")
-	first := mostDropped(l.drops)[0]
+func (v *view) unexplained(k dropKind, l *lost) finding {
+	first, w := mostDropped(l.drops)[0], dropWords{}
+	if known := wordsOf(mostDropped(l.drops)[0]); known != nil {
+		w = *known
+	}
+	ends := v.nothingPasses(l)
+	from, to := first.Src, first.Dst
+	if v.pods[from] == nil {
+		from, to = to, from
+	}
+	// What nothing explains stays unexplained.
+	f := finding{lost: l, claims: func(*model.Drop) bool { return false }, facts: facts{
+		"reason": k.reason, "location": k.location, "means": w.key, "from": from, "to": to, "silent": []netip.Addr{ends.local, ends.remote},
+	}}
+	if w.broken && l.lasting() || ends.local.IsValid() {
+		f.Severity = model.Warning
+	}
 	// A packet dropped on the way out had been routed to the link; any other came
 	// in by it.
 	f.LastHopAlive = v.place(first.Link, model.Ingress)
 	if sending(first) {
 		f.LastHopAlive.Direction = model.Egress
 	}
-	f.Title = fmt.Sprintf("%s at %s", why, k.location)
-	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s.", words.Count(f.Packets, "packet"), words.Count(uint64(len(f.Pods)), "pod"), why, k.location)
-	f.Evidence = evidenceOf(l.drops, func(d *model.Drop) string { return words.Count(d.Packets, "packet") })
-	from, to := first.Src, first.Dst
-	if v.pods[from] == nil {
-		from, to = to, from
-	}
-	explain := "lasthop explain " + from.String()
-	if to.IsValid() {
-		explain += " --to " + to.String()
-	}
-	f.Fix = []string{
-		"look at what " + k.location + " decides by: lasthop findings UnexplainedDrop",
-		"see at which hop of their way they end: " + explain,
-	}
-	v.tell(&f, l, first)
 	return f
 }
 

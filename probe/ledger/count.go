@@ -3,7 +3,6 @@ package ledger
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -62,7 +61,6 @@ func each(s *model.Snapshot, f func(reading int, t *model.Traffic)) {
 	f(endAgain, &s.Edges.EndAgain)
 }
 
-// count adds to the tally of a key.
 func count[K comparable](m map[K]tally, k K, reading int, n uint64) {
 	t := m[k]
 	t[reading] += n
@@ -94,7 +92,6 @@ func (b *balance) countHops() {
 	})
 }
 
-// openHop is the hop of a key, a new one where there is none yet.
 func (b *balance) openHop(k hopKey) *hop {
 	h := b.hops[k]
 	if h == nil {
@@ -104,23 +101,16 @@ func (b *balance) openHop(k hopKey) *hop {
 	return h
 }
 
-// dropKey is what makes drops of two readings the same.
-func dropKey(d *model.Drop) model.Drop {
-	k := *d
-	k.Link, k.Packets, k.First, k.Last = "", 0, time.Time{}, time.Time{}
-	return k
-}
-
 // countDrops indexes each drop by both of its addresses.
 func (b *balance) countDrops(causes []model.DropCause) {
 	tallies := map[model.Drop]tally{}
 	each(b.Snapshot, func(reading int, t *model.Traffic) {
 		for i := range t.Drops {
-			count(tallies, dropKey(&t.Drops[i]), reading, t.Drops[i].Packets)
+			count(tallies, t.Drops[i].Key(), reading, t.Drops[i].Packets)
 		}
 	})
 	add := func(drop *model.Drop, cause model.DropCause) {
-		k := dropKey(drop)
+		k := drop.Key()
 		t, left := tallies[k]
 		if !left {
 			return
@@ -132,21 +122,17 @@ func (b *balance) countDrops(causes []model.DropCause) {
 			b.drops[d.Dst] = append(b.drops[d.Dst], d)
 		}
 	}
+	causes = append(slices.Clip(causes), make([]model.DropCause, len(b.Traffic.Drops))...)
 	for i := range b.Traffic.Drops {
-		var cause model.DropCause
-		if i < len(causes) {
-			cause = causes[i]
-		}
-		add(&b.Traffic.Drops[i], cause)
+		add(&b.Traffic.Drops[i], causes[i])
 	}
 	// A packet that was the first of its kind to be dropped, and after the window,
 	// had come in before.
-	for i := range b.Edges.EndAgain.Drops {
-		add(&b.Edges.EndAgain.Drops[i], model.DropCause{})
+	for d := range model.Each(b.Edges.EndAgain.Drops) {
+		add(d, model.DropCause{})
 	}
 }
 
-// effect is what a drop means to a row.
 type effect int
 
 const (

@@ -63,7 +63,6 @@ type balance struct {
 	rows   []*row
 }
 
-// hopKey is a place where packets of an address are counted.
 type hopKey struct {
 	addr   netip.Addr
 	link   int
@@ -100,7 +99,6 @@ type dropTally struct {
 	tally
 }
 
-// row is a row of the ledger that is being made.
 type row struct {
 	pod       *model.Pod
 	direction model.LedgerDirection
@@ -129,7 +127,6 @@ type row struct {
 	why         []string
 }
 
-// unbounded is a bound that no count reaches.
 const unbounded = math.MaxInt64
 
 type part struct {
@@ -150,15 +147,13 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 			b.outer = append(b.outer, l.Index)
 		}
 		for _, p := range l.Addresses {
-			if counted(l, p) {
+			if l.Counted(p) {
 				b.node[p.Addr()] = true
 			}
 		}
 	}
-	for _, pods := range [][]model.Pod{s.PastPods, s.Pods} {
-		for i := range pods {
-			b.addPod(&pods[i])
-		}
+	for p := range model.Each(slices.Concat(s.PastPods, s.Pods)) {
+		b.addPod(p)
 	}
 	slices.SortStableFunc(b.rows, func(x, y *row) int {
 		return cmp.Or(x.addrs[0].Compare(y.addrs[0]), cmp.Compare(x.pod.LinkIndex, y.pod.LinkIndex), cmp.Compare(x.direction, y.direction))
@@ -175,27 +170,19 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 	return b
 }
 
-// addPod indexes a pod and opens its rows.
 func (b *balance) addPod(p *model.Pod) {
 	b.podLinks[p.LinkIndex] = p
 	b.podMACs[p.MAC] = !p.MAC.IsZero()
-	var ipv4, ipv6 []netip.Addr
+	families := map[bool][]netip.Addr{}
 	for _, prefix := range p.Addresses {
 		a := prefix.Addr()
 		if b.netns[a] == nil {
 			b.netns[a] = map[uint32]bool{}
 		}
 		b.netns[a][p.Netns] = true
-		if a.Is4() {
-			ipv4 = append(ipv4, a)
-		} else {
-			ipv6 = append(ipv6, a)
-		}
+		families[a.Is4()] = append(families[a.Is4()], a)
 	}
-	for _, addrs := range [][]netip.Addr{ipv4, ipv6} {
-		if len(addrs) == 0 {
-			continue
-		}
+	for _, addrs := range families {
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		for _, d := range []model.LedgerDirection{model.FromPod, model.ToPod} {
 			b.rows = append(b.rows, &row{pod: p, direction: d, addrs: addrs, drops: map[model.LedgerDrop]uint64{}})
@@ -205,7 +192,6 @@ func (b *balance) addPod(p *model.Pod) {
 
 func (r *row) is4() bool { return r.addrs[0].Is4() }
 
-// sum adds one hop's counts over a row's addresses.
 func (b *balance) sum(r *row, link int, d model.Direction, side model.Side) tally {
 	var t tally
 	for _, a := range r.addrs {
@@ -237,7 +223,7 @@ func (h *hop) frames(of func(model.MAC) bool) tally {
 // fabric returns it.
 func (b *balance) sent(r *row) {
 	link := r.pod.LinkIndex
-	groups := b.frames(r, link, model.Ingress, model.AsSource, isGroup)
+	groups := b.frames(r, link, model.Ingress, model.AsSource, model.MAC.IsMulticast)
 	var outside, again, pods, own tally
 	for _, u := range b.outer {
 		outside = outside.plus(b.left(r, u, model.AsSource))
@@ -277,7 +263,7 @@ func (b *balance) podLinksOf(r *row) map[int]bool {
 // toPod is what the row's pod sent that left by a pod's link, for that pod. A
 // bridge also floods frames for others out of a port.
 func (b *balance) toPod(r *row, podLink int) tally {
-	copies := isGroup
+	copies := model.MAC.IsMulticast
 	if l := b.links[podLink]; l != nil && l.Master != 0 {
 		copies = b.forOthers(podLink)
 	}
@@ -287,14 +273,14 @@ func (b *balance) toPod(r *row, podLink int) tally {
 // left is what left by a link that leads off the node, without copies: frames
 // that a bridge floods until it has learnt a pod's port, and those for groups.
 func (b *balance) left(r *row, link int, side model.Side) tally {
-	copies := b.frames(r, link, model.Egress, side, func(m model.MAC) bool { return isGroup(m) || b.podMACs[m] })
+	copies := b.frames(r, link, model.Egress, side, func(m model.MAC) bool { return m.IsMulticast() || b.podMACs[m] })
 	return b.sum(r, link, model.Egress, side).minus(copies)
 }
 
 // forOthers matches the MACs that are not those of the pod behind a link.
 func (b *balance) forOthers(podLink int) func(model.MAC) bool {
 	pod := b.podLinks[podLink]
-	return func(m model.MAC) bool { return isGroup(m) || !pod.MAC.IsZero() && m != pod.MAC }
+	return func(m model.MAC) bool { return m.IsMulticast() || !pod.MAC.IsZero() && m != pod.MAC }
 }
 
 // own is how much of what left for a pod by a link the node itself sent.
@@ -391,5 +377,3 @@ func total(parts []part) uint64 {
 	}
 	return n
 }
-
-func isGroup(m model.MAC) bool { return m[0]&1 != 0 }

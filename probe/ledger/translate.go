@@ -57,7 +57,6 @@ func (b *balance) translations() {
 	}
 }
 
-// addOutgoing adds a flow that a pod began.
 func (b *balance) addOutgoing(f *model.Flow) {
 	t, pod, peer := &b.nat, f.Original.Src, f.Reply.Src
 	if b.node[f.Original.Dst] && !b.node[peer] {
@@ -103,7 +102,6 @@ func (t *translations) addRemote(pod, remote netip.Addr) {
 	t.remotes[pod][remote] = true
 }
 
-// anyIn reports whether an address of the row's pod is in a set.
 func (r *row) anyIn(set addrSet) bool {
 	return slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return set[a] })
 }
@@ -325,34 +323,17 @@ func (b *balance) findDoubts() {
 	}
 }
 
-// doubtsOf are the doubts about one row.
-func (b *balance) doubtsOf(r *row) []string {
-	if r.direction == model.FromPod {
-		if a, ok := b.uncounted(r.is4()); ok {
-			return append(slices.Clone(b.doubts), fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
-		}
-	}
-	return b.doubts
-}
-
 // uncounted finds an address of the node that packets are not counted for.
 func (b *balance) uncounted(is4 bool) (netip.Addr, bool) {
 	for _, l := range b.Links {
 		for _, p := range l.Addresses {
 			a := p.Addr()
-			if a.Is4() == is4 && !counted(&l, p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
+			if a.Is4() == is4 && !l.Counted(p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
 				return a, true
 			}
 		}
 	}
 	return netip.Addr{}, false
-}
-
-// counted reports whether packets of an address of the node are counted apart.
-// Those of services, which a dummy link may hold, are not.
-func counted(l *model.Link, p netip.Prefix) bool {
-	service := (l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP()
-	return p.Addr().IsGlobalUnicast() && !service
 }
 
 // weigh widens a row's bounds by what could not be seen.
@@ -379,9 +360,13 @@ func (b *balance) weigh(r *row) {
 	case b.Status(model.SourceTC) != model.OK, b.Traffic.Lost.Gaps > 0:
 		why = "not every link or address is watched"
 	}
+	doubts := slices.Clip(b.doubts)
+	if a, ok := b.uncounted(r.is4()); ok && r.direction == model.FromPod {
+		doubts = append(doubts, fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
+	}
 	if why != "" {
 		r.least, r.most, r.translated, r.why = 0, unbounded, 0, []string{why}
-	} else if doubts := b.doubtsOf(r); r.most > 0 && len(doubts) > 0 {
+	} else if r.most > 0 && len(doubts) > 0 {
 		r.least, r.translated = 0, 0
 		r.why = append(r.why, doubts...)
 		if !b.Has(model.SourceConntrack) {

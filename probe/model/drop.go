@@ -31,10 +31,17 @@ type Drop struct {
 	Netns   uint32
 	// DstMAC is the frame's destination, zero where there was no Ethernet
 	// header.
-	DstMAC  MAC
-	Packets uint64
-	First   time.Time
-	Last    time.Time
+	DstMAC      MAC
+	Packets     uint64
+	First, Last time.Time
+}
+
+// Key is what makes drops of two readings the same: the drop without its counts, times and
+// the name of its link.
+func (d *Drop) Key() Drop {
+	k := *d
+	k.Link, k.Packets, k.First, k.Last = "", 0, time.Time{}, time.Time{}
+	return k
 }
 
 // Far is the prefix of an address of the drop: the address alone or, where that is
@@ -197,13 +204,10 @@ func (d *Drop) Transmitting() bool {
 	if d.Reason == "TC_EGRESS" || strings.HasPrefix(string(d.Reason), "QDISC_") {
 		return true
 	}
-	for _, prefix := range []string{"__dev_queue_xmit", "__dev_xmit_skb", "__dev_forward_skb", "____dev_forward_skb", "validate_xmit",
-		"dev_hard_start_xmit", "sch_direct_xmit", "kfree_skb_list"} {
-		if strings.HasPrefix(d.Location, prefix) {
-			return true
-		}
-	}
-	return strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
+	starts := []string{"__dev_queue_xmit", "__dev_xmit_skb", "__dev_forward_skb", "____dev_forward_skb",
+		"validate_xmit", "dev_hard_start_xmit", "sch_direct_xmit", "kfree_skb_list"}
+	return slices.ContainsFunc(starts, func(s string) bool { return strings.HasPrefix(d.Location, s) }) ||
+		strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
 }
 
 // Queued reports whether the queueing discipline of the packet's device dropped it: it

@@ -31,6 +31,5 @@ type Feature struct {
 	Name   string
 	Status Status
 	// Detail is what was found, Remedy what would make a missing feature work.
-	Detail string
-	Remedy string
+	Detail, Remedy string
 }

@@ -48,8 +48,7 @@ type Place struct {
 
 // Evidence is one observation and where it was made.
 type Evidence struct {
-	Source string
-	Text   string
+	Source, Text string
 	// Node made the observation; empty where all are of one node.
 	Node string `json:",omitempty"`
 	// Values are those that Text shows, by their names: a JSON object, empty where none is told.

@@ -52,15 +52,10 @@ func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler as ParseMAC. Empty text is the
 // zero MAC.
-func (m *MAC) UnmarshalText(b []byte) error {
-	if len(b) == 0 {
-		*m = MAC{}
-		return nil
+func (m *MAC) UnmarshalText(b []byte) (err error) {
+	*m = MAC{}
+	if len(b) > 0 {
+		*m, err = ParseMAC(string(b))
 	}
-	v, err := ParseMAC(string(b))
-	if err != nil {
-		return err
-	}
-	*m = v
-	return nil
+	return err
 }

@@ -33,15 +33,13 @@ type Link struct {
 	MAC  MAC
 	MTU  int
 	// Up is the administrative flag, Carrier the operational state.
-	Up      bool
-	Carrier bool
+	Up, Carrier bool
 	// Master is the index of the bridge or bond that the link is a port of, 0
 	// for none.
 	Master int
 	// Peer is the index of a veth's other end. PeerNetNSID is its namespace
 	// ID (nsid) in the node's namespace, -1 if both ends are in that.
-	Peer        int
-	PeerNetNSID int
+	Peer, PeerNetNSID int
 	// Hairpin is a bridge port's flag to send frames back out of their port.
 	Hairpin bool
 	// Port holds the other settings of a bridge's port, Bridge those of a
@@ -62,6 +60,14 @@ type Link struct {
 	// OtherHost is the receive counter of frames for other MACs
 	// (rx_otherhost_dropped).
 	OtherHost uint64
+}
+
+// Counted reports whether packets of one of the link's addresses are counted apart. Those
+// of services, which kube-proxy in IPVS mode puts on a dummy link, are not: no packet has
+// one as its source.
+func (l *Link) Counted(p netip.Prefix) bool {
+	service := (l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP()
+	return p.Addr().IsGlobalUnicast() && !service
 }
 
 // Has reports whether the link has the address.
@@ -117,11 +123,6 @@ type VLANs struct {
 
 // VLANRange is a range of VLANs, both ends included.
 type VLANRange struct{ First, Last int }
-
-// Allows reports whether frames of the VLAN pass the port.
-func (v *VLANs) Allows(vlan int) bool {
-	return slices.ContainsFunc(v.Ranges, func(r VLANRange) bool { return r.First <= vlan && vlan <= r.Last })
-}
 
 // Queue is the queueing discipline at a link's root. It queues what the hook at the
 // link's egress has counted; what it drops is not sent.
@@ -190,13 +191,12 @@ type Route struct {
 
 // RoutingRule is one entry of `ip rule`.
 type RoutingRule struct {
-	Family   int // 4 or 6
-	Priority int
-	From, To netip.Prefix
-	In, Out  string
-	Mark     uint32
-	Mask     uint32
-	Table    int
+	Family     int // 4 or 6
+	Priority   int
+	From, To   netip.Prefix
+	In, Out    string
+	Mark, Mask uint32
+	Table      int
 	// Action is lookup, blackhole, unreachable, prohibit or goto.
 	Action string
 	// Goto is the priority of the rule to continue at.
@@ -227,16 +227,13 @@ type FDBEntry struct {
 	// Local says that frames for it go to the node, as for the port's own
 	// address. Static says that somebody wrote the entry for the port. An entry
 	// that is neither was learnt.
-	Local  bool
-	Static bool
+	Local, Static bool
 }
 
 // Pod is one network namespace with a link to the node.
 type Pod struct {
 	// Namespace, Name and UID are those of Kubernetes, empty if no source has them.
-	Namespace string
-	Name      string
-	UID       string
+	Namespace, Name, UID string
 	// Labels are those of the Kubernetes API, nil where it was not asked.
 	Labels map[string]string
 	// Addresses are the global addresses of its interface, IPv4 first.
@@ -267,8 +264,7 @@ type Pod struct {
 	// Backlog is nil where it was not read.
 	Backlog *Backlog
 	// Since and Until are when the pod was first and last seen.
-	Since time.Time
-	Until time.Time
+	Since, Until time.Time
 }
 
 // Has reports whether the pod's interface has the address.
@@ -315,8 +311,7 @@ type Flow struct {
 	Proto uint8
 	// Original is the tuple of the first packet, Reply that of expected
 	// replies. They show the address translation.
-	Original Tuple
-	Reply    Tuple
+	Original, Reply Tuple
 	// Replied is IPS_SEEN_REPLY: a reply was seen.
 	Replied bool
 	Assured bool

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -61,8 +62,7 @@ type PathHop struct {
 
 // Path is the forward path from a pod to a destination, and the return path.
 type Path struct {
-	Pod netip.Addr
-	To  netip.Addr
+	Pod, To netip.Addr
 	// Port and Proto are 0 if unknown.
 	Port  uint16
 	Proto uint8
@@ -74,17 +74,8 @@ type Path struct {
 
 // ProtoName returns the name of an IP protocol, or its number.
 func ProtoName(n uint8) string {
-	switch n {
-	case 1:
-		return "icmp"
-	case 6:
-		return "tcp"
-	case 17:
-		return "udp"
-	case 58:
-		return "icmpv6"
-	case 132:
-		return "sctp"
+	if name := map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp"}[n]; name != "" {
+		return name
 	}
 	return strconv.Itoa(int(n))
 }
@@ -95,9 +86,7 @@ func (h *PathHop) Name() string {
 		HopPod: "pod", HopLink: "link", HopQueue: "queue", HopBridge: "bridge", HopConntrack: "conntrack / nat", HopPolicy: "filter rules",
 		HopRoute: "route", HopNeighbor: "neighbour", HopLocal: "this node", HopBeyond: "beyond", HopBetween: "between the nodes",
 	}[h.Kind]
-	if name == "" {
-		name = string(h.Kind)
-	}
+	name = cmp.Or(name, string(h.Kind))
 	if h.Kind == HopLink && h.Role == RoleUplink {
 		name = "uplink"
 	}

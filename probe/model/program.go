@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,10 +68,7 @@ func (p *Program) TCHandle() string {
 
 // String describes the program by what ip, tc and bpftool show.
 func (p *Program) String() string {
-	name := p.Name
-	if name == "" {
-		name = "without a name"
-	}
+	name := cmp.Or(p.Name, "without a name")
 	switch {
 	case p.Kind == ProgramTC && p.ID == 0:
 		return strings.Join(slices.DeleteFunc([]string{"tc filter", p.Filter, p.Name}, func(s string) bool { return s == "" }), " ") +

@@ -41,11 +41,8 @@ func (m IfMatch) Matches(link string) bool {
 	if m.Name == "" {
 		return true
 	}
-	ok := m.Name == link
-	if n := len(m.Name) - 1; m.Name[n] == '+' {
-		ok = len(link) >= n && link[:n] == m.Name[:n]
-	}
-	return ok != m.Not
+	start, open := strings.CutSuffix(m.Name, "+")
+	return (m.Name == link || open && strings.HasPrefix(link, start)) != m.Not
 }
 
 // AddrMatch matches an address. The zero Prefix matches all.
@@ -58,12 +55,7 @@ type AddrMatch struct {
 func (m AddrMatch) IsZero() bool { return !m.Prefix.IsValid() }
 
 // Matches reports whether the address satisfies the match.
-func (m AddrMatch) Matches(a netip.Addr) bool {
-	if m.IsZero() {
-		return true
-	}
-	return m.Prefix.Contains(a) != m.Not
-}
+func (m AddrMatch) Matches(a netip.Addr) bool { return m.IsZero() || m.Prefix.Contains(a) != m.Not }
 
 // MACMatch matches an Ethernet address under a mask. Unset matches all.
 type MACMatch struct {
@@ -91,10 +83,7 @@ type MarkMatch struct {
 
 // Matches reports whether the mark satisfies the match.
 func (m MarkMatch) Matches(mark uint32) bool {
-	if !m.Set {
-		return true
-	}
-	return (mark&m.Mask == m.Value) != m.Not
+	return !m.Set || (mark&m.Mask == m.Value) != m.Not
 }
 
 // FrameTarget is what an ebtables rule does with a frame.
@@ -135,10 +124,9 @@ type FrameRule struct {
 	// LogicalIn and LogicalOut match the bridge instead of the port.
 	LogicalIn, LogicalOut IfMatch
 	// EtherType is 0x0800 for IPv4, 0x0806 for ARP, 0 for any.
-	EtherType    uint16
-	EtherTypeNot bool
-	SrcMAC       MACMatch
-	DstMAC       MACMatch
+	EtherType      uint16
+	EtherTypeNot   bool
+	SrcMAC, DstMAC MACMatch
 	// IPSrc and IPDst match the IPv4 or IPv6 header.
 	IPSrc, IPDst AddrMatch
 	// ARPOp is 1 for a request, 2 for a reply, 0 for any.

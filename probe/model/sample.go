@@ -8,15 +8,14 @@ import (
 
 // Sample is the head of one freed packet.
 type Sample struct {
-	Time     time.Time
-	Reason   Reason
-	Location string
-	IfIndex  int
-	Link     string
-	Netns    uint32
-	Src, Dst netip.Addr
-	SrcMAC   MAC
-	DstMAC   MAC
+	Time           time.Time
+	Reason         Reason
+	Location       string
+	IfIndex        int
+	Link           string
+	Netns          uint32
+	Src, Dst       netip.Addr
+	SrcMAC, DstMAC MAC
 	// Protocol is the EtherType.
 	Protocol uint16
 	// Length is the packet's, Head what of it was kept, from the network
@@ -33,19 +32,10 @@ func (s *Sample) Drop() Drop {
 		DstMAC: s.DstMAC, Packets: 1, First: s.Time, Last: s.Time}
 }
 
-// SampleKey identifies the drop that a sample is of.
-type SampleKey struct {
-	Reason   Reason
-	Location string
-	IfIndex  int
-	Netns    uint32
-	Src, Dst netip.Addr
-	DstMAC   MAC
-}
-
-// Key returns the drop that the sample is of.
-func (s *Sample) Key() SampleKey {
-	return SampleKey{s.Reason, s.Location, s.IfIndex, s.Netns, s.Src, s.Dst, s.DstMAC}
+// Key is that of the sample's drop.
+func (s *Sample) Key() Drop {
+	d := s.Drop()
+	return d.Key()
 }
 
 // Numbers of IP protocols.

@@ -3,6 +3,7 @@ package model
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -23,8 +24,7 @@ type Snapshot struct {
 	Sysctls   []Sysctl
 
 	// Pods existed at the window's end, PastPods only earlier in the window.
-	Pods     []Pod
-	PastPods []Pod
+	Pods, PastPods []Pod
 
 	FrameRules  []FrameRule
 	PacketRules []PacketRule
@@ -49,8 +49,7 @@ type Snapshot struct {
 
 // Window is the time in which packets were counted.
 type Window struct {
-	Start time.Time
-	End   time.Time
+	Start, End time.Time
 }
 
 // Duration returns the window's length.
@@ -69,12 +68,10 @@ type Node struct {
 	// Policy is what enforces network policies beside the plugin ("calico"),
 	// Residue the earlier plugin whose state remains ("azure-vnet"). Empty if
 	// none was recognised.
-	Policy  string
-	Residue string
+	Policy, Residue string
 	// Engine is how packets were counted: tc, or state if they were not.
 	// Attach is the mechanism that attached the programs: tcx or clsact.
-	Engine string
-	Attach string
+	Engine, Attach string
 	// Uplinks are the names of the links that lead off the node.
 	Uplinks []string
 }
@@ -132,12 +129,7 @@ func (s *Snapshot) Status(source string) Status {
 
 // Has reports whether every named source was read completely.
 func (s *Snapshot) Has(sources ...string) bool {
-	for _, name := range sources {
-		if s.Status(name) != OK {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(sources, func(name string) bool { return s.Status(name) != OK })
 }
 
 // Cluster is what is known beyond the node.
@@ -177,8 +169,16 @@ type ClusterPod struct {
 // Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a
 // link's name, as in sysctl(8).
 type Sysctl struct {
-	Name  string
-	Value string
+	Name, Value string
+}
+
+// Map is the list of what f makes of each element of another.
+func Map[T, R any](list []T, f func(T) R) []R {
+	out := make([]R, len(list))
+	for i, x := range list {
+		out[i] = f(x)
+	}
+	return out
 }
 
 // Each ranges over pointers to the elements of a list, for elements that are too

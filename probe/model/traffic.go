@@ -98,13 +98,11 @@ func (l *Lost) Anyone() uint64 {
 // those that may be of any.
 func (l *Lost) Of(a netip.Addr) AddrLoss {
 	n := AddrLoss{Addr: a}
+	macs := l.MACs
 	for _, o := range l.Addrs {
 		if o.Addr == a {
 			n = o
 		}
-	}
-	macs := l.MACs
-	for _, o := range l.Addrs {
 		macs -= min(macs, o.MACs)
 	}
 	n.MACs += macs
@@ -165,8 +163,7 @@ func NewPeerCount(packets, requests, replies, icmpErrors uint64) PeerCount {
 // Peer counts the packets between one local address and one address off the
 // node, at an uplink.
 type Peer struct {
-	Local  netip.Addr
-	Remote netip.Addr
+	Local, Remote netip.Addr
 	// Range is set instead of Remote for the packets of several addresses in it:
 	// those for which the local address had no entry left. The range without bits
 	// is that of all others. What it replied proves that some address replied; what

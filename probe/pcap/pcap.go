@@ -44,7 +44,7 @@ type Writer struct {
 // one identifies a sample. Samples of one drop, such as of TCP and of UDP, differ
 // in time.
 type one struct {
-	model.SampleKey
+	drop     model.Drop
 	protocol uint16
 	time     int64
 }
@@ -123,7 +123,6 @@ func place(s model.Sample) string {
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "")
 }
 
-// frame returns the sample with an Ethernet header.
 func frame(s model.Sample) []byte {
 	b := make([]byte, 0, ethernetSize+len(s.Head))
 	b = append(append(b, s.DstMAC[:]...), s.SrcMAC[:]...)

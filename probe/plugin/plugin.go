@@ -133,9 +133,9 @@ func gather(s *model.Snapshot, c Config) *signs {
 
 // link returns the first link that matches, nil if there is none.
 func (g *signs) link(match func(*model.Link) bool) *model.Link {
-	for i := range g.s.Links {
-		if match(&g.s.Links[i]) {
-			return &g.s.Links[i]
+	for l := range model.Each(g.s.Links) {
+		if match(l) {
+			return l
 		}
 	}
 	return nil

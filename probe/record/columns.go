@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -12,7 +13,11 @@ import (
 // columns encode lists of counts as differences from the lists of a key: for each
 // entry the position of its counterpart, then field by field the differences.
 // Entries without a counterpart are not encoded.
-type columns struct{ b []byte }
+type columns struct {
+	b []byte
+	// failed is set where they do not fit what is decoded.
+	failed bool
+}
 
 // layout holds the fields of a count's type that change: numbers and times. All
 // others identify what is counted.
@@ -34,7 +39,6 @@ func layoutOf(t reflect.Type) (l layout) {
 	return l
 }
 
-// identity returns an entry with the changing fields zero.
 func identity[T any](l layout, x T) T {
 	v := reflect.ValueOf(&x).Elem()
 	for _, list := range [][][]int{l.numbers, l.times} {
@@ -92,26 +96,23 @@ func zigzag(n int64) uint64 { return uint64(n<<1) ^ uint64(n>>63) }
 
 func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
-var errColumns = errors.New("the columns of counts do not fit")
-
 // decode reads a list from encode; fresh are the entries that were not encoded.
-func decode[T comparable](c *columns, key, fresh []T, at time.Time) ([]T, error) {
+func decode[T comparable](c *columns, key, fresh []T, at time.Time) []T {
 	l := layoutOf(reflect.TypeFor[T]())
-	n, ok := c.next()
-	if !ok || n > uint64(len(c.b)) {
-		return nil, errColumns
-	}
-	if n == 0 {
-		return nil, nil
+	n := c.next()
+	if n == 0 || n > uint64(len(c.b)) {
+		c.failed = c.failed || n > 0
+		return nil
 	}
 	out := make([]T, n)
 	var changed []reflect.Value
 	next := 0
 	for i := range out {
-		ref, ok := c.next()
+		ref := c.next()
 		switch k := next + int(unzigzag(ref-1)); {
-		case !ok, ref == 0 && len(fresh) == 0, ref != 0 && (k < 0 || k >= len(key)):
-			return nil, errColumns
+		case c.failed, ref == 0 && len(fresh) == 0, ref != 0 && (k < 0 || k >= len(key)):
+			c.failed = true
+			return nil
 		case ref == 0:
 			out[i], fresh = fresh[0], fresh[1:]
 		default:
@@ -121,37 +122,30 @@ func decode[T comparable](c *columns, key, fresh []T, at time.Time) ([]T, error)
 	}
 	for _, f := range l.numbers {
 		for _, x := range changed {
-			u, ok := c.next()
-			if !ok {
-				return nil, errColumns
-			}
 			field := x.FieldByIndex(f)
-			field.SetUint(field.Uint() + uint64(unzigzag(u)))
+			field.SetUint(field.Uint() + uint64(unzigzag(c.next())))
 		}
 	}
 	for _, f := range l.times {
 		for _, x := range changed {
-			u, ok := c.next()
-			if !ok {
-				return nil, errColumns
-			}
 			var t time.Time
-			if u > 0 {
+			if u := c.next(); u > 0 {
 				t = at.Add(time.Duration(unzigzag(u - 1)))
 			}
 			x.FieldByIndex(f).Set(reflect.ValueOf(t))
 		}
 	}
-	return out, nil
+	return out
 }
 
-func (c *columns) next() (uint64, bool) {
+func (c *columns) next() uint64 {
 	u, n := binary.Uvarint(c.b)
 	if n <= 0 {
-		return 0, false
+		c.failed, c.b = true, nil
+		return 0
 	}
 	c.b = c.b[n:]
-	return u, true
+	return u
 }
 
 // encodeTraffic encodes the counts in columns. rest is what these do not hold.
@@ -164,43 +158,35 @@ func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traf
 	rest.ARP = encode(c, key.ARP, now.ARP, at)
 	rest.Drops = encode(c, key.Drops, now.Drops, at)
 	rest.Pairs = encode(c, key.Pairs, now.Pairs, at)
-	rest.Samples = nil
-	for _, s := range now.Samples {
-		if s.Time.After(keyed) {
-			rest.Samples = append(rest.Samples, s)
-		}
-	}
+	old := func(s model.Sample) bool { return !s.Time.After(keyed) }
+	rest.Samples = slices.DeleteFunc(slices.Clone(now.Samples), old)
 	return rest, c.b
 }
 
 // decodeTraffic restores what encodeTraffic of a version encoded.
 func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at time.Time) (now model.Traffic, err error) {
-	c := &columns{counts}
-	errs := make([]error, 6)
+	c := &columns{b: counts}
 	now = rest
-	now.Hops, errs[0] = decode(c, key.Hops, rest.Hops, at)
-	now.Peers, errs[1] = decode(c, key.Peers, rest.Peers, at)
-	now.MACs, errs[2] = decode(c, key.MACs, rest.MACs, at)
-	now.ARP, errs[3] = decode(c, key.ARP, rest.ARP, at)
-	now.Drops, errs[4] = decode(c, key.Drops, rest.Drops, at)
+	now.Hops = decode(c, key.Hops, rest.Hops, at)
+	now.Peers = decode(c, key.Peers, rest.Peers, at)
+	now.MACs = decode(c, key.MACs, rest.MACs, at)
+	now.ARP = decode(c, key.ARP, rest.ARP, at)
+	now.Drops = decode(c, key.Drops, rest.Drops, at)
 	if version >= versionPairs {
-		now.Pairs, errs[5] = decode(c, key.Pairs, rest.Pairs, at)
+		now.Pairs = decode(c, key.Pairs, rest.Pairs, at)
 	}
 	now.Samples = append(older(key.Samples, rest.Samples), rest.Samples...)
-	return now, errors.Join(errs...)
+	if c.failed {
+		return now, errors.New("the columns of counts do not fit")
+	}
+	return now, nil
 }
 
 // older returns the samples of list that newer does not supersede.
 func older(list, newer []model.Sample) []model.Sample {
-	have := map[model.SampleKey]bool{}
+	have := map[model.Drop]bool{}
 	for i := range newer {
 		have[newer[i].Key()] = true
 	}
-	var out []model.Sample
-	for i := range list {
-		if !have[list[i].Key()] {
-			out = append(out, list[i])
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(list), func(s model.Sample) bool { return have[s.Key()] })
 }

@@ -12,20 +12,14 @@ import (
 // Player replays a recording like a live observation. It stops at the end, from
 // where the caller can step back.
 type Player struct {
-	file     *File
-	diagnose timeline.Diagnose
-	readings chan model.Reading
-	asked    chan struct{}
-	stop     chan struct{}
-	done     chan struct{}
-	closing  sync.Once
-	err      error // valid once done is closed
-
-	mu   sync.Mutex
-	asks []func(*playing)
+	file       *File
+	diagnose   timeline.Diagnose
+	feed       *timeline.Feed[[]func(*playing)]
+	stop, done chan struct{}
+	closing    sync.Once
+	err        error // valid once done is closed
 }
 
-// playing is the goroutine of a player.
 type playing struct {
 	*Player
 	// at is the number of the reading that is shown, since the wall clock time
@@ -46,13 +40,13 @@ type playing struct {
 // anew. The player owns the file until Close.
 func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 	p := &Player{
-		file: f, diagnose: diagnose, readings: make(chan model.Reading, 1),
-		asked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+		file: f, diagnose: diagnose, feed: timeline.NewFeed[[]func(*playing)](),
+		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	r := &playing{Player: p, fed: -1, speed: max(speed, 0), window: f.Head.Window}
 	go func() {
 		defer close(p.done)
-		defer close(p.readings)
+		defer close(p.feed.Readings)
 		p.err = r.run()
 	}()
 	return p
@@ -60,7 +54,7 @@ func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 
 // Readings delivers the latest reading. It is closed by Close, or if a reading
 // cannot be read.
-func (p *Player) Readings() <-chan model.Reading { return p.readings }
+func (p *Player) Readings() <-chan model.Reading { return p.feed.Readings }
 
 // SetWindow sets the window of the readings, 0 for all since the start or the
 // last Reset.
@@ -93,13 +87,7 @@ func (p *Player) Seek(d time.Duration) {
 func (p *Player) Speed(f float64) { p.ask(func(r *playing) { r.speed = max(f, 0) }) }
 
 func (p *Player) ask(what func(*playing)) {
-	p.mu.Lock()
-	p.asks = append(p.asks, what)
-	p.mu.Unlock()
-	select {
-	case p.asked <- struct{}{}:
-	default:
-	}
+	p.feed.Ask(func(asks *[]func(*playing)) { *asks = append(*asks, what) })
 }
 
 // Close ends the player and closes its file. It returns the error that ended the
@@ -127,12 +115,8 @@ func (r *playing) run() error {
 			return nil
 		case <-due:
 			r.to(r.at + 1)
-		case <-r.asked:
-			r.mu.Lock()
-			asks := r.asks
-			r.asks = nil
-			r.mu.Unlock()
-			for _, what := range asks {
+		case <-r.feed.Asked:
+			for _, what := range r.feed.Take() {
 				what(r)
 			}
 		}
@@ -144,9 +128,8 @@ func (r *playing) to(n int) {
 	r.at, r.since = min(max(n, 0), r.file.Len()-1), time.Now()
 }
 
-// show publishes the reading. It replaces one that was not received yet.
 func (r *playing) show() error {
-	if r.fed < 0 || r.at != r.fed {
+	if r.at != r.fed {
 		if r.fed < 0 || r.at != r.fed+1 {
 			if err := r.remember(); err != nil {
 				return err
@@ -163,11 +146,7 @@ func (r *playing) show() error {
 		}
 		r.fed = r.at
 	}
-	select {
-	case <-r.readings:
-	default:
-	}
-	r.readings <- r.shown
+	r.feed.Publish(r.shown)
 	return nil
 }
 

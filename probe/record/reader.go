@@ -78,7 +78,7 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-func unpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
+func newUnpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 	d, err := zstd.NewReader(nil, append(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecoderLowmem(true))...)
 	if err != nil {
 		return nil, fmt.Errorf("read recording: %w", err)
@@ -127,7 +127,6 @@ func (f *File) scan(size int64) error {
 	}
 }
 
-// next reads one frame and its content.
 func (f *File) next(offset, size int64) (fr frame, held []byte, err error) {
 	if size-offset < headSize {
 		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: want a frame, and there are %d bytes", size-offset)}
@@ -165,7 +164,11 @@ func (f *File) held(fr frame) ([]byte, error) {
 }
 
 func (f *File) head(held []byte) error {
-	raw, err := f.decompress(held, nil)
+	unpacks, err := f.unpacker(kindHead)
+	if err != nil {
+		return err
+	}
+	raw, err := unpacks.DecodeAll(held, nil)
 	if err != nil {
 		return err
 	}
@@ -234,11 +237,7 @@ func (f *File) point(n int, state bool) (point, error) {
 	if err := f.load(fr.key); err != nil {
 		return point{}, err
 	}
-	decompress := f.decompress
-	if fr.kind == kindDiff {
-		decompress = f.key.decompress
-	}
-	p, raw, counts, err := f.unpack(fr, decompress, f.spare[:0], state)
+	p, raw, counts, err := f.unpack(fr, f.spare[:0], state)
 	if err != nil {
 		return p, err
 	}
@@ -252,11 +251,11 @@ func (f *File) load(n int) error {
 	if f.key.number == n {
 		return nil
 	}
-	p, raw, _, err := f.unpack(f.frames[n], f.decompress, nil, true)
+	p, raw, _, err := f.unpack(f.frames[n], nil, true)
 	if err != nil {
 		return err
 	}
-	unpacks, err := unpacker(zstd.WithDecoderDictRaw(dictionary, raw))
+	unpacks, err := newUnpacker(zstd.WithDecoderDictRaw(dictionary, raw))
 	if err != nil {
 		return err
 	}
@@ -267,33 +266,32 @@ func (f *File) load(n int) error {
 	return nil
 }
 
-// decompress decompresses what needs no key.
-func (f *File) decompress(held, into []byte) (raw []byte, err error) {
-	if f.plain == nil {
-		if f.plain, err = unpacker(); err != nil {
-			return nil, err
-		}
+// unpacker decompresses frames of a kind: a difference takes the latest key.
+func (f *File) unpacker(kind byte) (_ *zstd.Decoder, err error) {
+	if kind == kindDiff {
+		return f.key.unpacks, nil
 	}
-	return f.plain.DecodeAll(held, into)
+	if f.plain == nil {
+		f.plain, err = newUnpacker()
+	}
+	return f.plain, err
 }
 
-// decompress decompresses a difference from the key.
-func (c *cached) decompress(held, into []byte) ([]byte, error) {
-	return c.unpacks.DecodeAll(held, into)
-}
-
-// brief is a point without state.
 type brief struct {
 	point
 	Snapshot struct{ Window model.Window }
 }
 
-func (f *File) unpack(fr frame, decompress func(held, into []byte) ([]byte, error), into []byte, state bool) (p point, raw, counts []byte, err error) {
+func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts []byte, err error) {
+	unpacks, err := f.unpacker(fr.kind)
+	if err != nil {
+		return p, nil, nil, err
+	}
 	held, err := f.held(fr)
 	if err != nil {
 		return p, nil, nil, err
 	}
-	if raw, err = decompress(held, into); err != nil {
+	if raw, err = unpacks.DecodeAll(held, into); err != nil {
 		return p, nil, nil, err
 	}
 	length, n := binary.Uvarint(raw)

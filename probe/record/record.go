@@ -66,7 +66,6 @@ const (
 	maxValues = 1 << 20
 )
 
-// keyEvery is the interval between keys.
 const keyEvery = 30 * time.Second
 
 // dictionary is the zstd dictionary ID of a key.
@@ -82,7 +81,6 @@ type Head struct {
 	Window time.Duration
 }
 
-// point is the document of a frame.
 type point struct {
 	// Snapshot has no state in counts, and no traffic but in a key.
 	Snapshot model.Snapshot

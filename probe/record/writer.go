@@ -90,7 +90,6 @@ func (w *Writer) Write(r model.Reading) error {
 	return w.frame(kind, at, pack.EncodeAll(raw, nil))
 }
 
-// document encodes the content of a frame.
 func document(p point, counts []byte) ([]byte, error) {
 	doc, err := json.Marshal(p)
 	if err != nil {

@@ -43,7 +43,7 @@ var specials = []special{
 // Addr is another address in place of one. The zero Addr stays.
 func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	switch {
-	case !a.IsValid():
+	case r == nil || !a.IsValid():
 		return a
 	case a.Is4In6():
 		return netip.AddrFrom16(r.Addr(a.Unmap()).As16())

@@ -29,7 +29,8 @@ import (
 )
 
 // Redactor replaces names and addresses by one key. It remembers the names that it has
-// seen, to find them in the texts of rules and comments. It is not for concurrent use.
+// seen, to find them in the texts of rules and comments. It is not for concurrent use. A nil
+// one replaces nothing.
 type Redactor struct {
 	key []byte
 	// addrs and macs are those replaced before, to be fast.
@@ -52,8 +53,8 @@ func New(key string) *Redactor {
 
 // Snapshot returns the snapshot without names and addresses. It shares nothing with it.
 func (r *Redactor) Snapshot(s *model.Snapshot) *model.Snapshot {
-	if s == nil {
-		return nil
+	if r == nil || s == nil {
+		return s
 	}
 	r.learn(s)
 	out := r.copy(reflect.ValueOf(*s)).Interface().(model.Snapshot)
@@ -63,6 +64,9 @@ func (r *Redactor) Snapshot(s *model.Snapshot) *model.Snapshot {
 // Reading returns the reading without names and addresses. Its findings stay: they are to be
 // of what was redacted before.
 func (r *Redactor) Reading(x model.Reading) model.Reading {
+	if r == nil {
+		return x
+	}
 	r.learn(x.Snapshot)
 	r.learn(x.Point.Snapshot)
 	findings := x.Findings
@@ -74,11 +78,17 @@ func (r *Redactor) Reading(x model.Reading) model.Reading {
 
 // Samples returns samples of packets that hold no payload, and other addresses.
 func (r *Redactor) Samples(list []model.Sample) []model.Sample {
+	if r == nil {
+		return list
+	}
 	return r.copy(reflect.ValueOf(list)).Interface().([]model.Sample)
 }
 
 // Addrs are other addresses in place of some.
 func (r *Redactor) Addrs(list []netip.Addr) []netip.Addr {
+	if r == nil {
+		return list
+	}
 	var out []netip.Addr
 	for _, a := range list {
 		out = append(out, r.Addr(a))
@@ -87,7 +97,12 @@ func (r *Redactor) Addrs(list []netip.Addr) []netip.Addr {
 }
 
 // Node is another name for a node.
-func (r *Redactor) Node(name string) string { return r.called("node", name) }
+func (r *Redactor) Node(name string) string {
+	if r == nil {
+		return name
+	}
+	return r.called("node", name)
+}
 
 // hash is a keyed hash of a text of some kind, in hex.
 func (r *Redactor) hash(kind, text string) string {

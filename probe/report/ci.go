@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -31,6 +32,11 @@ type Trial struct {
 
 func (j Judgement) fails(f *model.Finding) bool {
 	return j.Trial == nil && f.Severity.Rank() >= j.FailOn.Rank()
+}
+
+// Fails reports whether one of the findings fails the job.
+func (j Judgement) Fails(findings []model.Finding) bool {
+	return slices.ContainsFunc(findings, func(f model.Finding) bool { return j.fails(&f) })
 }
 
 // outline is what the documents have in common, of one node or several.

@@ -25,6 +25,16 @@ type Joint struct {
 // Write writes the report. Only Text and Wide heed the style.
 func (r Joint) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
 
+// Incomplete is the first node that was not seen whole; nil if all were.
+func (r Joint) Incomplete() *model.NodeSeen {
+	for n := range model.Each(r.Nodes) {
+		if n.Reason != "" || len(Gaps(&model.Snapshot{Sources: n.Sources})) > 0 {
+			return n
+		}
+	}
+	return nil
+}
+
 type (
 	jointDoc struct {
 		APIVersion string       `json:"apiVersion"`

@@ -26,7 +26,7 @@ var flowSeed = maphash.MakeSeed()
 // read whole, it keeps flows that are not listed. Flows are keyed by hash, and times
 // are nanoseconds since 1970, or 0, since there may be very many: the garbage collector
 // does not look into a map without pointers.
-func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]int64) map[uint64]int64 {
+func flowsAt(s *model.Snapshot, now int64, before map[uint64]int64) map[uint64]int64 {
 	out := make(map[uint64]int64, len(s.Flows))
 	if s.Status(model.SourceConntrack) != model.OK && len(before) < maxUnlisted {
 		maps.Copy(out, before)
@@ -35,7 +35,7 @@ func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]int64) map[uint
 		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
 		at, ok := before[k]
 		if !ok {
-			at = sinceEpoch(now)
+			at = now
 		}
 		out[k] = at
 		if at != 0 {
@@ -43,13 +43,6 @@ func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]int64) map[uint
 		}
 	}
 	return out
-}
-
-func sinceEpoch(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixNano()
 }
 
 // endsOf returns one flow for each set of addresses, of which many flows have few.

@@ -17,12 +17,12 @@ func TestFlowsAt(t *testing.T) {
 		}
 		return s
 	}
-	second := func(n int64) time.Time { return time.Unix(n, 0) }
-	known := flowsAt(listed(model.OK, 1, 2), time.Time{}, nil)
+	second := func(n int64) int64 { return n * int64(time.Second) }
+	known := flowsAt(listed(model.OK, 1, 2), 0, nil)
 	known = flowsAt(listed(model.Partial, 1), second(1), known)
 	last := listed(model.OK, 1, 2, 3)
 	known = flowsAt(last, second(2), known)
-	for i, want := range []time.Time{{}, {}, second(2)} {
+	for i, want := range []time.Time{{}, {}, time.Unix(2, 0)} {
 		if got := last.Flows[i].Start; !got.Equal(want) {
 			t.Errorf("flow %d began at %v, want %v", i+1, got, want)
 		}

@@ -17,7 +17,6 @@ const (
 	stateLatest = 10 * time.Second
 )
 
-// pace is how fast the state is read.
 type pace struct {
 	// advance is what was read ahead of the share, up to inAdvance.
 	advance time.Duration

@@ -22,7 +22,6 @@ type podKey struct {
 	link  int
 }
 
-// see records the pods that are alive now.
 func (r *roster) see(now time.Time, pods []model.Pod) {
 	if r.pods == nil {
 		r.pods = map[podKey]*model.Pod{}
@@ -39,30 +38,21 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		p.Since, p.Until = now, now
 		if old := r.pods[k]; old != nil {
 			p.Since = old.Since
-			keepGiven(&p, old, held)
-			keepName(&p, old)
+			// What the pod had, or was given, and no interface has now.
+			for _, a := range old.Known() {
+				if !held[a] && !slices.Contains(p.Given, a) {
+					p.Given = append(p.Given, a)
+				}
+			}
+			// A quick reading does not read all that has names, and a file goes before
+			// the pod does. A namespace is one pod's as long as it is.
+			if p.Name == "" {
+				p.Namespace, p.Name, p.UID, p.Labels = old.Namespace, old.Name, old.UID, old.Labels
+			}
 			// A quick reading leaves the listeners out.
 			p.Backlog = cmp.Or(p.Backlog, old.Backlog)
 		}
 		r.pods[k] = &p
-	}
-}
-
-// keepGiven notes the addresses that the pod had, or was given, and that no
-// interface has now.
-func keepGiven(p, old *model.Pod, held map[netip.Addr]bool) {
-	for _, a := range old.Known() {
-		if !held[a] && !slices.Contains(p.Given, a) {
-			p.Given = append(p.Given, a)
-		}
-	}
-}
-
-// keepName keeps the pod's name: a quick reading does not read all that has names,
-// and a file goes before the pod does. A namespace is one pod's as long as it is.
-func keepName(p, old *model.Pod) {
-	if p.Name == "" {
-		p.Namespace, p.Name, p.UID, p.Labels = old.Namespace, old.Name, old.UID, old.Labels
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -100,7 +101,6 @@ func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 	return w.run(ctx)
 }
 
-// watch is one observation.
 type watch struct {
 	options   Options
 	collector *collect.Collector
@@ -128,8 +128,11 @@ type watch struct {
 	// gaps says what cannot all be counted, by kind.
 	gaps  map[string]string
 	edges model.Edges
-	// refreshes is how often links and pods were read.
+	// refreshes is how often links and pods were read, refreshed when they were last, pause
+	// the least time between two reads.
 	refreshes int
+	refreshed time.Time
+	pause     time.Duration
 }
 
 func newWatch(o Options) (*watch, error) {
@@ -140,7 +143,7 @@ func newWatch(o Options) (*watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watch{options: o, collector: c, gaps: map[string]string{}}, nil
+	return &watch{options: o, collector: c, gaps: map[string]string{}, pause: lookAgain}, nil
 }
 
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
@@ -158,7 +161,7 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	now := time.Now()
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
-	if err := w.loop(ctx, changes); err != nil {
+	if err := w.untilEnd(ctx, changes); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
 	if s, err = w.finish(ctx); err == nil && w.options.Active {
@@ -176,19 +179,15 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 // begin reads the counters twice in a row, once everything is attached. See
 // model.Edges.
 func (w *watch) begin() error {
-	if w.engine == nil {
-		return nil
-	}
 	for _, to := range []*model.Traffic{&w.edges.Start, &w.edges.StartAgain} {
 		if err := w.poll(time.Now()); err != nil {
 			return err
 		}
-		*to = counted(w.engine.Traffic())
+		*to = counted(w.traffic())
 	}
 	return nil
 }
 
-// counted returns the parts of t that model.Edges holds.
 func counted(t model.Traffic) model.Traffic {
 	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
 }
@@ -202,7 +201,7 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 	if w.state, err = w.collector.State(ctx); err != nil {
 		return nil, err
 	}
-	w.flows, w.ends = flowsAt(w.state, time.Time{}, nil), endsOf(w.state.Flows)
+	w.flows, w.ends = flowsAt(w.state, 0, nil), endsOf(w.state.Flows)
 	if w.options.CountPairs != nil {
 		if w.pairAddrs, err = w.options.CountPairs(w.state); err != nil {
 			return nil, err
@@ -254,57 +253,83 @@ func (w *watch) detach() error {
 	return w.engine.Close()
 }
 
-// loop polls until the window ends and follows links and pods.
-func (w *watch) loop(ctx context.Context, changes <-chan struct{}) error {
+// event is what a watch acts on.
+type event int
+
+const (
+	tick    event = iota // another pollEvery has passed
+	changed              // links, pods or routes changed
+	asked                // by the caller
+)
+
+// loop calls act for events, until end or ctx ends or act fails. Routes may change a
+// thousand times a second: whatever changes within a pause is one event. The first comes
+// after look, whatever changed.
+func (w *watch) loop(
+	ctx context.Context, changes <-chan struct{}, look time.Duration, end <-chan time.Time, asks <-chan struct{},
+	act func(event) error,
+) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
-	end := time.NewTimer(time.Until(w.window.End))
-	defer end.Stop()
-	// Routes may change a thousand times a second: whatever changes until
-	// lookAgain is over leads to one read.
-	again := time.NewTimer(0)
-	again.Stop()
+	again := time.NewTimer(look)
 	defer again.Stop()
-	pending, looked := false, time.Time{}
-	// A pod's link appears before the pod has its address, so links and pods
-	// are read again at the polls after a change.
-	stale := 0
-	for tick := 1; ; {
+	looking := false
+	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-end.C:
+		case <-end:
 			return nil
 		case _, open := <-changes:
 			if !open {
 				changes = nil
-				continue
-			}
-			if !pending {
-				pending = true
-				again.Reset(max(0, lookAgain-time.Since(looked)))
+			} else if !looking {
+				looking = true
+				again.Reset(max(0, w.pause-time.Since(w.refreshed)))
 			}
 		case <-again.C:
-			pending, stale = false, refreshEvery
-			err := w.refresh(ctx, time.Now())
-			looked = time.Now()
-			if err != nil {
-				return err
-			}
-		case now := <-ticker.C:
-			if stale > 0 || tick%refreshEvery == 0 {
-				stale = max(stale-1, 0)
-				if err := w.refresh(ctx, now); err != nil {
-					return err
-				}
-			}
-			if err := w.poll(now); err != nil {
-				return err
-			}
-			w.progress(now)
-			tick++
+			looking = false
+			err = act(changed)
+		case <-ticker.C:
+			err = act(tick)
+		case <-asks:
+			err = act(asked)
+		}
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// untilEnd polls until the window ends and follows links and pods.
+func (w *watch) untilEnd(ctx context.Context, changes <-chan struct{}) error {
+	end := time.NewTimer(time.Until(w.window.End))
+	defer end.Stop()
+	// A pod's link appears before the pod has its address, so links and pods
+	// are read again at the polls after a change.
+	ticks, stale := 0, 0
+	return w.loop(ctx, changes, math.MaxInt64, end.C, nil, func(e event) error {
+		now := time.Now()
+		if e == changed {
+			stale = refreshEvery
+			err := w.refresh(ctx, now)
+			w.refreshed = time.Now()
+			return err
+		}
+		ticks++
+		if stale > 0 || ticks%refreshEvery == 0 {
+			stale = max(stale-1, 0)
+			if err := w.refresh(ctx, now); err != nil {
+				return err
+			}
+		}
+		if err := w.poll(now); err != nil {
+			return err
+		}
+		w.progress(now)
+		return nil
+	})
 }
 
 func (w *watch) progress(now time.Time) {
@@ -326,17 +351,13 @@ func (w *watch) refresh(ctx context.Context, now time.Time) error {
 
 // poll reads the counters, and has ranges counted that these show.
 func (w *watch) poll(now time.Time) error {
-	if w.engine == nil {
-		return nil
+	err := w.count(now)
+	if err == nil && w.engine != nil {
+		w.setRanges()
 	}
-	if err := w.count(now); err != nil {
-		return err
-	}
-	w.setRanges()
-	return nil
+	return err
 }
 
-// count reads the counters.
 func (w *watch) count(now time.Time) error {
 	if w.engine == nil {
 		return nil
@@ -356,12 +377,10 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 		return nil, err
 	}
 	packets := w.traffic()
-	if w.engine != nil {
-		if err := w.poll(now); err != nil {
-			return nil, err
-		}
-		w.edges.EndAgain, w.edges.Read = counted(w.engine.Traffic()), true
+	if err := w.poll(now); err != nil {
+		return nil, err
 	}
+	w.edges.EndAgain, w.edges.Read = counted(w.traffic()), w.engine != nil
 	last, err := w.whole(ctx, now, packets)
 	if err != nil {
 		return nil, err
@@ -371,14 +390,6 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	return s, nil
 }
 
-// point reads counters and state.
-func (w *watch) point(ctx context.Context, now time.Time) (model.Point, error) {
-	if err := w.poll(now); err != nil {
-		return model.Point{}, err
-	}
-	return w.whole(ctx, now, w.traffic())
-}
-
 // whole reads the state after the counters t. At the start it was read before
 // them. So a rule never counts less in the window than the drops it caused.
 func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (model.Point, error) {
@@ -386,7 +397,7 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 	if err != nil {
 		return model.Point{}, err
 	}
-	w.flows, w.ends = flowsAt(state, now, w.flows), endsOf(state.Flows)
+	w.flows, w.ends = flowsAt(state, now.UnixNano(), w.flows), endsOf(state.Flows)
 	w.state = state
 	w.roster.see(now, state.Pods)
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
@@ -398,17 +409,11 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 	s.Window = model.Window{Start: w.window.Start, End: now}
 	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
 	s.Traffic = t
+	s.Node.Name = cmp.Or(w.options.NodeName, s.Node.Name)
 	s.Node.Engine = EngineState
-	if w.options.NodeName != "" {
-		s.Node.Name = w.options.NodeName
+	if w.engine != nil {
+		s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	}
-	if w.engine == nil {
-		s.Sources = append(slices.Clip(s.Sources),
-			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: w.unwatched},
-			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: w.unwatched})
-		return &s
-	}
-	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	s.Sources = append(slices.Clip(s.Sources), w.sources()...)
 	return &s
 }

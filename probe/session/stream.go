@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,17 +15,12 @@ import (
 // Stream is an observation that runs until it is closed and publishes a reading
 // about once a second.
 type Stream struct {
-	cancel   context.CancelFunc
-	readings chan model.Reading
-	asked    chan struct{}
-	done     chan struct{}
-	err      error // valid once done is closed
-
-	mu   sync.Mutex
-	asks requests
+	cancel context.CancelFunc
+	feed   *timeline.Feed[requests]
+	done   chan struct{}
+	err    error // valid once done is closed
 }
 
-// requests are what the caller asked for since the last take.
 type requests struct {
 	window        *time.Duration
 	rescan, reset bool
@@ -55,14 +49,14 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		w.collector.Close()
 		return nil, err
 	}
-	s := &Stream{cancel: cancel, readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
+	s := &Stream{cancel: cancel, feed: timeline.NewFeed[requests](), done: make(chan struct{})}
 	w.countPairs(true)
-	r := &running{watch: w, stream: s, timeline: timeline.New(o.Diagnose, o.For), read: time.Now(), pause: lookAgain}
+	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), read: time.Now()}
 	// The first reading has state but no counts.
-	s.publish(r.timeline.Add(w.first))
+	s.feed.Publish(r.timeline.Add(w.first))
 	go func() {
 		defer close(s.done)
-		defer close(s.readings)
+		defer close(s.feed.Readings)
 		defer w.collector.Close()
 		s.err = errors.Join(r.run(ctx, changes), w.detach())
 	}()
@@ -71,35 +65,17 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 
 // Readings delivers the latest reading. It is closed when the stream ends. Close
 // then returns the error, if any.
-func (s *Stream) Readings() <-chan model.Reading { return s.readings }
+func (s *Stream) Readings() <-chan model.Reading { return s.feed.Readings }
 
 // SetWindow sets the window of the readings, 0 for all since the start or the
 // last Reset. A reading over that window follows at once.
-func (s *Stream) SetWindow(d time.Duration) { s.ask(func(a *requests) { a.window = &d }) }
+func (s *Stream) SetWindow(d time.Duration) { s.feed.Ask(func(a *requests) { a.window = &d }) }
 
 // Rescan reads the state again now.
-func (s *Stream) Rescan() { s.ask(func(a *requests) { a.rescan = true }) }
+func (s *Stream) Rescan() { s.feed.Ask(func(a *requests) { a.rescan = true }) }
 
 // Reset restarts the window "all" from now.
-func (s *Stream) Reset() { s.ask(func(a *requests) { a.reset = true }) }
-
-func (s *Stream) ask(what func(*requests)) {
-	s.mu.Lock()
-	what(&s.asks)
-	s.mu.Unlock()
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
-}
-
-func (s *Stream) take() requests {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a := s.asks
-	s.asks = requests{}
-	return a
-}
+func (s *Stream) Reset() { s.feed.Ask(func(a *requests) { a.reset = true }) }
 
 // Close ends the observation and waits until everything is detached. It returns
 // the error that ended the observation, if any.
@@ -109,69 +85,27 @@ func (s *Stream) Close() error {
 	return s.err
 }
 
-// publish replaces a reading that was not received yet.
-func (s *Stream) publish(r model.Reading) {
-	select {
-	case <-s.readings:
-	default:
-	}
-	s.readings <- r
-}
-
 // running is the goroutine of a stream.
 type running struct {
 	*watch
-	stream   *Stream
+	feed     *timeline.Feed[requests]
 	timeline *timeline.Timeline
-	// read is when the state was last read, due when it is read next, looked when
-	// links and pods were last read.
-	read, due, looked time.Time
-	pace              pace
+	// read is when the state was last read, due when it is read next.
+	read, due time.Time
+	pace      pace
 	// spent is the CPU time used since the state was last read, that included.
 	spent time.Duration
 	// cleared is when counts of pods that are gone were freed last.
 	cleared time.Time
-	// looking says that look is due after a change, pause how long it waits after the
-	// one before.
-	looking bool
-	pause   time.Duration
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
-	again := time.NewTimer(pollEvery)
-	defer again.Stop()
-	for {
-		var do func(context.Context) error
-		select {
-		case <-ctx.Done():
-			return nil
-		case _, open := <-changes:
-			if !open {
-				changes = nil
-				continue
-			}
-			if !r.looking {
-				r.looking = true
-				again.Reset(max(0, r.pause-time.Since(r.looked)))
-			}
-			continue
-		case <-again.C:
-			do = r.look
-		case <-ticker.C:
-			do = r.tick
-		case <-r.stream.asked:
-			do = r.answer
-		}
-		err := r.measured(ctx, do)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	do := []func(context.Context) error{tick: r.tick, changed: r.look, asked: r.answer}
+	err := r.loop(ctx, changes, pollEvery, nil, r.feed.Asked, func(e event) error { return r.measured(ctx, do[e]) })
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // measured does something, and puts the next read of the state off by what that took.
@@ -193,10 +127,9 @@ func (r *running) measured(ctx context.Context, do func(context.Context) error) 
 
 // look watches links and pods that were added.
 func (r *running) look(ctx context.Context) error {
-	r.looking = false
 	before := processorTime()
 	defer func() {
-		r.looked = time.Now()
+		r.refreshed = time.Now()
 		r.pause = min(max(lookAgain, lookShare*(processorTime()-before)), pollEvery)
 	}()
 	return r.refresh(ctx, time.Now())
@@ -211,13 +144,16 @@ func (r *running) tick(ctx context.Context) error {
 	if err := r.count(now); err != nil {
 		return err
 	}
-	r.stream.publish(r.timeline.Add(model.Point{Snapshot: r.total(now, r.traffic())}))
+	r.feed.Publish(r.timeline.Add(model.Point{Snapshot: r.total(now, r.traffic())}))
 	return nil
 }
 
 // whole reads counters, state, and counters again.
 func (r *running) whole(ctx context.Context, now time.Time) error {
-	p, err := r.point(ctx, now)
+	if err := r.poll(now); err != nil {
+		return err
+	}
+	p, err := r.watch.whole(ctx, now, r.traffic())
 	if err != nil {
 		return err
 	}
@@ -241,15 +177,14 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 		}
 	}
 	reading := r.timeline.Add(p)
-	r.read, r.looked = p.Ready, p.Ready
+	r.read, r.refreshed = p.Ready, p.Ready
 	if r.options.Whole != nil {
 		r.options.Whole()
 	}
-	r.stream.publish(reading)
+	r.feed.Publish(reading)
 	return nil
 }
 
-// processorTime is the CPU time that this process has used.
 func processorTime() time.Duration {
 	var u unix.Rusage
 	// It fails for a bad argument alone.
@@ -257,13 +192,12 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// answer does what the caller asked for.
 func (r *running) answer(ctx context.Context) error {
-	a := r.stream.take()
+	a := r.feed.Take()
 	if a.window != nil {
 		r.timeline.SetWindow(*a.window)
 		if reading, ok := r.timeline.Again(); ok {
-			r.stream.publish(reading)
+			r.feed.Publish(reading)
 		}
 	}
 	if a.rescan || a.reset {

@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -220,20 +219,9 @@ func upWithTraffic(t *testing.T, text string) *lab.Lab {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- l.RunTraffic(ctx, func() { close(ready) }) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
-	select {
-	case <-ready:
-	case err := <-ended:
-		t.Fatal(err)
-	}
+	end, err := l.BeginTraffic(t.Context())
+	check(t, err)
+	t.Cleanup(func() { check(t, end()) })
 	return l
 }
 

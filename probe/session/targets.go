@@ -23,20 +23,14 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	w.setLocal()
 	// The source reports links that cannot be watched. It is an error only if
 	// there is no other.
-	if err := w.engine.Attach(watched(links)); err != nil && !w.watching() {
+	watching := func(s model.Source) bool { return s.Name == model.SourceTC && s.Status != model.Missing }
+	if err := w.engine.Attach(watched(links)); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
 		return fmt.Errorf("watch links: %w", err)
 	}
 	// After attaching: to make a clsact qdisc drops packets, which are no finding.
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	w.setRanges()
 	return nil
-}
-
-// watching reports whether packets are counted on any link.
-func (w *watch) watching() bool {
-	return slices.ContainsFunc(w.engine.Sources(), func(s model.Source) bool {
-		return s.Name == model.SourceTC && s.Status != model.Missing
-	})
 }
 
 // countPairs starts or stops counting by address pair, if that is wanted. It does so
@@ -93,6 +87,12 @@ func (w *watch) note(what string, err error) {
 
 // sources are the engine's sources, with the gaps.
 func (w *watch) sources() []model.Source {
+	if w.engine == nil {
+		missing := func(name string) model.Source {
+			return model.Source{Name: name, Status: model.Missing, Detail: w.unwatched}
+		}
+		return []model.Source{missing(model.SourceTC), missing(model.SourceDrops)}
+	}
 	list := w.engine.Sources()
 	for i := range list {
 		var gaps []string
@@ -102,7 +102,8 @@ func (w *watch) sources() []model.Source {
 				gaps = append(gaps, w.gaps[what])
 			}
 		case model.SourceDrops:
-			if n := unknown(w.roster.alive()); n > 0 {
+			known := func(p model.Pod) bool { return p.Netns != 0 }
+			if n := len(slices.DeleteFunc(w.roster.alive(), known)); n > 0 {
 				gaps = append(gaps, fmt.Sprintf("not those inside %d pods, whose namespaces were not entered", n))
 			}
 		}
@@ -114,17 +115,6 @@ func (w *watch) sources() []model.Source {
 		}
 	}
 	return list
-}
-
-// unknown counts the pods whose network namespace is not known.
-func unknown(pods []model.Pod) int {
-	n := 0
-	for _, p := range pods {
-		if p.Netns == 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // namespaces are those whose drops are counted: the node's and those of its
@@ -166,17 +156,14 @@ func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 			out = append(out, traffic.Local{Addr: a, Node: node})
 		}
 	}
-	for i := range pods {
-		for _, a := range pods[i].Known() {
+	for p := range model.Each(pods) {
+		for _, a := range p.Known() {
 			add(a, false)
 		}
 	}
-	for i := range links {
-		// kube-proxy in IPVS mode puts the address of every service on a
-		// dummy link. No packet has one as its source.
-		service := links[i].Kind == "dummy" || links[i].Name == "lo"
-		for _, a := range links[i].Addresses {
-			if !service || !a.IsSingleIP() {
+	for l := range model.Each(links) {
+		for _, a := range l.Addresses {
+			if l.Counted(a) {
 				add(a.Addr(), true)
 			}
 		}

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"fmt"
 	"hash/maphash"
 	"net/netip"
 	"slices"
@@ -67,8 +68,9 @@ func newSetup(s *model.Snapshot, k *keeper) setup {
 	for i := range s.Routes {
 		add(s.Routes[i].IfIndex, routeHash(&s.Routes[i]))
 	}
-	for i := range s.Rules {
-		add(0, ruleHash(&s.Rules[i]))
+	for _, r := range s.Rules {
+		r.Unknown = nil
+		add(0, maphash.String(seed, fmt.Sprint(r)))
 	}
 	for _, n := range s.Neighbors {
 		if n.State == "PERMANENT" {
@@ -91,16 +93,6 @@ func linkOf(name string) string {
 		}
 	}
 	return ""
-}
-
-func ruleHash(r *model.RoutingRule) uint64 {
-	return maphash.Comparable(seed, struct {
-		family, priority, table, jump int
-		from, to                      netip.Prefix
-		in, out, action               string
-		mark, mask                    uint32
-		not                           bool
-	}{r.Family, r.Priority, r.Table, r.Goto, r.From, r.To, r.In, r.Out, r.Action, r.Mark, r.Mask, r.Not})
 }
 
 func routeHash(r *model.Route) uint64 {

@@ -56,12 +56,17 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	c.state.set(&s, c.base, c.keys)
 	c.base.compareBacklogs(&s)
 	c.base.compareQueues(&s)
+	then := c.base.conntrack
 	if c.base.unread(model.SourceConntrack) {
 		// What was counted since is unknown, so the differences are zero.
-		s.Conntrack = conntrackSince(s.Conntrack, s.Conntrack)
-	} else {
-		s.Conntrack = conntrackSince(c.base.conntrack, s.Conntrack)
+		then = s.Conntrack
 	}
+	// The table's size and limit are the present ones.
+	s.Conntrack = difference(then, s.Conntrack, func(c *model.Conntrack) []*uint64 {
+		return []*uint64{
+			&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket,
+		}
+	})
 	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at) })
 	return &s
 }
@@ -104,6 +109,15 @@ func minus(now, before uint64) uint64 {
 func subtract(n *uint64, before uint64) bool {
 	*n = minus(*n, before)
 	return *n > 0
+}
+
+// difference is now with minus of those counters that of names.
+func difference[T any](before, now T, of func(*T) []*uint64) T {
+	then := of(&before)
+	for i, n := range of(&now) {
+		*n = minus(*n, *then[i])
+	}
+	return now
 }
 
 func (c cut) hop(h *model.HopCount) bool {
@@ -151,7 +165,7 @@ func peerSince(b, now model.PeerCount) model.PeerCount {
 }
 
 func (c cut) drop(d *model.Drop) bool {
-	id := dropID(*d)
+	id := dropID(d)
 	b := c.base.drops.of(id)
 	if !subtract(&d.Packets, b) {
 		return false
@@ -175,18 +189,18 @@ func (c cut) first(ever, last time.Time, more func(*mark) bool) time.Time {
 }
 
 func lostSince(b, now model.Lost) model.Lost {
-	out := model.Lost{
-		Events: minus(now.Events, b.Events), Counters: minus(now.Counters, b.Counters),
-		MACs: minus(now.MACs, b.MACs), Others: minus(now.Others, b.Others), Unparsed: minus(now.Unparsed, b.Unparsed), Malformed: minus(now.Malformed, b.Malformed),
-		Gaps: minus(now.Gaps, b.Gaps),
-	}
+	out := difference(b, now, func(l *model.Lost) []*uint64 {
+		return []*uint64{&l.Events, &l.Counters, &l.MACs, &l.Others, &l.Unparsed, &l.Malformed, &l.Gaps}
+	})
+	out.Addrs, out.Detail = nil, nil
 	lost := map[netip.Addr]model.AddrLoss{}
 	for _, l := range b.Addrs {
 		lost[l.Addr] = l
 	}
 	for _, l := range now.Addrs {
-		n := lost[l.Addr]
-		l.Hops, l.Peers, l.Pairs, l.Drops, l.MACs = minus(l.Hops, n.Hops), minus(l.Peers, n.Peers), minus(l.Pairs, n.Pairs), minus(l.Drops, n.Drops), minus(l.MACs, n.MACs)
+		l = difference(lost[l.Addr], l, func(l *model.AddrLoss) []*uint64 {
+			return []*uint64{&l.Hops, &l.Peers, &l.Pairs, &l.Drops, &l.MACs}
+		})
 		if l != (model.AddrLoss{Addr: l.Addr}) {
 			out.Addrs = append(out.Addrs, l)
 		}
@@ -213,18 +227,4 @@ func lossOf(detail string) (uint64, string) {
 		return 1, detail
 	}
 	return n, what
-}
-
-// conntrackSince returns the statistics as differences. The table's size and
-// limit are the present ones.
-func conntrackSince(b, now model.Conntrack) model.Conntrack {
-	now.InsertFailed = minus(now.InsertFailed, b.InsertFailed)
-	now.Drop = minus(now.Drop, b.Drop)
-	now.EarlyDrop = minus(now.EarlyDrop, b.EarlyDrop)
-	now.Invalid = minus(now.Invalid, b.Invalid)
-	now.SearchRestart = minus(now.SearchRestart, b.SearchRestart)
-	now.Found = minus(now.Found, b.Found)
-	now.Insert = minus(now.Insert, b.Insert)
-	now.ErrorPacket = minus(now.ErrorPacket, b.ErrorPacket)
-	return now
 }

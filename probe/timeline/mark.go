@@ -28,13 +28,10 @@ type mark struct {
 // counts are the counters of a Traffic. Entries are keyed by hash, so that many
 // marks fit in memory.
 type counts struct {
-	hops  list[hopCounts]
-	peers list[peerCounts]
-	macs  list[uint64]
-	arp   list[uint64]
-	drops list[uint64]
-	pairs list[uint64]
-	lost  model.Lost
+	hops                    list[hopCounts]
+	peers                   list[peerCounts]
+	macs, arp, drops, pairs list[uint64]
+	lost                    model.Lost
 }
 
 // compared are the sources whose counters a window shows as differences.
@@ -42,13 +39,9 @@ var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConnt
 
 // gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
-	var out []model.Source
-	for _, src := range s.Sources {
-		if src.Status != model.OK && slices.Contains(compared, src.Name) {
-			out = append(out, src)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(s.Sources), func(src model.Source) bool {
+		return src.Status == model.OK || !slices.Contains(compared, src.Name)
+	})
 }
 
 // unread reports whether a source was not read whole at the mark.
@@ -107,7 +100,6 @@ func newList[T any, V comparable](from []T, of func(*T) (uint64, V)) list[V] {
 	return out
 }
 
-// of returns the value of a key, the zero value if there is none.
 func (l list[V]) of(key uint64) (v V) {
 	if i, ok := l.find(key); ok {
 		v = l[i].value
@@ -161,10 +153,7 @@ func arpID(a model.ARPCount) uint64 {
 	return maphash.Comparable(seed, a)
 }
 
-func dropID(d model.Drop) uint64 {
-	d.Packets, d.First, d.Last, d.Link = 0, time.Time{}, time.Time{}, ""
-	return maphash.Comparable(seed, d)
-}
+func dropID(d *model.Drop) uint64 { return maphash.Comparable(seed, d.Key()) }
 
 func pairID(p model.PairCount) uint64 {
 	p.Packets = 0
@@ -187,7 +176,7 @@ func spansOf(t *model.Traffic) counts {
 			return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.FromInside, h.FromUplink, h.TTLs}
 		}),
 		peers: newList(t.Peers, func(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }),
-		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(*d), d.Packets }),
+		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(d), d.Packets }),
 	}
 }
 
@@ -196,7 +185,6 @@ func (c counts) since(before counts) counts {
 	return counts{hops: c.hops.since(before.hops), peers: c.peers.since(before.peers), drops: c.drops.since(before.drops)}
 }
 
-// overlay replaces the entries that are in newer.
 func (l *list[V]) overlay(newer list[V]) {
 	for _, e := range newer {
 		i, ok := l.find(e.key)

@@ -49,7 +49,6 @@ type keeper struct {
 	still []model.PacketRule
 }
 
-// of returns the counts of rules.
 func (k *keeper) of(rules []model.PacketRule) *packetCounts {
 	if k.counts != nil && sameList(k.rules, rules) {
 		return k.counts

@@ -8,7 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// points bounds the rates of a series.
 const points = 60
 
 // series are the packet rates of pods' addresses at each hop.
@@ -42,7 +41,7 @@ func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	next := make(map[uint64]uint64, len(now.Traffic.Drops))
 	classes := loss.NewClassifier(now)
 	for d := range model.Each(now.Traffic.Drops) {
-		id := dropID(*d)
+		id := dropID(d)
 		next[id] = d.Packets
 		if (pods[d.Src] || pods[d.Dst]) && classes.Lost(d) {
 			s.lost += minus(d.Packets, s.counted[id])

@@ -77,7 +77,9 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	base := t.base(p.Snapshot.Window.End, t.window)
 	s := t.cut(base, p, &t.state)
 	if p.Whole {
-		changed := t.notice(p.Snapshot)
+		before := t.setup
+		t.setup = newSetup(p.Snapshot, &t.keys)
+		changed := before != nil && !before.same(t.setup)
 		t.judge(s, base, changed)
 		t.remember(p)
 		if changed {
@@ -138,13 +140,6 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 		r.Drops = slices.Clone(t.series.drops.rates)
 	}
 	return r
-}
-
-// notice reports whether the configuration changed since the last whole point.
-func (t *Timeline) notice(s *model.Snapshot) bool {
-	before := t.setup
-	t.setup = newSetup(s, &t.keys)
-	return before != nil && !before.same(t.setup)
 }
 
 const (

@@ -17,7 +17,6 @@ const (
 	maxClosed = 100
 )
 
-// tracker follows findings from one judgement to the next.
 type tracker struct {
 	ids    int
 	open   []*model.Tracked
@@ -105,7 +104,6 @@ func (t *tracker) judge(j judgement) {
 	t.close(j.at)
 }
 
-// close ends the findings that have been absent for long enough.
 func (t *tracker) close(now time.Time) {
 	for _, x := range slices.Clone(t.open) {
 		if now.Sub(x.Last) >= linger {

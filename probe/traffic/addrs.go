@@ -54,13 +54,6 @@ func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *mapped,
 	}, nil
 }
 
-func (t *addrTable) leaving() bool { return t.addrs.leaving || t.ranges.leaving }
-
-func (t *addrTable) polled(now time.Time) {
-	t.addrs.polled(now)
-	t.ranges.polled(now)
-}
-
 // release frees the slots of addresses and ranges removed before then, and
 // returns them.
 func (t *addrTable) release(before time.Time) map[uint16]bool {
@@ -85,17 +78,13 @@ func (t *addrTable) setLocal(local []Local, forget func(uint16)) error {
 		if !a.IsValid() || a.IsUnspecified() {
 			return fmt.Errorf("count address %q: not an address", l.Addr)
 		}
-		row := want[a]
-		row.Addr = addrTo(a)
-		if l.Pairs {
-			row.Pairs = 1
+		kind := bpf.TCAddrKindKIND_POD
+		if l.Node {
+			kind = bpf.TCAddrKindKIND_NODE
 		}
 		// An address that a pod shares with the node is the node's.
-		if l.Node {
-			row.Kind = bpf.TCAddrKindKIND_NODE
-		} else if row.Kind == bpf.TCAddrKindKIND_NONE {
-			row.Kind = bpf.TCAddrKindKIND_POD
-		}
+		row := want[a]
+		row.Addr, row.Kind, row.Pairs = addrTo(a), max(row.Kind, kind), max(row.Pairs, uint16(flag(l.Pairs)))
 		want[a] = row
 	}
 	var errs []error
@@ -178,11 +167,6 @@ func (t *addrTable) write(slot uint16, row bpf.TCCountedAddr) error {
 func (t *addrTable) setHead(low, slot uint16) {
 	t.heads[low] = slot
 	t.bss.store16(t.slotsOff+int(low)*2, slot)
-}
-
-// clearCell clears a cell of a slot's row.
-func (t *addrTable) clearCell(slot uint16, cell int) {
-	t.rows.store16(int(slot)*t.rows.stride+addrSize+cell*cellSize, 0)
 }
 
 func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16)) error {

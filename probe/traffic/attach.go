@@ -49,10 +49,10 @@ type attacher interface {
 const mostTCX = 16
 
 // chooseAttacher returns what attaches to the links. It runs in their namespace.
-func (e *Engine) chooseAttacher(cfg Config, links []Link) (attacher, error) {
+func (e *Engine) chooseAttacher(links []Link) (attacher, error) {
 	programs := [len(hooks)]*ebpf.Program{e.coll.Programs[bpf.TCProgLasthopIngress], e.coll.Programs[bpf.TCProgLasthopEgress]}
-	byTCX := cfg.Attach == AttachTCX
-	if cfg.Attach == AttachAuto && e.noTCX == nil {
+	byTCX := e.cfg.Attach == AttachTCX
+	if e.cfg.Attach == AttachAuto && e.noTCX == nil {
 		free, err := clsactHarmless(e.ns, links)
 		if err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func (e *Engine) chooseAttacher(cfg Config, links []Link) (attacher, error) {
 	if byTCX {
 		return newTCX(programs), nil
 	}
-	return openClsact(e.ns, programs, e.noTCX == nil, cfg.Janitor)
+	return openClsact(e.ns, programs, e.noTCX == nil, e.cfg.Janitor)
 }
 
 // clsactHarmless reports whether attaching by clsact loses no packet, and counts
@@ -94,16 +94,14 @@ func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 	return true, nil
 }
 
-// attachments are the links that the programs are attached to.
+// attachments are the Engine's.
 type attachments struct {
-	// choose makes by, for the first links to attach to.
-	choose func([]Link) (attacher, error)
 	// changing is held while links are attached and detached, which takes
 	// seconds for many. mu guards the fields below; on and by change only while
 	// both are held.
 	changing sync.Mutex
 	mu       sync.Mutex
-	by       attacher // nil until chosen
+	by       attacher // nil until it is chosen, for the first links to attach to
 	on       map[int]*attachment
 	failed   map[int]error
 	pending  int // links still to attach
@@ -113,17 +111,21 @@ type attachments struct {
 	gapsSeen uint64 // see model.Lost.Gaps
 }
 
-func newAttachments(choose func([]Link) (attacher, error)) *attachments {
-	return &attachments{choose: choose, on: map[int]*attachment{}, failed: map[int]error{}}
-}
-
-func (a *attachments) mode() string {
+func (a *attachments) locked(f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.by == nil {
-		return ""
-	}
-	return a.by.mode()
+	f()
+}
+
+// AttachMode names the mechanism that attaches programs to links: AttachTCX or
+// AttachClsact, or nothing before the first Attach.
+func (e *Engine) AttachMode() (mode string) {
+	e.locked(func() {
+		if e.by != nil {
+			mode = e.by.mode()
+		}
+	})
+	return mode
 }
 
 // Attach replaces the set of watched links, attaching to uplinks first. A link
@@ -133,80 +135,59 @@ func (a *attachments) mode() string {
 // By tcx each link takes some milliseconds. Other methods can be called meanwhile:
 // Close makes Attach return early, and Sources reports the progress.
 func (e *Engine) Attach(want []Link) error {
-	a := e.attached
-	a.changing.Lock()
-	defer a.changing.Unlock()
+	e.changing.Lock()
+	defer e.changing.Unlock()
 	if e.closed.Load() {
 		return fmt.Errorf("attach to links: %w", unix.EBADF)
 	}
 	return e.ns.Do(func() error {
-		if a.by == nil {
-			by, err := a.choose(want)
+		if e.by == nil {
+			by, err := e.chooseAttacher(want)
 			if err != nil {
 				return err
 			}
-			a.mu.Lock()
-			a.by = by
-			a.mu.Unlock()
+			e.locked(func() { e.by = by })
 		}
 		return e.attachTo(want)
 	})
 }
 
 func (e *Engine) attachTo(want []Link) error {
-	a := e.attached
-	a.mu.Lock()
-	a.failed, a.pending = map[int]error{}, len(want)
-	a.mu.Unlock()
-
-	errs := []error{e.detachOthers(want)}
+	e.locked(func() { e.failed, e.pending = map[int]error{}, len(want) })
+	others := maps.Clone(e.on)
+	for _, k := range want {
+		delete(others, k.Index)
+	}
+	errs := []error{e.detach(slices.Collect(maps.Keys(others)))}
 	e.look(time.Now())
 	want = slices.Clone(want)
-	slices.SortStableFunc(want, func(x, y Link) int {
-		return -cmp.Compare(flag(x.Uplink), flag(y.Uplink))
-	})
+	slices.SortStableFunc(want, func(x, y Link) int { return cmp.Compare(flag(y.Uplink), flag(x.Uplink)) })
 	for i, k := range want {
 		if e.closed.Load() {
 			return fmt.Errorf("attach to links: %w", unix.EBADF)
 		}
 		err := e.attachOne(k)
-		a.mu.Lock()
-		a.pending = len(want) - i - 1
-		if err != nil {
-			a.failed[k.Index] = err
-			errs = append(errs, err)
-		}
-		a.mu.Unlock()
+		errs = append(errs, err)
+		e.locked(func() {
+			e.pending = len(want) - i - 1
+			if err != nil {
+				e.failed[k.Index] = err
+			}
+		})
 	}
 	return errors.Join(errs...)
-}
-
-// detachOthers detaches from links that are not in want.
-func (e *Engine) detachOthers(want []Link) error {
-	wanted := make(map[int]bool, len(want))
-	for _, k := range want {
-		wanted[k.Index] = true
-	}
-	var others []int
-	for index := range e.attached.on {
-		if !wanted[index] {
-			others = append(others, index)
-		}
-	}
-	return e.detach(others)
 }
 
 func (e *Engine) detach(indices []int) error {
 	if len(indices) == 0 {
 		return nil
 	}
-	a := e.attached
-	errs := []error{a.by.detach(indices)}
+	errs := []error{e.by.detach(indices)}
 	for _, index := range indices {
-		a.mu.Lock()
-		a.end(a.on[index], time.Now())
-		delete(a.on, index)
-		a.mu.Unlock()
+		e.locked(func() {
+			e.end(e.on[index], time.Now())
+			delete(e.on, index)
+		})
 		errs = append(errs, e.removeLink(index))
 	}
 	return errors.Join(errs...)
@@ -220,16 +201,13 @@ func (e *Engine) attachOne(k Link) error {
 	if err := e.setLink(k); err != nil {
 		return err
 	}
-	a := e.attached
-	if at := a.on[k.Index]; at != nil {
+	if at := e.on[k.Index]; at != nil {
 		at.link = k
 		return nil
 	}
-	err := a.by.attach(k)
+	err := e.by.attach(k)
 	if err == nil {
-		a.mu.Lock()
-		a.on[k.Index] = &attachment{link: k}
-		a.mu.Unlock()
+		e.locked(func() { e.on[k.Index] = &attachment{link: k} })
 		return nil
 	}
 	removed := e.removeLink(k.Index)
@@ -239,7 +217,6 @@ func (e *Engine) attachOne(k Link) error {
 	return errors.Join(loadError("attach to link "+k.Name, err, false), removed)
 }
 
-// vanished reports whether attaching failed since there is no such link.
 func vanished(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) }
 
 func (e *Engine) setLink(k Link) error {
@@ -256,14 +233,13 @@ func (e *Engine) removeLink(index int) error {
 
 // detachAll detaches from everything for good.
 func (e *Engine) detachAll() error {
-	a := e.attached
-	a.changing.Lock()
-	defer a.changing.Unlock()
-	if a.by == nil {
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	if e.by == nil {
 		return nil
 	}
 	return e.ns.Do(func() error {
-		return errors.Join(e.detach(slices.Collect(maps.Keys(a.on))), a.by.close())
+		return errors.Join(e.detach(slices.Collect(maps.Keys(e.on))), e.by.close())
 	})
 }
 

@@ -199,7 +199,7 @@ func testAttachFollows(t *testing.T, mode string) {
 		if err := e.Attach(set); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(e.attached.on); n != 1 {
+		if n := len(e.on); n != 1 {
 			t.Errorf("%d links attached, want 1", n)
 		}
 	}
@@ -265,7 +265,7 @@ func programsOn(t testing.TB, ns *netns.NS, index int) int {
 	t.Helper()
 	n := 0
 	h, _ := filtersOn(t, ns, index)
-	h.any(func(f *filter) bool {
+	h.any(func(f filter) bool {
 		if f.number() != 0 {
 			n++
 		}

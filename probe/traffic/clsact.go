@@ -96,7 +96,7 @@ func (c *clsact) close() error {
 	}
 	// Last, so that a number is free only when nobody acts in its name.
 	if c.number != nil {
-		errs = append(errs, c.number.release())
+		errs = append(errs, c.number.socket.Close())
 	}
 	if c.net != nil {
 		c.net.close()
@@ -175,7 +175,7 @@ func (c *clsact) add(index, hook int, made bool) error {
 	if made {
 		f.name = madeQdisc
 	}
-	return c.net.addFilter(index, hooks[hook], &f, c.stub.Programs[stubs[hook]].FD())
+	return c.net.change.FilterAdd(f.message(index, hooks[hook], c.stub.Programs[stubs[hook]].FD()))
 }
 
 // freePriority returns a priority with which a filter that is added runs before
@@ -249,7 +249,7 @@ func (c *clsact) check(index int) (trouble, error) {
 			t.lost = true
 			continue
 		}
-		for f := range slices.Values(list[:at]) {
+		for _, f := range list[:at] {
 			if f.number() == 0 && f.chain == 0 {
 				t.behind = append(t.behind, f.String())
 			}

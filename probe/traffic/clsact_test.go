@@ -85,8 +85,7 @@ func foreignFilter(t testing.TB, ns *netns.NS, l Link, priority uint16, p *ebpf.
 	t.Helper()
 	clsactOf(t, ns, l)
 	f := filter{handle: 1, priority: priority, protocol: unix.ETH_P_ALL, name: "foreign"}
-	m := f.message(l.Index, hooks[0])
-	m.Fd = p.FD()
+	m := f.message(l.Index, hooks[0], p.FD())
 	inside(t, ns, func() error { return netlink.FilterAdd(m) })
 }
 
@@ -269,8 +268,7 @@ func TestBehind(t *testing.T) {
 	p, _ := counting(t, verdicts[0])
 	clsactOf(t, ends.node, ends.nodeLink)
 	f := filter{handle: 1, priority: 1, protocol: unix.ETH_P_IP, name: "foreign"}
-	m := f.message(ends.nodeLink.Index, hooks[0])
-	m.Fd = p.FD()
+	m := f.message(ends.nodeLink.Index, hooks[0], p.FD())
 	inside(t, ends.node, func() error { return netlink.FilterAdd(m) })
 	e := ends.watched(t, Config{Attach: AttachClsact})
 	if err := e.Attach([]Link{ends.nodeLink}); err != nil {

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -89,15 +90,6 @@ func (c *counters) poll(now time.Time) error {
 	)
 }
 
-// retiring reports whether entries of tables are about to be freed, release frees
-// them. No program may run that did when they were retired.
-func (c *counters) retiring() bool { return len(c.macs.retiring)+len(c.peers.retiring) > 0 }
-
-func (c *counters) release() {
-	c.macs.release()
-	c.peers.release()
-}
-
 // evictNeighbors forgets ARP and ND messages that were not seen since then: those on
 // links and for addresses that are gone and, where there is little room, all of them.
 func (c *counters) evictNeighbors(since time.Time, on *links) error {
@@ -142,19 +134,12 @@ func (c *counters) pollHops(now time.Time) error {
 			more = more || list[i].Macs[bpf.TCLimitHOP_MACS-1].Packets > 0
 		}
 	}
+	c.hops = append(c.hops, make([]hop, max(0, used-len(c.hops)))...)
 	for i := range sums {
-		h := &sums[i]
-		h.key = keys[i]
-		var before hop
-		if i < len(c.hops) {
-			before = c.hops[i]
-		}
-		h.first, h.last = before.first, before.last
+		h, before := &sums[i], &c.hops[i]
+		h.key, h.first, h.last = keys[i], before.first, before.last
 		if h.n.Packets != before.n.Packets {
-			h.last = now
-			if h.first.IsZero() {
-				h.first = now
-			}
+			h.first, h.last = cmp.Or(h.first, now), now
 		}
 	}
 	c.hops = sums
@@ -182,7 +167,6 @@ func (h *hop) addMACs(m macs, n uint64) {
 	h.macs[m] += n
 }
 
-// add adds the counts of one CPU.
 func (h *hop) add(c *bpf.TCHopCounter) {
 	s := &h.n
 	s.Packets += c.Packets
@@ -287,7 +271,8 @@ func (c *counters) forget(match func(addr, link uint16) bool) {
 // free clears a hop counter and hands its number back to the programs.
 func (c *counters) free(number int) {
 	k := c.hops[number].key
-	c.addrs.clearCell(k.Addr, int(k.Link)*linkHops+int(k.Direction)*sides+int(k.Side))
+	rows, cell := c.addrs.rows, int(k.Link)*linkHops+int(k.Direction)*sides+int(k.Side)
+	rows.store16(int(k.Addr)*rows.stride+addrSize+cell*cellSize, 0)
 	c.hopKeys.store64(number*hopKeySize, 0)
 	for cpu := range c.cpus {
 		c.hopCounters.clear(cpu*c.hopCounters.stride+number*hopSize, hopSize)

@@ -42,7 +42,6 @@ type retirement[N any] struct {
 	at          []place
 }
 
-// place is an entry's CPU and its offset.
 type place struct{ cpu, off int }
 
 const retired = ^uint32(0)
@@ -59,7 +58,6 @@ func (t *cpuTable[E, K, N]) entries() int { return t.m.stride / t.size }
 
 func (t *cpuTable[E, K, N]) crowded() bool { return nearlyFull(t.most, t.entries()) }
 
-// each calls f for the entries in use.
 func (t *cpuTable[E, K, N]) each(f func(place, K, *E)) {
 	t.most = 0
 	for cpu := range t.cpus {

@@ -238,7 +238,7 @@ func testKilled(t *testing.T, mode, at, who string) {
 	// The number is free when nobody acts in its name any more.
 	await(t, "the next start finds nobody", func() bool {
 		n, err := bindNumber(ends.node, 1)
-		return err == nil && n.release() == nil
+		return err == nil && n.socket.Close() == nil
 	})
 	if n := leftBehind(ends.node); (n.Status == model.OK) != none() || n.Status == model.Missing {
 		t.Errorf("told of what is left: %+v", n)
@@ -286,7 +286,7 @@ func allFilters(t *testing.T, ns *netns.NS) iter.Seq[filter] {
 	}
 	return func(yield func(filter) bool) {
 		for _, h := range all {
-			h.any(func(f *filter) bool { return !yield(*f) })
+			h.any(func(f filter) bool { return !yield(f) })
 		}
 	}
 }

@@ -48,7 +48,6 @@ func addrTo(a netip.Addr) bpf.TCAddr {
 // canon is the form in which addresses are stored and compared.
 func canon(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// flag is 1 for true.
 func flag(b bool) byte {
 	if b {
 		return 1

@@ -26,9 +26,8 @@ type dropCounts struct {
 
 // retiredDrop is a number that no key has any more, and its count then.
 type retiredDrop struct {
-	key    bpf.DropDropKey
-	number uint64
-	count  uint64
+	key           bpf.DropDropKey
+	number, count uint64
 }
 
 const countSize = 8
@@ -56,7 +55,6 @@ func newDropCounts(coll *ebpf.Collection) (*dropCounts, error) {
 	return c, nil
 }
 
-// sum is the count of a number on all CPUs.
 func (c *dropCounts) sum(number uint64) (n uint64) {
 	for cpu := range c.cpus {
 		n += c.counts.load64(c.at(cpu, number))
@@ -86,8 +84,6 @@ func (c *dropCounts) evict(which func(key bpf.DropDropKey, last time.Time) bool,
 	}
 	return err
 }
-
-func (c *dropCounts) retiring() bool { return len(c.retired) > 0 }
 
 // release gives retired numbers back to the program. No program may run that did when
 // they were retired. What was counted since is kept.

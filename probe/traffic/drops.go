@@ -20,7 +20,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// maxSamples bounds the samples that are kept.
 const maxSamples = 256
 
 // drops counts the packets that the kernel freed, by the kfree_skb tracepoint.
@@ -60,6 +59,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		symbols:    newSymbols(),
 		namespaces: map[uint32]bool{},
 		samples:    map[sampleKey]model.Sample{},
+		slots:      1 + cfg.MaxAddrs,
 	}
 	spec, err := dropSpec(cfg, reasons.given)
 	if err != nil {
@@ -75,23 +75,22 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	if err != nil {
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
+	defer func() {
+		if err != nil {
+			d.coll.Close()
+		}
+	}()
 	if d.counts, err = newDropCounts(d.coll); err != nil {
-		d.coll.Close()
 		return nil, err
 	}
-	d.slots = int(d.coll.Maps[bpf.DropMapDropShares].MaxEntries())
 	if d.shares, err = mapMemory(d.coll.Maps[bpf.DropMapDropShares]); err != nil {
-		d.coll.Close()
 		return nil, err
 	}
-	d.reader, err = ringbuf.NewReader(d.coll.Maps[bpf.DropMapEvents])
-	if err != nil {
-		d.coll.Close()
+	if d.reader, err = ringbuf.NewReader(d.coll.Maps[bpf.DropMapEvents]); err != nil {
 		return nil, fmt.Errorf("watch drops: %w", err)
 	}
-	if err := d.attach(); err != nil {
+	if err = d.attach(); err != nil {
 		d.reader.Close()
-		d.coll.Close()
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
 	return d, nil
@@ -109,14 +108,10 @@ func dropSpec(cfg Config, hasReason bool) (*ebpf.CollectionSpec, error) {
 	}
 	sizeAddrTable(spec, cfg)
 	spec.Maps[bpf.DropMapNamespaces].MaxEntries = maxNetns
-	cpus, err := cfg.countedCPUs()
-	if err != nil {
-		return nil, err
-	}
 	spec.Maps[bpf.DropMapDrops].MaxEntries = maxDrops
 	spec.Maps[bpf.DropMapFreeDrops].MaxEntries = maxDrops
-	resize(spec.Maps[bpf.DropMapDropCounts], cpus, maxDrops*countSize)
-	spec.Maps[bpf.DropMapRecents].MaxEntries = uint32(cpus)
+	resize(spec.Maps[bpf.DropMapDropCounts], cfg.cpus, maxDrops*countSize)
+	spec.Maps[bpf.DropMapRecents].MaxEntries = uint32(cfg.cpus)
 	spec.Maps[bpf.DropMapDropShares].MaxEntries = uint32(1 + cfg.MaxAddrs)
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(
@@ -133,19 +128,15 @@ func dropSpec(cfg Config, hasReason bool) (*ebpf.CollectionSpec, error) {
 
 func (d *drops) setNamespaces(inodes []uint32) error {
 	m := d.coll.Maps[bpf.DropMapNamespaces]
-	want := make(map[uint32]bool, len(inodes))
-	for _, i := range inodes {
-		want[i] = true
-	}
 	var errs []error
 	for i := range d.namespaces {
-		if !want[i] {
+		if !slices.Contains(inodes, i) {
 			delete(d.namespaces, i)
 			errs = append(errs, m.Delete(i))
 			d.counts.forgetRecent()
 		}
 	}
-	for i := range want {
+	for _, i := range inodes {
 		if d.namespaces[i] {
 			continue
 		}
@@ -254,17 +245,10 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 	}
 	e := &events[0]
 	return e.Key, model.Sample{
-		Time:     time.Unix(0, int64(e.Nanoseconds)),
-		IfIndex:  int(e.Key.Ifindex),
-		Netns:    e.Key.Netns,
-		Src:      addrFrom(bpf.TCAddr(e.Src)),
-		Dst:      addrFrom(bpf.TCAddr(e.Dst)),
-		SrcMAC:   e.SrcMac,
-		DstMAC:   e.Key.DstMac,
-		Protocol: e.Protocol<<8 | e.Protocol>>8,
-		Length:   int(e.Length),
-		Head:     slices.Clone(kept(e.Head[:e.HeadLength])),
-		Count:    e.Count,
+		Time: time.Unix(0, int64(e.Nanoseconds)), IfIndex: int(e.Key.Ifindex), Netns: e.Key.Netns,
+		Src: addrFrom(bpf.TCAddr(e.Src)), Dst: addrFrom(bpf.TCAddr(e.Dst)), SrcMAC: e.SrcMac, DstMAC: e.Key.DstMac,
+		Protocol: e.Protocol<<8 | e.Protocol>>8, Length: int(e.Length), Count: e.Count,
+		Head: slices.Clone(kept(e.Head[:e.HeadLength])),
 	}, true
 }
 
@@ -287,30 +271,27 @@ func (d *drops) close() error {
 
 // list returns the drops. linkName names the links of a namespace.
 func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop {
-	merged := map[dropKey]*model.Drop{}
+	type place struct {
+		kernel   bpf.DropDropKey
+		reason   model.Reason
+		location string
+	}
+	merged := map[place]*model.Drop{}
 	for key, k := range d.counts.entries {
 		m := model.Drop{
-			Proto:    key.Proto,
-			Reason:   d.reason(&key),
-			Location: d.symbols.name(key.Location),
-			IfIndex:  int(key.Ifindex),
-			Link:     linkName(key.Netns, int(key.Ifindex)),
-			Netns:    key.Netns,
-			DstMAC:   key.DstMac,
-			Packets:  k.packets,
-			First:    k.first,
-			Last:     k.last,
+			Proto: key.Proto, Reason: d.reason(&key), Location: d.symbols.name(key.Location), DstMAC: key.DstMac,
+			IfIndex: int(key.Ifindex), Link: linkName(key.Netns, int(key.Ifindex)), Netns: key.Netns,
+			Packets: k.packets, First: k.first, Last: k.last,
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)
 		// Several locations in one function count as one, and an address whose
 		// slot has changed.
 		key.Location, key.Reason, key.Local, key.Far = 0, 0, 0, 0
-		id := dropKey{key, m.Reason, m.Location}
+		id := place{key, m.Reason, m.Location}
 		if o := merged[id]; o != nil {
-			o.Packets += m.Packets
-			o.First = slices.MinFunc([]time.Time{o.First, m.First}, time.Time.Compare)
-			o.Last = slices.MaxFunc([]time.Time{o.Last, m.Last}, time.Time.Compare)
-			continue
+			m.Packets += o.Packets
+			m.First = slices.MinFunc([]time.Time{o.First, m.First}, time.Time.Compare)
+			m.Last = slices.MaxFunc([]time.Time{o.Last, m.Last}, time.Time.Compare)
 		}
 		merged[id] = &m
 	}
@@ -318,7 +299,13 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 	for _, m := range merged {
 		out = append(out, *m)
 	}
-	slices.SortFunc(out, compareDrops)
+	slices.SortFunc(out, func(a, b model.Drop) int {
+		return cmp.Or(
+			a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Proto, b.Proto),
+			cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Location, b.Location),
+			cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.IfIndex, b.IfIndex), slices.Compare(a.DstMAC[:], b.DstMAC[:]),
+		)
+	})
 	return out
 }
 
@@ -334,21 +321,6 @@ func dropEnds(k *bpf.DropDropKey) (src, dst netip.Addr, far netip.Prefix) {
 		far, dst = prefixOf(dst, k.Bits, src), netip.Addr{}
 	}
 	return src, dst, far
-}
-
-type dropKey struct {
-	kernel   bpf.DropDropKey
-	reason   model.Reason
-	location string
-}
-
-func compareDrops(a, b model.Drop) int {
-	return cmp.Or(
-		a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Proto, b.Proto),
-		cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Location, b.Location),
-		cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.IfIndex, b.IfIndex),
-		slices.Compare(a.DstMAC[:], b.DstMAC[:]),
-	)
 }
 
 // sampled returns the latest sample of each drop and kind of packet, oldest first.

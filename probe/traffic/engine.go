@@ -72,7 +72,7 @@ type Config struct {
 	Debug bool
 
 	// eventRate, ringBytes and maxHops override the defaults if not 0, cpus
-	// overrides the number of CPUs.
+	// the number of CPUs that have tables of their own.
 	eventRate, ringBytes uint32
 	maxHops, cpus        int
 }
@@ -97,20 +97,21 @@ type Link struct {
 	// ipip).
 	NoEthernet bool
 	// IPTunnel says that it is an ipip or sit tunnel, whose packets begin with the
-	// outer header on old kernels: see keepsOuter.
+	// outer header before Linux 5.14: see links.
 	IPTunnel bool
 }
 
 // Engine holds the loaded programs. Its methods may be called concurrently.
 type Engine struct {
+	cfg      Config
 	ns       *netns.NS
 	closed   atomic.Bool
 	closeAll func() error // runs close once
 
 	coll *ebpf.Collection
 	// noTCX is why the kernel has no tcx, nil if it has.
-	noTCX    error
-	attached *attachments
+	noTCX error
+	attachments
 	drops    *drops // nil if drops cannot be watched
 	dropsErr error  // why
 
@@ -133,13 +134,19 @@ func Open(cfg Config) (*Engine, error) {
 	if err := checkRights("load tc programs"); err != nil {
 		return nil, err
 	}
+	if cfg.cpus == 0 {
+		var err error
+		if cfg.cpus, err = presentCPUs(); err != nil {
+			return nil, err
+		}
+	}
 	// Before Linux 5.11 maps count against RLIMIT_MEMLOCK.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refused("load BPF programs", err)
 	}
-	var old *model.UnsupportedError
 	noTCX := probeTCX(cfg.NS)
-	if noTCX != nil && (cfg.Attach == AttachTCX || !errors.As(noTCX, &old)) {
+	_, old := errors.AsType[*model.UnsupportedError](noTCX)
+	if noTCX != nil && (cfg.Attach == AttachTCX || !old) {
 		return nil, noTCX
 	}
 	if !cfg.KeepLeftovers {
@@ -155,9 +162,9 @@ func Open(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, loadError("load tc programs", err, cfg.Debug)
 	}
-	e := &Engine{ns: cfg.NS, coll: coll, noTCX: noTCX}
+	e := &Engine{cfg: cfg, ns: cfg.NS, coll: coll, noTCX: noTCX}
 	e.closeAll = sync.OnceValue(e.close)
-	if err := e.open(cfg, spec); err != nil {
+	if err := e.open(spec); err != nil {
 		coll.Close()
 		return nil, err
 	}
@@ -181,20 +188,20 @@ func (cfg Config) check() error {
 	return nil
 }
 
-func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
+func (e *Engine) open(spec *ebpf.CollectionSpec) error {
 	bss, err := mapMemory(e.coll.Maps[".bss"])
 	if err != nil {
 		return err
 	}
-	if e.addrs, err = newAddrTable(e.coll, spec, bss, cfg); err != nil {
+	if e.addrs, err = newAddrTable(e.coll, spec, bss, e.cfg); err != nil {
 		return err
 	}
-	e.links = newLinks(spec, bss, cfg)
+	e.links = newLinks(spec, bss, e.cfg)
 	if e.counters, err = newCounters(e.coll, e.addrs); err != nil {
 		return err
 	}
-	e.attached = newAttachments(func(links []Link) (attacher, error) { return e.chooseAttacher(cfg, links) })
-	e.drops, e.dropsErr = openDrops(e.coll, cfg)
+	e.on, e.failed = map[int]*attachment{}, map[int]error{}
+	e.drops, e.dropsErr = openDrops(e.coll, e.cfg)
 	return nil
 }
 
@@ -202,32 +209,17 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 // and of the unused slot 0.
 func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * uint32(linkHops) }
 
-// rowSize is the size in bytes of a row of the address table.
-func rowSize(cfg Config) uint32 { return uint32(addrSize) + rowCells(cfg)*uint32(cellSize) }
-
 // perCPU is how many values of a size fit each CPU's share of the budget.
 func perCPU(most, budget, size, cpus int) uint32 {
 	return uint32(min(most, budget/size/cpus))
 }
 
-// countedCPUs is how many CPUs have tables of their own.
-func (cfg Config) countedCPUs() (int, error) {
-	if cfg.cpus != 0 {
-		return cfg.cpus, nil
-	}
-	return presentCPUs()
-}
-
-// tcSpec loads the tc object and sets its sizes.
 func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadTC()
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := cfg.countedCPUs()
-	if err != nil {
-		return nil, err
-	}
+	cpus := cfg.cpus
 	hops := floorPow2(perCPU(cmp.Or(cfg.maxHops, maxHops), hopBytes, hopSize, cpus))
 	macSets := floorPow2(perCPU(maxMACs, macBytes, macSize, cpus) / macWays)
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)
@@ -263,7 +255,7 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 // sizeAddrTable sizes the tables by slot of an address that both objects declare.
 func sizeAddrTable(spec *ebpf.CollectionSpec, cfg Config) {
 	slots := 1 + cfg.MaxAddrs + maxPrefixes
-	resize(spec.Maps[bpf.TCMapCountedAddrs], slots, rowSize(cfg))
+	resize(spec.Maps[bpf.TCMapCountedAddrs], slots, uint32(addrSize)+rowCells(cfg)*uint32(cellSize))
 	spec.Maps[bpf.TCMapAddrLosses].MaxEntries = uint32(slots)
 }
 
@@ -284,8 +276,7 @@ func loadError(what string, err error, debug bool) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
 		return refused(what, err)
 	}
-	var ve *ebpf.VerifierError
-	if debug && errors.As(err, &ve) {
+	if ve, ok := errors.AsType[*ebpf.VerifierError](err); ok && debug {
 		return fmt.Errorf("%s: %w\n%s", what, err, strings.Join(ve.Log, "\n"))
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -349,13 +340,17 @@ func (e *Engine) Poll(now time.Time) error {
 // settle notes that programs which ran at the last poll have ended, so that what
 // was taken from them may be reused. It waits for that only where something was.
 func (e *Engine) settle(now time.Time) {
-	if e.addrs.leaving() || e.links.slots.leaving || e.counters.retiring() || e.drops != nil && e.drops.counts.retiring() {
+	addrs, ranges, links, macs, peers := e.addrs.addrs, e.addrs.ranges, e.links.slots, e.counters.macs, e.counters.peers
+	if addrs.leaving || ranges.leaving || links.leaving || len(macs.retiring)+len(peers.retiring) > 0 ||
+		e.drops != nil && len(e.drops.counts.retired) > 0 {
 		// Where this fails the time between two polls has to be enough.
 		_ = quiesce()
 	}
-	e.addrs.polled(now)
-	e.links.slots.polled(now)
-	e.counters.release()
+	addrs.polled(now)
+	ranges.polled(now)
+	links.polled(now)
+	macs.release()
+	peers.release()
 }
 
 // ForgetTTLs clears the sets of TTLs, which then hold those seen since.
@@ -381,7 +376,9 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	if e.closed.Load() {
 		return fmt.Errorf("make room: %w", unix.EBADF)
 	}
-	e.attached.forgetGaps(since)
+	e.locked(func() {
+		e.gaps = slices.DeleteFunc(e.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
+	})
 	// While the tables still know who was removed.
 	errs := []error{e.counters.evictNeighbors(since, e.links)}
 	if e.drops != nil {
@@ -398,13 +395,9 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	return errors.Join(errs...)
 }
 
-// AttachMode names the mechanism that attaches programs to links: AttachTCX or
-// AttachClsact, or nothing before the first Attach.
-func (e *Engine) AttachMode() string { return e.attached.mode() }
-
 // Sources reports how much of the traffic is watched.
 func (e *Engine) Sources() []model.Source {
-	tc := e.attached.source()
+	tc := e.source()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	drops := model.Source{Name: model.SourceDrops, Status: model.Missing}

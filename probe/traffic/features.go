@@ -7,9 +7,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/bpf"
 	"github.com/lasthop/lasthop/probe/model"
@@ -21,16 +21,16 @@ import (
 func Features(ns *netns.NS) []model.Feature {
 	// If this fails and matters, loading below fails too.
 	_ = rlimit.RemoveMemlock()
-	program := []capability{capBPF, capPerfmon}
+	program := []cap.Value{cap.BPF, cap.PERFMON}
 	return []model.Feature{
 		feature("kernel", needs{5, 10, nil, ""}, tryKernel),
 		feature("BTF", needs{5, 2, nil, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryBTF),
 		feature("BPF programs", needs{5, 10, rights, ""}, tryLoad),
 		feature("attaching", needs{5, 10, rights, "below Linux 6.6 the modules sch_ingress and cls_bpf"}, func() (string, error) { return tryAttach(ns) }),
-		feature("ring buffer", needs{5, 8, []capability{capBPF}, ""}, tryRing),
+		feature("ring buffer", needs{5, 8, []cap.Value{cap.BPF}, ""}, tryRing),
 		feature("drop tracepoint", needs{5, 10, program, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryDrops),
 		leftBehind(ns),
-		feature("kernel symbols", needs{5, 10, []capability{capSyslog}, "sysctl kernel.kptr_restrict=1"}, trySymbols),
+		feature("kernel symbols", needs{5, 10, []cap.Value{cap.SYSLOG}, "sysctl kernel.kptr_restrict=1"}, trySymbols),
 	}
 }
 
@@ -52,15 +52,11 @@ func tryKernel() (string, error) {
 	if err := unix.Uname(&u); err != nil {
 		return "", fmt.Errorf("read kernel version: %w", err)
 	}
-	release := unix.ByteSliceToString(u.Release[:])
-	code, err := features.LinuxVersionCode()
-	if err != nil {
-		return "", fmt.Errorf("read kernel version: %w", err)
+	running := unix.ByteSliceToString(u.Release[:])
+	if before(5, 10) {
+		return "", fmt.Errorf("kernel %s is too old", running)
 	}
-	if code < 5<<16|10<<8 {
-		return "", fmt.Errorf("kernel %s is too old", release)
-	}
-	return release, nil
+	return running, nil
 }
 
 func tryBTF() (string, error) {
@@ -74,7 +70,6 @@ func tryBTF() (string, error) {
 	return "without drop reasons, which Linux 5.17 added", nil
 }
 
-// withEmpty calls f with a program that does nothing.
 func withEmpty(f func(*ebpf.Program) error) error {
 	spec, err := bpf.LoadEmpty()
 	if err != nil {
@@ -101,8 +96,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 		programs := [len(hooks)]*ebpf.Program{p, p}
 		var by attacher = newTCX(programs)
 		noTCX := probeTCX(ns)
-		var old *model.UnsupportedError
-		if errors.As(noTCX, &old) {
+		if _, old := errors.AsType[*model.UnsupportedError](noTCX); old {
 			detail = "; tcx takes Linux 6.6 or later"
 			if by, err = openClsact(ns, programs, false, nil); err != nil {
 				return err
@@ -119,21 +113,24 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 	return detail, err
 }
 
-// leftBehind tells of what killed lasthops left.
+// leftBehind tells of what killed lasthops left. Their filters pass every packet on, and
+// the next Open removes them.
 func leftBehind(ns *netns.NS) model.Feature {
-	const name = "leftovers"
-	links, err := Leftovers(ns)
+	f := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}
+	links := 0
+	err := leftovers(ns, func(_ *rtnl, _ uint16, n int) error {
+		links += n
+		return nil
+	})
 	switch {
 	case err != nil:
-		return model.Feature{Name: name, Status: model.Missing, Detail: err.Error()}
-	case links == 0:
-		return model.Feature{Name: name, Status: model.OK, Detail: "none"}
+		f.Status, f.Detail = model.Missing, err.Error()
+	case links > 0:
+		f.Status, f.Remedy = model.Partial, "any command that watches packets removes them"
+		const what = "a lasthop that was killed left tc filters on %s; they pass every packet on"
+		f.Detail = fmt.Sprintf(what, model.Plural(links, "link"))
 	}
-	return model.Feature{
-		Name: name, Status: model.Partial,
-		Detail: "a lasthop that was killed left tc filters on " + model.Plural(links, "link") + "; they pass every packet on",
-		Remedy: "any command that watches packets removes them",
-	}
+	return f
 }
 
 func tryRing() (string, error) {
@@ -147,7 +144,7 @@ func tryRing() (string, error) {
 // tryDrops attaches the drop program with no namespace to watch: it counts
 // nothing.
 func tryDrops() (string, error) {
-	cfg := Config{MaxAddrs: 1, MaxLinks: 1}
+	cfg := Config{MaxAddrs: 1, MaxLinks: 1, cpus: 1}
 	spec, err := tcSpec(cfg)
 	if err != nil {
 		return "", err

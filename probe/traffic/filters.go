@@ -1,16 +1,19 @@
 package traffic
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
@@ -27,7 +30,6 @@ const (
 // hooks are the classes of clsact: what comes in, what goes out.
 var hooks = [...]uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS}
 
-// filter is a tc filter.
 type filter struct {
 	kind               string
 	handle             uint32
@@ -40,14 +42,14 @@ type filter struct {
 
 // number returns the number of the lasthop that the filter belongs to, 0 if it is
 // foreign.
-func (f *filter) number() uint16 {
+func (f filter) number() uint16 {
 	if f.kind != "bpf" || f.handle&^0xffff != filterHandle || !strings.HasPrefix(f.name, filterName) {
 		return 0
 	}
 	return uint16(f.handle)
 }
 
-func (f *filter) String() string {
+func (f filter) String() string {
 	what := "tc filter " + f.kind
 	if f.name != "" {
 		what = "tc program " + f.name
@@ -59,49 +61,24 @@ func (f *filter) String() string {
 // they run.
 type hooked [len(hooks)][]filter
 
-// foreign reports whether the qdisc has a filter that is of no lasthop.
-func (h *hooked) foreign() bool {
-	return h.any(func(f *filter) bool { return f.number() == 0 })
+func (h hooked) foreign() bool {
+	return h.any(func(f filter) bool { return f.number() == 0 })
 }
 
-func (h *hooked) any(match func(*filter) bool) bool {
-	for _, list := range h {
-		for i := range list {
-			if match(&list[i]) {
-				return true
-			}
-		}
-	}
-	return false
+func (h hooked) any(match func(filter) bool) bool {
+	return slices.ContainsFunc(slices.Concat(h[:]...), match)
 }
 
 // rtnl reads and changes qdiscs and filters of one network namespace. Reading is
 // its own, since the library decodes every qdisc and action there is.
 type rtnl struct {
+	read   *dump.Conn
 	change *netlink.Handle
-	read   map[int]*nl.SocketHandle
 }
 
-func openRTNL(ns *netns.NS) (*rtnl, error) {
-	r := &rtnl{}
-	err := ns.Do(func() (err error) {
-		if r.change, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-			return err
-		}
-		s, err := nl.GetNetlinkSocketAt(vnetns.None(), vnetns.None(), unix.NETLINK_ROUTE)
-		if err != nil {
-			r.change.Close()
-			return err
-		}
-		if err := errors.Join(s.SetReceiveTimeout(&nl.SocketTimeoutTv), s.SetSendTimeout(&nl.SocketTimeoutTv)); err != nil {
-			r.change.Close()
-			s.Close()
-			return err
-		}
-		r.read = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
-		return nil
-	})
-	if err != nil {
+func openRTNL(ns *netns.NS) (r *rtnl, err error) {
+	r = &rtnl{}
+	if r.read, r.change, err = dump.Route(ns); err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
 	return r, nil
@@ -109,54 +86,7 @@ func openRTNL(ns *netns.NS) (*rtnl, error) {
 
 func (r *rtnl) close() {
 	r.change.Close()
-	for _, s := range r.read {
-		s.Close()
-	}
-}
-
-// ask sends a request of struct tcmsg and returns the messages of the reply. A
-// dump is repeated if what it lists changed meanwhile.
-func (r *rtnl) ask(request int, flags int, about nl.TcMsg, reply uint16) ([][]byte, error) {
-	const attempts = 8
-	var list [][]byte
-	var err error
-	for range attempts {
-		req := nl.NewNetlinkRequest(request, flags)
-		req.Sockets = r.read
-		req.AddData(&about)
-		if list, err = req.Execute(unix.NETLINK_ROUTE, reply); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return list, err
-}
-
-// decode calls each with the attributes of a message about a qdisc or filter.
-func decode(m []byte, each func(attr int, value []byte) error) (nl.TcMsg, error) {
-	if len(m) < nl.SizeofTcMsg {
-		return nl.TcMsg{}, fmt.Errorf("tc message of %d bytes: %w", len(m), unix.EBADMSG)
-	}
-	return *nl.DeserializeTcMsg(m), decodeAttrs(m[nl.SizeofTcMsg:], each)
-}
-
-func decodeAttrs(b []byte, each func(attr int, value []byte) error) error {
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return err
-	}
-	for _, a := range attrs {
-		if err := each(int(a.Attr.Type&nl.NLA_TYPE_MASK), a.Value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func uint32Of(b []byte) (uint32, error) {
-	if len(b) < 4 {
-		return 0, unix.EBADMSG
-	}
-	return nl.NativeEndian().Uint32(b), nil
+	r.read.Close()
 }
 
 // clsactHandle is the handle of the qdiscs clsact and ingress, of which a link has
@@ -165,84 +95,64 @@ const clsactHandle = 0xffff << 16
 
 // qdiscs returns the kind of what has the place of clsact, by link.
 func (r *rtnl) qdiscs() (map[int]string, error) {
-	list, err := r.ask(unix.RTM_GETQDISC, unix.NLM_F_DUMP, nl.TcMsg{}, unix.RTM_NEWQDISC)
-	if err != nil {
-		return nil, fmt.Errorf("list qdiscs: %w", err)
-	}
 	out := map[int]string{}
-	for _, m := range list {
-		kind := ""
-		head, err := decode(m, func(attr int, v []byte) error {
-			if attr == nl.TCA_KIND {
-				kind = unix.ByteSliceToString(v)
+	err := dump.Retry(context.Background(), "list qdiscs", func() error {
+		clear(out)
+		return r.read.Each(unix.RTM_GETQDISC, new(nl.TcMsg).Serialize(), unix.RTM_NEWQDISC, func(m []byte) error {
+			a := dump.ParseAfter(m, nl.SizeofTcMsg)
+			for a.Next() {
+				if head := nl.DeserializeTcMsg(m); head.Handle == clsactHandle && a.Type == nl.TCA_KIND {
+					out[int(head.Ifindex)] = a.String()
+				}
 			}
-			return nil
+			return a.Err()
 		})
-		if err != nil {
-			return nil, fmt.Errorf("list qdiscs: %w", err)
-		}
-		if head.Handle == clsactHandle {
-			out[int(head.Ifindex)] = kind
-		}
-	}
-	return out, nil
+	})
+	return out, err
 }
 
-// filters lists the filters of a link's hook. There are none where the link or the
-// qdisc is not.
+// filters lists the filters of a link's hook. There are none where the link (ENODEV)
+// or the qdisc (EINVAL) is not.
 func (r *rtnl) filters(index int, hook uint32) ([]filter, error) {
-	list, err := r.ask(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, nl.TcMsg{Ifindex: int32(index), Parent: hook}, unix.RTM_NEWTFILTER)
-	if absent(err) {
+	about := (&nl.TcMsg{Ifindex: int32(index), Parent: hook}).Serialize()
+	list, err := dump.List(context.Background(), "list tc filters", r.read, unix.RTM_GETTFILTER, about, unix.RTM_NEWTFILTER, decodeFilter)
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list tc filters: %w", err)
-	}
-	var out []filter
-	for _, m := range list {
-		f, err := decodeFilter(m)
-		if err != nil {
-			return nil, fmt.Errorf("list tc filters: %w", err)
-		}
-		// A message without a handle stands for all of one priority.
-		if f.handle != 0 {
-			out = append(out, f)
-		}
-	}
-	return out, nil
+	return list, err
 }
 
-func decodeFilter(m []byte) (filter, error) {
-	var f filter
-	var options []byte
-	head, err := decode(m, func(attr int, v []byte) (err error) {
-		switch attr {
+// decodeFilter decodes a message about a filter. One without a handle stands for all of
+// one priority.
+func decodeFilter(m []byte) (f filter, ok bool, err error) {
+	a := dump.ParseAfter(m, nl.SizeofTcMsg)
+	if err := a.Err(); err != nil {
+		return f, false, err
+	}
+	head := nl.DeserializeTcMsg(m)
+	f.handle, f.priority, f.protocol = head.Handle, uint16(head.Info>>16), nl.Swap16(uint16(head.Info))
+	var options dump.Attrs
+	for a.Next() {
+		switch a.Type {
 		case nl.TCA_KIND:
-			f.kind = unix.ByteSliceToString(v)
+			f.kind = a.String()
 		case nl.TCA_CHAIN:
-			f.chain, err = uint32Of(v)
+			f.chain = a.Uint32()
 		case nl.TCA_OPTIONS:
-			options = v
+			options = a.Nested()
 		}
-		return err
-	})
-	f.handle = head.Handle
-	f.priority, f.protocol = uint16(head.Info>>16), nl.Swap16(uint16(head.Info))
-	if err != nil || f.kind != "bpf" {
-		return f, err
 	}
-	return f, decodeAttrs(options, func(attr int, v []byte) (err error) {
-		switch attr {
+	for f.kind == "bpf" && options.Next() {
+		switch options.Type {
 		case nl.TCA_BPF_NAME:
-			f.name = unix.ByteSliceToString(v)
+			f.name = options.String()
 		case nl.TCA_BPF_ID:
-			f.program, err = uint32Of(v)
+			f.program = options.Uint32()
 		}
-		return err
-	})
+	}
+	return f, f.handle != 0, cmp.Or(a.Err(), options.Err())
 }
 
-// hooked lists the filters of both hooks of a link.
 func (r *rtnl) hooked(index int) (h hooked, err error) {
 	for i, hook := range hooks {
 		if h[i], err = r.filters(index, hook); err != nil {
@@ -270,20 +180,12 @@ func (r *rtnl) all() (map[int]hooked, error) {
 	return out, nil
 }
 
-// exists reports whether there is a link of that index.
 func (r *rtnl) exists(index int) (bool, error) {
 	_, err := r.change.LinkByIndex(index)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// absent reports whether a dump of filters failed since the link (ENODEV) or the
-// qdisc (EINVAL) is not there.
-func absent(err error) bool {
-	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
 }
 
 func qdiscOf(index int) *netlink.Clsact {
@@ -308,21 +210,16 @@ func unlessBusy(change func() error) (err error) {
 	return err
 }
 
-func (f *filter) message(index int, hook uint32) *netlink.BpfFilter {
+// message describes a filter of a link's hook. program is a file descriptor.
+func (f filter) message(index int, hook uint32, program int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Handle: f.handle, Parent: hook, Priority: f.priority, Protocol: f.protocol},
-		Name:        f.name, Fd: -1, DirectAction: true,
+		Name:        f.name, Fd: program, DirectAction: true,
 	}
 }
 
-func (r *rtnl) addFilter(index int, hook uint32, f *filter, program int) error {
-	m := f.message(index, hook)
-	m.Fd = program
-	return r.change.FilterAdd(m)
-}
-
-func (r *rtnl) removeFilter(index int, hook uint32, f *filter) error {
-	err := r.change.FilterDel(f.message(index, hook))
+func (r *rtnl) removeFilter(index int, hook uint32, f filter) error {
+	err := r.change.FilterDel(f.message(index, hook, -1))
 	if err == nil {
 		return nil
 	}
@@ -355,17 +252,17 @@ func (r *rtnl) remove(number uint16, on func(index int) bool) error {
 	if err != nil {
 		return err
 	}
-	foreign := false
-	for _, h := range all {
-		foreign = foreign || h.foreign()
-	}
 	var errs []error
 	for index, h := range all {
-		if on(index) && h.any(func(f *filter) bool { return f.number() == number }) {
-			errs = append(errs, r.removeFrom(index, number, !foreign))
+		if on(index) && h.any(func(f filter) bool { return f.number() == number }) {
+			errs = append(errs, r.removeFrom(index, number, !anyForeign(all)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func anyForeign(all map[int]hooked) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(all)), hooked.foreign)
 }
 
 // removeEmpty removes the clsact qdisc of a link if nobody has a filter there, nor
@@ -375,13 +272,8 @@ func (r *rtnl) removeEmpty(index int) error {
 	if err != nil {
 		return err
 	}
-	for _, h := range all {
-		if h.foreign() {
-			return nil
-		}
-	}
 	h, there := all[index]
-	if !there || h.any(func(*filter) bool { return true }) {
+	if !there || h.any(func(filter) bool { return true }) || anyForeign(all) {
 		return nil
 	}
 	return r.removeQdisc(index)
@@ -394,15 +286,15 @@ func (r *rtnl) removeFrom(index int, number uint16, qdiscs bool) error {
 	if err != nil {
 		return err
 	}
-	others := h.any(func(f *filter) bool { return f.number() != number })
-	if qdiscs && !others && h.any(func(f *filter) bool { return f.name == madeQdisc }) {
+	others := h.any(func(f filter) bool { return f.number() != number })
+	if qdiscs && !others && h.any(func(f filter) bool { return f.name == madeQdisc }) {
 		return r.removeQdisc(index)
 	}
 	var errs []error
 	for i, list := range h {
-		for f := range slices.Values(list) {
+		for _, f := range list {
 			if f.number() == number {
-				errs = append(errs, r.removeFilter(index, hooks[i], &f))
+				errs = append(errs, r.removeFilter(index, hooks[i], f))
 			}
 		}
 	}

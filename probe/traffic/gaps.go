@@ -38,7 +38,6 @@ func (t trouble) String() string {
 	return ""
 }
 
-// attachment is a link that the programs are attached to.
 type attachment struct {
 	link Link
 	// gap is open while the link is in trouble, else nil.
@@ -59,12 +58,11 @@ type gap struct {
 
 // lookNow looks, unless links are being attached or detached meanwhile.
 func (e *Engine) lookNow(now time.Time) error {
-	a := e.attached
-	if !a.changing.TryLock() {
+	if !e.changing.TryLock() {
 		return nil
 	}
-	defer a.changing.Unlock()
-	if a.by == nil || e.closed.Load() {
+	defer e.changing.Unlock()
+	if e.by == nil || e.closed.Load() {
 		return nil
 	}
 	return e.ns.Do(func() error {
@@ -75,53 +73,47 @@ func (e *Engine) lookNow(now time.Time) error {
 
 // look finds out what others did to our programs, and mends it. changing is held.
 func (e *Engine) look(now time.Time) {
-	a := e.attached
-	indices := slices.Sorted(maps.Keys(a.on))
-	changed, blind := a.by.changed(indices)
+	indices := slices.Sorted(maps.Keys(e.on))
+	changed, blind := e.by.changed(indices)
 	for _, index := range indices {
-		if at := a.on[index]; at.gap != nil || slices.Contains(changed, index) {
+		if at := e.on[index]; at.gap != nil || slices.Contains(changed, index) {
 			if err := e.lookAt(at, now); err != nil && blind == nil {
 				blind = fmt.Errorf("look at link %s: %w", at.link.Name, err)
 			}
 		}
 	}
-	a.mu.Lock()
-	a.looked, a.blind = now, blind
-	a.mu.Unlock()
+	e.locked(func() { e.looked, e.blind = now, blind })
 }
 
 func (e *Engine) lookAt(at *attachment, now time.Time) error {
-	a := e.attached
-	t, err := a.by.check(at.link.Index)
+	t, err := e.by.check(at.link.Index)
 	if err != nil {
 		return err
 	}
 	if t.gone {
 		return e.detach([]int{at.link.Index})
 	}
-	a.note(at, t, now)
+	e.note(at, t, now)
 	why := t.String()
 	if why == "" || why == at.stuck || now.Sub(at.mended) < mendEvery && !at.mended.IsZero() {
 		return nil
 	}
 	at.mended = now
 	index := []int{at.link.Index}
-	if err := a.by.detach(index); err != nil {
+	if err := e.by.detach(index); err != nil {
 		return err
 	}
-	if err := a.by.attach(at.link); err != nil {
+	if err := e.by.attach(at.link); err != nil {
 		if vanished(err) {
 			return e.detach(index)
 		}
 		return err
 	}
-	if t, err = a.by.check(at.link.Index); err != nil || t.gone {
+	if t, err = e.by.check(at.link.Index); err != nil || t.gone {
 		return err
 	}
 	if at.stuck = t.String(); at.stuck == "" {
-		a.mu.Lock()
-		a.end(at, now)
-		a.mu.Unlock()
+		e.locked(func() { e.end(at, now) })
 	}
 	return nil
 }
@@ -153,36 +145,21 @@ func (a *attachments) end(at *attachment, now time.Time) {
 	}
 }
 
-// gapCount is model.Lost.Gaps.
-func (a *attachments) gapCount() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.gapsSeen
-}
-
-// forgetGaps forgets gaps that ended before since.
-func (a *attachments) forgetGaps(since time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.gaps = slices.DeleteFunc(a.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
-}
-
 // gapTexts describe the gaps, those of several links together.
 func gapTexts(gaps []*gap) []string {
-	var order []gap
-	links := map[gap][]string{}
+	var out []string
+	links := map[string][]string{}
 	for _, g := range gaps {
-		key := gap{why: g.why, from: g.from, to: g.to}
-		if links[key] == nil {
-			order = append(order, key)
+		text := g.when() + ": " + g.why
+		if links[text] == nil {
+			out = append(out, text)
 		}
-		if !slices.Contains(links[key], g.link) {
-			links[key] = append(links[key], g.link)
+		if !slices.Contains(links[text], g.link) {
+			links[text] = append(links[text], g.link)
 		}
 	}
-	out := make([]string, 0, len(order))
-	for _, g := range order {
-		out = append(out, fmt.Sprintf("on %s%s: %s", someOf(links[g]), g.when(), g.why))
+	for i, text := range out {
+		out[i] = "on " + someOf(links[text]) + text
 	}
 	return out
 }

@@ -24,7 +24,8 @@ func TestGaps(t *testing.T) {
 		"qdisc removed": {AttachClsact, removeQdisc, "removed lasthop's"},
 		"filter removed": {AttachClsact, func(t *testing.T, ends *twoEnds, _ *Engine) {
 			h, _ := filtersOn(t, ends.node, ends.nodeLink.Index)
-			inside(t, ends.node, func() error { return netlink.FilterDel(h[1][0].message(ends.nodeLink.Index, hooks[1])) })
+			m := h[1][0].message(ends.nodeLink.Index, hooks[1], -1)
+			inside(t, ends.node, func() error { return netlink.FilterDel(m) })
 		}, "removed lasthop's"},
 		"filter before": {AttachClsact, func(t *testing.T, ends *twoEnds, _ *Engine) {
 			clean(t, ends)
@@ -36,7 +37,7 @@ func TestGaps(t *testing.T) {
 			foreignTCX(t, ends, p, link.Head())
 		}, "tcx program foreign runs before"},
 		"tcx programs detached": {AttachTCX, func(t *testing.T, ends *twoEnds, e *Engine) {
-			by, ok := e.attached.by.(*tcx)
+			by, ok := e.by.(*tcx)
 			if !ok {
 				t.Fatalf("attached by %s", e.AttachMode())
 			}
@@ -80,7 +81,7 @@ func TestGaps(t *testing.T) {
 			tt.do(t, ends, e)
 			for second, mended := range map[int]bool{103: false, 160: false} {
 				poll(second)
-				if open := e.attached.on[ends.nodeLink.Index].gap != nil; open == mended {
+				if open := e.on[ends.nodeLink.Index].gap != nil; open == mended {
 					t.Errorf("second %d: mended %v, want %v", second, !open, mended)
 				}
 			}
@@ -104,7 +105,8 @@ func clean(t *testing.T, ends *twoEnds) {
 	h, _ := filtersOn(t, ends.node, ends.nodeLink.Index)
 	for _, f := range h[0] {
 		if f.number() == 0 {
-			inside(t, ends.node, func() error { return netlink.FilterDel(f.message(ends.nodeLink.Index, hooks[0])) })
+			m := f.message(ends.nodeLink.Index, hooks[0], -1)
+			inside(t, ends.node, func() error { return netlink.FilterDel(m) })
 		}
 	}
 }

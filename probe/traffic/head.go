@@ -95,7 +95,6 @@ func network(head []byte) (proto uint8, next []byte) {
 	return 0, head
 }
 
-// behindExtensions steps over IPv6 extension headers.
 func behindExtensions(proto uint8, rest []byte) (uint8, []byte) {
 	for {
 		var size int

@@ -9,9 +9,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -73,8 +73,8 @@ func (j *janitor) end() error {
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	var exit *exec.ExitError
-	if failed := j.cmd.Wait(); !errors.As(failed, &exit) {
+	failed := j.cmd.Wait()
+	if _, exited := errors.AsType[*exec.ExitError](failed); !exited {
 		err = errors.Join(err, failed)
 	}
 	return errors.Join(err, j.pipe.Close())
@@ -115,7 +115,7 @@ func Janitor() error {
 		return err
 	}
 	defer r.close()
-	return errors.Join(r.remove(n, func(int) bool { return true }), r.removeEmpty(made))
+	return errors.Join(r.remove(n, everyLink), r.removeEmpty(made))
 }
 
 // awaitEnd returns which link was about to get a qdisc when the main process ended.
@@ -136,21 +136,12 @@ func awaitEnd(pipe io.Reader) (int, error) {
 // keepRights gives up every capability but CAP_NET_ADMIN, which removing filters
 // takes.
 func keepRights() error {
-	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-	if errno == unix.ENOTSUP {
-		// A binary with C code, as tests may be, cannot tell all its threads.
-		return nil
+	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up privileges: %w", err)
 	}
-	if errno != 0 {
-		return fmt.Errorf("give up privileges: %w", errno)
-	}
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	data[0].Effective = 1 << unix.CAP_NET_ADMIN
-	data[0].Permitted = data[0].Effective
-	_, _, errno = syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data[0])), 0)
-	if errno != 0 {
-		return fmt.Errorf("give up capabilities: %w", errno)
+	left, err := cap.FromText("cap_net_admin=ep")
+	if err = errors.Join(err, left.SetProc()); err != nil {
+		return fmt.Errorf("give up capabilities: %w", err)
 	}
 	return nil
 }

@@ -17,14 +17,11 @@ type links struct {
 	slots   *pool[int]     // by index
 	names   map[int]string
 	// pairs is Config.Pairs.
-	pairs      bool
+	pairs bool
+	// keepsOuter says that packets that come out of ipip and sit tunnels begin with outer
+	// headers at the ingress hook. Since Linux 5.14 these drivers reset the MAC header.
 	keepsOuter bool
 }
-
-// keepsOuter reports whether packets that come out of ipip and sit tunnels begin with
-// outer headers at the ingress hook. Since Linux 5.14 these drivers reset the MAC
-// header.
-func keepsOuter() bool { return before(5, 14) }
 
 func newLinks(spec *ebpf.CollectionSpec, bss *mapped, cfg Config) *links {
 	return &links{
@@ -34,7 +31,7 @@ func newLinks(spec *ebpf.CollectionSpec, bss *mapped, cfg Config) *links {
 		names: map[int]string{},
 		pairs: cfg.Pairs,
 
-		keepsOuter: keepsOuter(),
+		keepsOuter: before(5, 14),
 	}
 }
 
@@ -54,7 +51,6 @@ func (l *links) entry(index int) int {
 	return free
 }
 
-// set adds a link, or changes its flags and name.
 func (l *links) set(k Link, forget func(uint16)) error {
 	p := l.entry(k.Index)
 	if p < 0 {

@@ -8,7 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// macs is a pair of MACs.
 type macs struct{ src, dst model.MAC }
 
 // macKey is a pair of MACs at a hop counter, by the counter's number.
@@ -17,7 +16,6 @@ type macKey struct {
 	macs
 }
 
-// packets is a count of packets.
 type packets uint64
 
 func (n packets) plus(m packets) packets { return n + m }

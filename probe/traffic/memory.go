@@ -63,7 +63,6 @@ func read[T shared](m *mapped, off, n int) []T {
 	return view[T](b)
 }
 
-// one copies a single value.
 func one[T shared](m *mapped, off int) T { return *(*T)(unsafe.Pointer(&m.b[off])) }
 
 // clear sets n bytes to zero. The next store publishes it.

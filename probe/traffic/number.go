@@ -23,7 +23,6 @@ type number struct {
 	socket *os.File
 }
 
-// numberName is the abstract name of a number.
 const numberName = "@lasthop-%d"
 
 // bindNumber takes a number in a network namespace, which abstract names belong
@@ -60,14 +59,12 @@ func takeNumber(ns *netns.NS, r *rtnl) (*number, error) {
 		if err == nil && borne[n] == 0 {
 			return got, nil
 		}
-		if err := errors.Join(err, got.release()); err != nil {
+		if err := errors.Join(err, got.socket.Close()); err != nil {
 			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("take number: all %d are taken", maxNumber)
 }
-
-func (n *number) release() error { return n.socket.Close() }
 
 // numbers returns how many links have filters of each lasthop.
 func (r *rtnl) numbers() (map[uint16]int, error) {
@@ -78,10 +75,9 @@ func (r *rtnl) numbers() (map[uint16]int, error) {
 	links := map[uint16]int{}
 	for _, h := range all {
 		of := map[uint16]bool{}
-		h.any(func(f *filter) bool {
+		for _, f := range slices.Concat(h[:]...) {
 			of[f.number()] = true
-			return false
-		})
+		}
 		delete(of, 0)
 		for n := range of {
 			links[n]++
@@ -92,7 +88,12 @@ func (r *rtnl) numbers() (map[uint16]int, error) {
 
 // leftovers calls each for every number whose owner is dead but whose filters are
 // still there, on so many links. The number is taken meanwhile.
-func leftovers(ns *netns.NS, r *rtnl, each func(n uint16, links int) error) error {
+func leftovers(ns *netns.NS, each func(r *rtnl, n uint16, links int) error) error {
+	r, err := openRTNL(ns)
+	if err != nil {
+		return err
+	}
+	defer r.close()
 	borne, err := r.numbers()
 	if err != nil {
 		return err
@@ -104,40 +105,19 @@ func leftovers(ns *netns.NS, r *rtnl, each func(n uint16, links int) error) erro
 			continue
 		}
 		if err == nil {
-			err = errors.Join(each(n, borne[n]), got.release())
+			err = errors.Join(each(r, n, borne[n]), got.socket.Close())
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// removeLeftovers removes what lasthops left that were killed.
 func removeLeftovers(ns *netns.NS) error {
-	r, err := openRTNL(ns)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	err = leftovers(ns, r, func(n uint16, _ int) error {
-		return r.remove(n, func(int) bool { return true })
-	})
+	err := leftovers(ns, func(r *rtnl, n uint16, _ int) error { return r.remove(n, everyLink) })
 	if err != nil {
 		return fmt.Errorf("remove what a killed lasthop left: %w", err)
 	}
 	return nil
 }
 
-// Leftovers returns on how many links of the node filters of killed lasthops
-// remain. They pass every packet on, and the next Open removes them.
-func Leftovers(ns *netns.NS) (links int, err error) {
-	r, err := openRTNL(ns)
-	if err != nil {
-		return 0, err
-	}
-	defer r.close()
-	err = leftovers(ns, r, func(_ uint16, n int) error {
-		links += n
-		return nil
-	})
-	return links, err
-}
+func everyLink(int) bool { return true }

@@ -31,7 +31,6 @@ func hasReason(types *btf.Spec) bool {
 	return ok && len(f.Params) >= kfreeParams
 }
 
-// reasons are the drop reasons of a kernel.
 type reasons struct {
 	given bool
 	names map[uint32]model.Reason

@@ -11,55 +11,40 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/probe/model"
-)
-
-// capability is one that the programs need.
-type capability struct {
-	name string
-	bit  uint
-	root bool // CAP_SYS_ADMIN implies it
-}
-
-var (
-	capBPF      = capability{"CAP_BPF", unix.CAP_BPF, true}
-	capPerfmon  = capability{"CAP_PERFMON", unix.CAP_PERFMON, true}
-	capNetAdmin = capability{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, false}
-	capSyslog   = capability{"CAP_SYSLOG", unix.CAP_SYSLOG, false}
-	capResource = capability{"CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, false}
 )
 
 // rights are the capabilities that the tc programs need.
 //
 // tc programs can load without CAP_PERFMON, but the verifier then also explores
 // speculative paths, too many for these programs.
-var rights = []capability{capBPF, capPerfmon, capNetAdmin}
+var rights = []cap.Value{cap.BPF, cap.PERFMON, cap.NET_ADMIN}
 
-// missing names those of the capabilities that this process does not have.
-func missing(of ...capability) ([]string, error) {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&head, &data[0]); err != nil {
-		return nil, fmt.Errorf("read capabilities: %w", err)
+// missing names those of the capabilities that this process does not have, empty if it
+// has all. CAP_SYS_ADMIN implies two of them.
+func missing(of ...cap.Value) string {
+	held := cap.GetProc()
+	has := func(v cap.Value) bool {
+		on, err := held.GetFlag(cap.Effective, v)
+		return err == nil && on
 	}
-	has := func(bit uint) bool { return data[bit/32].Effective>>(bit%32)&1 != 0 }
 	var names []string
-	for _, c := range of {
-		if !has(c.bit) && !(c.root && has(unix.CAP_SYS_ADMIN)) {
-			names = append(names, c.name)
+	for _, v := range of {
+		if !has(v) && !((v == cap.BPF || v == cap.PERFMON) && has(cap.SYS_ADMIN)) {
+			names = append(names, strings.ToUpper(v.String()))
 		}
 	}
-	return names, nil
+	return strings.Join(names, " and ")
 }
 
 // checkRights returns an UnsupportedError that names missing capabilities.
 func checkRights(feature string) error {
-	names, err := missing(rights...)
-	if err != nil || len(names) == 0 {
-		return err
+	if names := missing(rights...); names != "" {
+		return &model.UnsupportedError{Feature: feature, Remedy: "needs " + names, Err: unix.EPERM}
 	}
-	return &model.UnsupportedError{Feature: feature, Remedy: "needs " + strings.Join(names, " and "), Err: unix.EPERM}
+	return nil
 }
 
 // refused returns an UnsupportedError with what would help.
@@ -85,14 +70,14 @@ func whyUnsupported() string {
 // before reports whether the running kernel is older than a version.
 func before(major, minor uint32) bool {
 	code, err := features.LinuxVersionCode()
-	return err == nil && code < major<<16|minor<<8
+	return err == nil && code < release(major, minor)
 }
 
 // whyForbidden says why the kernel refuses (EPERM) what has all capabilities, or what
 // is missing after all.
 func whyForbidden() string {
-	if names, err := missing(rights...); err == nil && len(names) > 0 {
-		return "needs " + strings.Join(names, " and ")
+	if names := missing(rights...); names != "" {
+		return "needs " + names
 	}
 	// The kernel's first user namespace has this number (PROC_USER_INIT_INO).
 	const firstUsers = 0xEFFFFFFD
@@ -103,7 +88,7 @@ func whyForbidden() string {
 	if seccompForbids() {
 		return "a seccomp profile forbids bpf(2); in a pod: seccompProfile type Unconfined"
 	}
-	if names, err := missing(capResource); err == nil && len(names) > 0 && before(5, 11) {
+	if missing(cap.SYS_RESOURCE) != "" && before(5, 11) {
 		return "needs CAP_SYS_RESOURCE: before Linux 5.11 BPF maps count as locked memory"
 	}
 	if mode := lockdown(); mode == "confidentiality" {
@@ -153,7 +138,7 @@ func confinement() string {
 // nothing of that is missing.
 type needs struct {
 	major, minor uint32
-	capabilities []capability
+	capabilities []cap.Value
 	otherwise    string
 }
 
@@ -162,8 +147,8 @@ func (n needs) remedy(err error) string {
 	if before(n.major, n.minor) {
 		return fmt.Sprintf("Linux %d.%d or later", n.major, n.minor)
 	}
-	if names, failed := missing(n.capabilities...); failed == nil && len(names) > 0 {
-		return strings.Join(names, " and ")
+	if names := missing(n.capabilities...); names != "" {
+		return names
 	}
 	if errors.Is(err, unix.EPERM) {
 		return whyForbidden()

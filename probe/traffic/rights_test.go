@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -19,7 +20,7 @@ func TestRemedy(t *testing.T) {
 	}{
 		{"older kernel", needs{99, 1, rights, "x"}, unix.EPERM, "Linux 99.1 or later"},
 		{"this kernel, another cause", needs{5, 10, rights, "another cause"}, unix.EINVAL, "another cause"},
-		{"a capability that does not exist", needs{5, 10, []capability{{"CAP_NONE", 63, false}}, "x"}, unix.EPERM, "CAP_NONE"},
+		{"a capability that does not exist", needs{5, 10, []cap.Value{63}, "x"}, unix.EPERM, "63"},
 	} {
 		if got := tt.needs.remedy(tt.err); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)

@@ -13,12 +13,7 @@ import (
 func (e *Engine) Traffic() model.Traffic {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	t := model.Traffic{
-		Peers: e.peers(),
-		Pairs: e.pairs(),
-		ARP:   e.arp(),
-		Lost:  e.lost(),
-	}
+	t := model.Traffic{Peers: e.peers(), Pairs: e.pairs(), ARP: e.arp(), Lost: e.lost()}
 	t.Hops, t.MACs = e.hops()
 	if e.drops != nil {
 		t.Drops = e.drops.list(e.linkIn)
@@ -56,22 +51,11 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 		if !ok || h.n.Packets == 0 {
 			continue
 		}
+		n := &h.n
 		c := model.HopCount{
-			Addr:       addr,
-			Prefix:     prefix,
-			Direction:  direction(h.key.Direction),
-			Side:       side(h.key.Side),
-			Packets:    h.n.Packets,
-			Bytes:      h.n.Bytes,
-			SYN:        h.n.Syn,
-			SYNACK:     h.n.Synack,
-			RST:        h.n.Rst,
-			ICMPErrors: h.n.IcmpErrors,
-			FromInside: h.n.FromInside,
-			FromUplink: h.n.FromUplink,
-			TTLs:       h.n.Ttls,
-			First:      h.first,
-			Last:       h.last,
+			Addr: addr, Prefix: prefix, Direction: direction(h.key.Direction), Side: side(h.key.Side),
+			Packets: n.Packets, Bytes: n.Bytes, SYN: n.Syn, SYNACK: n.Synack, RST: n.Rst, ICMPErrors: n.IcmpErrors,
+			FromInside: n.FromInside, FromUplink: n.FromUplink, TTLs: n.Ttls, First: h.first, Last: h.last,
 		}
 		c.IfIndex, c.Link = e.linkOf(h.key.Link)
 		hops = append(hops, c)
@@ -80,14 +64,8 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 		}
 		for m, n := range h.macs {
 			pairs = append(pairs, model.MACPair{
-				Addr:      addr,
-				IfIndex:   c.IfIndex,
-				Link:      c.Link,
-				Direction: c.Direction,
-				Side:      c.Side,
-				Src:       m.src,
-				Dst:       m.dst,
-				Packets:   n,
+				Addr: addr, IfIndex: c.IfIndex, Link: c.Link, Direction: c.Direction, Side: c.Side,
+				Src: m.src, Dst: m.dst, Packets: n,
 			})
 		}
 	}
@@ -110,13 +88,10 @@ func (e *Engine) peers() []model.Peer {
 		if !ok {
 			continue
 		}
+		const ingress, egress = bpf.TCDirectionINGRESS, bpf.TCDirectionEGRESS
 		m := model.Peer{
-			Local:    addr,
-			Out:      peerCount(p.count[bpf.TCDirectionEGRESS]),
-			In:       peerCount(p.count[bpf.TCDirectionINGRESS]),
-			FirstOut: p.firstOut,
-			LastOut:  p.last[bpf.TCDirectionEGRESS],
-			LastIn:   p.last[bpf.TCDirectionINGRESS],
+			Local: addr, Out: peerCount(p.count[egress]), In: peerCount(p.count[ingress]),
+			FirstOut: p.firstOut, LastOut: p.last[egress], LastIn: p.last[ingress],
 		}
 		if key.far() == bpf.TCFarFAR_ADDRESS {
 			m.Remote = key.remote
@@ -139,13 +114,10 @@ func peerCount(n bpf.TCPeerCount) model.PeerCount {
 func (e *Engine) pairs() []model.PairCount {
 	var out []model.PairCount
 	for key, t := range e.counters.pairs.entries {
+		index := int(key.Ifindex)
 		out = append(out, model.PairCount{
-			Src:       addrFrom(key.Src),
-			Dst:       addrFrom(key.Dst),
-			IfIndex:   int(key.Ifindex),
-			Link:      e.links.names[int(key.Ifindex)],
-			Direction: direction(key.Direction),
-			Packets:   t.packets,
+			Src: addrFrom(key.Src), Dst: addrFrom(key.Dst), IfIndex: index, Link: e.links.names[index],
+			Direction: direction(key.Direction), Packets: t.packets,
 		})
 	}
 	slices.SortFunc(out, func(a, b model.PairCount) int {
@@ -158,14 +130,10 @@ func (e *Engine) pairs() []model.PairCount {
 func (e *Engine) arp() []model.ARPCount {
 	var out []model.ARPCount
 	for key, t := range e.counters.neighbors.entries {
+		index := int(key.Ifindex)
 		out = append(out, model.ARPCount{
-			IfIndex:   int(key.Ifindex),
-			Link:      e.links.names[int(key.Ifindex)],
-			Direction: direction(key.Direction),
-			Reply:     key.Reply != 0,
-			Addr:      addrFrom(key.Addr),
-			MAC:       key.Mac,
-			Packets:   t.packets,
+			IfIndex: index, Link: e.links.names[index], Direction: direction(key.Direction), Reply: key.Reply != 0,
+			Addr: addrFrom(key.Addr), MAC: key.Mac, Packets: t.packets,
 		})
 	}
 	slices.SortFunc(out, func(a, b model.ARPCount) int {
@@ -210,7 +178,9 @@ func (e *Engine) lost() model.Lost {
 		why(&l.Events, d.missed, "drops on this machine while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
 	}
-	why(&l.Gaps, e.attached.gapCount(), "times others had removed lasthop's programs from a link, or put theirs before them")
+	e.locked(func() {
+		why(&l.Gaps, e.gapsSeen, "times others had removed lasthop's programs from a link, or put theirs before them")
+	})
 	l.Addrs = e.lostOf()
 	l.Others = tc[bpf.TCLostLOST_NEIGH]
 	for _, reason := range []bpf.TCLost{bpf.TCLostLOST_HOP, bpf.TCLostLOST_PEER, bpf.TCLostLOST_PAIR, bpf.TCLostLOST_DROP} {
@@ -220,8 +190,7 @@ func (e *Engine) lost() model.Lost {
 		}
 	}
 	for _, a := range l.Addrs {
-		n := a.Hops + a.Peers + a.Pairs + a.Drops
-		l.Others -= min(l.Others, n)
+		l.Others -= min(l.Others, a.Hops+a.Peers+a.Pairs+a.Drops)
 	}
 	return l
 }

@@ -54,23 +54,20 @@ func (t *tcx) close() error { return t.claim.Close() }
 func (t *tcx) attach(l Link) error {
 	var to tcxLinks
 	for i, at := range tcxHooks {
-		if err := to.attach(i, link.TCXOptions{Interface: l.Index, Program: t.programs[i], Attach: at, Anchor: link.Head()}); err != nil {
+		o := link.TCXOptions{Interface: l.Index, Program: t.programs[i], Attach: at, Anchor: link.Head()}
+		attached, err := link.AttachTCX(o)
+		if err != nil {
 			return errors.Join(err, to.close())
 		}
+		to.links[i] = attached
+		info, err := attached.Info()
+		if err != nil {
+			return errors.Join(err, to.close())
+		}
+		to.ids[i] = info.ID
 	}
 	t.on[l.Index] = to
 	return nil
-}
-
-func (t *tcxLinks) attach(hook int, o link.TCXOptions) (err error) {
-	if t.links[hook], err = link.AttachTCX(o); err != nil {
-		return err
-	}
-	info, err := t.links[hook].Info()
-	if err == nil {
-		t.ids[hook] = info.ID
-	}
-	return err
 }
 
 func (t *tcxLinks) close() error {

@@ -50,6 +50,18 @@ func UndoPacketRule(r *model.PacketRule, chains ...string) string {
 	return DeleteRule(RuleTool(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
+// AcceptPolicy sets the policy of a base chain to accept; native: only nft can edit it.
+func AcceptPolicy(backend model.Backend, family, table, chain string, native bool) string {
+	if native {
+		return fmt.Sprintf("nft chain %s %s %s '{ policy accept; }'", family, Quote(table), Quote(chain))
+	}
+	tool := RuleTool(&model.PacketRule{Backend: backend, Family: family})
+	if family == "bridge" {
+		tool = FrameRuleTool(&model.FrameRule{Backend: backend})
+	}
+	return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, Quote(table), Quote(chain))
+}
+
 // UnlessMeant reminds who pastes a command that what it deletes was made by hand, and
 // may be there on purpose.
 func UnlessMeant(command string) string { return command + " # unless this is meant" }
@@ -82,7 +94,7 @@ func DeleteRule(tool, family string, r ruleText) string {
 func ReplacePacketRule(r *model.PacketRule, text string) string {
 	words, _ := ShellRule(text)
 	switch {
-	case text == r.Text || words == "" || Maker([]string{r.Chain}, r.Comment, r.Table) != "":
+	case text == r.Text || words == "" || RuleMaker(r) != "":
 		return UndoPacketRule(r)
 	case r.Native:
 		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, Quote(r.Table), Quote(r.Chain), r.Handle, words)

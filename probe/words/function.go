@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 	"text/template"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -18,6 +20,8 @@ var functions = template.FuncMap{
 	"few":  few,
 	"pod":  PodName,
 	"ttls": TTLs,
+	// {{join .list ", "}}
+	"join": func(list any, sep string) string { return strings.Join(texts(list), sep) },
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{protocol .addr}}: what tells it
@@ -30,9 +34,14 @@ var functions = template.FuncMap{
 	"iptables": IPTables,
 	"inside":   Inside,
 	"undo":     undo,
+	"undos":    undos,
+	"replace":  ReplacePacketRule,
 	"addRoute": AddRoute,
-	// {{frameTool .rule}}: the variant of ebtables that holds it
+	// {{tool .rule}}, {{frameTool .rule}}: the variant of iptables or ebtables that holds it
+	"tool":      RuleTool,
 	"frameTool": FrameRuleTool,
+	"forget":    Forget,
+	"maker":     RuleMaker,
 	"sysctl":    SetSysctl,
 	// {{next}} begins another text of the same part.
 	"next": func() string { return separator },
@@ -60,12 +69,21 @@ func number(n any) uint64 {
 
 // few lists values of any type in words.
 func few(list any) string {
-	v := reflect.ValueOf(list)
-	words := make([]text, v.Len())
-	for i := range words {
-		words[i] = text(fmt.Sprint(v.Index(i)))
+	var words []text
+	for _, s := range texts(list) {
+		words = append(words, text(s))
 	}
 	return Addrs(words)
+}
+
+// texts are values of any type.
+func texts(list any) []string {
+	v := reflect.ValueOf(list)
+	out := make([]string, v.Len())
+	for i := range out {
+		out[i] = fmt.Sprint(v.Index(i))
+	}
+	return out
 }
 
 type text string
@@ -81,4 +99,15 @@ func undo(rule any, chains ...string) (string, error) {
 		return UndoPacketRule(r, chains...), nil
 	}
 	return "", fmt.Errorf("undo %T: no rule", rule)
+}
+
+// undos are the commands that end what rules do, each once.
+func undos(rules []*model.PacketRule) []string {
+	var out []string
+	for _, r := range rules {
+		if c := UndoPacketRule(r); !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
 }

@@ -3,6 +3,8 @@ package words
 import (
 	"slices"
 	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Calico is who keeps its chains, by whatever plugin.
@@ -83,6 +85,9 @@ func Maker(chains []string, comment, table string) string {
 	}
 	return madeBy(tableMakers, table)
 }
+
+// RuleMaker is the program that keeps a rule, empty where no known one does.
+func RuleMaker(r *model.PacketRule) string { return Maker([]string{r.Chain}, r.Comment, r.Table) }
 
 // policyMakers are the programs that make rules of network policies.
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}

@@ -40,14 +40,13 @@ func main() {
 		os.Exit(2)
 	}
 	info, err := buildinfo.ReadFile(os.Args[1])
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
-		os.Exit(1)
+	if err == nil {
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		out.SetEscapeHTML(false)
+		err = out.Encode(describe(info, os.Args[2]))
 	}
-	out := json.NewEncoder(os.Stdout)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false)
-	if err := out.Encode(describe(info, os.Args[2])); err != nil {
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
 		os.Exit(1)
 	}

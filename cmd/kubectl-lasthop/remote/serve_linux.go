@@ -85,14 +85,15 @@ func (f *farEnd) await(in io.Reader) (*Start, error) {
 
 // run runs the command to its end.
 func (f *farEnd) run(ctx context.Context, cmd *exec.Cmd, s *Start, in io.Reader) (int, error) {
-	streams, err := f.connect(cmd, s)
+	t, err := f.connect(cmd, s)
 	if err != nil {
 		return 0, err
 	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	t.far.Close()
+	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	streams.started()
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
@@ -104,8 +105,8 @@ func (f *farEnd) run(ctx context.Context, cmd *exec.Cmd, s *Start, in io.Reader)
 		}
 	}()
 	// It ends with the connection, which outlives the command.
-	go f.obey(cmd.Process, streams, in)
-	streams.output.Wait()
+	go f.obey(cmd.Process, t, in)
+	t.output.Wait()
 	err = cmd.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -118,7 +119,7 @@ func (f *farEnd) run(ctx context.Context, cmd *exec.Cmd, s *Start, in io.Reader)
 }
 
 // obey does what the near end says. Once it is gone, nobody wants the command.
-func (f *farEnd) obey(process *os.Process, s *streams, in io.Reader) {
+func (f *farEnd) obey(process *os.Process, t *terminal, in io.Reader) {
 	for {
 		k, payload, err := readFrame(in)
 		if err != nil {
@@ -127,96 +128,65 @@ func (f *farEnd) obey(process *os.Process, s *streams, in io.Reader) {
 		}
 		switch k {
 		case kindInput:
-			if s.terminal != nil {
-				s.terminal.Write(payload) //nolint:errcheck // the command may have ended
-			}
+			t.near.Write(payload) //nolint:errcheck // the command may have ended
 		case kindInterrupt:
 			process.Signal(syscall.SIGINT) //nolint:errcheck // it may have ended
 		case kindSize:
 			var size Size
-			if json.Unmarshal(payload, &size) == nil && s.terminal != nil {
-				pty.Setsize(s.terminal, &pty.Winsize{Rows: size.Rows, Cols: size.Cols}) //nolint:errcheck // only looks suffer
+			if json.Unmarshal(payload, &size) == nil && t.near != nil {
+				pty.Setsize(t.near, &pty.Winsize{Rows: size.Rows, Cols: size.Cols}) //nolint:errcheck // only looks suffer
 			}
 		}
 	}
 }
 
-// streams are the other ends of a command's standard streams.
-type streams struct {
-	terminal *os.File // nil if the command has none
+// connect gives the command its standard streams, which may be a terminal.
+func (f *farEnd) connect(cmd *exec.Cmd, s *Start) (*terminal, error) {
+	out, errs := patient{stream{f.out, kindOutput}}, patient{stream{f.out, kindError}}
+	cmd.Stdout, cmd.Stderr = out, errs
+	t := &terminal{}
+	var err error
+	switch {
+	case s.Terminal != nil:
+		err = t.open(*s.Terminal, out)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = t.far, t.far, t.far
+		cmd.SysProcAttr.Setctty = true
+	case s.ErrorTerminal:
+		err = t.open(Size{Rows: 24, Cols: 80}, errs)
+		cmd.Stderr = t.far
+	}
+	return t, err
+}
+
+// patient takes what a command writes also once whoever reads it is gone: the command shall
+// not wait for that.
+type patient struct{ stream }
+
+func (p patient) Write(text []byte) (int, error) {
+	p.stream.Write(text) //nolint:errcheck // see above
+	return len(text), nil
+}
+
+// terminal has a near end, and one for the command; both are nil if there is none.
+type terminal struct {
+	near, far *os.File
 	// output ends once all that the command wrote was sent.
 	output sync.WaitGroup
-	// theirs are files that only the command keeps open.
-	theirs []*os.File
-	copies []func()
 }
 
-// started lets go of what is the command's, and sends what comes from it.
-func (s *streams) started() {
-	for _, f := range s.theirs {
-		f.Close()
+// open makes the terminal, and sends what the command writes.
+func (t *terminal) open(s Size, to io.Writer) (err error) {
+	if t.near, t.far, err = pty.Open(); err == nil {
+		err = pty.Setsize(t.near, &pty.Winsize{Rows: s.Rows, Cols: s.Cols})
 	}
-	for _, c := range s.copies {
-		s.output.Go(c)
+	if err != nil {
+		return fmt.Errorf("make a terminal: %w", err)
 	}
-}
-
-// copyTo sends what can be read from a file. The end of a terminal's other end is an
-// error, of a pipe none.
-func (s *streams) copyTo(to io.Writer, from *os.File) {
-	s.copies = append(s.copies, func() {
-		defer from.Close()
-		if _, err := io.Copy(to, from); err != nil && !errors.Is(err, syscall.EIO) {
-			// Whoever reads is gone: the command shall not wait for it.
-			io.Copy(io.Discard, from) //nolint:errcheck // the same
-		}
+	t.output.Go(func() {
+		defer t.near.Close()
+		io.Copy(to, t.near) //nolint:errcheck // its end is an error of a terminal
 	})
-}
-
-// connect gives the command its standard streams.
-func (f *farEnd) connect(cmd *exec.Cmd, s *Start) (*streams, error) {
-	out, errs := stream{f.out, kindOutput}, stream{f.out, kindError}
-	c := &streams{}
-	if s.Terminal != nil {
-		near, far, err := openTerminal(*s.Terminal)
-		if err != nil {
-			return nil, err
-		}
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, far
-		cmd.SysProcAttr.Setctty = true
-		c.terminal, c.theirs = near, []*os.File{far}
-		c.copyTo(out, near)
-		return c, nil
-	}
-	outNear, outFar, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	errNear, errFar, err := os.Pipe()
-	if s.ErrorTerminal && err == nil {
-		errNear.Close()
-		errFar.Close()
-		errNear, errFar, err = openTerminal(Size{Rows: 24, Cols: 80})
-	}
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stdout, cmd.Stderr = outFar, errFar
-	c.theirs = []*os.File{outFar, errFar}
-	c.copyTo(out, outNear)
-	c.copyTo(errs, errNear)
-	return c, nil
-}
-
-// openTerminal makes a terminal of a size: its near end, and the command's.
-func openTerminal(s Size) (near, far *os.File, err error) {
-	if near, far, err = pty.Open(); err == nil {
-		err = pty.Setsize(near, &pty.Winsize{Rows: s.Rows, Cols: s.Cols})
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a terminal: %w", err)
-	}
-	return near, far, nil
+	return nil
 }
 
 // sendFiles sends the files that the command has left.

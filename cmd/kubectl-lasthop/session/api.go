@@ -5,6 +5,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -76,8 +77,18 @@ func (a *API) jobs(namespace string) Resource[*batchv1.Job, *batchv1.JobList] {
 	return Resource[*batchv1.Job, *batchv1.JobList]{a.batch, "jobs", namespace, func() *batchv1.Job { return &batchv1.Job{} }, func() *batchv1.JobList { return &batchv1.JobList{} }}
 }
 
+// pageSize is how many objects are asked for at once: a large cluster has more than an
+// API server should answer with.
+const pageSize = 500
+
+// list is a list of objects.
+type list interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // Resource are objects of one kind.
-type Resource[T, L runtime.Object] struct {
+type Resource[T runtime.Object, L list] struct {
 	client          rest.Interface
 	name, namespace string
 	object          func() T
@@ -94,6 +105,25 @@ func (r Resource[T, L]) Get(ctx context.Context, name string) (T, error) {
 func (r Resource[T, L]) List(ctx context.Context, options metav1.ListOptions) (L, error) {
 	l := r.list()
 	return l, r.on(r.client.Get()).VersionedParams(&options, Parameters).Do(ctx).Into(l)
+}
+
+// Each lists the objects, page by page, and calls take with each.
+func (r Resource[T, L]) Each(ctx context.Context, options metav1.ListOptions, take func(T)) error {
+	for options.Limit = pageSize; ; {
+		page, err := r.List(ctx, options)
+		if err == nil {
+			err = meta.EachListItem(page, func(o runtime.Object) error {
+				take(o.(T))
+				return nil
+			})
+		}
+		if err != nil {
+			return err
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
 }
 
 // create makes an object.

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 )
@@ -102,9 +103,8 @@ const (
 
 // awaitFate is fate. The pod ends before the cluster tells why.
 func (c Cluster) awaitFate(ctx context.Context, job *batchv1.Job, o Options) (why string) {
-	ctx, stop := context.WithTimeout(ctx, fateTime)
-	defer stop()
-	c.poll(ctx, func() (bool, error) { //nolint:errcheck // then it is not known
+	//nolint:errcheck // then it is not known
+	wait.PollUntilContextTimeout(ctx, pollEvery, fateTime, true, func(ctx context.Context) (bool, error) {
 		why = c.fate(ctx, job, o)
 		return why != "", nil
 	})
@@ -134,9 +134,8 @@ func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 
 // remove removes the job and its pod, even after ctx has ended.
 func (c Cluster) remove(ctx context.Context, job *batchv1.Job) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
-	defer cancel()
-	err := c.poll(ctx, func() (bool, error) {
+	ctx = context.WithoutCancel(ctx)
+	err := wait.PollUntilContextTimeout(ctx, pollEvery, removeTime, true, func(ctx context.Context) (bool, error) {
 		err := c.jobs(job.Namespace).remove(ctx, job.Name, metav1.DeleteOptions{PropagationPolicy: to(metav1.DeletePropagationBackground)})
 		// A connection that was lost may come back.
 		return err == nil || apierrors.IsNotFound(err), permanent(err)
@@ -158,31 +157,11 @@ func permanent(err error) error {
 	return nil
 }
 
-// poll asks until done, an error, or the end of ctx.
-func (c Cluster) poll(ctx context.Context, ask func() (done bool, err error)) error {
-	again := time.NewTicker(pollEvery)
-	defer again.Stop()
-	for {
-		done, err := ask()
-		if err == nil && !done {
-			select {
-			case <-again.C:
-				continue
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
-		}
-		return err
-	}
-}
-
 // awaitPod waits until the job's pod runs. If that takes long it says what for.
 func (c Cluster) awaitPod(ctx context.Context, job *batchv1.Job, say func(format string, args ...any)) (*corev1.Pod, error) {
 	var running *corev1.Pod
 	waitsFor, told, begun := "its pod", "", time.Now()
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	err := c.poll(ctx, func() (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, pollEvery, startTime, true, func(ctx context.Context) (bool, error) {
 		pod, err := c.podOf(ctx, job)
 		if err != nil {
 			return false, Explain(err, "look for the debug pod", job.Namespace)

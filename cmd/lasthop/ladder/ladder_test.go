@@ -62,18 +62,15 @@ func up(t *testing.T) *machine {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	flowing, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- l.RunTraffic(ctx, func() { close(flowing) }) }()
-	t.Cleanup(func() {
-		cancel()
-		<-done //nolint:errcheck // it ends by the cancel
-	})
-	select {
-	case <-flowing:
-	case err := <-done:
-		t.Fatalf("traffic: %v", err)
+	end, err := l.BeginTraffic(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
 	node := l.Nodes()[0].Netns
 	m := &machine{binary: build(t), net: "/run/netns/" + node, nameless: node + ".api"}
 	m.pid = fmt.Sprintf("/proc/%d/ns/pid_for_children", hold(t, "nsenter", "--net="+m.net, "unshare", "--pid", "--fork", "cat"))

@@ -126,11 +126,11 @@ func inside(l *lab.Lab, place string, f func() error) error {
 
 // far is a port of the pod on the other node.
 func far(l *lab.Lab, port int) (unix.Sockaddr, error) {
-	a, err := l.Resolve("right/far")
+	e, err := l.Scenario().Topology.Resolve("right/far")
 	if err != nil {
 		return nil, err
 	}
-	return &unix.SockaddrInet4{Port: port, Addr: a.As4()}, nil
+	return &unix.SockaddrInet4{Port: port, Addr: e.Addr.As4()}, nil
 }
 
 func socket(kind int) (int, error) {

@@ -91,6 +91,15 @@ func (d *decoder) fail(at *value, want, format string, args ...any) {
 	}
 }
 
+// as is a value of the wanted type.
+func as[T any](d *decoder, v *value, want string) T {
+	t, ok := v.any.(T)
+	if !ok {
+		d.fail(v, want, "found %s", v.kind())
+	}
+	return t
+}
+
 // fields are those of an object and of its properties.
 type fields struct {
 	at         *value
@@ -98,11 +107,7 @@ type fields struct {
 }
 
 func (d *decoder) fields(v *value) fields {
-	f := fields{at: v}
-	var ok bool
-	if f.own, ok = v.any.(object); !ok {
-		d.fail(v, "an object", "found %s", v.kind())
-	}
+	f := fields{at: v, own: as[object](d, v, "an object")}
 	if p := f.own["properties"]; p != nil {
 		f.inner, _ = p.any.(object)
 	}
@@ -129,11 +134,7 @@ func (d *decoder) string(f fields, name string) string {
 	if v == nil {
 		return ""
 	}
-	s, ok := v.any.(string)
-	if !ok {
-		d.fail(v, "a string at \""+name+"\"", "found %s", v.kind())
-	}
-	return s
+	return as[string](d, v, "a string at \""+name+"\"")
 }
 
 // list returns a field's items. A value that is no list is the only item.
@@ -153,10 +154,7 @@ func (f fields) list(name string) []*value {
 func (d *decoder) top(v *value) {
 	list, ok := v.any.([]*value)
 	if o, is := v.any.(object); is && o["value"] != nil {
-		if list, ok = o["value"].any.([]*value); !ok {
-			d.fail(o["value"], "a list at \"value\"", "found %s", o["value"].kind())
-			return
-		}
+		list, ok = as[[]*value](d, o["value"], "a list at \"value\""), true
 	}
 	if !ok {
 		d.resource(v)

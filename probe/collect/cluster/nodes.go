@@ -13,10 +13,35 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// object is a Node of the Kubernetes API, or a list of them.
+// decode decodes the text of a file that holds one object of a kind, or a list of such. It
+// returns them with their kinds, empty where that of the list says it.
+func decode[T interface{ kind() string }](path string, text []byte, want, kind string) ([]T, error) {
+	var list struct {
+		Kind  string `json:"kind"`
+		Items []T    `json:"items"`
+	}
+	if err := files.DecodeJSON(path, text, want, &list); err != nil {
+		return nil, err
+	}
+	switch list.Kind {
+	case kind:
+		list.Items = make([]T, 1)
+		return list.Items, files.DecodeJSON(path, text, want, &list.Items[0])
+	case "List", kind + "List":
+	default:
+		return nil, files.ValueError(path, text, list.Kind, want, fmt.Errorf("kind is %q", list.Kind))
+	}
+	for i, x := range list.Items {
+		if k := x.kind(); k != kind && (k != "" || list.Kind != kind+"List") {
+			return nil, files.ValueError(path, text, k, want, fmt.Errorf("items[%d] is a %q", i, k))
+		}
+	}
+	return list.Items, nil
+}
+
+// object is a Node of the Kubernetes API.
 type object struct {
-	Kind     string   `json:"kind"`
-	Items    []object `json:"items"`
+	Kind     string `json:"kind"`
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
@@ -38,29 +63,20 @@ type object struct {
 	} `json:"status"`
 }
 
+func (o object) kind() string { return o.Kind }
+
 // wantNodes is what the file should be.
 const wantNodes = "what `kubectl get nodes -o json` prints: a List of Nodes"
 
 // DecodeNodes decodes the text of a file that `kubectl get nodes -o json` wrote and
 // that errors call path. Every error is a *files.Error.
 func DecodeNodes(path string, text []byte) ([]model.ClusterNode, error) {
-	var o object
-	if err := files.DecodeJSON(path, text, wantNodes, &o); err != nil {
+	list, err := decode[object](path, text, wantNodes, "Node")
+	if err != nil {
 		return nil, err
 	}
-	list := o.Items
-	switch o.Kind {
-	case "Node":
-		list = []object{o}
-	case "List", "NodeList":
-	default:
-		return nil, files.ValueError(path, text, o.Kind, wantNodes, fmt.Errorf("kind is %q", o.Kind))
-	}
 	var out []model.ClusterNode
-	for i, n := range list {
-		if n.Kind != "Node" && (n.Kind != "" || o.Kind != "NodeList") {
-			return nil, files.ValueError(path, text, n.Kind, wantNodes, fmt.Errorf("items[%d] is a %q", i, n.Kind))
-		}
+	for _, n := range list {
 		node := model.ClusterNode{Name: n.Metadata.Name}
 		for _, a := range n.Status.Addresses {
 			if a.Type != "InternalIP" && a.Type != "ExternalIP" {

@@ -17,11 +17,10 @@ type Pod struct {
 	Labels map[string]string
 }
 
-// podObject is a Pod of the Kubernetes API, or a list of them. What else is in it,
-// such as the environment of containers, has no field here and is never decoded.
+// podObject is a Pod of the Kubernetes API. What else is in it, such as the environment of
+// containers, has no field here and is never decoded.
 type podObject struct {
-	Kind     string      `json:"kind"`
-	Items    []podObject `json:"items"`
+	Kind     string `json:"kind"`
 	Metadata struct {
 		Namespace string            `json:"namespace"`
 		Name      string            `json:"name"`
@@ -40,6 +39,8 @@ type podObject struct {
 	} `json:"status"`
 }
 
+func (o podObject) kind() string { return o.Kind }
+
 // wantPods is what the file should be.
 const wantPods = "what `kubectl get pods -A -o json` prints: a List of Pods"
 
@@ -48,24 +49,13 @@ const wantPods = "what `kubectl get pods -A -o json` prints: a List of Pods"
 // in a node's network, those that have ended, those that wait. Every error is a
 // *files.Error.
 func DecodePods(path string, text []byte) ([]Pod, error) {
-	var o podObject
-	if err := files.DecodeJSON(path, text, wantPods, &o); err != nil {
+	list, err := decode[podObject](path, text, wantPods, "Pod")
+	if err != nil {
 		return nil, err
-	}
-	list := o.Items
-	switch o.Kind {
-	case "Pod":
-		list = []podObject{o}
-	case "List", "PodList":
-	default:
-		return nil, files.ValueError(path, text, o.Kind, wantPods, fmt.Errorf("kind is %q", o.Kind))
 	}
 	var out []Pod
 	for i := range list {
 		p := &list[i]
-		if p.Kind != "Pod" && (p.Kind != "" || o.Kind != "PodList") {
-			return nil, files.ValueError(path, text, p.Kind, wantPods, fmt.Errorf("items[%d] is a %q", i, p.Kind))
-		}
 		if err := names.Check(p.Metadata.Namespace, p.Metadata.Name); err != nil {
 			return nil, files.ValueError(path, text, p.Metadata.Name, "the namespace and name of a pod", fmt.Errorf("items[%d]: %w", i, err))
 		}

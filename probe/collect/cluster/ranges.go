@@ -36,8 +36,8 @@ func Ranges(s *model.Snapshot) []Range {
 		}
 	}
 	masquerades := map[[2]string]bool{}
-	for i := range s.PacketRules {
-		if r := &s.PacketRules[i]; r.Target == "MASQUERADE" {
+	for r := range model.Each(s.PacketRules) {
+		if r.Target == "MASQUERADE" {
 			masquerades[chain(r)] = true
 		}
 	}

@@ -7,6 +7,7 @@ package conntrack
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"time"
@@ -39,7 +40,7 @@ var request = make([]byte, nl.SizeofNfgenmsg)
 func Read(ctx context.Context, c *dump.Conn, expected int, keep func(*model.Flow) bool) ([]model.Flow, error) {
 	// A list that grows leaves several times its size behind.
 	out := make([]model.Flow, 0, expected+expected/8)
-	err := dump.Retry(ctx, func() error {
+	err := dump.Retry(ctx, "list flows", func() error {
 		out = out[:0]
 		return c.Each(msgGet, request, msgNew, func(m []byte) error {
 			f, err := decode(m)
@@ -49,9 +50,6 @@ func Read(ctx context.Context, c *dump.Conn, expected int, keep func(*model.Flow
 			return err
 		})
 	})
-	if err != nil {
-		err = fmt.Errorf("list flows: %w", err)
-	}
 	return out, err
 }
 
@@ -80,10 +78,10 @@ func decode(m []byte) (f model.Flow, err error) {
 			f.Zone = a.BE16()
 		}
 	}
-	if err := a.Err(); err != nil {
-		return f, fmt.Errorf("flow: %w", err)
+	if err = a.Err(); err != nil {
+		err = fmt.Errorf("flow: %w", err)
 	}
-	return f, nil
+	return f, err
 }
 
 // tuple decodes the tuple of one direction. The protocol, which is the same in
@@ -153,7 +151,7 @@ func state(a dump.Attrs) (name string, err error) {
 // namespace's creation, summed over the CPUs.
 func Statistics(ctx context.Context, c *dump.Conn) (model.Conntrack, error) {
 	var out model.Conntrack
-	err := dump.Retry(ctx, func() error {
+	err := dump.Retry(ctx, "read statistics of connection tracking", func() error {
 		out = model.Conntrack{}
 		size := func(m []byte) error { return decodeSize(m, &out) }
 		if err := c.Get(msgStats, request, 0, size); err != nil {
@@ -161,23 +159,15 @@ func Statistics(ctx context.Context, c *dump.Conn) (model.Conntrack, error) {
 		}
 		return c.Each(msgStatsCPU, request, 0, func(m []byte) error { return addCPU(m, &out) })
 	})
-	if err != nil {
-		err = fmt.Errorf("read statistics of connection tracking: %w", err)
-	}
 	return out, err
 }
 
 func decodeSize(m []byte, out *model.Conntrack) error {
-	a := dump.ParseAfter(m, nl.SizeofNfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case 1: // CTA_STATS_GLOBAL_ENTRIES
-			out.Count = uint64(a.BE32())
-		case 2: // CTA_STATS_GLOBAL_MAX_ENTRIES, Linux 4.18
-			out.Max = uint64(a.BE32())
-		}
-	}
-	return a.Err()
+	const entries, most = 1, 2 // CTA_STATS_GLOBAL_ENTRIES, and _MAX_ENTRIES of Linux 4.18
+	return dump.ParseAfter(m, nl.SizeofNfgenmsg).Decode(binary.BigEndian, dump.Fields{
+		entries: func(a *dump.Attrs) { out.Count = uint64(a.BE32()) },
+		most:    func(a *dump.Attrs) { out.Max = uint64(a.BE32()) },
+	})
 }
 
 // counters are the counters by attribute (enum ctattr_stats_cpu).

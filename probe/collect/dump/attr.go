@@ -1,7 +1,6 @@
 package dump
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -104,14 +103,46 @@ func (a *Attrs) BE32() uint32 { return binary.BigEndian.Uint32(a.bytes(4)) }
 func (a *Attrs) BE64() uint64 { return binary.BigEndian.Uint64(a.bytes(8)) }
 
 // String decodes text, which ends at the first NUL if there is one.
-func (a *Attrs) String() string {
-	s, _, _ := bytes.Cut(a.Data, []byte{0})
-	return string(s)
-}
+func (a *Attrs) String() string { return unix.ByteSliceToString(a.Data) }
 
 // Nested returns an iterator over the attributes nested in the current one. The
 // caller passes its Err to Fail.
 func (a *Attrs) Nested() Attrs { return Parse(a.Data) }
+
+// Fields are where attributes go, by their types: text to a *string, bytes to a *[]byte, a
+// byte that is not zero to a *bool, numbers to pointers to such (*int takes 32 bits with a
+// sign), nested attributes to Fields, and anything to a func(*Attrs).
+type Fields map[uint16]any
+
+// Decode decodes the attributes that fields name, numbers in the given order.
+func (a Attrs) Decode(order binary.ByteOrder, fields Fields) error {
+	for a.Next() {
+		switch to := fields[a.Type].(type) {
+		case nil:
+		case *string:
+			*to = a.String()
+		case *[]byte:
+			*to = a.Data
+		case *bool:
+			*to = a.Uint8() != 0
+		case *uint16:
+			*to = order.Uint16(a.bytes(2))
+		case *uint32:
+			*to = order.Uint32(a.bytes(4))
+		case *int:
+			*to = int(int32(order.Uint32(a.bytes(4))))
+		case *uint64:
+			*to = order.Uint64(a.bytes(8))
+		case Fields:
+			a.Fail(a.Nested().Decode(order, to))
+		case func(*Attrs):
+			to(&a)
+		default:
+			a.Fail(fmt.Errorf("netlink attribute %d: no value of %T", a.Type, to))
+		}
+	}
+	return a.Err()
+}
 
 // Append appends an attribute and its padding to b.
 func Append(b []byte, typ uint16, data []byte) []byte {

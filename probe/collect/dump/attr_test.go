@@ -73,7 +73,7 @@ func FuzzAttrs(f *testing.F) {
 func TestRetry(t *testing.T) {
 	ctx := context.Background()
 	runs := 0
-	err := Retry(ctx, func() error {
+	err := Retry(ctx, "try", func() error {
 		if runs++; runs < 3 {
 			return ErrInterrupted
 		}
@@ -83,15 +83,15 @@ func TestRetry(t *testing.T) {
 		t.Errorf("%d runs, %v", runs, err)
 	}
 	runs = 0
-	if err := Retry(ctx, func() error { runs++; return ErrInterrupted }); !errors.Is(err, ErrInterrupted) || runs != attempts {
+	if err := Retry(ctx, "try", func() error { runs++; return ErrInterrupted }); !errors.Is(err, ErrInterrupted) || runs != attempts {
 		t.Errorf("always interrupted: %d runs, %v", runs, err)
 	}
-	if err := Retry(ctx, func() error { return []error{}[runs] }); err == nil {
+	if err := Retry(ctx, "try", func() error { return []error{}[runs] }); err == nil {
 		t.Error("a panic gave no error")
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := Retry(ended, func() error { return nil }); !errors.Is(err, context.Canceled) {
+	if err := Retry(ended, "try", func() error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("ended context: %v", err)
 	}
 }

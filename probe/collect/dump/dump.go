@@ -32,23 +32,23 @@ var ErrInterrupted = netlink.ErrDumpInterrupted
 const attempts = 4
 
 // Retry calls f until it returns something else than ErrInterrupted, but a few
-// times at most, and returns its last error. f starts over each time; what its
-// last run collected may be used as a partial result.
+// times at most, and returns its last error, behind what f does. f starts over each
+// time; what its last run collected may be used as a partial result.
 //
 // A panic in f becomes an error: the libraries index into messages without
 // checking their length (netlink v1.3.1, on an error reply with extended
 // acknowledgement), and no message may crash the program.
-func Retry(ctx context.Context, f func() error) error {
-	var err error
-	for range attempts {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err = guard(f); !errors.Is(err, ErrInterrupted) {
-			return err
+func Retry(ctx context.Context, does string, f func() error) error {
+	var err error = ErrInterrupted
+	for n := 0; n < attempts && errors.Is(err, ErrInterrupted); n++ {
+		if err = ctx.Err(); err == nil {
+			err = guard(f)
 		}
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%s: %w", does, err)
+	}
+	return nil
 }
 
 // timeout limits the wait for the kernel's next message. The kernel answers at
@@ -129,10 +129,10 @@ type Dumper interface {
 
 // List dumps the objects of one kind and returns those for which decode reports
 // ok. An interrupted dump is repeated as Retry does. With an error, what the
-// last run decoded is returned too. Other arguments are those of Each.
-func List[T any](ctx context.Context, c Dumper, request uint16, body []byte, reply uint16,
+// last run decoded is returned too. Other arguments are those of Retry and Each.
+func List[T any](ctx context.Context, does string, c Dumper, request uint16, body []byte, reply uint16,
 	decode func(m []byte) (x T, ok bool, err error)) (out []T, err error) {
-	err = Retry(ctx, func() error {
+	err = Retry(ctx, does, func() error {
 		out = out[:0]
 		return c.Each(request, body, reply, func(m []byte) error {
 			x, ok, err := decode(m)

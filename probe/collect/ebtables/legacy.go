@@ -1,7 +1,6 @@
 package ebtables
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -45,19 +44,16 @@ const (
 	policyAt    = 40
 
 	// struct ebt_entry, a rule.
-	ruleLen      = 112
-	flagsAt      = 0
-	invertAt     = 4
-	protoAt      = 8
-	inAt         = 10
-	logicalInAt  = 26
-	outAt        = 42
-	logicalOutAt = 58
-	sourceAt     = 74
-	destAt       = 86
-	watchersAt   = 100
-	targetAt     = 104
-	nextAt       = 108
+	ruleLen    = 112
+	flagsAt    = 0
+	invertAt   = 4
+	protoAt    = 8
+	linksAt    = 10
+	sourceAt   = 74
+	destAt     = 86
+	watchersAt = 100
+	targetAt   = 104
+	nextAt     = 108
 
 	// struct ebt_entry_match, and those of watchers and targets.
 	extensionLen     = 40
@@ -75,8 +71,6 @@ const (
 	invProto      = 0x01
 	invIn         = 0x02
 	invOut        = 0x04
-	invSource     = 0x08
-	invDest       = 0x10
 	invLogicalIn  = 0x20
 	invLogicalOut = 0x40
 )
@@ -183,13 +177,13 @@ func decode(reply []byte) (Tables, error) {
 		return Tables{}, fmt.Errorf("reply of %d bytes behind its head, want %d of entries and %d counters", len(rest), size, rules)
 	}
 	d := decoder{
-		table: text(head[:nameLen]), entries: rest[:size], counters: rest[size:],
+		table: unix.ByteSliceToString(head[:nameLen]), entries: rest[:size], counters: rest[size:],
 		hooks: binary.NativeEndian.Uint32(head[hooksAt:]), chains: map[int]string{},
 	}
 	// A jump may lead to a chain behind it.
 	err := d.each(func(at, _ int, chain bool) error {
 		if chain {
-			d.chains[at] = text(d.entries[at+chainNameAt:][:nameLen])
+			d.chains[at] = unix.ByteSliceToString(d.entries[at+chainNameAt:][:nameLen])
 		}
 		return nil
 	})
@@ -330,7 +324,7 @@ func extension(e []byte, at int) (name string, info []byte, err error) {
 	if int64(size) > int64(left) {
 		return "", nil, fmt.Errorf("extension at %d: %d bytes, %d are left", at, size, left)
 	}
-	return text(e[at : at+extensionNameLen]), e[at+extensionLen:][:size:size], nil
+	return unix.ByteSliceToString(e[at : at+extensionNameLen]), e[at+extensionLen:][:size:size], nil
 }
 
 // verdict takes that of the target standard: a decision, or the offset of a chain.
@@ -354,18 +348,9 @@ func (d *decoder) verdict(b *builder, v int32) error {
 // legacyLinks takes the names of interfaces.
 func (b *builder) legacyLinks(e []byte) {
 	invert := binary.NativeEndian.Uint32(e[invertAt:])
-	for _, l := range []struct {
-		at     int
-		bit    uint32
-		field  *model.IfMatch
-		part   *string
-		option string
-	}{
-		{inAt, invIn, &b.In, &b.in, "-i"}, {outAt, invOut, &b.Out, &b.out, "-o"},
-		{logicalInAt, invLogicalIn, &b.LogicalIn, &b.logicalIn, "--logical-in"},
-		{logicalOutAt, invLogicalOut, &b.LogicalOut, &b.logicalOut, "--logical-out"},
-	} {
-		name := text(e[l.at:][:unix.IFNAMSIZ])
+	bits := [...]uint32{invIn, invLogicalIn, invOut, invLogicalOut}
+	for i, l := range b.links() {
+		name := unix.ByteSliceToString(e[linksAt+i*unix.IFNAMSIZ:][:unix.IFNAMSIZ])
 		if name == "" {
 			continue
 		}
@@ -373,8 +358,7 @@ func (b *builder) legacyLinks(e []byte) {
 		if known, _, ok := strings.Cut(name, string(rune(wildcard))); ok {
 			name = known + "+"
 		}
-		*l.field = model.IfMatch{Name: name, Not: invert&l.bit != 0}
-		*l.part = l.option + " " + xt.Not(l.field.Not) + name
+		b.matchLink(l, name, invert&bits[i] != 0)
 	}
 }
 
@@ -391,28 +375,10 @@ func (b *builder) legacyFrame(e []byte) {
 		b.EtherType, b.EtherTypeNot = binary.BigEndian.Uint16(e[protoAt:]), not
 		b.proto = "-p " + xt.Not(not) + etherName(b.EtherType)
 	}
-	for _, m := range []struct {
-		at        int
-		flag, bit uint32
-		field     *model.MACMatch
-		part      *string
-		option    string
-	}{
-		{sourceAt, flagSource, invSource, &b.SrcMAC, &b.src, "-s"}, {destAt, flagDest, invDest, &b.DstMAC, &b.dst, "-d"},
-	} {
-		if flags&m.flag == 0 {
-			continue
+	for i, at := range []int{sourceAt, destAt} {
+		// The bits of both are the same in flags and invert.
+		if bit := []uint32{flagSource, flagDest}[i]; flags&bit != 0 {
+			b.matchMAC(at == sourceAt, e[at:][:macLen], e[at+macLen:][:macLen], invert&bit != 0)
 		}
-		*m.field = model.MACMatch{
-			Addr: model.MACFrom(e[m.at:][:macLen]), Mask: model.MACFrom(e[m.at+macLen:][:macLen]),
-			Set: true, Not: invert&m.bit != 0,
-		}
-		*m.part = m.option + " " + xt.Not(m.field.Not) + macName(*m.field)
 	}
-}
-
-// text is what stands before the first NUL.
-func text(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
 }

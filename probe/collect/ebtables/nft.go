@@ -162,33 +162,22 @@ func (b *builder) matchLength(m nft.Match) bool {
 }
 
 func (b *builder) matchMeta(m nft.Match, invert bool) bool {
-	iface := func(field *model.IfMatch, part *string, option, word string) bool {
-		if field.Name != "" || m.Mask != nil {
-			return false
-		}
-		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
-		*part = option + " " + xt.Not(invert) + field.Name
-		b.native = append(b.native, word+" "+differs(invert)+nft.InterfaceText(field.Name))
-		return true
-	}
-	switch expr.MetaKey(m.Load.Key) {
-	case expr.MetaKeyIIFNAME:
-		return iface(&b.In, &b.in, "-i", "iifname")
-	case expr.MetaKeyOIFNAME:
-		return iface(&b.Out, &b.out, "-o", "oifname")
-	case expr.MetaKeyBRIIIFNAME:
-		return iface(&b.LogicalIn, &b.logicalIn, "--logical-in", "meta ibrname")
-	case expr.MetaKeyBRIOIFNAME:
-		return iface(&b.LogicalOut, &b.logicalOut, "--logical-out", "meta obrname")
-	case expr.MetaKeyPROTOCOL:
+	key := expr.MetaKey(m.Load.Key)
+	if key == expr.MetaKeyPROTOCOL {
 		known := b.EtherType != 0
 		ok := b.matchEtherType(m, invert)
 		if ok && !known {
-			b.native = append(b.native, "meta protocol "+differs(invert)+etherName(b.EtherType))
+			b.native = append(b.native, "meta protocol "+nft.Differs(invert)+etherName(b.EtherType))
 		}
 		return ok
 	}
-	return false
+	keys := []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyBRIIIFNAME, expr.MetaKeyOIFNAME, expr.MetaKeyBRIOIFNAME}
+	i := slices.Index(keys, key)
+	if i < 0 || m.Mask != nil || b.links()[i].field.Name != "" {
+		return false
+	}
+	b.matchLink(b.links()[i], nft.Interface(m.Value), invert)
+	return true
 }
 
 // matchEtherType takes a comparison with an EtherType. It fails if the rule has
@@ -210,31 +199,19 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 	switch {
 	case l.Offset == etherTypeAt && l.Len == 2 && b.proto == "" && b.matchEtherType(m, invert):
 		b.proto = "-p " + xt.Not(invert) + etherName(b.EtherType)
-		b.native = append(b.native, "ether type "+differs(invert)+etherName(b.EtherType))
+		b.native = append(b.native, "ether type "+nft.Differs(invert)+etherName(b.EtherType))
 		return true
-	case l.Offset == srcMACAt && b.src == "":
-		return b.matchMAC(m, invert, &b.SrcMAC, &b.src, "-s", "ether saddr")
-	case l.Offset == dstMACAt && b.dst == "":
-		return b.matchMAC(m, invert, &b.DstMAC, &b.dst, "-d", "ether daddr")
+	case l.Offset == srcMACAt && b.src == "", l.Offset == dstMACAt && b.dst == "":
+		// It compares an address, or its first bytes.
+		n := int(l.Len)
+		if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
+			return false
+		}
+		a, mask := m.Padded(macLen)
+		b.matchMAC(l.Offset == srcMACAt, a, mask, invert)
+		return true
 	}
 	return false
-}
-
-// matchMAC takes a comparison with an address, or with its first bytes.
-func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part *string, option, word string) bool {
-	n := int(m.Load.Len)
-	if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
-		return false
-	}
-	*field = model.MACMatch{Set: true, Not: invert}
-	copy(field.Addr[:], m.Value[:n])
-	copy(field.Mask[:n], slices.Repeat([]byte{0xff}, n))
-	if m.Mask != nil {
-		copy(field.Mask[:n], m.Mask[:n])
-	}
-	*part = option + " " + xt.Not(invert) + macName(*field)
-	b.native = append(b.native, word+" "+differs(invert)+macText(field.Addr, field.Mask))
-	return true
 }
 
 // matchNetwork takes a match in the header that the EtherType selects, as nft and
@@ -246,7 +223,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	}
 	if b.EtherType == etherARP && l.Offset == 6 && l.Len == 2 && m.Mask == nil && b.ARPOp == 0 {
 		b.ARPOp, b.ARPOpNot = binary.BigEndian.Uint16(m.Value), invert
-		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", differs(invert), b.ARPOp))
+		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", nft.Differs(invert), b.ARPOp))
 		b.options = append(b.options, "--arp-op "+xt.Not(invert)+xt.Name(arpOps, b.ARPOp))
 		return true
 	}
@@ -266,18 +243,13 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		if b.EtherType != p.etherType || l.Offset != p.offset || l.Len == 0 || l.Len > p.size || !p.field.IsZero() {
 			continue
 		}
-		a, mask := make([]byte, p.size), make([]byte, p.size)
-		copy(a, m.Value[:l.Len])
-		copy(mask, slices.Repeat([]byte{0xff}, int(l.Len)))
-		if m.Mask != nil {
-			copy(mask, m.Mask)
-		}
+		a, mask := m.Padded(int(p.size))
 		match, _, ok := xt.Addr(a, mask, invert)
 		if !ok {
 			return false
 		}
-		b.native = append(b.native, p.word+" "+differs(invert)+host(match.Prefix))
-		b.options = append(b.options, p.option+" "+xt.Not(invert)+host(match.Prefix))
+		b.native = append(b.native, p.word+" "+nft.Differs(invert)+xt.Host(match.Prefix))
+		b.options = append(b.options, p.option+" "+xt.Not(invert)+xt.Host(match.Prefix))
 		*p.field = match
 		return true
 	}

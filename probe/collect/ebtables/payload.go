@@ -3,16 +3,11 @@ package ebtables
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/xt"
 	"github.com/lasthop/lasthop/probe/model"
 )
-
-// undecoded is the text of an extension that has no decoder, or whose bytes are
-// too short.
-const undecoded = "[options not decoded]"
 
 // matches decode the matches and watchers. The same structs are in nftables and
 // in legacy tables.
@@ -34,7 +29,7 @@ func (b *builder) matchExtension(name string, info []byte) {
 	}
 	text, unsaid := strings.Join(o.text, " "), strings.Join(o.unsaid, " ")
 	if decode == nil || p.Short {
-		text = name + " " + undecoded
+		text = name + " " + xt.Undecoded
 		unsaid = text
 	}
 	if unsaid != "" {
@@ -88,10 +83,10 @@ func (b *builder) targetExtension(name string, info []byte) {
 		b.Target = model.TargetOther
 		text = b.markTarget(&p)
 	default:
-		b.Target, text = model.TargetOther, undecoded
+		b.Target, text = model.TargetOther, xt.Undecoded
 	}
 	if p.Short {
-		b.Target, b.MAC, b.Verdict, text = model.TargetOther, model.MAC{}, "", undecoded
+		b.Target, b.MAC, b.Verdict, text = model.TargetOther, model.MAC{}, "", xt.Undecoded
 	}
 	b.target = "-j " + name + " " + text
 }
@@ -101,7 +96,7 @@ func (b *builder) markTarget(p *xt.Bytes) string {
 	b.Verdict = verdictOf(v)
 	action := map[int32]string{-16: "set", -32: "or", -48: "and", -64: "xor"}[int32(v)&^verdictBits]
 	if action == "" {
-		return undecoded
+		return xt.Undecoded
 	}
 	return fmt.Sprintf("--mark-%s 0x%x --mark-target %s", action, p.U64(0), b.Verdict)
 }
@@ -140,7 +135,7 @@ func (o *options) add(bit uint16, name, value string) {
 func (o *options) address(bit uint16, name string, addr, mask []byte, field *model.AddrMatch) {
 	m, text, ok := xt.Addr(addr, mask, o.not(bit))
 	if ok {
-		text = host(m.Prefix)
+		text = xt.Host(m.Prefix)
 	}
 	if !ok || !field.IsZero() {
 		o.add(bit, name, text)
@@ -151,59 +146,27 @@ func (o *options) address(bit uint16, name string, addr, mask []byte, field *mod
 
 func (o *options) not(bit uint16) bool { return o.invert&bit != 0 }
 
-// host formats a prefix, that of a single address without its length.
-func host(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
-}
-
-// Bits of struct ebt_ip_info and ebt_ip6_info.
-const (
-	ipSource  = 0x01
-	ipDest    = 0x02
-	ipTOS     = 0x04
-	ipProto   = 0x08
-	ipSrcPort = 0x10
-	ipDstPort = 0x20
-	ipICMP    = 0x40
-	ipIGMP    = 0x80
-)
-
 // ipMatch returns the decoder of struct ebt_ip_info or ebt_ip6_info, for addresses
 // of n bytes. The two have the same fields, and IPv4's has IGMP too.
 func ipMatch(n int, prefix, tos string) func(*builder, *xt.Bytes, *options) {
 	return func(b *builder, p *xt.Bytes, o *options) {
 		o.mask, o.invert = uint16(p.U8(4*n+2)), uint16(p.U8(4*n+3))
-		o.address(ipSource, prefix+"-src", p.Slice(0, n), p.Slice(2*n, n), &b.IPSrc)
-		o.address(ipDest, prefix+"-dst", p.Slice(n, n), p.Slice(3*n, n), &b.IPDst)
-		o.add(ipTOS, tos, fmt.Sprintf("0x%02X", p.U8(4*n)))
-		o.add(ipProto, prefix+"-proto", xt.Name(protocols, p.U8(4*n+1)))
+		o.address(0x01, prefix+"-src", p.Slice(0, n), p.Slice(2*n, n), &b.IPSrc)
+		o.address(0x02, prefix+"-dst", p.Slice(n, n), p.Slice(3*n, n), &b.IPDst)
+		o.add(0x04, tos, fmt.Sprintf("0x%02X", p.U8(4*n)))
+		o.add(0x08, prefix+"-proto", xt.Name(protocols, p.U8(4*n+1)))
 		// What follows depends on the protocol: types and codes, or ports.
 		first, second := 4*n+4, 4*n+8
 		icmp := byteRange(p.Slice(first, 2))
 		if codes := p.Slice(second, 2); codes[0] != 0 || codes[1] != 0xff {
 			icmp += "/" + byteRange(codes)
 		}
-		o.add(ipICMP, prefix+"-icmp-type", icmp)
-		o.add(ipIGMP, prefix+"-igmp-type", byteRange(p.Slice(first, 2)))
-		o.add(ipSrcPort, prefix+"-sport", portRange(p.U16(first), p.U16(first+2)))
-		o.add(ipDstPort, prefix+"-dport", portRange(p.U16(second), p.U16(second+2)))
+		o.add(0x40, prefix+"-icmp-type", icmp)
+		o.add(0x80, prefix+"-igmp-type", byteRange(p.Slice(first, 2)))
+		o.add(0x10, prefix+"-sport", portRange(p.U16(first), p.U16(first+2)))
+		o.add(0x20, prefix+"-dport", portRange(p.U16(second), p.U16(second+2)))
 	}
 }
-
-// Bits of struct ebt_arp_info.
-const (
-	arpOpcode     = 0x01
-	arpHType      = 0x02
-	arpPType      = 0x04
-	arpSource     = 0x08
-	arpDest       = 0x10
-	arpSourceMAC  = 0x20
-	arpDestMAC    = 0x40
-	arpGratuitous = 0x80
-)
 
 var arpOps = map[uint16]string{
 	1: "Request", 2: "Reply", 3: "Request_Reverse", 4: "Reply_Reverse", 5: "DRARP_Request",
@@ -212,18 +175,19 @@ var arpOps = map[uint16]string{
 
 func (b *builder) arp(p *xt.Bytes, o *options) {
 	o.mask, o.invert = uint16(p.U8(48)), uint16(p.U8(49))
+	const opcode, gratuitous = 0x01, 0x80
 	op := p.BE16(4)
-	if o.given(arpOpcode, "arp-op", xt.Name(arpOps, op)) {
-		b.ARPOp, b.ARPOpNot = op, o.not(arpOpcode)
+	if o.given(opcode, "arp-op", xt.Name(arpOps, op)) {
+		b.ARPOp, b.ARPOpNot = op, o.not(opcode)
 	}
-	o.add(arpHType, "arp-htype", fmt.Sprint(p.BE16(0)))
-	o.add(arpPType, "arp-ptype", fmt.Sprintf("0x%x", p.BE16(2)))
-	o.address(arpSource, "arp-ip-src", p.Slice(8, 4), p.Slice(12, 4), &b.ARPSrc)
-	o.address(arpDest, "arp-ip-dst", p.Slice(16, 4), p.Slice(20, 4), &b.ARPDst)
-	o.add(arpSourceMAC, "arp-mac-src", macText(p.MAC(24), p.MAC(30)))
-	o.add(arpDestMAC, "arp-mac-dst", macText(p.MAC(36), p.MAC(42)))
-	if o.mask&arpGratuitous != 0 {
-		o.match(xt.Not(o.not(arpGratuitous)) + "--arp-gratuitous")
+	o.add(0x02, "arp-htype", fmt.Sprint(p.BE16(0)))
+	o.add(0x04, "arp-ptype", fmt.Sprintf("0x%x", p.BE16(2)))
+	o.address(0x08, "arp-ip-src", p.Slice(8, 4), p.Slice(12, 4), &b.ARPSrc)
+	o.address(0x10, "arp-ip-dst", p.Slice(16, 4), p.Slice(20, 4), &b.ARPDst)
+	o.add(0x20, "arp-mac-src", macText(p.MAC(24), p.MAC(30)))
+	o.add(0x40, "arp-mac-dst", macText(p.MAC(36), p.MAC(42)))
+	if o.mask&gratuitous != 0 {
+		o.match(xt.Not(o.not(gratuitous)) + "--arp-gratuitous")
 	}
 }
 
@@ -291,12 +255,7 @@ var logLevels = map[uint8]string{
 
 func logText(p *xt.Bytes) string {
 	text := "--log-level " + xt.Name(logLevels, p.U8(0)) + ` --log-prefix "` + p.Text(1, 30) + `"`
-	for i, option := range []string{" --log-ip", " --log-arp", "", " --log-ip6"} {
-		if p.U32(32)&(1<<i) != 0 {
-			text += option
-		}
-	}
-	return text
+	return xt.Join(text, xt.BitNames([]string{"--log-ip", "--log-arp", "", "--log-ip6"}, p.U32(32), " "))
 }
 
 func portRange(first, last uint16) string { return xt.Ports(model.PortRange{First: first, Last: last}) }

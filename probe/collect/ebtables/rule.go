@@ -3,6 +3,7 @@ package ebtables
 import (
 	"fmt"
 
+	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/collect/xt"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -18,12 +19,36 @@ type builder struct {
 	native []string
 }
 
-// differs is nft's negation of a comparison, or empty.
-func differs(invert bool) string {
-	if invert {
-		return "!= "
+// linkMatch is a match of an interface: its field and text, and what the two tools call it.
+type linkMatch struct {
+	field        *model.IfMatch
+	part         *string
+	option, word string
+}
+
+// links are the matches of interfaces, in the order of struct ebt_entry.
+func (b *builder) links() [4]linkMatch {
+	return [...]linkMatch{
+		{&b.In, &b.in, "-i ", "iifname "}, {&b.LogicalIn, &b.logicalIn, "--logical-in ", "meta ibrname "},
+		{&b.Out, &b.out, "-o ", "oifname "}, {&b.LogicalOut, &b.logicalOut, "--logical-out ", "meta obrname "},
 	}
-	return ""
+}
+
+func (b *builder) matchLink(l linkMatch, name string, not bool) {
+	*l.field = model.IfMatch{Name: name, Not: not}
+	*l.part = l.option + xt.Not(not) + name
+	b.native = append(b.native, l.word+nft.Differs(not)+nft.InterfaceText(name))
+}
+
+func (b *builder) matchMAC(source bool, addr, mask []byte, not bool) {
+	m := model.MACMatch{Addr: model.MACFrom(addr), Mask: model.MACFrom(mask), Set: true, Not: not}
+	field, part, option, word := &b.DstMAC, &b.dst, "-d ", "ether daddr "
+	if source {
+		field, part, option, word = &b.SrcMAC, &b.src, "-s ", "ether saddr "
+	}
+	*field = m
+	*part = option + xt.Not(m.Not) + macName(m)
+	b.native = append(b.native, word+nft.Differs(m.Not)+macText(m.Addr, m.Mask))
 }
 
 func (b *builder) build() model.FrameRule {

@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,14 +76,13 @@ func (g Given) Read(path string) (name string, text []byte, err error) {
 	}
 	const stdin = "standard input"
 	if g.Stdin == nil {
-		return stdin, nil, &Error{Path: stdin, Want: "a file", Err: errors.New("there is none")}
+		err = errors.New("there is none")
+	} else if text, err = readValue(g.Stdin); err == nil && len(text) == 0 {
+		err = errors.New("nothing was written to it")
 	}
-	text, err = readValue(g.Stdin)
 	switch {
 	case err != nil:
 		err = &Error{Path: stdin, Want: "a file", Err: err}
-	case len(text) == 0:
-		err = &Error{Path: stdin, Want: "a file", Err: errors.New("nothing was written to it")}
 	case len(text) > maxFile:
 		err = tooLarge(stdin, maxFile)
 	}
@@ -177,15 +177,10 @@ func DecodeJSON(path string, text []byte, want string, v any) error {
 
 // kindName names a type in JSON's words.
 func kindName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "an object"
+	names := map[reflect.Kind]string{
+		reflect.String: "a string", reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object",
 	}
-	return t.Kind().String()
+	return cmp.Or(names[t.Kind()], t.Kind().String())
 }
 
 // ValueError returns an error at the first string of the file that equals value.

@@ -30,34 +30,55 @@ type Tables struct {
 	Sets []model.Set
 }
 
-func (t *Tables) add(o Tables) {
-	t.Rules, t.Chains, t.Sets = join(t.Rules, o.Rules), join(t.Chains, o.Chains), join(t.Sets, o.Sets)
-}
-
-// join joins lists that stay as they are.
-func join[T any](a, b []T) []T {
-	if len(b) == 0 {
-		return a
-	}
-	return slices.Concat(a, b)
-}
-
-// Reader reads rules again and again. Those of nft it decodes when they have changed: else
-// it reads what they counted, of those that packets may have come to. While nothing
-// changes and nothing counts, it returns the same lists. It is safe for concurrent use.
+// Reader reads rules again and again. It decodes those that have changed: of the others it
+// reads what they counted, and of nft's only those that packets may have come to. While
+// nothing changes and nothing counts, it returns the same lists. It is safe for concurrent
+// use.
 type Reader struct {
 	mu   sync.Mutex
-	last map[nftables.TableFamily]family
-	// joined are the families' tables in one.
+	last []part
+	// joined are the parts' tables in one.
 	joined Tables
 	// parts stay while the ruleset changes.
 	parts nft.Parts
 }
 
-// family is what was decoded of one.
-type family struct {
-	counters *nft.Counters
+// source is a family of nft, or one of legacy iptables' tables.
+type source struct{ family, table string }
+
+// part is what was decoded of a source, and what it has counted by now. Of a source that
+// was not read whole it has neither counters nor bytes, and is decoded the next time.
+type part struct {
+	source
 	Tables
+	// names are those of the ipsets in the rules, which may change while the rules do not.
+	names    map[uint16]string
+	counters *nft.Counters
+	bytes    *table
+	// rules and chains are the counters of those. Only of chains on a hook they are used.
+	rules, chains []model.Counter
+}
+
+// reading is one of a Reader's.
+type reading struct {
+	last, now []part
+	named     *sets
+	// same is whether each part is that of the last reading and has counted nothing.
+	same bool
+}
+
+// known is what the last reading has of a source, if the ipsets still have their names.
+func (r *reading) known(from source) part {
+	for _, p := range r.last {
+		if p.source == from && r.named.still(p.names) {
+			return p
+		}
+	}
+	return part{source: from, names: map[uint16]string{}}
+}
+
+func (r *reading) add(p part, same bool) {
+	r.now, r.same = append(r.now, p), r.same && same
 }
 
 // Read reads the rules of both backends in the namespace, which is that of nft's
@@ -74,71 +95,66 @@ func (r *Reader) Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c 
 	if r.parts == nil {
 		r.parts = nft.Parts{}
 	}
-	known := func(f nftables.TableFamily) *nft.Counters { return r.last[f].counters }
-	last, same := map[nftables.TableFamily]family{}, true
-	held, err := nft.Read(ctx, c, known, r.parts, func(f nftables.TableFamily, set nft.Ruleset) int {
-		asked := len(named.names)
-		now := family{set.Counters, r.last[f].Tables}
-		if !set.Same {
-			now.Tables = fromSet(set, f, named.name)
-		}
-		same = same && set.Same && !set.Counters.Changed
-		if len(named.names) > asked {
-			// Sets of ipset may change their names without a new generation.
-			now.counters = nil
-		}
-		last[f] = now
-		return len(now.Rules)
-	}, families...)
-	if t = r.joined; !same || len(r.last) != len(last) {
-		t = joined(last)
+	now := &reading{last: r.last, named: named, same: true}
+	held, err := now.nft(ctx, c, r.parts)
+	legacy, failed := now.legacy(ns, kernel)
+	if !now.same || len(now.now) != len(r.last) {
+		r.joined = joined(now.now)
 	}
-	r.last, r.joined = nil, Tables{}
-	if err == nil {
-		r.last, r.joined = last, t
-	}
-	legacy, more, failed := readLegacy(ns, kernel, named.name)
-	t.add(legacy)
-	return t, held + "; " + more, errors.Join(err, failed)
+	r.last = now.now
+	return r.joined, held + "; " + legacy, errors.Join(err, failed)
 }
 
 // families are those of nft that packets of the IP layer pass.
 var families = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet}
 
-// joined are the tables of all families, with what they have counted by now, in lists of
-// their own, of which each family then has its part.
-func joined(of map[nftables.TableFamily]family) Tables {
+// nft reads what nft holds.
+func (r *reading) nft(ctx context.Context, c *dump.Netfilter, parts nft.Parts) (detail string, err error) {
+	of := func(f nftables.TableFamily) part { return r.known(source{family: familyNames[f]}) }
+	known := func(f nftables.TableFamily) *nft.Counters { return of(f).counters }
+	detail, err = nft.Read(ctx, c, known, parts, func(f nftables.TableFamily, set nft.Ruleset) int {
+		p := of(f)
+		if !set.Same {
+			p = part{source: p.source, names: map[uint16]string{}}
+			p.Tables = fromSet(set, f, r.named.noting(p.names))
+		}
+		if p.counters = set.Counters; p.counters != nil {
+			p.rules, p.chains = p.counters.Rules, p.counters.Chains
+		}
+		r.add(p, set.Same && !p.counters.Changed)
+		return len(p.Rules)
+	}, families...)
+	for i := range r.now {
+		if err != nil {
+			r.now[i].counters = nil
+		}
+	}
+	return detail, err
+}
+
+// joined are the tables of all parts, with what they have counted by now, in lists of
+// their own, of which each part then has its own.
+func joined(of []part) Tables {
 	var rules [][]model.PacketRule
 	var chains [][]model.Chain
 	var sets [][]model.Set
-	for _, f := range families {
-		rules, chains, sets = append(rules, of[f].Rules), append(chains, of[f].Chains), append(sets, of[f].Sets)
+	for _, p := range of {
+		rules, chains, sets = append(rules, p.Rules), append(chains, p.Chains), append(sets, p.Sets)
 	}
 	all := Tables{Rules: slices.Concat(rules...), Chains: slices.Concat(chains...), Sets: slices.Concat(sets...)}
 	rest := all
-	for _, name := range families {
-		f := of[name]
-		f.Rules, rest.Rules = rest.Rules[:len(f.Rules)], rest.Rules[len(f.Rules):]
-		f.Chains, rest.Chains = rest.Chains[:len(f.Chains)], rest.Chains[len(f.Chains):]
-		if f.counters != nil {
-			f.count()
+	for p := range model.Each(of) {
+		p.Rules, rest.Rules = rest.Rules[:len(p.Rules)], rest.Rules[len(p.Rules):]
+		p.Chains, rest.Chains = rest.Chains[:len(p.Chains)], rest.Chains[len(p.Chains):]
+		for i, n := range p.rules {
+			c := &p.Rules[i].Counter
+			c.Packets, c.Bytes = n.Packets, n.Bytes
 		}
-		if _, read := of[name]; read {
-			of[name] = f
+		for i, n := range p.chains {
+			if p.Chains[i].Hook != "" {
+				p.Chains[i].Counter = n
+			}
 		}
 	}
 	return all
-}
-
-// count sets what the rules and chains have counted by now.
-func (f *family) count() {
-	for i := range f.Rules {
-		c := &f.Rules[i].Counter
-		c.Packets, c.Bytes = f.counters.Rules[i].Packets, f.counters.Rules[i].Bytes
-	}
-	for i := range f.Chains {
-		if f.Chains[i].Hook != "" {
-			f.Chains[i].Counter = f.counters.Chains[i]
-		}
-	}
 }

@@ -240,7 +240,21 @@ func FuzzLegacy(f *testing.F) {
 		if _, err := binary.Decode(info, binary.NativeEndian, &tb.getinfo); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = tb.decode()
+		got, err := tb.decode()
+		if len(tb.rules) != len(got.Rules) || len(tb.chains) != len(got.Chains) {
+			t.Errorf("counters of %d rules and %d chains: %+v", len(tb.rules), len(tb.chains), got)
+		}
+		again := tb
+		again.blob = slices.Clone(blob)
+		before := make([]model.Counter, len(tb.rules))
+		again.count(before, tb.rules)
+		for _, at := range tb.rules {
+			binary.NativeEndian.PutUint64(again.blob[at+l.counters:], 0)
+		}
+		counted := slices.ContainsFunc(before, func(c model.Counter) bool { return c.Packets != 0 })
+		if same := again.is(&tb); err == nil && !same || again.count(before, tb.rules) == counted {
+			t.Errorf("the same table with other counters: %v", same)
+		}
 	})
 }
 
@@ -566,6 +580,7 @@ func TestReadAgain(t *testing.T) {
 	ns := nstest.New(t)
 	ns.Run("ip link set lo up")
 	ns.Run("iptables-nft -A OUTPUT -d 127.0.0.1 -p icmp -j ACCEPT")
+	ns.Run("iptables-legacy -A INPUT -d 127.0.0.1 -p icmp", "iptables-legacy -N MORE")
 	ns.Feed("add table inet own; add chain inet own out { type filter hook output priority 0; }; add rule inet own out ip daddr 127.0.0.1 counter; add rule inet own out accept", "nft", "-f", "-")
 	kernel := kmod.New("/")
 	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
@@ -583,18 +598,30 @@ func TestReadAgain(t *testing.T) {
 	}
 	first := again()
 	ns.Run("ping -c 3 -i 0.01 127.0.0.1")
-	counters := r.last[nftables.TableFamilyINet].counters
+	counters := r.last[2].counters
 	second := again()
-	if r.last[nftables.TableFamilyINet].counters != counters || counters.Generation == 0 {
+	if r.last[2].counters != counters || counters.Generation == 0 {
 		t.Errorf("generation %d, then %+v", counters.Generation, r.last)
 	}
-	if len(first.Rules) != 3 || first.Rules[0].Counter.Packets != 0 || first.Rules[1].Counter.Packets != 0 ||
+	legacy := r.last[3].bytes
+	if third := again(); &third.Rules[0] != &second.Rules[0] || &third.Chains[0] != &second.Chains[0] {
+		t.Error("while nothing counts the lists are not the same")
+	}
+	if r.last[3].bytes != legacy || second.Rules[3].Counter.Packets < 3 || second.Rules[3].Backend != model.Legacy {
+		t.Errorf("legacy: %+v", second.Rules[3])
+	}
+	if len(first.Rules) != 4 || first.Rules[0].Counter.Packets != 0 || first.Rules[1].Counter.Packets != 0 ||
 		second.Rules[0].Counter.Packets < 3 || second.Rules[1].Counter.Packets < 3 || !second.Rules[1].Counter.Kept || second.Rules[2].Counter.Packets != 0 {
 		t.Errorf("%+v, then %+v", first.Rules, second.Rules)
 	}
 	ns.Run("iptables-nft -I OUTPUT -d 127.0.0.2 -j DROP")
-	if third := again(); len(third.Rules) != 4 || third.Rules[0].Target != "DROP" {
+	if third := again(); len(third.Rules) != 5 || third.Rules[0].Target != "DROP" {
 		t.Errorf("%+v", third.Rules)
+	}
+	// In as many bytes another rule.
+	ns.Run("iptables-legacy -R INPUT 1 -d 127.0.0.3 -p icmp")
+	if fourth := again(); len(fourth.Rules) != 5 || fourth.Rules[4].Dst.Prefix.String() != "127.0.0.3/32" {
+		t.Errorf("%+v", fourth.Rules)
 	}
 
 	// A set of one rule is read once, and one of a table of the same name anew: its names
@@ -619,5 +646,39 @@ func TestReadAgain(t *testing.T) {
 	again()
 	if after := sets(); len(after) != 2 || slices.Contains(after, kept[0]) || slices.Contains(after, kept[1]) {
 		t.Error("the sets of a new table are those of one before")
+	}
+}
+
+// TestSetRenamed has a rule whose set has another name the next time, and the same number:
+// what a legacy table holds is the same.
+func TestSetRenamed(t *testing.T) {
+	ns := nstest.New(t)
+	kernel := kmod.New("/")
+	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
+	defer c.Close()
+	var r Reader
+	set := func(name string) *model.PacketRule {
+		got, _, err := r.Read(context.Background(), ns.NS, kernel, c)
+		if err != nil || len(got.Rules) != 1 || !strings.Contains(got.Rules[0].Text, name) {
+			t.Fatalf("rules with the set %s: %+v, %v", name, got.Rules, err)
+		}
+		return &got.Rules[0]
+	}
+	for _, name := range []string{"cali40first", "cali40other"} {
+		create := func() error {
+			return netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{Family: netlink.FAMILY_V4})
+		}
+		destroy := func() error { return netlink.IpsetDestroy(name) }
+		if err := ns.Do(create); err != nil {
+			t.Fatal(err)
+		}
+		ns.Run("iptables-legacy -w -A OUTPUT -m set --match-set " + name + " dst -j DROP")
+		if first := set(name); set(name) != first {
+			t.Error("a rule is decoded again while its set has its name")
+		}
+		ns.Run("iptables-legacy -w -F")
+		if err := ns.Do(destroy); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 	hooks        = 5
 	extHead      = 32
 	extNameLen   = 29
+	countersLen  = 16
 )
 
 // layout is where an entry's fields are, which differs by family.
@@ -75,6 +76,11 @@ type table struct {
 	name    string
 	setName func(uint16) string
 	blob    []byte
+	// spare is room for another reading of a table of this size.
+	spare []byte
+	// starts are where the entries begin, rules and chains where those are that have the
+	// counters of each rule and each chain on a hook.
+	starts, rules, chains []int
 }
 
 // getinfo is struct ipt_getinfo.
@@ -85,11 +91,11 @@ type getinfo struct {
 	NumEntries, Size uint32
 }
 
-// readLegacy reads the legacy tables of the namespace, both families. It asks only
+// legacy reads the legacy tables of the namespace, both families. It asks only
 // for tables that exist: the request would create the others. Detail says how much
 // there is.
-func readLegacy(ns *netns.NS, kernel *kmod.Kernel, setName func(uint16) string) (out Tables, detail string, err error) {
-	var blobs []table
+func (r *reading) legacy(ns *netns.NS, kernel *kmod.Kernel) (detail string, err error) {
+	var tables []*table
 	var states []kmod.State
 	err = ns.Do(func() (err error) {
 		for _, l := range []layout{layout4, layout6} {
@@ -104,69 +110,120 @@ func readLegacy(ns *netns.NS, kernel *kmod.Kernel, setName func(uint16) string) 
 				err = errors.Join(err, fmt.Errorf("list legacy tables: %w", failed))
 			}
 			for name := range strings.FieldsSeq(string(names)) {
-				t, failed := getTable(l, name)
-				if failed != nil {
+				t := &table{layout: l, name: name}
+				if failed := t.read(r.known(source{l.family, name}).bytes); failed != nil {
 					err = errors.Join(err, fmt.Errorf("read legacy table %s: %w", name, failed))
 					continue
 				}
-				blobs = append(blobs, t)
+				tables = append(tables, t)
 			}
 		}
 		return err
 	})
-	for _, t := range blobs {
-		t.setName = setName
-		decoded, bad := t.decode()
-		out.add(decoded)
+	held := 0
+	for _, t := range tables {
+		p, same, bad := r.decode(t)
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("read legacy table %s: %w", t.name, bad))
 		}
+		r.add(p, same)
+		held += len(p.Rules)
 	}
-	return out, "legacy: " + kmod.Rules(len(out.Rules), states...), err
+	return "legacy: " + kmod.Rules(held, states...), err
 }
 
-// getTable fetches one table, in the namespace of the calling thread.
-func getTable(l layout, name string) (table, error) {
-	t := table{layout: l, name: name}
-	if len(name) >= nameLen {
-		return t, fmt.Errorf("name of %d bytes", len(name))
+// read fetches a table, in the namespace of the calling thread, with the room that it had
+// the last time.
+func (t *table) read(last *table) error {
+	if len(t.name) >= nameLen {
+		return fmt.Errorf("name of %d bytes", len(t.name))
 	}
-	return t, sockopt.Retry(l.domain, unix.EAGAIN, func(fd int) error {
+	return sockopt.Retry(t.domain, unix.EAGAIN, func(fd int) error {
 		info := make([]byte, infoLen)
-		copy(info, name)
-		if err := sockopt.Get(fd, l.level, soGetInfo, info); err != nil {
+		copy(info, t.name)
+		if err := sockopt.Get(fd, t.level, soGetInfo, info); err != nil {
 			return err
 		}
 		if _, err := binary.Decode(info, binary.NativeEndian, &t.getinfo); err != nil {
 			return err
 		}
-		entries := make([]byte, entriesHead+int(t.Size))
-		copy(entries, name)
+		if last != nil {
+			t.spare = last.spare
+		}
+		size := entriesHead + int(t.Size)
+		if len(t.spare) != size {
+			t.spare = make([]byte, size)
+		}
+		entries := t.spare
+		// Of a name the kernel writes no more than its text.
+		clear(entries)
+		copy(entries, t.name)
 		binary.NativeEndian.PutUint32(entries[nameLen:], t.Size)
 		t.blob = entries[entriesHead:]
-		return sockopt.Get(fd, l.level, soGetEntries, entries)
+		return sockopt.Get(fd, t.level, soGetEntries, entries)
 	})
 }
 
-// extension is one match or target within an entry.
-type extension struct {
-	xt.Extension
-	size int
+// decode returns a table's rules and chains with what they have counted: those of the last
+// reading if nothing else is different, and whether those counted nothing since.
+func (r *reading) decode(t *table) (p part, same bool, err error) {
+	p = r.known(source{t.family, t.name})
+	if same = p.bytes != nil && t.is(p.bytes); same {
+		p.bytes.spare = t.spare
+	} else {
+		p = part{source: p.source, names: map[uint16]string{}, bytes: t}
+		t.setName, t.spare = r.named.noting(p.names), nil
+		p.Tables, err = t.decode()
+		p.rules, p.chains = make([]model.Counter, len(t.rules)), make([]model.Counter, len(t.chains))
+	}
+	at := p.bytes
+	same = t.count(p.rules, at.rules) && same
+	same = t.count(p.chains, at.chains) && same
+	if err != nil {
+		p.bytes = nil
+	}
+	return p, same, err
 }
 
-// extension reads the one at an offset, which may not reach beyond end.
-func (t *table) extension(at, end int) (extension, error) {
+// is reports whether both are one table, whatever it has counted.
+func (t *table) is(last *table) bool {
+	if t.getinfo != last.getinfo || len(t.blob) != len(last.blob) {
+		return false
+	}
+	from := 0
+	for _, at := range last.starts {
+		if to := at + t.counters; !bytes.Equal(t.blob[from:to], last.blob[from:to]) {
+			return false
+		}
+		from = at + t.counters + countersLen
+	}
+	return bytes.Equal(t.blob[from:], last.blob[from:])
+}
+
+// count reads the counters of the entries, and reports whether they are as before.
+func (t *table) count(before []model.Counter, entries []int) bool {
+	same := true
+	for i, at := range entries {
+		c := t.blob[at+t.counters:]
+		now := model.Counter{Packets: binary.NativeEndian.Uint64(c), Bytes: binary.NativeEndian.Uint64(c[8:])}
+		same = same && now == before[i]
+		before[i] = now
+	}
+	return same
+}
+
+// extension reads the match or target at an offset, which may not reach beyond end.
+func (t *table) extension(at, end int) (x xt.Extension, err error) {
 	if at < 0 || end > len(t.blob) || at+extHead > end {
-		return extension{}, fmt.Errorf("extension at %d of %d bytes", at, end)
+		return x, fmt.Errorf("extension at %d of %d bytes", at, end)
 	}
 	size := int(binary.NativeEndian.Uint16(t.blob[at:]))
 	if size < extHead || at+size > end {
-		return extension{}, fmt.Errorf("extension at %d of %d bytes: size %d", at, end, size)
+		return x, fmt.Errorf("extension at %d of %d bytes: size %d", at, end, size)
 	}
-	name, _, _ := bytes.Cut(t.blob[at+2:at+2+extNameLen], []byte{0})
-	return extension{
-		Extension: xt.Extension{Name: string(name), Rev: uint32(t.blob[at+extHead-1]), Info: t.blob[at+extHead : at+size], SetName: t.setName},
-		size:      size,
+	return xt.Extension{
+		Name: unix.ByteSliceToString(t.blob[at+2 : at+2+extNameLen]), Rev: uint32(t.blob[at+extHead-1]),
+		Info: t.blob[at+extHead : at+size], SetName: t.setName,
 	}, nil
 }
 
@@ -175,7 +232,7 @@ type entry struct {
 	at, next int
 	// matches end where the target begins.
 	matches int
-	target  extension
+	target  xt.Extension
 }
 
 // endsChain reports whether the entry is the head of the next chain, or the end
@@ -213,6 +270,10 @@ func (t *table) decode() (Tables, error) {
 	if err != nil {
 		return out, err
 	}
+	add := func(c model.Chain, at int) {
+		c.Backend, c.Family, c.Table = model.Legacy, t.family, t.name
+		out.Chains, t.chains = append(out.Chains, c), append(t.chains, at)
+	}
 	// The chain that starts at an offset, and the hook whose policy is there.
 	chains, policies := map[int]string{}, map[int]int{}
 	for h := range hooks {
@@ -223,16 +284,16 @@ func (t *table) decode() (Tables, error) {
 	}
 	for _, e := range entries {
 		if e.endsChain() && e.next < len(t.blob) {
-			name, _, _ := bytes.Cut(e.target.Info, []byte{0})
-			chains[e.next] = string(name)
+			chains[e.next] = unix.ByteSliceToString(e.target.Info)
 		}
 	}
 	chain, number := "", 0
 	for i, e := range entries {
+		t.starts = append(t.starts, e.at)
 		if name, ok := chains[e.at]; ok {
 			chain, number = name, 0
 			if !slices.Contains(hookNames[:], name) {
-				out.Chains = append(out.Chains, model.Chain{Backend: model.Legacy, Family: t.family, Table: t.name, Name: name})
+				add(model.Chain{Name: name}, e.at)
 			}
 		}
 		if e.endsChain() {
@@ -243,7 +304,7 @@ func (t *table) decode() (Tables, error) {
 			if err != nil {
 				return out, err
 			}
-			out.Chains = append(out.Chains, c)
+			add(c, e.at)
 			continue
 		}
 		if i+1 < len(entries) && !slices.Contains(hookNames[:], chain) && entries[i+1].endsChain() {
@@ -256,28 +317,19 @@ func (t *table) decode() (Tables, error) {
 			return out, fmt.Errorf("chain %s rule %d: %w", chain, number, err)
 		}
 		r.Chain, r.Number = chain, number
-		out.Rules = append(out.Rules, r)
+		out.Rules, t.rules = append(out.Rules, r), append(t.rules, e.at)
 	}
 	return out, nil
 }
 
-func (t *table) counter(e entry) model.Counter {
-	return model.Counter{
-		Packets: binary.NativeEndian.Uint64(t.blob[e.at+t.counters:]),
-		Bytes:   binary.NativeEndian.Uint64(t.blob[e.at+t.counters+8:]),
-	}
-}
-
 // policy reads the entry at the end of a hook's chain.
 func (t *table) policy(hook int, e entry) (model.Chain, error) {
-	v, err := e.target.decision()
+	v, err := decision(e.target)
 	if err != nil {
 		return model.Chain{}, err
 	}
-	c := model.Chain{
-		Backend: model.Legacy, Family: t.family, Table: t.name, Name: hookNames[hook],
-		Hook: hookNames[hook], Priority: legacyPriority(t.name, hook), Policy: "ACCEPT", Counter: t.counter(e),
-	}
+	name := hookNames[hook]
+	c := model.Chain{Name: name, Hook: name, Priority: legacyPriority(t.name, hook), Policy: "ACCEPT"}
 	if v == decisionDrop {
 		c.Policy = "DROP"
 	}
@@ -309,7 +361,7 @@ const decisionDrop = -1
 
 var decisions = map[int]string{decisionDrop: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
 
-func (x *extension) decision() (int, error) {
+func decision(x xt.Extension) (int, error) {
 	if x.Name != "" || len(x.Info) < 4 {
 		return 0, fmt.Errorf("target %q is not the standard one", x.Name)
 	}
@@ -318,21 +370,21 @@ func (x *extension) decision() (int, error) {
 
 // rule decodes one entry.
 func (t *table) rule(e entry, chains map[int]string) (model.PacketRule, error) {
-	b := newBuilder(model.PacketRule{Backend: model.Legacy, Family: t.family, Table: t.name, Counter: t.counter(e)})
+	b := newBuilder(model.PacketRule{Backend: model.Legacy, Family: t.family, Table: t.name})
 	t.ip(b, t.blob[e.at:e.at+t.elems])
 	for at := e.at + t.elems; at < e.matches; {
 		m, err := t.extension(at, e.matches)
 		if err != nil {
 			return b.PacketRule, err
 		}
-		b.options = append(b.options, xt.Match(&b.PacketRule, m.Extension))
-		at += m.size
+		b.options = append(b.options, xt.Match(&b.PacketRule, m))
+		at += extHead + len(m.Info)
 	}
 	if e.target.Name != "" {
-		b.target = xt.Target(&b.PacketRule, e.target.Extension)
+		b.target = xt.Target(&b.PacketRule, e.target)
 		return b.build(), nil
 	}
-	n, err := e.target.decision()
+	n, err := decision(e.target)
 	switch {
 	case err != nil:
 		return b.PacketRule, err
@@ -376,7 +428,7 @@ func (t *table) ip(b *builder, e []byte) {
 		b.matchProto(uint8(p), invert&invProto != 0)
 	}
 	if flags&t.fragFlag != 0 {
-		b.fragment = not(invert&invFrag != 0) + "-f"
+		b.fragment = xt.Not(invert&invFrag != 0) + "-f"
 		b.unknown(b.fragment)
 	}
 }

@@ -26,8 +26,8 @@ type lookups struct {
 
 func newLookups(family string, sets []nft.Set) *lookups {
 	l := &lookups{family: family, sets: map[[2]string]*nft.Set{}, place: map[[2]string]int{}}
-	for i := range sets {
-		if s := &sets[i]; s.Read {
+	for s := range model.Each(sets) {
+		if s.Read {
 			l.sets[[2]string{s.Table, s.Name}] = s
 		}
 	}
@@ -78,7 +78,8 @@ func (b *builder) lookup(m nft.Match) bool {
 	}
 	l := model.Lookup{Set: m.Set, Key: names, Not: m.Op == expr.CmpOpNeq, Map: m.Map}
 	b.Lookups = append(b.Lookups, l)
-	text := strings.Join(names, " . ") + " " + map[bool]string{true: "vmap "}[m.Map] + isNot(l.Not) + setText(&b.lookups.out[place])
+	verb := map[bool]string{true: "vmap "}[m.Map] + nft.Differs(l.Not)
+	text := strings.Join(names, " . ") + " " + verb + setText(&b.lookups.out[place])
 	b.say("["+text+"]", text)
 	return true
 }
@@ -86,13 +87,11 @@ func (b *builder) lookup(m nft.Match) bool {
 // mapped makes the lookup in a map the one that decides on the address of a
 // translation, and is its text. A map that was not read is named, as for verdicts.
 func (b *builder) mapped(name string) string {
-	for i := range b.Lookups {
-		if l := &b.Lookups[i]; l.Set == name {
-			l.Map = true
-			return " to map @" + name
-		}
+	if i := slices.IndexFunc(b.Lookups, func(l model.Lookup) bool { return l.Set == name }); i >= 0 {
+		b.Lookups[i].Map = true
+	} else {
+		b.Map = name
 	}
-	b.Map = name
 	return " to map @" + name
 }
 

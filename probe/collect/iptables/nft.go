@@ -265,7 +265,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
 			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
 		}
-		b.say("-m mark "+not(invert)+"--mark "+text, "meta mark "+isNot(invert)+text)
+		b.say("-m mark "+xt.Not(invert)+"--mark "+text, "meta mark "+nft.Differs(invert)+text)
 	default:
 		return false
 	}
@@ -303,18 +303,10 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		if m.High != nil || int(l.Len) > len(m.Value) {
 			return false
 		}
-		// iptables compares only the bytes of a prefix that count.
-		a, mask := make([]byte, h.size), make([]byte, h.size)
-		copy(a, m.Value[:l.Len])
-		for j := range l.Len {
-			mask[j] = 0xff
-		}
-		if m.Mask != nil {
-			copy(mask, m.Mask)
-		}
+		a, mask := m.Padded(int(h.size))
 		match, text, ok := xt.Addr(a, mask, invert)
 		if ok && b.Native {
-			text = host(match.Prefix)
+			text = xt.Host(match.Prefix)
 		}
 		b.matchAddr(i == 0, match, text, invert, ok)
 		return true
@@ -324,7 +316,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		b.matchProto(m.Value[0], invert)
 		return true
 	case h == header4 && l.Offset == 6 && l.Len == 2 && slices.Equal(m.Mask, []byte{0x1f, 0xff}) && slices.Equal(m.Value, []byte{0, 0}):
-		b.fragment = not(!invert) + "-f"
+		b.fragment = xt.Not(!invert) + "-f"
 		b.unknown(b.fragment)
 		b.native = append(b.native, "ip frag-off & 0x1fff "+map[bool]string{true: "!=", false: "=="}[invert]+" 0")
 		return true
@@ -347,7 +339,7 @@ func (b *builder) matchTransport(m nft.Match, invert bool) bool {
 		b.matchPorts(l.Offset == 0, r, xt.Ports(r), invert)
 		return true
 	case l.Len == 1 && l.Offset == 13 && b.Proto == protoTCP && len(m.Mask) == 1 && len(m.Value) == 1 && m.High == nil:
-		text := not(invert) + "--tcp-flags " + xt.TCPFlags(m.Mask[0]) + " " + xt.TCPFlags(m.Value[0])
+		text := xt.Not(invert) + "--tcp-flags " + xt.TCPFlags(m.Mask[0]) + " " + xt.TCPFlags(m.Value[0])
 		b.protoOption(text)
 		b.unknown("tcp " + text)
 		b.native = append(b.native, text)
@@ -362,7 +354,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 		return false
 	}
 	// The rule tests whether the masked state differs from zero.
-	text := "ct state " + isNot(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
+	text := "ct state " + nft.Differs(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
 	b.unknown(text)
 	b.say("["+text+"]", text)
 	return true
@@ -370,16 +362,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 
 // stateNames are the states of connection tracking with the given bits.
 func stateNames(bits uint32) string {
-	var names []string
-	for _, s := range []struct {
-		bit  uint32
-		name string
-	}{{1, "invalid"}, {2, "established"}, {4, "related"}, {8, "new"}, {64, "untracked"}} {
-		if bits&s.bit != 0 {
-			names = append(names, s.name)
-		}
-	}
-	return strings.Join(names, ",")
+	return xt.BitNames([]string{"invalid", "established", "related", "new", "", "", "untracked"}, bits, ",")
 }
 
 // matchType is `fib daddr type local`, iptables' addrtype.
@@ -396,10 +379,10 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 	switch m.Load.Flags {
 	case source:
 		b.SrcLocal = local
-		b.say("-m addrtype "+not(invert)+"--src-type LOCAL", "fib saddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+xt.Not(invert)+"--src-type LOCAL", "fib saddr type "+nft.Differs(invert)+"local")
 	case dest:
 		b.DstLocal = local
-		b.say("-m addrtype "+not(invert)+"--dst-type LOCAL", "fib daddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+xt.Not(invert)+"--dst-type LOCAL", "fib daddr type "+nft.Differs(invert)+"local")
 	default:
 		return false
 	}

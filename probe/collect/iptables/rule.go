@@ -1,12 +1,11 @@
 package iptables
 
 import (
-	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/nft"
+	"github.com/lasthop/lasthop/probe/collect/xt"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -23,12 +22,7 @@ var protocols = map[uint8]string{
 	50: "esp", 51: "ah", protoICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
 }
 
-func protoName(n uint8) string {
-	if s, ok := protocols[n]; ok {
-		return s
-	}
-	return fmt.Sprint(n)
-}
+func protoName(n uint8) string { return xt.Name(protocols, n) }
 
 // builder makes a rule from its parts, in the order in which the kernel has them,
 // and writes its text.
@@ -49,21 +43,6 @@ type builder struct {
 
 func newBuilder(r model.PacketRule) *builder { return &builder{PacketRule: r, ports: -1} }
 
-func not(invert bool) string {
-	if invert {
-		return "! "
-	}
-	return ""
-}
-
-// isNot is nft's comparison.
-func isNot(invert bool) string {
-	if invert {
-		return "!= "
-	}
-	return ""
-}
-
 // jumpOption is iptables' option in front of a target.
 func jumpOption(isGoto bool) string {
 	if isGoto {
@@ -82,8 +61,8 @@ func (b *builder) unknown(text string) { b.Unknown = append(b.Unknown, text) }
 
 // restrict sets a field that says one match only. A second match of the same
 // kind applies too, so that it is named instead.
-func restrict[T any](b *builder, field *T, unset bool, value T, text string) {
-	if !unset {
+func restrict[T comparable](b *builder, field *T, value T, text string) {
+	if *field != *new(T) {
 		b.unknown(text)
 		return
 	}
@@ -95,9 +74,9 @@ func (b *builder) matchLink(in bool, m model.IfMatch) {
 	if in {
 		part, field, option, word = &b.in, &b.In, "-i ", "iifname "
 	}
-	*part = not(m.Not) + option + m.Name
-	restrict(b, field, field.Name == "", m, *part)
-	b.native = append(b.native, word+isNot(m.Not)+nft.InterfaceText(m.Name))
+	*part = xt.Not(m.Not) + option + m.Name
+	restrict(b, field, m, *part)
+	b.native = append(b.native, word+nft.Differs(m.Not)+nft.InterfaceText(m.Name))
 }
 
 // matchAddr takes an address match; ok is false when it is none that a prefix
@@ -107,9 +86,9 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	if source {
 		part, field, option, word = &b.src, &b.Src, "-s ", "saddr "
 	}
-	*part = not(invert) + option + text
+	*part = xt.Not(invert) + option + text
 	if ok {
-		restrict(b, field, field.IsZero(), m, *part)
+		restrict(b, field, m, *part)
 	} else {
 		b.unknown(*part)
 	}
@@ -117,17 +96,17 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	if m.Prefix.Addr().Is6() {
 		ip = "ip6 "
 	}
-	b.native = append(b.native, ip+word+isNot(invert)+text)
+	b.native = append(b.native, ip+word+nft.Differs(invert)+text)
 }
 
 func (b *builder) matchProto(n uint8, invert bool) {
-	b.proto = not(invert) + "-p " + protoName(n)
+	b.proto = xt.Not(invert) + "-p " + protoName(n)
 	if b.Proto != 0 {
 		b.unknown(b.proto)
 	} else {
 		b.Proto, b.ProtoNot = n, invert
 	}
-	b.native = append(b.native, "meta l4proto "+isNot(invert)+protoName(n))
+	b.native = append(b.native, "meta l4proto "+nft.Differs(invert)+protoName(n))
 }
 
 // matchPorts takes a native port match. iptables writes those of one rule as
@@ -137,14 +116,14 @@ func (b *builder) matchPorts(source bool, r model.PortRange, text string, invert
 	if source {
 		option, word, field = "--sport ", "sport ", &b.SrcPorts
 	}
-	part := not(invert) + option + text
+	part := xt.Not(invert) + option + text
 	if invert || *field != nil {
 		b.unknown(part)
 	} else {
 		*field = []model.PortRange{r}
 	}
 	b.protoOption(part)
-	b.native = append(b.native, protoName(b.Proto)+" "+word+isNot(invert)+strings.Replace(text, ":", "-", 1))
+	b.native = append(b.native, protoName(b.Proto)+" "+word+nft.Differs(invert)+strings.Replace(text, ":", "-", 1))
 }
 
 // protoOption adds an option to the match of the rule's protocol.
@@ -162,14 +141,6 @@ func (b *builder) build() model.PacketRule {
 	if !b.Native {
 		parts = slices.Concat([]string{b.src, b.dst, b.in, b.out, b.proto, b.fragment}, b.options, []string{b.target})
 	}
-	b.Text = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), " ")
+	b.Text = xt.Join(parts...)
 	return b.PacketRule
-}
-
-// host is an address as nft prints it: a whole prefix without its length.
-func host(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
 }

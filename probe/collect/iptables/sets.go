@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +38,24 @@ func openSets(ns *netns.NS) (s *sets, err error) {
 
 func (s *sets) close() error { return unix.Close(s.fd) }
 
+// still reports whether sets have the names that they had.
+func (s *sets) still(names map[uint16]string) bool {
+	for number, name := range names {
+		if s.name(number) != name {
+			return false
+		}
+	}
+	return true
+}
+
+// noting is name for rules whose sets' names are noted.
+func (s *sets) noting(names map[uint16]string) func(uint16) string {
+	return func(number uint16) string {
+		names[number] = s.name(number)
+		return names[number]
+	}
+}
+
 // name is a set's name, empty if the kernel does not tell it. Where no set was ever made
 // the kernel does not know the option, and loads no module for it.
 func (s *sets) name(number uint16) string {
@@ -51,8 +68,7 @@ func (s *sets) name(number uint16) string {
 	binary.NativeEndian.PutUint32(b[4:], ipsetProtocol)
 	binary.NativeEndian.PutUint16(b[8:], number)
 	if sockopt.Get(s.fd, unix.SOL_IP, soIPSet, b) == nil {
-		text, _, _ := bytes.Cut(b[8:], []byte{0})
-		name = string(text)
+		name = unix.ByteSliceToString(b[8:])
 	}
 	s.names[number] = name
 	return name

@@ -60,15 +60,7 @@ const (
 )
 
 func (s State) String() string {
-	switch s {
-	case Loaded:
-		return "loaded"
-	case NotLoaded:
-		return "not loaded"
-	case Absent:
-		return "not in this kernel"
-	}
-	return "not known to be loaded"
+	return [...]string{"not known to be loaded", "loaded", "not loaded", "not in this kernel"}[s]
 }
 
 // Empty reports whether the module is surely not there, and so holds nothing.
@@ -177,9 +169,15 @@ func readSymbols(proc string) (map[string]bool, error) {
 		out[m.symbol] = false
 	}
 	empty := true
-	err := eachSymbol(proc, func(symbol, module string) {
+	// "ffffffff81000000 t name	[module]"; everybody may read the names.
+	err := lines(filepath.Join(proc, "kallsyms"), func(line string) {
+		_, rest, ok := strings.Cut(line, " ")
+		if !ok || len(rest) <= 2 {
+			return
+		}
 		empty = false
-		if _, ok := out[symbol]; ok && module == "" {
+		symbol, module, _ := strings.Cut(rest[2:], "\t")
+		if _, ours := out[symbol]; ours && module == "" {
 			out[symbol] = true
 		}
 	})
@@ -187,18 +185,6 @@ func readSymbols(proc string) (map[string]bool, error) {
 		err = fmt.Errorf("read kernel symbols: none")
 	}
 	return out, err
-}
-
-// eachSymbol calls f for each symbol of the kernel, with its module, which is empty
-// for what is built in. Everybody may read the names.
-func eachSymbol(proc string, f func(symbol, module string)) error {
-	// "ffffffff81000000 t name	[module]"
-	return lines(filepath.Join(proc, "kallsyms"), func(line string) {
-		if _, rest, ok := strings.Cut(line, " "); ok && len(rest) > 2 {
-			symbol, module, _ := strings.Cut(rest[2:], "\t")
-			f(symbol, module)
-		}
-	})
 }
 
 // files are the modules that are installed for the running kernel.

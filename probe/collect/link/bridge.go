@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -19,15 +18,10 @@ const rtextFilterBRVLANCompressed = 1 << 2
 // decodeBridge decodes the settings of a bridge.
 func decodeBridge(a dump.Attrs, l *model.Link) error {
 	l.Bridge = &model.Bridge{}
-	for a.Next() {
-		switch a.Type {
-		case nl.IFLA_BR_STP_STATE:
-			l.Bridge.STP = a.Uint32() != 0
-		case nl.IFLA_BR_VLAN_FILTERING:
-			l.Bridge.VLANFiltering = a.Uint8() != 0
-		}
-	}
-	return a.Err()
+	return a.Decode(binary.NativeEndian, dump.Fields{
+		nl.IFLA_BR_STP_STATE:      func(a *dump.Attrs) { l.Bridge.STP = a.Uint32() != 0 },
+		nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering,
+	})
 }
 
 // portStates are those of linux/if_bridge.h, by their number.
@@ -38,31 +32,22 @@ var portStates = []model.PortState{model.PortDisabled, model.PortListening, mode
 func decodePort(a dump.Attrs, l *model.Link) error {
 	l.Port = &model.BridgePort{}
 	delayed := false
-	for a.Next() {
-		switch a.Type {
-		case nl.IFLA_BRPORT_MODE:
-			l.Hairpin = a.Uint8() != 0
-		case nl.IFLA_BRPORT_STATE:
+	err := a.Decode(binary.NativeEndian, dump.Fields{
+		nl.IFLA_BRPORT_MODE: &l.Hairpin, nl.IFLA_BRPORT_ISOLATED: &l.Port.Isolated,
+		nl.IFLA_BRPORT_LEARNING: &l.Port.Learning, nl.IFLA_BRPORT_LOCKED: &l.Port.Locked,
+		nl.IFLA_BRPORT_UNICAST_FLOOD: &l.Port.Flood, nl.IFLA_BRPORT_BCAST_FLOOD: &l.Port.BroadcastFlood,
+		nl.IFLA_BRPORT_STATE: func(a *dump.Attrs) {
 			if n := int(a.Uint8()); n < len(portStates) {
 				l.Port.State = portStates[n]
 			}
-		case nl.IFLA_BRPORT_FORWARD_DELAY_TIMER:
+		},
+		nl.IFLA_BRPORT_FORWARD_DELAY_TIMER: func(a *dump.Attrs) {
 			delayed = len(a.Data) >= 8 && binary.NativeEndian.Uint64(a.Data) > 0
-		case nl.IFLA_BRPORT_ISOLATED:
-			l.Port.Isolated = a.Uint8() != 0
-		case nl.IFLA_BRPORT_LEARNING:
-			l.Port.Learning = a.Uint8() != 0
-		case nl.IFLA_BRPORT_UNICAST_FLOOD:
-			l.Port.Flood = a.Uint8() != 0
-		case nl.IFLA_BRPORT_BCAST_FLOOD:
-			l.Port.BroadcastFlood = a.Uint8() != 0
-		case nl.IFLA_BRPORT_LOCKED:
-			l.Port.Locked = a.Uint8() != 0
-		}
-	}
+		},
+	})
 	// The timer runs for a port that forwards at once, too.
 	l.Port.Settling = delayed && (l.Port.State == model.PortListening || l.Port.State == model.PortLearning)
-	return a.Err()
+	return err
 }
 
 // readVLANs sets the VLANs of the links that are bridges which filter by VLAN, or
@@ -75,14 +60,12 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 		index int
 		vlans model.VLANs
 	}
-	list, err := dump.List(ctx, c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, func(m []byte) (x allowed, ok bool, err error) {
+	decode := func(m []byte) (x allowed, ok bool, err error) {
 		x.index, x.vlans, err = decodeVLANs(m)
 		return x, true, err
-	})
-	at := make(map[int]*model.Link, len(links))
-	for i := range links {
-		at[links[i].Index] = &links[i]
 	}
+	list, err := dump.List(ctx, "list VLANs of bridges", c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, decode)
+	at := byIndex(links)
 	for _, x := range list {
 		l := at[x.index]
 		if l == nil {
@@ -96,9 +79,6 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 			l.VLANs = &x.vlans
 		}
 	}
-	if err != nil {
-		err = fmt.Errorf("list VLANs of bridges: %w", err)
-	}
 	return err
 }
 
@@ -109,31 +89,23 @@ func decodeVLANs(m []byte) (index int, v model.VLANs, err error) {
 		return 0, v, err
 	}
 	index = int(int32(binary.NativeEndian.Uint32(m[4:])))
-	for a.Next() {
-		if a.Type != unix.IFLA_AF_SPEC {
-			continue
+	first := 0
+	info := func(a *dump.Attrs) {
+		const size = 4 // struct bridge_vlan_info: flags, VLAN
+		if len(a.Data) < size {
+			return
 		}
-		first := 0
-		spec := a.Nested()
-		for spec.Next() {
-			const size = 4 // struct bridge_vlan_info: flags, VLAN
-			if spec.Type != nl.IFLA_BRIDGE_VLAN_INFO || len(spec.Data) < size {
-				continue
-			}
-			flags, vlan := spec.Uint16(), int(binary.NativeEndian.Uint16(spec.Data[2:]))
-			if flags&nl.BRIDGE_VLAN_INFO_PVID != 0 {
-				v.PVID = vlan
-			}
-			switch {
-			case flags&nl.BRIDGE_VLAN_INFO_RANGE_BEGIN != 0:
-				first = vlan
-				continue
-			case flags&nl.BRIDGE_VLAN_INFO_RANGE_END == 0:
-				first = vlan
-			}
+		flags, vlan := a.Uint16(), int(binary.NativeEndian.Uint16(a.Data[2:]))
+		if flags&nl.BRIDGE_VLAN_INFO_PVID != 0 {
+			v.PVID = vlan
+		}
+		if flags&nl.BRIDGE_VLAN_INFO_RANGE_END == 0 {
+			first = vlan
+		}
+		if flags&nl.BRIDGE_VLAN_INFO_RANGE_BEGIN == 0 {
 			v.Ranges = append(v.Ranges, model.VLANRange{First: first, Last: vlan})
 		}
-		a.Fail(spec.Err())
 	}
-	return index, v, a.Err()
+	err = a.Decode(binary.NativeEndian, dump.Fields{unix.IFLA_AF_SPEC: dump.Fields{nl.IFLA_BRIDGE_VLAN_INFO: info}})
+	return index, v, err
 }

@@ -53,17 +53,15 @@ func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 		link model.Link
 		conf []model.Sysctl
 	}
-	links, err := dump.List(ctx, c, unix.RTM_GETLINK, request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid),
-		unix.RTM_NEWLINK, func(m []byte) (x linkConf, ok bool, err error) {
-			var afSpec []byte
-			if x.link, afSpec, err = decodeLink(m); err == nil {
-				x.conf, err = sysctl.Decode(x.link.Name, afSpec)
-			}
-			return x, true, err
-		})
-	if err != nil {
-		err = fmt.Errorf("list links: %w", err)
+	decode := func(m []byte) (x linkConf, ok bool, err error) {
+		var afSpec []byte
+		if x.link, afSpec, err = decodeLink(m); err == nil {
+			x.conf, err = sysctl.Decode(x.link.Name, afSpec)
+		}
+		return x, true, err
 	}
+	body := request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid)
+	links, err := dump.List(ctx, "list links", c, unix.RTM_GETLINK, body, unix.RTM_NEWLINK, decode)
 	slices.SortStableFunc(links, func(a, b linkConf) int { return a.link.Index - b.link.Index })
 	var t Table
 	for _, x := range links {
@@ -105,35 +103,20 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 		PeerNetNSID: Here,
 	}
 	peer := 0
-	for a.Next() {
-		switch a.Type {
-		case unix.IFLA_IFNAME:
-			l.Name = a.String()
-		case unix.IFLA_ADDRESS:
-			l.MAC = model.MACFrom(a.Data)
-		case unix.IFLA_MTU:
-			l.MTU = int(a.Uint32())
-		case unix.IFLA_MASTER:
-			l.Master = int(a.Uint32())
-		case unix.IFLA_LINK:
-			peer = int(int32(a.Uint32()))
-		case unix.IFLA_LINK_NETNSID:
-			l.PeerNetNSID = int(int32(a.Uint32()))
-		case unix.IFLA_PROMISCUITY:
-			l.Promisc = a.Uint32() > 0
-		case unix.IFLA_STATS64:
+	err = a.Decode(binary.NativeEndian, dump.Fields{
+		unix.IFLA_IFNAME: &l.Name, unix.IFLA_MTU: &l.MTU, unix.IFLA_MASTER: &l.Master, unix.IFLA_LINK: &peer,
+		unix.IFLA_LINK_NETNSID: &l.PeerNetNSID, unix.IFLA_AF_SPEC: &afSpec,
+		unix.IFLA_ADDRESS:     func(a *dump.Attrs) { l.MAC = model.MACFrom(a.Data) },
+		unix.IFLA_PROMISCUITY: func(a *dump.Attrs) { l.Promisc = a.Uint32() > 0 },
+		unix.IFLA_STATS64: func(a *dump.Attrs) {
 			if len(a.Data) >= otherHostDropped+8 {
 				l.OtherHost = binary.NativeEndian.Uint64(a.Data[otherHostDropped:])
 			}
-		case unix.IFLA_AF_SPEC:
-			afSpec = a.Data
-		case unix.IFLA_XDP:
-			a.Fail(decodeXDP(a.Nested(), &l))
-		case unix.IFLA_LINKINFO:
-			a.Fail(decodeInfo(a.Nested(), &l))
-		}
-	}
-	if err := a.Err(); err != nil {
+		},
+		unix.IFLA_XDP:      func(a *dump.Attrs) { a.Fail(decodeXDP(a.Nested(), &l)) },
+		unix.IFLA_LINKINFO: func(a *dump.Attrs) { a.Fail(decodeInfo(a.Nested(), &l)) },
+	})
+	if err != nil {
 		return l, nil, fmt.Errorf("link %d: %w", l.Index, err)
 	}
 	if Paired(l.Kind) {
@@ -150,47 +133,38 @@ func Paired(kind string) bool { return kind == "veth" || kind == "netkit" }
 
 func decodeInfo(a dump.Attrs, l *model.Link) error {
 	port := ""
-	for a.Next() {
-		switch a.Type {
-		case unix.IFLA_INFO_KIND:
-			l.Kind = a.String()
-		case unix.IFLA_INFO_SLAVE_KIND:
-			port = a.String()
-		case unix.IFLA_INFO_DATA:
+	return a.Decode(binary.NativeEndian, dump.Fields{
+		unix.IFLA_INFO_KIND: &l.Kind, unix.IFLA_INFO_SLAVE_KIND: &port,
+		unix.IFLA_INFO_DATA: func(a *dump.Attrs) {
 			if l.Kind == "bridge" {
 				a.Fail(decodeBridge(a.Nested(), l))
 			}
-		case unix.IFLA_INFO_SLAVE_DATA:
+		},
+		unix.IFLA_INFO_SLAVE_DATA: func(a *dump.Attrs) {
 			if port == "bridge" {
 				a.Fail(decodePort(a.Nested(), l))
 			}
-		}
-	}
-	return a.Err()
+		},
+	})
 }
 
 // decodeXDP decodes the programs' ids, one for each attach mode.
 func decodeXDP(a dump.Attrs, l *model.Link) error {
-	for a.Next() {
-		switch a.Type {
-		case unix.IFLA_XDP_DRV_PROG_ID, unix.IFLA_XDP_SKB_PROG_ID, unix.IFLA_XDP_HW_PROG_ID:
-			l.XDP = append(l.XDP, a.Uint32())
-		}
-	}
-	return a.Err()
+	id := func(a *dump.Attrs) { l.XDP = append(l.XDP, a.Uint32()) }
+	return a.Decode(binary.NativeEndian, dump.Fields{
+		unix.IFLA_XDP_DRV_PROG_ID: id, unix.IFLA_XDP_SKB_PROG_ID: id, unix.IFLA_XDP_HW_PROG_ID: id,
+	})
 }
 
 // readAddresses sets each link's addresses, in the kernel's order: IPv4 first.
 func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.Link) error {
-	addresses, err := dump.List(ctx, c, unix.RTM_GETADDR, request(unix.SizeofIfAddrmsg, ifaTargetNetnsid, nsid),
-		unix.RTM_NEWADDR, func(m []byte) (address, bool, error) {
-			a, err := decodeAddress(m)
-			return a, a.prefix.IsValid(), err
-		})
-	at := make(map[int]*model.Link, len(links))
-	for i := range links {
-		at[links[i].Index] = &links[i]
+	decode := func(m []byte) (address, bool, error) {
+		a, err := decodeAddress(m)
+		return a, a.prefix.IsValid(), err
 	}
+	body := request(unix.SizeofIfAddrmsg, ifaTargetNetnsid, nsid)
+	addresses, err := dump.List(ctx, "list addresses", c, unix.RTM_GETADDR, body, unix.RTM_NEWADDR, decode)
+	at := byIndex(links)
 	for _, a := range addresses {
 		if l := at[a.index]; l != nil {
 			l.Addresses = append(l.Addresses, a.prefix)
@@ -199,10 +173,15 @@ func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.L
 			}
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
+	return err
+}
+
+func byIndex(links []model.Link) map[int]*model.Link {
+	at := make(map[int]*model.Link, len(links))
+	for l := range model.Each(links) {
+		at[l.Index] = l
 	}
-	return nil
+	return at
 }
 
 // address is an address with the prefix length of its network, and the index of
@@ -223,17 +202,10 @@ func decodeAddress(m []byte) (out address, err error) {
 	bits := int(m[1])
 	out.flags = uint32(m[2])
 	var local, peer []byte
-	for a.Next() {
-		switch a.Type {
-		case unix.IFA_LOCAL:
-			local = a.Data
-		case unix.IFA_ADDRESS:
-			peer = a.Data
-		case unix.IFA_FLAGS:
-			out.flags = a.Uint32()
-		}
-	}
-	if err := a.Err(); err != nil {
+	err = a.Decode(binary.NativeEndian, dump.Fields{
+		unix.IFA_LOCAL: &local, unix.IFA_ADDRESS: &peer, unix.IFA_FLAGS: &out.flags,
+	})
+	if err != nil {
 		return out, err
 	}
 	// IFA_ADDRESS is the address itself, or the peer's of a point-to-point link,

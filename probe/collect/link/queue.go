@@ -19,7 +19,7 @@ const tick = 64
 // link names, sorted by link. Their counts include those of the disciplines below them.
 func Queues(ctx context.Context, h *netlink.Handle) ([]model.Queue, error) {
 	var list []netlink.Qdisc
-	err := dump.Retry(ctx, func() (err error) {
+	err := dump.Retry(ctx, "list queueing disciplines", func() (err error) {
 		list, err = h.QdiscList(nil)
 		return err
 	})
@@ -30,10 +30,7 @@ func Queues(ctx context.Context, h *netlink.Handle) ([]model.Queue, error) {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b model.Queue) int { return a.IfIndex - b.IfIndex })
-	if err != nil {
-		return out, fmt.Errorf("list queueing disciplines: %w", err)
-	}
-	return out, nil
+	return out, err
 }
 
 func queue(q netlink.Qdisc) model.Queue {

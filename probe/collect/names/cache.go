@@ -165,10 +165,13 @@ type cache struct {
 }
 
 type remembered struct {
-	inode, size, nano, seconds int64
-	record                     record
-	err                        error
+	stamp
+	record record
+	err    error
 }
+
+// stamp tells whether a file was changed.
+type stamp struct{ inode, size, nano, seconds int64 }
 
 // found is what a reading of the cache found.
 type found struct {
@@ -196,32 +199,42 @@ func (c *cache) read() found {
 	var out found
 	seen := map[string]remembered{}
 	for _, dir := range cacheDirs {
-		d, err := os.Open(filepath.Join(c.root, dir))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		path := filepath.Join(c.root, dir)
+		names, err := entries(path, maxFiles, "files")
 		if err != nil {
 			out.loss.add(1, err)
-			continue
 		}
-		c.readDir(d, &out, seen)
-		d.Close()
-		out.dirs = append(out.dirs, "/"+dir)
+		if names != nil {
+			c.readDir(path, names, &out, seen)
+			out.dirs = append(out.dirs, "/"+dir)
+		}
 	}
 	c.known = seen
 	return out
 }
 
+// entries are the names in a directory, nil if it does not exist, and of too many some.
+func entries(dir string, most int, what string) ([]string, error) {
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(most + 1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if len(names) > most {
+		names, err = names[:most], fmt.Errorf("%s: more than %d %s", dir, most, what)
+	}
+	return append([]string{}, names...), err
+}
+
 // readDir reads the files of one directory.
-func (c *cache) readDir(d *os.File, out *found, seen map[string]remembered) {
-	names, err := d.Readdirnames(maxFiles + 1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		out.loss.add(1, err)
-	}
-	if len(names) > maxFiles {
-		out.loss.add(1, fmt.Errorf("%s: more than %d files", d.Name(), maxFiles))
-		names = names[:maxFiles]
-	}
+func (c *cache) readDir(dir string, names []string, out *found, seen map[string]remembered) {
 	// The order of a directory's names may differ from reading to reading.
 	slices.Sort(names)
 	for _, name := range names {
@@ -229,7 +242,7 @@ func (c *cache) readDir(d *os.File, out *found, seen map[string]remembered) {
 		if strings.HasSuffix(name, "-lo") {
 			continue
 		}
-		path := filepath.Join(d.Name(), name)
+		path := filepath.Join(dir, name)
 		x, err := c.readFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotOurs):
@@ -251,8 +264,8 @@ func (c *cache) readFile(path string) (remembered, error) {
 	if err := unix.Lstat(path, &st); err != nil {
 		return remembered{}, err
 	}
-	now := remembered{inode: int64(st.Ino), size: st.Size, seconds: st.Mtim.Sec, nano: st.Mtim.Nsec}
-	if old, ok := c.known[path]; ok && old.inode == now.inode && old.size == now.size && old.seconds == now.seconds && old.nano == now.nano {
+	now := remembered{stamp: stamp{inode: int64(st.Ino), size: st.Size, seconds: st.Mtim.Sec, nano: st.Mtim.Nsec}}
+	if old, ok := c.known[path]; ok && old.stamp == now.stamp {
 		return old, old.err
 	}
 	text, err := readRegular(path, maxCached)

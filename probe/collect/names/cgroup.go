@@ -1,10 +1,7 @@
 package names
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -80,38 +77,18 @@ func podUID(netns uint32, processes []string, own string) string {
 
 // readUID is the UID of the pod that the process with this directory belongs to.
 func readUID(process string) string {
-	f, err := os.Open(filepath.Join(process, "cgroup"))
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxCgroup))
+	text, err := readRegular(filepath.Join(process, "cgroup"), maxCgroup)
 	if err != nil {
 		return ""
 	}
 	return uidOf(string(text))
 }
 
-// logFolders are the pods that have a folder for their logs, by UID. One of several
-// pods is left out.
+// logFolders are the pods that have a folder for their logs, by UID. That of
+// several pods has none.
 func logFolders(root string) (map[string]owner, error) {
 	out := map[string]owner{}
-	d, err := os.Open(filepath.Join(root, logDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return out, nil
-	}
-	if err != nil {
-		return out, err
-	}
-	defer d.Close()
-	list, err := d.Readdirnames(maxFolders + 1)
-	switch {
-	case errors.Is(err, io.EOF):
-		err = nil
-	case len(list) > maxFolders:
-		err = fmt.Errorf("/%s: more than %d folders", logDir, maxFolders)
-	}
-	several := map[string]bool{}
+	list, err := entries(filepath.Join(root, logDir), maxFolders, "folders")
 	for _, folder := range list {
 		// Names of Kubernetes hold no such character.
 		parts := strings.Split(folder, "_")
@@ -123,12 +100,10 @@ func logFolders(root string) (map[string]owner, error) {
 			continue
 		}
 		if old, ok := out[o.uid]; ok && old != o {
-			several[o.uid] = true
+			out[o.uid] = owner{}
+		} else {
+			out[o.uid] = o
 		}
-		out[o.uid] = o
-	}
-	for uid := range several {
-		delete(out, uid)
 	}
 	return out, err
 }

@@ -174,8 +174,7 @@ func (r Result) Lack() string {
 // the list.
 func choose(pods []model.Pod, records []record, uids map[uint32]string, netns func(string) uint32) map[int]owner {
 	byAddr, byMAC := map[netip.Addr][]*record{}, map[model.MAC][]*record{}
-	for i := range records {
-		r := &records[i]
+	for r := range model.Each(records) {
 		for _, a := range r.addresses {
 			byAddr[a] = append(byAddr[a], r)
 		}

@@ -5,10 +5,11 @@
 package neigh
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"net/netip"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -25,62 +26,58 @@ func Read(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 	if err != nil {
 		return out, err
 	}
-	proxies, err := list(ctx, c, unix.AF_UNSPEC, unix.NTF_PROXY, func(e entry) (model.Neighbor, bool) {
+	proxy := func(e entry) (model.Neighbor, bool) {
 		return model.Neighbor{Addr: e.addr, IfIndex: e.index, Proxy: true}, e.addr.IsValid()
-	})
-	if err != nil {
-		err = fmt.Errorf("list proxied neighbours: %w", err)
 	}
+	proxies, err := list(ctx, "list proxied neighbours", c, unix.AF_UNSPEC, unix.NTF_PROXY, proxy)
 	return append(out, proxies...), err
 }
 
 // Entries is Read without the proxied addresses.
 func Entries(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
-	out, err := list(ctx, c, unix.AF_UNSPEC, 0, func(e entry) (model.Neighbor, bool) {
-		n := model.Neighbor{Addr: e.addr, MAC: e.mac, IfIndex: e.index, State: stateName(e.state)}
+	return list(ctx, "list neighbours", c, unix.AF_UNSPEC, 0, func(e entry) (model.Neighbor, bool) {
+		// `ip neigh` prints the number of a combination that has no name.
+		state := cmp.Or(stateNames[e.state], strconv.Itoa(int(e.state)))
+		n := model.Neighbor{Addr: e.addr, MAC: e.mac, IfIndex: e.index, State: state}
 		return n, e.addr.IsValid() && e.state != unix.NUD_NOARP && e.flags&unix.NTF_PROXY == 0
 	})
-	if err != nil {
-		err = fmt.Errorf("list neighbours: %w", err)
-	}
-	return out, err
 }
 
 // FDB lists the MAC addresses that bridges have learnt or own.
 func FDB(ctx context.Context, c *dump.Conn) ([]model.FDBEntry, error) {
-	out, err := list(ctx, c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
+	return list(ctx, "list bridge addresses", c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
 		return model.FDBEntry{
-			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: e.vlan,
+			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: int(e.vlan),
 			Local: e.state&unix.NUD_PERMANENT != 0, Static: e.state&unix.NUD_NOARP != 0,
 		}, e.master != 0 // Without a master it is a filter of the device itself.
 	})
-	if err != nil {
-		err = fmt.Errorf("list bridge addresses: %w", err)
-	}
-	return out, err
 }
 
 // list dumps the entries of an address family with the given flags.
-func list[T any](ctx context.Context, c *dump.Conn, family, flags byte, convert func(entry) (T, bool)) ([]T, error) {
+func list[T any](
+	ctx context.Context, does string, c *dump.Conn, family, flags byte, convert func(entry) (T, bool),
+) ([]T, error) {
 	request := make([]byte, sizeofNdMsg)
 	request[0], request[10] = family, flags
-	return dump.List(ctx, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, func(m []byte) (x T, ok bool, err error) {
+	take := func(m []byte) (x T, ok bool, err error) {
 		e, err := decode(m)
 		if err == nil {
 			x, ok = convert(e)
 		}
 		return x, ok, err
-	})
+	}
+	return dump.List(ctx, does, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, take)
 }
 
 // entry is one RTM_NEWNEIGH message. Addr is invalid and mac zero where the
 // message has none.
 type entry struct {
-	index, master, vlan int
-	state               uint16
-	flags               byte
-	addr                netip.Addr
-	mac                 model.MAC
+	index, master int
+	vlan          uint16
+	state         uint16
+	flags         byte
+	addr          netip.Addr
+	mac           model.MAC
 }
 
 // sizeofNdMsg is the size of struct ndmsg: family, padding, link index, state,
@@ -94,32 +91,16 @@ func decode(m []byte) (e entry, err error) {
 	}
 	e.index = int(int32(binary.NativeEndian.Uint32(m[4:])))
 	e.state, e.flags = binary.NativeEndian.Uint16(m[8:]), m[10]
-	for a.Next() {
-		switch a.Type {
-		case unix.NDA_DST:
-			addr, _ := netip.AddrFromSlice(a.Data)
-			e.addr = addr.Unmap()
-		case unix.NDA_LLADDR:
-			e.mac = model.MACFrom(a.Data)
-		case unix.NDA_VLAN:
-			e.vlan = int(a.Uint16())
-		case unix.NDA_MASTER:
-			e.master = int(a.Uint32())
-		}
-	}
-	return e, a.Err()
+	var addr, mac []byte
+	err = a.Decode(binary.NativeEndian, dump.Fields{
+		unix.NDA_DST: &addr, unix.NDA_LLADDR: &mac, unix.NDA_VLAN: &e.vlan, unix.NDA_MASTER: &e.master,
+	})
+	ip, _ := netip.AddrFromSlice(addr)
+	e.addr, e.mac = ip.Unmap(), model.MACFrom(mac)
+	return e, err
 }
 
 var stateNames = map[uint16]string{
 	unix.NUD_NONE: "NONE", unix.NUD_INCOMPLETE: "INCOMPLETE", unix.NUD_REACHABLE: "REACHABLE", unix.NUD_STALE: "STALE",
 	unix.NUD_DELAY: "DELAY", unix.NUD_PROBE: "PROBE", unix.NUD_FAILED: "FAILED", unix.NUD_PERMANENT: "PERMANENT",
-}
-
-// stateName is the name that `ip neigh` prints, or the number of a combination
-// that has none.
-func stateName(state uint16) string {
-	if s, ok := stateNames[state]; ok {
-		return s
-	}
-	return fmt.Sprint(state)
 }

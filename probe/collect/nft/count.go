@@ -133,7 +133,7 @@ func (n *Counters) read(c socket, family nftables.TableFamily) error {
 			if requests++; requests > 1+len(n.Rules)/perRequest {
 				return n.readRules(c, header(family), 0, len(n.Rules))
 			}
-			request := ofChain(family, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, ch)
+			request := within(family, unix.NFTA_RULE_TABLE, ch.table, unix.NFTA_RULE_CHAIN, ch.name)
 			if err := n.readRules(c, request, ch.first, ch.last); err != nil {
 				return err
 			}
@@ -147,15 +147,16 @@ func (n *Counters) read(c socket, family nftables.TableFamily) error {
 	return nil
 }
 
-// ofChain requests what a chain has, or the chain.
-func ofChain(family nftables.TableFamily, table, name uint16, ch *counted) []byte {
-	return dump.Append(dump.Append(header(family), table, append([]byte(ch.table), 0)), name, append([]byte(ch.name), 0))
+// within requests what a chain or set of a table has, or the chain. The attributes hold the
+// names.
+func within(family nftables.TableFamily, tableAttr uint16, table string, attr uint16, name string) []byte {
+	return dump.Append(dump.Append(header(family), tableAttr, append([]byte(table), 0)), attr, append([]byte(name), 0))
 }
 
 // readPolicy reads how many packets the policy of a chain on a hook decided on.
 func (n *Counters) readPolicy(c socket, family nftables.TableFamily, i int) error {
-	request := ofChain(family, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, &n.chains[i])
-	err := c.Get(msgGetChain, request, msgNewChain, func(m []byte) error {
+	request := within(family, unix.NFTA_CHAIN_TABLE, n.chains[i].table, unix.NFTA_CHAIN_NAME, n.chains[i].name)
+	err := c.Get(subsystem|unix.NFT_MSG_GETCHAIN, request, subsystem|unix.NFT_MSG_NEWCHAIN, func(m []byte) error {
 		now, err := decodeChain(m)
 		n.Changed = n.Changed || now.Counter != n.Chains[i]
 		n.Chains[i] = now.Counter
@@ -170,7 +171,7 @@ func (n *Counters) readPolicy(c socket, family nftables.TableFamily, i int) erro
 // readRules reads the counters of the rules that a request is answered with.
 func (n *Counters) readRules(c socket, request []byte, first, last int) error {
 	i := first
-	err := c.Scan(msgGetRule, request, msgNewRule, func(m []byte) error {
+	err := c.Scan(subsystem|unix.NFT_MSG_GETRULE, request, subsystem|unix.NFT_MSG_NEWRULE, func(m []byte) error {
 		now, err := decodeCount(m)
 		if err != nil {
 			return err

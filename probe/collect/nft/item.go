@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables/expr"
@@ -60,6 +59,15 @@ type Match struct {
 	Set  string
 	Keys []Load
 	Map  bool
+}
+
+// Padded are the value that is compared with, which a Load of that length has, and its
+// mask, in so many bytes: of a prefix only the bytes that count are compared.
+func (m Match) Padded(size int) (value, mask []byte) {
+	value, mask = make([]byte, size), make([]byte, size)
+	copy(mask, bytes.Repeat([]byte{0xff}, copy(value, m.Value[:m.Load.Len])))
+	copy(mask, m.Mask)
+	return value, mask
 }
 
 // Extension is an iptables or ebtables match, target or watcher.
@@ -168,32 +176,17 @@ func (d *decoder) fail(err error) {
 	}
 }
 
-// number is the numeric attribute n, 0 where the expression has none.
-func (d *decoder) number(n int) uint32 {
-	if len(d.attrs[n]) < 4 {
-		return 0
+// long is the numeric attribute n, of whatever size, 0 where the expression has none.
+func (d *decoder) long(n int) (number uint64) {
+	for _, b := range d.attrs[n] {
+		number = number<<8 | uint64(b)
 	}
-	return binary.BigEndian.Uint32(d.attrs[n])
+	return number
 }
 
-func (d *decoder) short(n int) uint16 {
-	if len(d.attrs[n]) < 2 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(d.attrs[n])
-}
+func (d *decoder) number(n int) uint32 { return uint32(d.long(n)) }
 
-func (d *decoder) long(n int) uint64 {
-	if len(d.attrs[n]) < 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(d.attrs[n])
-}
-
-func (d *decoder) text(n int) string {
-	s, _, _ := bytes.Cut(d.attrs[n], []byte{0})
-	return string(s)
-}
+func (d *decoder) text(n int) string { return unix.ByteSliceToString(d.attrs[n]) }
 
 // value is the constant within the NFTA_*_DATA attribute n.
 func (d *decoder) value(n int) []byte {
@@ -319,21 +312,18 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		}
 		d.add(n)
 	case "masq":
-		d.add(NAT{
-			Kind: "masquerade",
-			Port: d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_MASQ_REG_PROTO_MAX),
-		})
+		port, last := d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), d.constant(unix.NFTA_MASQ_REG_PROTO_MAX)
+		d.add(NAT{Kind: "masquerade", Port: port, PortMax: last})
 	case "redir":
-		d.add(NAT{
-			Kind: "redirect",
-			Port: d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_REDIR_REG_PROTO_MAX),
-		})
+		port, last := d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), d.constant(unix.NFTA_REDIR_REG_PROTO_MAX)
+		d.add(NAT{Kind: "redirect", Port: port, PortMax: last})
 	case "reject":
 		d.add(Reject{})
 	case "log":
 		d.add(Log{
 			Prefix: d.text(unix.NFTA_LOG_PREFIX), Size: d.number(unix.NFTA_LOG_SNAPLEN),
-			Group: d.short(unix.NFTA_LOG_GROUP), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil, Threshold: d.short(unix.NFTA_LOG_QTHRESHOLD),
+			Group: uint16(d.number(unix.NFTA_LOG_GROUP)), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil,
+			Threshold: uint16(d.number(unix.NFTA_LOG_QTHRESHOLD)),
 		})
 	case "limit":
 		d.add(Limit{

@@ -9,6 +9,7 @@ package nft
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -21,12 +22,8 @@ import (
 )
 
 const (
-	msgNewChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWCHAIN
-	msgGetChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
-	msgNewRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE
-	msgGetRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
-	msgNewGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
-	msgGetGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN
+	// subsystem is the part of a message's type that all of nf_tables have.
+	subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 
 	// accept is NF_ACCEPT, as a policy.
 	accept = 1
@@ -42,8 +39,6 @@ type Chain struct {
 	Base     bool
 	Hook     int
 	Priority int
-	// Type is filter, nat or route, of a base chain.
-	Type string
 	// Accept is the policy of a base chain.
 	Accept  bool
 	Counter model.Counter
@@ -102,7 +97,7 @@ func Read(ctx context.Context, c *dump.Netfilter, known Known, parts Parts, take
 // it is read again, and after some tries returned with dump.ErrInterrupted.
 func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known *Counters, parts Parts) (Ruleset, error) {
 	var set Ruleset
-	err := dump.Retry(ctx, func() error {
+	err := dump.Retry(ctx, "list nft rules", func() error {
 		before, err := generation(c)
 		if err != nil {
 			return err
@@ -126,18 +121,15 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known 
 		}
 		return err
 	})
-	if err != nil {
-		return set, fmt.Errorf("list nft rules: %w", err)
-	}
-	return set, nil
+	return set, err
 }
 
 // readWhole reads what a family holds.
 func readWhole(c *dump.Conn, family nftables.TableFamily, parts Parts) (set Ruleset, err error) {
-	if set.Chains, err = list(c, msgGetChain, msgNewChain, family, decodeChain); err != nil {
+	if set.Chains, err = list(c, unix.NFT_MSG_GETCHAIN, unix.NFT_MSG_NEWCHAIN, family, decodeChain); err != nil {
 		return set, err
 	}
-	set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
+	set.Rules, err = list(c, unix.NFT_MSG_GETRULE, unix.NFT_MSG_NEWRULE, family, DecodeRule)
 	if err == nil && family != nftables.TableFamilyBridge {
 		set.Sets, err = readSets(c, family, set.Rules, parts)
 	}
@@ -149,21 +141,21 @@ func header(family nftables.TableFamily) []byte { return []byte{byte(family), 0,
 // generation is the number of the ruleset's last change.
 func generation(c *dump.Conn) (uint32, error) {
 	var gen uint32
-	err := c.Get(msgGetGen, header(nftables.TableFamilyUnspecified), msgNewGen, func(m []byte) error {
-		a := dump.ParseAfter(m, nfgenmsg)
-		for a.Next() {
-			if a.Type == unix.NFTA_GEN_ID {
-				gen = a.BE32()
-			}
-		}
-		return a.Err()
+	request := header(nftables.TableFamilyUnspecified)
+	err := c.Get(subsystem|unix.NFT_MSG_GETGEN, request, subsystem|unix.NFT_MSG_NEWGEN, func(m []byte) error {
+		return decode(m, dump.Fields{unix.NFTA_GEN_ID: &gen})
 	})
 	return gen, err
 }
 
+// decode decodes a message, without its netlink header.
+func decode(m []byte, fields dump.Fields) error {
+	return dump.ParseAfter(m, nfgenmsg).Decode(binary.BigEndian, fields)
+}
+
 // list reads all that a family has of one kind.
 func list[T any](c *dump.Conn, get, answer uint16, family nftables.TableFamily, decode func([]byte) (T, error)) (all []T, err error) {
-	err = c.Each(get, header(family), answer, func(m []byte) error {
+	err = c.Each(subsystem|get, header(family), subsystem|answer, func(m []byte) error {
 		x, err := decode(m)
 		all = append(all, x)
 		return err
@@ -173,42 +165,26 @@ func list[T any](c *dump.Conn, get, answer uint16, family nftables.TableFamily, 
 
 func decodeChain(m []byte) (Chain, error) {
 	var ch Chain
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_CHAIN_TABLE:
-			ch.Table = a.String()
-		case unix.NFTA_CHAIN_NAME:
-			ch.Name = a.String()
-		case unix.NFTA_CHAIN_TYPE:
-			ch.Type = a.String()
-		case unix.NFTA_CHAIN_POLICY:
-			ch.Accept = a.BE32() == accept
-		case unix.NFTA_CHAIN_COUNTERS:
-			var err error
-			ch.Counter, err = counter(a.Nested())
-			a.Fail(err)
-		case unix.NFTA_CHAIN_HOOK:
+	err := decode(m, dump.Fields{
+		unix.NFTA_CHAIN_TABLE: &ch.Table, unix.NFTA_CHAIN_NAME: &ch.Name,
+		unix.NFTA_CHAIN_POLICY: func(a *dump.Attrs) { ch.Accept = a.BE32() == accept },
+		unix.NFTA_CHAIN_COUNTERS: dump.Fields{
+			unix.NFTA_COUNTER_BYTES: &ch.Counter.Bytes, unix.NFTA_COUNTER_PACKETS: &ch.Counter.Packets,
+		},
+		unix.NFTA_CHAIN_HOOK: func(a *dump.Attrs) {
 			ch.Base = true
-			h := a.Nested()
-			for h.Next() {
-				switch h.Type {
-				case unix.NFTA_HOOK_HOOKNUM:
-					ch.Hook = int(h.BE32())
-				case unix.NFTA_HOOK_PRIORITY:
-					ch.Priority = int(int32(h.BE32()))
-				}
-			}
-			a.Fail(h.Err())
-		}
-	}
-	if err := a.Err(); err != nil {
+			a.Fail(a.Nested().Decode(binary.BigEndian, dump.Fields{
+				unix.NFTA_HOOK_HOOKNUM: &ch.Hook, unix.NFTA_HOOK_PRIORITY: &ch.Priority,
+			}))
+		},
+	})
+	if err != nil {
 		return ch, fmt.Errorf("chain %s %s: %w", ch.Table, ch.Name, err)
 	}
 	return ch, nil
 }
 
-// counter reads a counter's attributes, the same in chains and rules.
+// counter reads the attributes of a rule's counter. There are very many.
 func counter(a dump.Attrs) (model.Counter, error) {
 	var c model.Counter
 	for a.Next() {

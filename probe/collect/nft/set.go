@@ -13,14 +13,6 @@ import (
 )
 
 const (
-	msgNewSet     = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSET
-	msgGetSet     = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSET
-	msgNewSetElem = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM
-	msgGetSetElem = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSETELEM
-
-	msgNewTable = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWTABLE
-	msgGetTable = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETTABLE
-
 	// setElemKeyEnd is NFTA_SET_ELEM_KEY_END, elemCatchall NFT_SET_ELEM_CATCHALL, and the
 	// handles are NFTA_TABLE_HANDLE and NFTA_SET_HANDLE, which golang.org/x/sys/unix lacks.
 	setElemKeyEnd = 10
@@ -92,11 +84,11 @@ func readSets(c *dump.Conn, family nftables.TableFamily, rules []Rule, parts Par
 	if len(used) == 0 {
 		return nil, nil
 	}
-	all, err := list(c, msgGetSet, msgNewSet, family, decodeSet)
+	all, err := list(c, unix.NFT_MSG_GETSET, unix.NFT_MSG_NEWSET, family, decodeSet)
 	if err != nil {
 		return nil, err
 	}
-	tables, err := list(c, msgGetTable, msgNewTable, family, decodeTable)
+	tables, err := list(c, unix.NFT_MSG_GETTABLE, unix.NFT_MSG_NEWTABLE, family, decodeTable)
 	if err != nil {
 		return nil, err
 	}
@@ -141,10 +133,9 @@ func readSets(c *dump.Conn, family nftables.TableFamily, rules []Rule, parts Par
 
 // read reads the elements, unless there are more than so many.
 func (s *Set) read(c *dump.Conn, family nftables.TableFamily, most int) error {
-	body := dump.Append(header(family), unix.NFTA_SET_ELEM_LIST_TABLE, append([]byte(s.Table), 0))
-	body = dump.Append(body, unix.NFTA_SET_ELEM_LIST_SET, append([]byte(s.Name), 0))
+	body := within(family, unix.NFTA_SET_ELEM_LIST_TABLE, s.Table, unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 	s.Read = true
-	err := c.Each(msgGetSetElem, body, msgNewSetElem, func(m []byte) error {
+	err := c.Each(subsystem|unix.NFT_MSG_GETSETELEM, body, subsystem|unix.NFT_MSG_NEWSETELEM, func(m []byte) error {
 		if !s.Read {
 			return nil
 		}
@@ -166,44 +157,21 @@ func (s *Set) read(c *dump.Conn, family nftables.TableFamily, most int) error {
 
 func decodeSet(m []byte) (Set, error) {
 	var s Set
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_SET_TABLE:
-			s.Table = a.String()
-		case unix.NFTA_SET_NAME:
-			s.Name = a.String()
-		case unix.NFTA_SET_FLAGS:
-			s.Flags = a.BE32()
-		case unix.NFTA_SET_KEY_LEN:
-			s.KeyLen = a.BE32()
-		case setHandle:
-			s.handle = a.BE64()
-		}
-	}
-	return s, a.Err()
+	err := decode(m, dump.Fields{
+		unix.NFTA_SET_TABLE: &s.Table, unix.NFTA_SET_NAME: &s.Name, unix.NFTA_SET_FLAGS: &s.Flags,
+		unix.NFTA_SET_KEY_LEN: &s.KeyLen, setHandle: &s.handle,
+	})
+	return s, err
 }
 
 func decodeTable(m []byte) (t table, err error) {
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_TABLE_NAME:
-			t.name = a.String()
-		case tableHandle:
-			t.handle = a.BE64()
-		}
-	}
-	return t, a.Err()
+	err = decode(m, dump.Fields{unix.NFTA_TABLE_NAME: &t.name, tableHandle: &t.handle})
+	return t, err
 }
 
 // decodeElements reads an NFT_MSG_NEWSETELEM message, without its netlink header.
 func decodeElements(m []byte) (out []Element, err error) {
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		if a.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			continue
-		}
+	err = decode(m, dump.Fields{unix.NFTA_SET_ELEM_LIST_ELEMENTS: func(a *dump.Attrs) {
 		list := a.Nested()
 		for list.Next() {
 			e, err := decodeElement(list.Nested())
@@ -211,8 +179,8 @@ func decodeElements(m []byte) (out []Element, err error) {
 			list.Fail(err)
 		}
 		a.Fail(list.Err())
-	}
-	return out, a.Err()
+	}})
+	return out, err
 }
 
 func decodeElement(a dump.Attrs) (e Element, err error) {

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -23,20 +24,13 @@ const (
 // String is the verdict in nft's words.
 func (v Verdict) String() string {
 	switch v.Code {
-	case Drop:
-		return "drop"
-	case Accept:
-		return "accept"
-	case Continue, Break:
-		return "continue"
 	case Jump:
 		return "jump " + v.Chain
 	case Goto:
 		return "goto " + v.Chain
-	case Return:
-		return "return"
 	}
-	return fmt.Sprintf("verdict %d", v.Code)
+	names := map[int32]string{Drop: "drop", Accept: "accept", Continue: "continue", Break: "continue", Return: "return"}
+	return cmp.Or(names[v.Code], fmt.Sprintf("verdict %d", v.Code))
 }
 
 // String describes the loaded value.
@@ -80,10 +74,8 @@ func (w Write) String() string { return fmt.Sprintf("%s set 0x%x", w.Load, w.Val
 
 // String is the limit as iptables and ebtables write it behind --limit.
 func (l Limit) String() string {
-	unit := map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}[l.Unit]
-	if unit == "" {
-		unit = fmt.Sprintf("%ds", l.Unit)
-	}
+	units := map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}
+	unit := cmp.Or(units[l.Unit], fmt.Sprintf("%ds", l.Unit))
 	text := fmt.Sprintf("--limit %d/%s", l.Rate, unit)
 	if l.Bytes {
 		text = fmt.Sprintf("--limit %d bytes/%s", l.Rate, unit)
@@ -116,14 +108,21 @@ func InterfaceText(name string) string {
 	return `"` + name + `"`
 }
 
+// Differs is nft's negation of a comparison, or empty.
+func Differs(invert bool) string {
+	if invert {
+		return "!= "
+	}
+	return ""
+}
+
 // Comment is what nft keeps beside a rule for people: attributes of one byte
 // type, one byte length; type 0 is the comment (enum nftnl_udata_rule_types).
 func Comment(userData []byte) string {
 	const comment = 0
 	for b := userData; len(b) >= 2 && len(b) >= 2+int(b[1]); b = b[2+int(b[1]):] {
 		if b[0] == comment {
-			text, _, _ := strings.Cut(string(b[2:2+int(b[1])]), "\x00")
-			return text
+			return unix.ByteSliceToString(b[2 : 2+int(b[1])])
 		}
 	}
 	return ""

@@ -87,25 +87,21 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		return found, nil
 	}
 	var s search
-	hidden := 0
-	errs := []error{s.named(roots)}
-	processes := func() {
-		n, err := s.processes(roots)
-		hidden, errs = n, append(errs, err)
-	}
+	s.named(roots)
 	if n.Known == nil {
-		processes()
+		s.processes(roots)
 	}
 	refused, err := n.enterAll(ctx, s.found, wanted, found)
-	errs = append(errs, refused...)
 	for _, ns := range found {
 		ns.Processes = append(ns.Processes, n.Known[ns.Inode]...)
 	}
 	if named := len(s.found); err == nil && n.Known != nil && len(found) < len(wanted) {
-		processes()
-		refused, err = n.enterAll(ctx, s.found[named:], wanted, found)
-		errs = append(errs, refused...)
+		s.processes(roots)
+		var more []error
+		more, err = n.enterAll(ctx, s.found[named:], wanted, found)
+		refused = append(refused, more...)
 	}
+	errs := append(s.errs, refused...)
 	if err != nil {
 		return found, err
 	}
@@ -124,7 +120,7 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 	}
 	if outside > 0 {
 		errs = append(errs, fmt.Errorf("gateways and routes of %s are unknown: not entered (processes that could not be inspected: %d)",
-			model.Plural(outside, "network namespace"), hidden))
+			model.Plural(outside, "network namespace"), s.hidden))
 	}
 	return found, errors.Join(errs...)
 }
@@ -168,7 +164,7 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	}
 	defer ns.Close()
 	var id int
-	err = dump.Retry(ctx, func() (err error) {
+	err = dump.Retry(ctx, "ask for its number", func() (err error) {
 		id, err = n.Handle.GetNetNsIdByFd(ns.FD())
 		return err
 	})

@@ -62,9 +62,12 @@ func TestFind(t *testing.T) {
 	if err := os.WriteFile(stale, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	list, _, err := Find("/", root)
-	if err != nil {
-		t.Fatal(err)
+	var s search
+	s.named([]string{"/", root})
+	s.processes([]string{"/", root})
+	list := s.found
+	if len(s.errs) > 0 {
+		t.Fatal(s.errs)
 	}
 	same := slices.DeleteFunc(slices.Clone(list), func(c Candidate) bool { return c.Inode != ns.Inode() })
 	if len(same) != 1 || same[0].Name != ns.Name {

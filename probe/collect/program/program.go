@@ -97,21 +97,22 @@ func (r *reader) tcx(l *model.Link, d direction) {
 	if r.noTCX {
 		return
 	}
-	list, err := attached(link.QueryOptions{Target: l.Index, Attach: d.attach})
-	switch {
-	case errors.Is(err, unix.EINVAL):
-		// Linux before 6.6.
-		r.noTCX = true
-	case errors.Is(err, unix.ENODEV):
-		// The link is gone.
-	case err != nil:
+	err := r.query(l, d.attach, d.model, model.ProgramTCX)
+	// EINVAL: Linux before 6.6; ENODEV: the link is gone.
+	r.noTCX = err != nil && !errors.Is(err, unix.ENODEV)
+	if r.noTCX && !errors.Is(err, unix.EINVAL) {
 		r.errs = append(r.errs, fmt.Errorf("list tcx programs: %w", err))
-		r.noTCX = true
 	}
+}
+
+// query adds the programs of a hook of a link.
+func (r *reader) query(l *model.Link, hook ebpf.AttachType, d model.Direction, kind model.ProgramKind) error {
+	list, err := attached(link.QueryOptions{Target: l.Index, Attach: hook})
 	for _, p := range list {
 		held, _ := p.LinkID()
-		r.add(l, d.model, model.Program{Kind: model.ProgramTCX, ID: uint32(p.ID), BPFLink: uint32(held)})
+		r.add(l, d, model.Program{Kind: kind, ID: uint32(p.ID), BPFLink: uint32(held)})
 	}
+	return err
 }
 
 // netkit lists the programs that one end of a netkit pair runs on what it sends. They
@@ -120,13 +121,9 @@ func (r *reader) netkit(l *model.Link, end ebpf.AttachType, d model.Direction) {
 	if l.Kind != "netkit" {
 		return
 	}
-	list, err := attached(link.QueryOptions{Target: l.Index, Attach: end})
+	err := r.query(l, end, d, model.ProgramNetkit)
 	if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENODEV) {
 		r.errs = append(r.errs, fmt.Errorf("list netkit programs of %s: %w", l.Name, err))
-	}
-	for _, p := range list {
-		held, _ := p.LinkID()
-		r.add(l, d, model.Program{Kind: model.ProgramNetkit, ID: uint32(p.ID), BPFLink: uint32(held)})
 	}
 }
 
@@ -163,13 +160,11 @@ func tcRequest(index int, parent uint32) []byte {
 
 // filteredLinks lists the links with a qdisc that holds tc filters.
 func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) {
-	list, err := dump.List(ctx, conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, func(m []byte) (int, bool, error) {
+	decode := func(m []byte) (int, bool, error) {
 		index, err := decodeQdisc(m)
 		return index, index != 0, err
-	})
-	if err != nil {
-		err = fmt.Errorf("list qdiscs: %w", err)
 	}
+	list, err := dump.List(ctx, "list qdiscs", conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, decode)
 	out := map[int]bool{}
 	for _, index := range list {
 		out[index] = true
@@ -190,14 +185,15 @@ func decodeQdisc(m []byte) (index int, err error) {
 }
 
 func (r *reader) filters(ctx context.Context, conn dump.Dumper, l *model.Link, d direction) {
-	found, err := dump.List(ctx, conn, unix.RTM_GETTFILTER, tcRequest(l.Index, d.parent), unix.RTM_NEWTFILTER,
-		func(m []byte) (model.Program, bool, error) {
-			p, err := decodeFilter(m)
-			return p, p.Handle != 0, err
-		})
+	decode := func(m []byte) (model.Program, bool, error) {
+		p, err := decodeFilter(m)
+		return p, p.Handle != 0, err
+	}
+	does, request := "list tc filters of "+l.Name, tcRequest(l.Index, d.parent)
+	found, err := dump.List(ctx, does, conn, unix.RTM_GETTFILTER, request, unix.RTM_NEWTFILTER, decode)
 	// EINVAL: the qdisc has no such hook; ENODEV: the link is gone.
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
-		r.errs = append(r.errs, fmt.Errorf("list tc filters of %s: %w", l.Name, err))
+		r.errs = append(r.errs, err)
 	}
 	for _, p := range found {
 		r.add(l, d.model, p)
@@ -214,39 +210,22 @@ func decodeFilter(m []byte) (model.Program, error) {
 	}
 	p := model.Program{Kind: model.ProgramTC, Handle: binary.NativeEndian.Uint32(m[8:]),
 		Priority: uint16(binary.NativeEndian.Uint32(m[16:]) >> 16)}
-	var options []byte
-	for a.Next() {
-		switch a.Type {
-		case nl.TCA_KIND:
-			p.Filter = a.String()
-		case nl.TCA_OPTIONS:
-			options = a.Data
-		}
-	}
+	var options, classic []byte
+	err := a.Decode(binary.NativeEndian, dump.Fields{nl.TCA_KIND: &p.Filter, nl.TCA_OPTIONS: &options})
 	const u32Node = 0xfff
 	switch {
 	case p.Filter == "u32" && p.Handle&u32Node == 0:
 		p.Handle = 0
-		return p, a.Err()
+		return p, err
 	case p.Filter != "bpf":
-		return p, a.Err()
+		return p, err
 	}
-	o := dump.Parse(options)
-	classic, direct := false, false
-	for o.Next() {
-		switch o.Type {
-		case nl.TCA_BPF_OPS:
-			classic = true
-		case nl.TCA_BPF_FLAGS:
-			direct = o.Uint32()&nl.TCA_BPF_FLAG_ACT_DIRECT != 0
-		case nl.TCA_BPF_NAME:
-			p.Name = o.String()
-		case nl.TCA_BPF_ID:
-			p.ID = o.Uint32()
-		}
-	}
-	p.Classic = classic && direct
-	return p, cmp.Or(a.Err(), o.Err())
+	flags := uint32(0)
+	failed := dump.Parse(options).Decode(binary.NativeEndian, dump.Fields{
+		nl.TCA_BPF_OPS: &classic, nl.TCA_BPF_FLAGS: &flags, nl.TCA_BPF_NAME: &p.Name, nl.TCA_BPF_ID: &p.ID,
+	})
+	p.Classic = classic != nil && flags&nl.TCA_BPF_FLAG_ACT_DIRECT != 0
+	return p, cmp.Or(err, failed)
 }
 
 // names caches the names of programs by id.

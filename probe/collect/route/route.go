@@ -4,8 +4,8 @@
 package route
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -21,7 +21,7 @@ import (
 // error, what could be read is returned too.
 func Read(ctx context.Context, h *netlink.Handle) ([]model.Route, error) {
 	var out []model.Route
-	err := dump.Retry(ctx, func() error {
+	err := dump.Retry(ctx, "list routes", func() error {
 		out = nil
 		all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
 		return h.RouteListFilteredIter(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
@@ -31,10 +31,7 @@ func Read(ctx context.Context, h *netlink.Handle) ([]model.Route, error) {
 			return true
 		})
 	})
-	if err != nil {
-		return out, fmt.Errorf("list routes: %w", err)
-	}
-	return out, nil
+	return out, err
 }
 
 func from(r netlink.Route) model.Route {
@@ -44,8 +41,8 @@ func from(r netlink.Route) model.Route {
 		Gateway:  gateway(r.Gw, r.Via),
 		Src:      addr(r.Src),
 		IfIndex:  r.LinkIndex,
-		Type:     name(typeNames, r.Type),
-		Scope:    name(scopeNames, int(r.Scope)),
+		Type:     cmp.Or(typeNames[r.Type], strconv.Itoa(r.Type)),
+		Scope:    cmp.Or(scopeNames[int(r.Scope)], strconv.Itoa(int(r.Scope))),
 		Protocol: r.Protocol.String(),
 		Priority: r.Priority,
 	}
@@ -96,11 +93,3 @@ var (
 		unix.RT_SCOPE_HOST: "host", unix.RT_SCOPE_NOWHERE: "nowhere",
 	}
 )
-
-// name returns the number's name, or the number in text if it has none.
-func name(names map[int]string, n int) string {
-	if s, ok := names[n]; ok {
-		return s
-	}
-	return strconv.Itoa(n)
-}

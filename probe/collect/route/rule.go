@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -50,13 +52,14 @@ func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, ruleHeaderLen)
 		request[0] = family
-		rules, err := dump.List(ctx, c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, func(m []byte) (model.RoutingRule, bool, error) {
+		decode := func(m []byte) (model.RoutingRule, bool, error) {
 			r, err := decodeRule(m)
 			return r, true, err
-		})
+		}
+		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, decode)
 		out = append(out, rules...)
 		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
-			return out, fmt.Errorf("list routing rules: %w", err)
+			return out, err
 		}
 	}
 	return out, nil
@@ -72,7 +75,7 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 	r := model.RoutingRule{
 		Family: 4,
 		Table:  int(m[4]),
-		Action: name(actionNames, int(m[7])),
+		Action: cmp.Or(actionNames[int(m[7])], strconv.Itoa(int(m[7]))),
 		Not:    binary.NativeEndian.Uint32(m[8:])&ruleInvert != 0,
 	}
 	if m[0] == unix.AF_INET6 {

@@ -93,24 +93,20 @@ func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
 	// sysctl(8) separates by dots and writes a dot of the link's name as a slash.
 	name := strings.ReplaceAll(link, ".", "/")
 	var out []model.Sysctl
-	families := dump.Parse(afSpec)
-	for families.Next() {
-		inner := families.Nested()
-		for inner.Next() {
-			switch {
-			case families.Type == unix.AF_INET && inner.Type == unix.IFLA_INET_CONF:
-				for _, s := range perLink {
-					out = appendValue(out, "net.ipv4.conf."+name+"."+s.name, inner.Data, s.index-1)
-				}
-			case families.Type == unix.AF_INET6 && inner.Type == unix.IFLA_INET6_CONF:
-				// Indexes of the array: DEVCONF_* of include/uapi/linux/ipv6.h.
-				out = appendValue(out, "net.ipv6.conf."+name+".forwarding", inner.Data, 0)
-				out = appendValue(out, "net.ipv6.conf."+name+".proxy_ndp", inner.Data, 22)
-			}
+	ipv4 := func(a *dump.Attrs) {
+		for _, s := range perLink {
+			out = appendValue(out, "net.ipv4.conf."+name+"."+s.name, a.Data, s.index-1)
 		}
-		families.Fail(inner.Err())
 	}
-	if err := families.Err(); err != nil {
+	ipv6 := func(a *dump.Attrs) {
+		// Indexes of the array: DEVCONF_* of include/uapi/linux/ipv6.h.
+		out = appendValue(out, "net.ipv6.conf."+name+".forwarding", a.Data, 0)
+		out = appendValue(out, "net.ipv6.conf."+name+".proxy_ndp", a.Data, 22)
+	}
+	err := dump.Parse(afSpec).Decode(binary.NativeEndian, dump.Fields{
+		unix.AF_INET: dump.Fields{unix.IFLA_INET_CONF: ipv4}, unix.AF_INET6: dump.Fields{unix.IFLA_INET6_CONF: ipv6},
+	})
+	if err != nil {
 		return out, fmt.Errorf("read settings of link %s: %w", link, err)
 	}
 	return out, nil

@@ -33,7 +33,7 @@ func nfAcct(_ *model.PacketRule, _ uint32, i *Bytes) string {
 func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	number, dims, flags := i.U16(0), int(i.U8(2)), i.U8(3)
 	if rev == 0 || dims > 6 {
-		return undecoded
+		return Undecoded
 	}
 	var dirs []string
 	for d := 1; d <= dims; d++ {
@@ -72,8 +72,7 @@ func recent(r *model.PacketRule, rev uint32, i *Bytes) string {
 
 // rpFilter is Calico's, against spoofed addresses.
 func rpFilter(_ *model.PacketRule, _ uint32, i *Bytes) string {
-	f := i.U8(0)
-	return Join(when(f&1 != 0, "--loose"), when(f&2 != 0, "--validmark"), when(f&4 != 0, "--accept-local"), when(f&8 != 0, "--invert"))
+	return flags(i.U8(0), "--loose", "--validmark", "--accept-local", "--invert")
 }
 
 // socket is Cilium's, in front of its proxy. Revision 0 has no options.
@@ -81,14 +80,13 @@ func socket(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	if rev == 0 {
 		return ""
 	}
-	f := i.U8(0)
-	return Join(when(f&1 != 0, "--transparent"), when(f&2 != 0, "--nowildcard"), when(f&4 != 0, "--restore-skmark"))
+	return flags(i.U8(0), "--transparent", "--nowildcard", "--restore-skmark")
 }
 
 // owner is that of Azure's agent, which alone may reach the host's address.
 func owner(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	if rev == 0 {
-		return undecoded
+		return Undecoded
 	}
 	match, invert := i.U8(16), i.U8(17)
 	flag := func(bit uint8, option, value string) string {
@@ -125,11 +123,11 @@ func sctp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	if flags&dest != 0 {
 		dst, dstUnsaid = ports(&r.DstPorts, i, 0, "--dport", invert&dest != 0)
 	}
-	types := when(flags&chunks != 0, undecoded)
+	types := when(flags&chunks != 0, Undecoded)
 	return Join(src, dst, types), Join(srcUnsaid, dstUnsaid, types)
 }
 
 func pktType(_ *model.PacketRule, _ uint32, i *Bytes) string {
 	names := map[uint32]string{0: "unicast", 1: "broadcast", 2: "multicast"}
-	return Not(i.U32(4) != 0) + "--pkt-type " + cmp.Or(names[i.U32(0)], undecoded)
+	return Not(i.U32(4) != 0) + "--pkt-type " + cmp.Or(names[i.U32(0)], Undecoded)
 }

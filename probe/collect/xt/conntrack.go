@@ -70,7 +70,7 @@ func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
 			say(bit, "--ct"+end+"port "+i.ctPorts(n, rev))
 		}
 	}
-	say(ctStatus, "--ctstatus "+cmp.Or(bitNames(ctStatuses, statuses), "NONE"))
+	say(ctStatus, "--ctstatus "+cmp.Or(BitNames(ctStatuses, statuses, ","), "NONE"))
 	if flags&ctExpires != 0 {
 		from, to := i.U32(128), i.U32(132)
 		say(ctExpires, fmt.Sprintf("--ctexpire %d", from)+when(from != to, fmt.Sprintf(":%d", to)))

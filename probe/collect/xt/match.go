@@ -8,20 +8,22 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 var matches = map[string]decoder{
 	"addrtype":  addrType,
 	"comment":   comment,
-	"connmark":  connMark,
+	"connmark":  unsaid(connMark),
 	"connlimit": unsaid(connLimit),
 	"conntrack": unsaid(connTrack),
 	"icmp":      icmp,
 	"icmp6":     icmp,
 	"iprange":   ipRange,
-	"limit":     limit,
-	"mac":       mac,
+	"limit":     unsaid(limit),
+	"mac":       unsaid(mac),
 	"mark":      mark,
 	"multiport": multiPort,
 	"nfacct":    unsaid(nfAcct),
@@ -34,13 +36,13 @@ var matches = map[string]decoder{
 	"set":       unsaid(ipSet),
 	"socket":    unsaid(socket),
 	"state":     unsaid(stateMatch),
-	"statistic": statistic,
+	"statistic": unsaid(statistic),
 	"tcp":       tcp,
 	"udp":       udp,
 }
 
 func comment(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	r.Comment = cut(i.B)
+	r.Comment = unix.ByteSliceToString(i.B)
 	return "--comment " + Quote(r.Comment), ""
 }
 
@@ -65,7 +67,7 @@ func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 		if mask == 0 {
 			return "", ""
 		}
-		text = Not(invert) + option + " " + bitNames(addrTypes, mask)
+		text = Not(invert) + option + " " + BitNames(addrTypes, mask, ",")
 		// A rule may have several of these matches, which all apply.
 		if mask != addrTypeLocal || *local != 0 {
 			return text, text
@@ -142,21 +144,22 @@ var tcpFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"}
 
 // TCPFlags names the flags as iptables does.
 func TCPFlags(b uint8) string {
-	return cmp.Or(bitNames(tcpFlags, b), "NONE")
+	return cmp.Or(BitNames(tcpFlags, b, ","), "NONE")
 }
 
 func tcp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	option, mask, cmp, invert := i.U8(8), i.U8(9), i.U8(10), i.U8(11)
-	src, srcUnsaid := ports(&r.SrcPorts, i, 0, "--sport", invert&1 != 0)
-	dst, dstUnsaid := ports(&r.DstPorts, i, 4, "--dport", invert&2 != 0)
+	text, unsaid := bothPorts(r, i, invert)
 	opt := when(option != 0, fmt.Sprintf("%s--tcp-option %d", Not(invert&8 != 0), option))
 	flags := when(mask != 0 || invert&4 != 0,
 		fmt.Sprintf("%s--tcp-flags %s %s", Not(invert&4 != 0), TCPFlags(mask), TCPFlags(cmp)))
-	return Join(src, dst, opt, flags), Join(srcUnsaid, dstUnsaid, opt, flags)
+	return Join(text, opt, flags), Join(unsaid, opt, flags)
 }
 
-func udp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	invert := i.U8(8)
+func udp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) { return bothPorts(r, i, i.U8(8)) }
+
+// bothPorts decodes those with which the tcp and udp matches begin.
+func bothPorts(r *model.PacketRule, i *Bytes, invert uint8) (text, unsaid string) {
 	src, srcUnsaid := ports(&r.SrcPorts, i, 0, "--sport", invert&1 != 0)
 	dst, dstUnsaid := ports(&r.DstPorts, i, 4, "--dport", invert&2 != 0)
 	return Join(src, dst), Join(srcUnsaid, dstUnsaid)
@@ -194,28 +197,23 @@ func mark(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	return text, ""
 }
 
-func connMark(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	text := Not(i.U8(8) != 0) + "--mark " + masked(i.U32(0), i.U32(4))
-	return text, text
+func connMark(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	return Not(i.U8(8) != 0) + "--mark " + masked(i.U32(0), i.U32(4))
 }
 
-func statistic(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	mode, invert := i.U16(0), i.U16(2)&1 != 0
-	text := undecoded
-	switch mode {
+func statistic(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	invert := Not(i.U16(2)&1 != 0)
+	switch i.U16(0) {
 	case 0:
-		text = fmt.Sprintf("--mode random %s--probability %.11f", Not(invert), float64(i.U32(4))/0x80000000)
+		return fmt.Sprintf("--mode random %s--probability %.11f", invert, float64(i.U32(4))/0x80000000)
 	case 1:
 		// The kernel keeps one less than the option's value.
-		text = fmt.Sprintf("--mode nth %s--every %d --packet %d", Not(invert), i.U32(4)+1, i.U32(8))
+		return fmt.Sprintf("--mode nth %s--every %d --packet %d", invert, i.U32(4)+1, i.U32(8))
 	}
-	return text, text
+	return Undecoded
 }
 
-func limit(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	text := LimitText(i.U32(0), i.U32(4))
-	return text, text
-}
+func limit(_ *model.PacketRule, _ uint32, i *Bytes) string { return LimitText(i.U32(0), i.U32(4)) }
 
 // limitScale is XT_LIMIT_SCALE: periods are in ten-thousandths of a second.
 const limitScale = 10000
@@ -228,7 +226,7 @@ func LimitText(period, burst uint32) string {
 		scale uint32
 	}{{"day", 24 * 60 * 60 * limitScale}, {"hour", 60 * 60 * limitScale}, {"min", 60 * limitScale}, {"sec", limitScale}}
 	if period == 0 {
-		return undecoded
+		return Undecoded
 	}
 	best := units[0]
 	for _, u := range units[1:] {
@@ -240,9 +238,8 @@ func LimitText(period, burst uint32) string {
 	return fmt.Sprintf("--limit %d/%s", best.scale/period, best.name) + when(burst != 5, fmt.Sprintf(" --limit-burst %d", burst))
 }
 
-func mac(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	text := Not(i.U32(8) != 0) + "--mac-source " + MACText(i.MAC(0))
-	return text, text
+func mac(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	return Not(i.U32(8) != 0) + "--mac-source " + MACText(i.MAC(0))
 }
 
 // MACText formats an Ethernet address, the zero address too.
@@ -283,7 +280,7 @@ func physDev(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 // the terminating NUL matches that name; a shorter one matches every name with
 // that prefix, which iptables writes as "+".
 func Interface(name, mask []byte) string {
-	s := cut(name)
+	s := unix.ByteSliceToString(name)
 	covered := len(mask)
 	if i := bytes.IndexByte(mask, 0); i >= 0 {
 		covered = i
@@ -295,6 +292,14 @@ func Interface(name, mask []byte) string {
 		return s
 	}
 	return s[:covered] + "+"
+}
+
+// Host formats a prefix, that of a single address without its length.
+func Host(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
 }
 
 // Addr converts an address and its mask to a match, and formats it as iptables

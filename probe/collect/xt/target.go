@@ -18,14 +18,17 @@ var targets = map[string]decoder{
 	"MASQUERADE": nat("--to-ports"),
 	"NFLOG":      nfLog,
 	"NFQUEUE":    nfQueue,
-	"NOTRACK":    func(*model.PacketRule, uint32, *Bytes) (string, string) { return "", "" },
+	"NOTRACK":    plain,
 	"REDIRECT":   nat("--to-ports"),
 	"REJECT":     reject,
 	"SNAT":       nat("--to-source"),
 	"TCPMSS":     tcpMSS,
 	"TPROXY":     tProxy,
-	"TRACE":      func(*model.PacketRule, uint32, *Bytes) (string, string) { return "", "" },
+	"TRACE":      plain,
 }
+
+// plain is a target without options.
+func plain(*model.PacketRule, uint32, *Bytes) (string, string) { return "", "" }
 
 // Flags of struct nf_nat_range.
 const (
@@ -113,33 +116,32 @@ func natText(low, high netip.Addr, first, last, base uint16, colon bool) string 
 
 func setMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 2 {
-		return undecoded, ""
+		return Undecoded, ""
 	}
 	return fmt.Sprintf("--set-xmark 0x%x/0x%x", i.U32(0), i.U32(4)), ""
 }
 
 func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 1 {
-		return undecoded, ""
+		return Undecoded, ""
 	}
 	mark, ctMask, nfMask := i.U32(0), i.U32(4), i.U32(8)
 	mode := i.U8(12)
 	if rev >= 2 {
 		// Revision 2 has a shift in front of the mode.
 		if i.U8(13) != 0 {
-			return undecoded, ""
+			return Undecoded, ""
 		}
 		mode = i.U8(14)
 	}
 	switch mode {
 	case 0:
 		return fmt.Sprintf("--set-xmark 0x%x/0x%x", mark, ctMask), ""
-	case 1:
-		return fmt.Sprintf("--save-mark --nfmask 0x%x --ctmask 0x%x", nfMask, ctMask), ""
-	case 2:
-		return fmt.Sprintf("--restore-mark --nfmask 0x%x --ctmask 0x%x", nfMask, ctMask), ""
+	case 1, 2:
+		verb := []string{"save", "restore"}[mode-1]
+		return fmt.Sprintf("--%s-mark --nfmask 0x%x --ctmask 0x%x", verb, nfMask, ctMask), ""
 	}
-	return undecoded, ""
+	return Undecoded, ""
 }
 
 // Replies of REJECT, by number (enum ipt_reject_with, ip6t_reject_with).
@@ -162,19 +164,15 @@ func reject(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	if n := i.U32(0); n < uint32(len(names)) && names[n] != "" {
 		return "--reject-with " + names[n], ""
 	}
-	return undecoded, ""
+	return Undecoded, ""
 }
 
 func logTarget(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	level, flags, prefix := i.U8(0), i.U8(1), i.Text(2, 30)
+	level, bits, prefix := i.U8(0), i.U8(1), i.Text(2, 30)
 	return Join(
 		when(prefix != "", "--log-prefix "+Quote(prefix)),
 		when(level != 4, fmt.Sprintf("--log-level %d", level)),
-		when(flags&1 != 0, "--log-tcp-sequence"),
-		when(flags&2 != 0, "--log-tcp-options"),
-		when(flags&4 != 0, "--log-ip-options"),
-		when(flags&8 != 0, "--log-uid"),
-		when(flags&0x20 != 0, "--log-macdecode"),
+		flags(bits, "--log-tcp-sequence", "--log-tcp-options", "--log-ip-options", "--log-uid", "", "--log-macdecode"),
 	), ""
 }
 
@@ -190,7 +188,7 @@ func ct(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	const noTrack, alias = 1 << 0, 1 << 1
 	flags, zone := i.U16(0), i.U16(2)
 	if i.Short || flags&noTrack == 0 || flags&^(noTrack|alias) != 0 || zone != 0 {
-		return undecoded, ""
+		return Undecoded, ""
 	}
 	if flags&alias != 0 {
 		r.Target = "NOTRACK"
@@ -226,19 +224,18 @@ func NFLogText(prefix string, group uint16, size uint32, isLength bool, threshol
 
 // nfQueue hands packets to a program. Revision 0 has the queue's number alone.
 func nfQueue(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	const bypass, fanout = 1, 2
-	first, count, flags := i.U16(0), uint16(1), uint16(0)
+	first, count, bits := i.U16(0), uint16(1), uint16(0)
 	if rev >= 1 {
 		count = i.U16(2)
 	}
 	if rev >= 2 {
-		flags = i.U16(4)
+		bits = i.U16(4)
 	}
 	queues := fmt.Sprintf("--queue-num %d", first)
 	if count > 1 {
 		queues = fmt.Sprintf("--queue-balance %d:%d", first, first+count-1)
 	}
-	return Join(queues, when(flags&bypass != 0, "--queue-bypass"), when(flags&fanout != 0, "--queue-cpu-fanout")), ""
+	return Join(queues, flags(bits, "--queue-bypass", "--queue-cpu-fanout")), ""
 }
 
 // tProxy is Cilium's, which hands connections to its proxy. Revision 0 is IPv4's.

@@ -10,12 +10,13 @@
 package xt
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -56,7 +57,7 @@ func (i *Bytes) BE16(at int) uint16 { return binary.BigEndian.Uint16(i.Slice(at,
 func (i *Bytes) MAC(at int) model.MAC { return model.MACFrom(i.Slice(at, 6)) }
 
 // Text decodes text of n bytes at most, which ends at the first NUL.
-func (i *Bytes) Text(at, n int) string { return cut(i.Slice(at, n)) }
+func (i *Bytes) Text(at, n int) string { return unix.ByteSliceToString(i.Slice(at, n)) }
 
 func (i *Bytes) v4(at int) netip.Addr { return netip.AddrFrom4([4]byte(i.Slice(at, 4))) }
 func (i *Bytes) v6(at int) netip.Addr { return netip.AddrFrom16([16]byte(i.Slice(at, 16))) }
@@ -65,11 +66,6 @@ func (i *Bytes) ip(at int, family string) netip.Addr {
 		return i.v6(at)
 	}
 	return i.v4(at)
-}
-
-func cut(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
 }
 
 // Extension is a match or target as the kernel keeps it.
@@ -87,18 +83,18 @@ type Extension struct {
 // express.
 type decoder func(r *model.PacketRule, rev uint32, i *Bytes) (text, unsaid string)
 
-// undecoded is the text of an extension that has no decoder, or whose bytes are
+// Undecoded is the text of an extension that has no decoder, or whose bytes are
 // too short.
-const undecoded = "[options not decoded]"
+const Undecoded = "[options not decoded]"
 
 // Match decodes a match into the rule and returns its text.
 func Match(r *model.PacketRule, e Extension) string {
-	text, unsaid := undecoded, undecoded
+	text, unsaid := Undecoded, Undecoded
 	if decode := matches[e.Name]; decode != nil {
 		i := Bytes{B: e.Info, setName: e.SetName}
 		text, unsaid = decode(r, e.Rev, &i)
 		if i.Short {
-			text, unsaid = undecoded, undecoded
+			text, unsaid = Undecoded, Undecoded
 		}
 	}
 	name := e.Name
@@ -117,13 +113,13 @@ func Target(r *model.PacketRule, e Extension) string {
 	r.Target = e.Name
 	decode := targets[e.Name]
 	if decode == nil {
-		return "-j " + e.Name + " " + undecoded
+		return "-j " + e.Name + " " + Undecoded
 	}
 	i := Bytes{B: e.Info}
 	text, _ := decode(r, e.Rev, &i)
 	if i.Short {
 		r.To = netip.AddrPort{}
-		text = undecoded
+		text = Undecoded
 	}
 	return strings.TrimSpace("-j " + r.Target + " " + text)
 }
@@ -144,16 +140,19 @@ func Name[K comparable](names map[K]string, n K) string {
 	return fmt.Sprint(n)
 }
 
-// bitNames lists the names of the bits that are set, by commas.
-func bitNames[N uint8 | uint16](names []string, bits N) string {
+// BitNames lists the names of the bits that are set. Where it is empty the bit has none.
+func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator string) string {
 	var out []string
 	for bit, name := range names {
-		if bits&(1<<bit) != 0 {
+		if bits&(1<<bit) != 0 && name != "" {
 			out = append(out, name)
 		}
 	}
-	return strings.Join(out, ",")
+	return strings.Join(out, separator)
 }
+
+// flags are the options of the bits that are set.
+func flags[N uint8 | uint16](bits N, options ...string) string { return BitNames(options, bits, " ") }
 
 func when(cond bool, text string) string {
 	if cond {
@@ -162,12 +161,14 @@ func when(cond bool, text string) string {
 	return ""
 }
 
+var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`)
+
 // Quote quotes text as iptables does, if it needs quotes.
 func Quote(s string) string {
 	if !strings.ContainsAny(s, " \t\n\"\\'") && s != "" {
 		return s
 	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
+	return `"` + escaped.Replace(s) + `"`
 }
 
 // Ports formats a range of ports as iptables prints it.

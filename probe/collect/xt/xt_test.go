@@ -32,18 +32,18 @@ func TestShort(t *testing.T) {
 			continue
 		}
 		r := model.PacketRule{Family: "ip"}
-		if text := Match(&r, Extension{Name: name, Rev: 1, Info: []byte{1}}); !strings.Contains(text, undecoded) || len(r.Unknown) != 1 {
+		if text := Match(&r, Extension{Name: name, Rev: 1, Info: []byte{1}}); !strings.Contains(text, Undecoded) || len(r.Unknown) != 1 {
 			t.Errorf("%s: %q, unknown %q", name, text, r.Unknown)
 		}
 	}
 	for name := range targets {
 		r := model.PacketRule{Family: "ip"}
-		if text := Target(&r, Extension{Name: name, Rev: 2, Info: []byte{1}}); !slices.Contains([]string{"NOTRACK", "TRACE", "CHECKSUM"}, name) && !strings.Contains(text, undecoded) {
+		if text := Target(&r, Extension{Name: name, Rev: 2, Info: []byte{1}}); !slices.Contains([]string{"NOTRACK", "TRACE", "CHECKSUM"}, name) && !strings.Contains(text, Undecoded) {
 			t.Errorf("%s: %q", name, text)
 		}
 	}
 	r := model.PacketRule{}
-	if text := Match(&r, Extension{Name: "osf"}); text != "-m osf "+undecoded || len(r.Unknown) != 1 || r.Unknown[0] != "osf "+undecoded {
+	if text := Match(&r, Extension{Name: "osf"}); text != "-m osf "+Undecoded || len(r.Unknown) != 1 || r.Unknown[0] != "osf "+Undecoded {
 		t.Errorf("unknown match: %q, %q", text, r.Unknown)
 	}
 }

@@ -1,14 +1,16 @@
-package scenario
+package main
 
 import (
 	"encoding/json"
 	"fmt"
 	"net"
+
+	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// HostFiles are the files that the network plugin of a node keeps on it, by
+// hostFiles are the files that the network plugin of a node keeps on it, by
 // their paths below the root, with those that an earlier plugin left.
-func (n *Node) HostFiles() (map[string][]byte, error) {
+func hostFiles(n *scenario.Node) (map[string][]byte, error) {
 	type object = map[string]any
 	list := func(name string, plugins ...object) object {
 		return object{"cniVersion": "0.3.0", "name": name, "plugins": plugins}
@@ -23,31 +25,31 @@ func (n *Node) HostFiles() (map[string][]byte, error) {
 	files := map[string]any{}
 	const dir = "etc/cni/net.d/"
 	switch n.Plugin {
-	case Kubenet:
+	case scenario.Kubenet:
 		files[dir+"10-containerd-net.conflist"] = list("kubenet", object{"type": "bridge", "bridge": n.Bridge, "ipam": object{"type": "host-local"}})
-	case AzureBridge, AzureTunnel:
-		mode := map[Plugin]string{AzureBridge: "bridge", AzureTunnel: "tunnel"}[n.Plugin]
+	case scenario.AzureBridge, scenario.AzureTunnel:
+		mode := map[scenario.Plugin]string{scenario.AzureBridge: "bridge", scenario.AzureTunnel: "tunnel"}[n.Plugin]
 		files[dir+"10-azure.conflist"] = azure(mode, "azure-vnet-ipam", "")
-		files["var/run/azure-vnet.json"] = n.vnetState(mode, n.Pods)
-	case AzureTransparent:
+		files["var/run/azure-vnet.json"] = vnetState(n, mode, n.Pods)
+	case scenario.AzureTransparent:
 		files[dir+"10-azure.conflist"] = azure("transparent", "azure-vnet-ipam", "")
-		files["var/run/azure-vnet.json"] = n.vnetState("transparent", n.Pods)
-	case AzureOverlay:
+		files["var/run/azure-vnet.json"] = vnetState(n, "transparent", n.Pods)
+	case scenario.AzureOverlay:
 		files[dir+"10-azure.conflist"] = azure("transparent", "azure-cns", "overlay")
-	case AzurePodSubnet:
+	case scenario.AzurePodSubnet:
 		files[dir+"10-azure.conflist"] = azure("transparent", "azure-cns", "v4swift")
-	case AzureCilium:
+	case scenario.AzureCilium:
 		files[dir+"05-cilium.conflist"] = list("cilium", object{"type": "cilium-cni", "ipam": object{"type": "azure-ipam"}})
-		files["var/run/azure-cns/azure-endpoints.json"] = n.cnsState()
-	case Cilium:
+		files["var/run/azure-cns/azure-endpoints.json"] = cnsState(n)
+	case scenario.Cilium:
 		files[dir+"05-cilium.conflist"] = list("cilium", object{"type": "cilium-cni"})
-	case Calico:
+	case scenario.Calico:
 		files[dir+"10-calico.conflist"] = list("k8s-pod-network", object{"type": "calico", "ipam": object{"type": "calico-ipam"}})
-	case Kindnet:
+	case scenario.Kindnet:
 		files[dir+"10-kindnet.conflist"] = list("kindnet", object{"type": "ptp", "ipam": object{"type": "host-local"}}, object{"type": "portmap"})
 	}
-	if n.Residue == AzureVNet {
-		files["var/run/azure-vnet.json"] = n.vnetState("bridge", n.OldPods)
+	if n.Residue == scenario.AzureVNet {
+		files["var/run/azure-vnet.json"] = vnetState(n, "bridge", n.OldPods)
 	}
 	out := make(map[string][]byte, len(files))
 	for name, v := range files {
@@ -60,26 +62,23 @@ func (n *Node) HostFiles() (map[string][]byte, error) {
 	return out, nil
 }
 
-// PodNamespace is where all pods are said to live.
-const PodNamespace = "default"
-
 // vnetState is azure-vnet's record of its pods.
-func (n *Node) vnetState(mode string, pods []Pod) any {
+func vnetState(n *scenario.Node, mode string, pods []scenario.Pod) any {
 	type object = map[string]any
 	endpoints := object{}
 	for _, p := range pods {
 		endpoints[p.Name+"-eth0"] = object{"HostIfName": p.Link, "IPAddresses": []net.IPNet{{IP: p.IP.AsSlice(), Mask: net.CIDRMask(16, 32)}},
-			"PODName": p.Name, "PODNameSpace": PodNamespace}
+			"PODName": p.Name, "PODNameSpace": scenario.PodNamespace}
 	}
 	return object{"Network": object{"ExternalInterfaces": object{n.NIC: object{"Networks": object{"azure": object{"Mode": mode, "Endpoints": endpoints}}}}}}
 }
 
 // cnsState is azure-cns's record of the node's pods.
-func (n *Node) cnsState() any {
+func cnsState(n *scenario.Node) any {
 	type object = map[string]any
 	endpoints := object{}
 	for _, p := range n.Pods {
-		endpoints[p.Name] = object{"PodName": p.Name, "PodNamespace": PodNamespace, "IfnameToIPMap": object{"eth0": object{
+		endpoints[p.Name] = object{"PodName": p.Name, "PodNamespace": scenario.PodNamespace, "IfnameToIPMap": object{"eth0": object{
 			"IPv4": []net.IPNet{{IP: p.IP.AsSlice(), Mask: net.CIDRMask(32, 32)}}, "HostVethName": p.Link}}}
 	}
 	return object{"Endpoints": endpoints}

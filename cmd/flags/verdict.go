@@ -1,0 +1,146 @@
+package flags
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/probe/join"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// Verdict are the flags about which findings count, and when they fail.
+type Verdict struct {
+	Only, Skip Codes
+	FailOn     Choice
+	Strict     bool
+}
+
+// Severities are what FailOn may be.
+func Severities() Choice {
+	list := []model.Severity{model.Critical, model.Warning, model.Info}
+	return Choice{Value: string(model.Warning), Of: model.Map(list, text)}
+}
+
+func text[T ~string](x T) string { return string(x) }
+
+// Judges reports whether the user wants findings of that code.
+func (v *Verdict) Judges(code model.Code) bool {
+	return (len(v.Only) == 0 || slices.Contains(v.Only, code)) && !slices.Contains(v.Skip, code)
+}
+
+// Wants reports whether the user wants a finding, who asked about some addresses; none
+// means all. A finding that names no pod is about the node, and so about all addresses.
+func (v *Verdict) Wants(f *model.Finding, focus []netip.Addr) bool {
+	return v.Judges(f.Code) && (len(focus) == 0 || f.Concerns(focus))
+}
+
+// Choose returns the findings that the user wants.
+func (v *Verdict) Choose(findings []model.Finding, focus []netip.Addr) []model.Finding {
+	var out []model.Finding
+	for f := range model.Each(findings) {
+		if v.Wants(f, focus) {
+			out = append(out, *f)
+		}
+	}
+	return out
+}
+
+// Limits says what was not judged, by request.
+func (v *Verdict) Limits() []string {
+	var out []string
+	if len(v.Only) > 0 {
+		out = append(out, "judged only: "+v.Only.String())
+	}
+	if len(v.Skip) > 0 {
+		out = append(out, "not judged: "+v.Skip.String())
+	}
+	return out
+}
+
+// Judgement is what makes a report fail.
+func (v *Verdict) Judgement() report.Judgement {
+	return report.Judgement{FailOn: model.Severity(v.FailOn.Value), Strict: v.Strict}
+}
+
+// Between is the path from a pod of one recorded node to one of another, with what all
+// the recordings show. The ends have the names of their recordings.
+func (v *Verdict) Between(all join.Result, near, far join.End, e path.Ends) report.Path {
+	for _, end := range []*join.End{&near, &far} {
+		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == end.Name })
+		end.Name = all.Nodes[i].Name
+	}
+	findings := v.Choose(all.Findings, []netip.Addr{e.Pod, e.To})
+	p := report.Path{Snapshot: near.Snapshot, Far: far.Snapshot, Limits: v.Limits()}
+	p.Path = join.Trace(near, far, findings, e)
+	p.Take(findings)
+	return p
+}
+
+// Call adds the names that a node has for addresses.
+func Call(names map[netip.Addr]string, s *model.Snapshot) {
+	for a, name := range report.Called(s) {
+		if name == report.ThisNode {
+			name = strings.TrimSpace("node " + s.Node.Name)
+		}
+		if names[a] == "" {
+			names[a] = name
+		}
+	}
+}
+
+// Formats are those of a report.
+func Formats() Choice {
+	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), text)}
+}
+
+// Colors are when a report is coloured.
+func Colors() Choice { return Choice{Value: "auto", Of: []string{"auto", "always", "never"}} }
+
+// Colored reports whether to use colours; NO_COLOR overrides the flag.
+func Colored(flag string, w io.Writer) bool {
+	switch {
+	case os.Getenv("NO_COLOR") != "" || flag == "never":
+		return false
+	case flag == "always":
+		return true
+	}
+	return Terminal(w) && os.Getenv("TERM") != "dumb"
+}
+
+// Terminal reports whether a stream is one.
+func Terminal(stream any) bool {
+	f, ok := stream.(interface{ Fd() uintptr })
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// SummaryVariable names the file that GitHub shows at the end of a job.
+const SummaryVariable = "GITHUB_STEP_SUMMARY"
+
+// Summarize appends to the job's summary. The file is the runner's, so it is made if it is
+// not there. how are more flags of open.
+func Summarize(text []byte, how int) error {
+	f, err := os.OpenFile(os.Getenv(SummaryVariable), os.O_WRONLY|os.O_APPEND|os.O_CREATE|how, 0o600)
+	if err == nil {
+		_, err = f.Write(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("append to %s: %w", SummaryVariable, err)
+	}
+	return nil
+}
+
+// RedactKey is the environment variable with the key of --redact.
+const RedactKey = "LASTHOP_REDACT_KEY"
+
+// Protocols are those that a destination may name.
+var Protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
