@@ -26,23 +26,17 @@ func findDuplicateMAC(v *view) []finding {
 		bridge int
 		mac    model.MAC
 	}
-	groups := map[segment][]*model.Pod{}
-	var order []segment
+	var having groups[segment, []*model.Pod]
 	for p := range model.Each(v.Pods) {
-		b := v.bridgeOf(p)
-		if b == nil || p.MAC.IsZero() || !v.enterable(p) {
-			continue
+		if b := v.bridgeOf(p); b != nil && !p.MAC.IsZero() && v.enterable(p) {
+			list := having.of(segment{b.Index, p.MAC})
+			*list = append(*list, p)
 		}
-		k := segment{b.Index, p.MAC}
-		if groups[k] == nil {
-			order = append(order, k)
-		}
-		groups[k] = append(groups[k], p)
 	}
 	var out []finding
-	for _, k := range order {
-		if list := groups[k]; len(list) > 1 && !v.apart(k.bridge, list) {
-			out = append(out, sharedMAC(v, list))
+	for k, list := range having.all() {
+		if len(*list) > 1 && !v.apart(k.bridge, *list) {
+			out = append(out, sharedMAC(v, *list))
 		}
 	}
 	return out

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -204,19 +203,18 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 		}
 	}
 	// Who asks for several addresses has one reason to.
-	byAskers := map[string][]netip.Addr{}
+	var byAskers groups[string, []netip.Addr]
 	for _, addr := range sorted(found) {
 		// Who asks a while for a pod that was just deleted is no news.
 		a, often := found[addr], max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			who := fmt.Sprint(sorted(a.pods))
-			byAskers[who] = append(byAskers[who], addr)
+			list := byAskers.of(fmt.Sprint(sorted(a.pods)))
+			*list = append(*list, addr)
 		}
 	}
 	var out []finding
-	byFirst := func(a, b []netip.Addr) int { return a[0].Compare(b[0]) }
-	for _, addrs := range slices.SortedFunc(maps.Values(byAskers), byFirst) {
-		out = append(out, nobodyHas(v, addrs, found))
+	for _, list := range byAskers.all() {
+		out = append(out, nobodyHas(v, *list, found))
 	}
 	return out
 }
