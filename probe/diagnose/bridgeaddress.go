@@ -116,13 +116,9 @@ func leftAlone(v *view, b *model.Link, pods []netip.Addr) func(*model.Drop) bool
 func gatewayBits(pods []*model.Pod, gateway netip.Addr) int {
 	var own []netip.Prefix
 	for _, p := range pods {
-		for _, a := range p.Addresses {
-			if a.Contains(gateway) {
-				own = append(own, a)
-			}
-		}
+		own = append(own, p.Addresses...)
 	}
-	if len(own) == 0 {
+	if own = slices.DeleteFunc(own, func(a netip.Prefix) bool { return !a.Contains(gateway) }); len(own) == 0 {
 		return gateway.BitLen()
 	}
 	most, _ := commonest(own, netip.Prefix.Bits)

@@ -71,7 +71,9 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 	f.Pods, f.Peers, f.Packets = sorted(clients), hosts(append(sorted(services), sorted(backends)...)), max(flows, dropped)
 	bridge := v.bridgeOf(v.pods[f.Pods[0]][0]).Name
 	f.LastHopAlive = v.place(bridge, model.Ingress)
-	f.facts = facts{"flows": flows, "services": sorted(services), "backends": sorted(backends), "bridge": bridge, "dropped": dropped}
+	f.facts = facts{
+		"flows": flows, "services": sorted(services), "backends": sorted(backends), "bridge": bridge, "dropped": dropped,
+	}
 	return f, pairs
 }
 
@@ -79,15 +81,16 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 // in vain: the packets leave by the bridge as they are, past the rules for them.
 func (v *view) pastServices(f *finding, isIPv6 bool) bool {
 	x := v.sumPeers(chosen(v.peers, func(p *model.Peer) bool {
-		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) && lasted(p) &&
-			v.serviceRule(p.Remote) != nil
+		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) &&
+			lasted(p) && v.serviceRule(p.Remote) != nil
 	}))
 	if x.requests < minAsks {
 		return false
 	}
 	remotes, link := sorted(x.remotes), v.linkName(x.link)
 	f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(x.pods), hosts(remotes), x.packets, v.place(link, model.Egress)
-	f.page, f.facts = "BridgeNetfilterOff-uplink", facts{"remotes": remotes, "link": link, "requests": x.requests, "rule": v.serviceRule(remotes[0])}
+	f.page = "BridgeNetfilterOff-uplink"
+	f.facts = facts{"remotes": remotes, "link": link, "requests": x.requests, "rule": v.serviceRule(remotes[0])}
 	return true
 }
 

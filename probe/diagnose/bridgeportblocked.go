@@ -61,8 +61,9 @@ func (v *view) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) facts
 	if x := v.vlanBlock(b, p, pods); x != nil {
 		return x
 	}
-	switch known := slices.ContainsFunc(v.FDB, func(e model.FDBEntry) bool { return e.MAC == p.MAC && e.IfIndex == l.Index && !e.Local }); {
-	case !v.Has(model.SourceBridge) || known:
+	known := first(v.FDB, func(e *model.FDBEntry) bool { return e.MAC == p.MAC && e.IfIndex == l.Index && !e.Local })
+	switch {
+	case !v.Has(model.SourceBridge) || known != nil:
 		return nil
 	case l.Port.Locked:
 		return facts{"locked": true}
@@ -152,7 +153,8 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 		for g := range model.Each(p.Gateways) {
 			own := netip.PrefixFrom(g.Addr, gatewayBits(pods, g.Addr))
 			// The kernel takes IPv6 addresses from a link that goes down.
-			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && !v.nodeAddrs[g.Addr] && v.podOnly(b) && !slices.Contains(gateways, own) {
+			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && !v.nodeAddrs[g.Addr] && v.podOnly(b) &&
+				!slices.Contains(gateways, own) {
 				gateways = append(gateways, own)
 			}
 		}

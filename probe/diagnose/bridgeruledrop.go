@@ -26,7 +26,8 @@ const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) []finding {
 	drops := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
-		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) && v.drops.Class(d) != loss.ByDesign
+		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) &&
+			v.drops.Class(d) != loss.ByDesign
 	})
 	var out []finding
 	// left are the packets of each drop that no rule has been found for.
@@ -53,7 +54,8 @@ func findBridgeRuleDrop(v *view) []finding {
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *view) []*model.FrameRule {
 	out := chosen(v.FrameRules, func(r *model.FrameRule) bool {
-		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !loss.Deduplicates(v.Snapshot, r)
+		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops &&
+			!loss.Deduplicates(v.Snapshot, r)
 	})
 	for _, c := range v.Chains {
 		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead && c.Counter.Delta >= minDrops {

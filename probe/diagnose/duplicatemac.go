@@ -26,23 +26,17 @@ func findDuplicateMAC(v *view) []finding {
 		bridge int
 		mac    model.MAC
 	}
-	groups := map[segment][]*model.Pod{}
-	var order []segment
+	var having groups[segment, []*model.Pod]
 	for p := range model.Each(v.Pods) {
-		b := v.bridgeOf(p)
-		if b == nil || p.MAC.IsZero() || !v.enterable(p) {
-			continue
+		if b := v.bridgeOf(p); b != nil && !p.MAC.IsZero() && v.enterable(p) {
+			list := having.of(segment{b.Index, p.MAC})
+			*list = append(*list, p)
 		}
-		k := segment{b.Index, p.MAC}
-		if groups[k] == nil {
-			order = append(order, k)
-		}
-		groups[k] = append(groups[k], p)
 	}
 	var out []finding
-	for _, k := range order {
-		if list := groups[k]; len(list) > 1 && !v.apart(k.bridge, list) {
-			out = append(out, sharedMAC(v, list))
+	for k, list := range having.all() {
+		if len(*list) > 1 && !v.apart(k.bridge, *list) {
+			out = append(out, sharedMAC(v, *list))
 		}
 	}
 	return out
@@ -66,11 +60,14 @@ func (v *view) apart(bridge int, list []*model.Pod) bool {
 
 func sharedMAC(v *view, list []*model.Pod) finding {
 	bridge, mac := v.bridgeOf(list[0]), list[0].MAC
-	f := finding{facts: facts{"pods": list, "mac": mac, "bridge": bridge, "stray": v.strayFrames(list), "changes": v.anotherMAC(list)}}
+	f := finding{facts: facts{
+		"pods": list, "mac": mac, "bridge": bridge, "stray": v.strayFrames(list), "changes": v.anotherMAC(list),
+	}}
 	for _, p := range list {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 	}
-	if e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local }); e != nil {
+	e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local })
+	if e != nil {
 		f.facts["port"] = v.linkName(e.IfIndex)
 	}
 	f.LastHopAlive, f.cutOff = v.place(bridge.Name, model.Egress), f.Pods

@@ -43,9 +43,6 @@ func findDuplicatePodIP(v *view) []finding {
 // liveHolders are the pods that have had the address up for some time, one of each
 // namespace.
 func liveHolders(v *view, a netip.Addr) []*model.Pod {
-	if len(v.pods[a]) < 2 {
-		return nil
-	}
 	var out []*model.Pod
 	for _, p := range v.pods[a] {
 		l := v.links[p.LinkIndex]
@@ -74,7 +71,9 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	f.LastHopAlive = v.place(link, model.Egress)
 	if v.Has(model.SourceRoutes) {
 		f.facts["link"] = link
-		n := first(v.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n) })
+		n := first(v.Neighbors, func(n *model.Neighbor) bool {
+			return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n)
+		})
 		if n != nil {
 			f.facts["mac"], f.facts["holder"] = n.MAC, v.owner(n.MAC)
 		}
@@ -123,11 +122,14 @@ func confused(a netip.Addr) func(*model.Drop) bool {
 		if d.Unspecified() {
 			return slices.Contains(confusedAt, d.Location)
 		}
-		return slices.Contains([]model.Reason{"OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE"}, d.Reason)
+		return slices.Contains(confusedFor, d.Reason)
 	}
 }
 
-// confusedAt is where a kernel without reasons frees them.
+// confusedFor are the kernel's reasons for such drops, confusedAt is where it frees them
+// without a reason.
+var confusedFor = []model.Reason{"OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE"}
+
 var confusedAt = []string{
 	"tcp_v4_rcv", "tcp_v6_rcv", "__udp4_lib_rcv", "__udp6_lib_rcv", "udp_rcv", "udpv6_rcv", "raw_rcv", "ping_rcv",
 	"neigh_invalidate", "ip_rcv_finish_core",

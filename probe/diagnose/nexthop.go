@@ -205,7 +205,8 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 			f.Severity = model.Critical
 		}
 		shown = append(shown, words.Say("nexthop", facts{
-			"addr": a, "link": link, "port": port, "requests": hop.requests, "gateway": hop.gateway, "askers": sorted(hop.askers),
+			"addr": a, "link": link, "port": port, "requests": hop.requests, "gateway": hop.gateway,
+			"askers":  sorted(hop.askers),
 			"entries": chosen(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == ifindex && n.Addr == a }),
 		})...)
 	}

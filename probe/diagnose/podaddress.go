@@ -47,8 +47,9 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 	f := finding{
 		page: "PodAddress-duplicate",
 		facts: facts{
-			"pod": p, "addr": a, "prefix": prefix, "noPrefixRoute": !prefix.IsSingleIP() && !prefixRoute(p, prefix), "unclaimed": u.evidence,
-			"others": slices.DeleteFunc(slices.Clone(v.pods[a]), func(o *model.Pod) bool { return o.Netns == p.Netns }),
+			"pod": p, "addr": a, "prefix": prefix, "unclaimed": u.evidence,
+			"noPrefixRoute": !prefix.IsSingleIP() && !prefixRoute(p, prefix),
+			"others":        slices.DeleteFunc(slices.Clone(v.pods[a]), func(o *model.Pod) bool { return o.Netns == p.Netns }),
 		},
 		cutOff: []netip.Addr{a},
 		claims: func(d *model.Drop) bool {
@@ -136,8 +137,8 @@ func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip
 		near := slices.ContainsFunc(with, func(o *model.Pod) bool {
 			return slices.ContainsFunc(ownIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
-		if q.ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.requests >= minDrops && !replied[a] && len(v.pods[a]) == 0 && !v.nodeAddrs[a] &&
-			!v.past[a] && !v.gatewayAddrs[a] {
+		if q.ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.requests >= minDrops && !replied[a] &&
+			len(v.pods[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.gatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}

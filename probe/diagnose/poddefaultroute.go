@@ -58,7 +58,7 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 		return nil
 	}
 	f := finding{facts: facts{
-		"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p), "idle": !u.lost(), "single": u.lost() && len(with) == 0,
+		"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p), "single": u.lost() && len(with) == 0,
 	}}
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
 	f.Pods, f.Packets = own, u.requests
@@ -120,8 +120,8 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 	f := finding{
 		page: "PodDefaultRoute-elsewhere",
 		facts: facts{
-			"pod": p, "addr": own[0], "with": with, "usual": podDefault(with[0], isIPv6), "defaults": defaults, "second": second,
-			"unsent": u.evidence(p), "packets": x.packets, "remotes": sorted(x.remotes), "dropped": dropped,
+			"pod": p, "addr": own[0], "with": with, "usual": podDefault(with[0], isIPv6), "defaults": defaults,
+			"second": second, "unsent": u.evidence(p), "packets": x.packets, "remotes": sorted(x.remotes), "dropped": dropped,
 		},
 		cutOff: sorted(mine), claims: lost,
 	}
@@ -139,7 +139,9 @@ type interfaceRoute struct {
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
 func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
-	return chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
+	return chosen(v.peers, func(p *model.Peer) bool {
+		return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p)
+	})
 }
 
 // giveDefault has the page give the pod the routes of those that have a default route.
@@ -167,7 +169,7 @@ func (v *view) ownGateway(p *model.Pod, isIPv6 bool) netip.Addr {
 		}
 	}
 	found := chosen(p.Routes, func(r *model.Route) bool {
-		return r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr())
+		return r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr())
 	})
 	if len(found) != 1 {
 		return netip.Addr{}
@@ -223,5 +225,7 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Addr) unsent {
 }
 
 func (u *unsent) evidence(p *model.Pod) []model.Evidence {
-	return words.Say("unsent", facts{"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in})
+	return words.Say("unsent", facts{
+		"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in,
+	})
 }

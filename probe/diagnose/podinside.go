@@ -34,7 +34,8 @@ func (v *view) alike(p *model.Pod) []*model.Pod {
 	l := v.links[p.LinkIndex]
 	return chosen(v.Pods, func(o *model.Pod) bool {
 		x := v.links[o.LinkIndex]
-		return x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o)
+		return x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface &&
+			v.enterable(o)
 	})
 }
 
@@ -86,7 +87,8 @@ func directFirst(list []*model.Route) []*model.Route {
 // linkToGateway reports whether a route leads to the single address of one of the
 // pod's gateways.
 func linkToGateway(p *model.Pod, r *model.Route) bool {
-	return r.Dst.IsSingleIP() && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
+	return r.Dst.IsSingleIP() &&
+		slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
 }
 
 // lackedRoute is a route that a pod should have as another has it. OnLink: it has none to

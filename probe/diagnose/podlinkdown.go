@@ -91,7 +91,8 @@ func (v *view) addLostRoutes(f *finding, p *model.Pod) {
 	var addrs, routes []netip.Prefix
 	for _, o := range siblings(v, p) {
 		for _, a := range v.links[o.LinkIndex].Addresses {
-			if a.Addr().Is6() && a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !v.links[p.LinkIndex].Has(a.Addr()) && !slices.Contains(addrs, a) {
+			if a.Addr().Is6() && a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !v.links[p.LinkIndex].Has(a.Addr()) &&
+				!slices.Contains(addrs, a) {
 				addrs = append(addrs, a)
 			}
 		}
@@ -128,7 +129,8 @@ func (v *view) addLostInside(f *finding, p *model.Pod) {
 		}
 	}
 	f.facts["inside"] = directFirst(chosen(o.Routes, func(r *model.Route) bool {
-		return r.Type == "unicast" && r.Protocol != "kernel" && (r.Link == "" || r.Link == o.Interface) && len(r.NextHops) == 0 &&
-			!o.Has(r.Dst.Addr()) && !slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst })
+		return r.Type == "unicast" && r.Protocol != "kernel" && (r.Link == "" || r.Link == o.Interface) &&
+			len(r.NextHops) == 0 && !o.Has(r.Dst.Addr()) &&
+			!slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst })
 	}))
 }

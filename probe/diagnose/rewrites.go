@@ -90,13 +90,16 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 				continue
 			}
 			for to, left := range ports {
-				if to.Direction != model.Egress || to.MAC == from.MAC || to.MAC.IsZero() || b.master[to.ifindex] != b.master[from.ifindex] {
+				if to.Direction != model.Egress || to.MAC == from.MAC || to.MAC.IsZero() ||
+					b.master[to.ifindex] != b.master[from.ifindex] {
 					continue
 				}
 				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.MAC)+lost
 				n := min(b.common(in, left, field, to), all-min(all, untouched))
 				if n > 0 {
-					out = append(out, model.MACRewrite{Addr: addr, Field: field, Packets: n, From: from.MACPlace, To: to.MACPlace})
+					out = append(out, model.MACRewrite{
+						Addr: addr, Field: field, Packets: n, From: from.MACPlace, To: to.MACPlace,
+					})
 				}
 			}
 		}
@@ -123,7 +126,8 @@ func (b *bridging) common(in, left frames, field model.MACField, to port) uint64
 func (b *bridging) untouched(ports map[port]frames, bridge int, mac model.MAC) uint64 {
 	var n uint64
 	for p, f := range ports {
-		in := p.ifindex == bridge && p.Direction == model.Egress || b.master[p.ifindex] == bridge && p.Direction == model.Ingress
+		in := p.ifindex == bridge && p.Direction == model.Egress ||
+			b.master[p.ifindex] == bridge && p.Direction == model.Ingress
 		if p.MAC == mac && in {
 			n += f.total()
 		}

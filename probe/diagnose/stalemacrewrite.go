@@ -71,11 +71,14 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	f := finding{page: "StaleMACRewrite-unseen", claims: misled(r.Addr, r.To.MAC)}
 	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{r.Addr}, v.place(r.From.Link, r.From.Direction), r.Packets
-	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool { return x.Target == model.TargetDNAT && x.MAC == r.To.MAC })
+	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool {
+		return x.Target == model.TargetDNAT && x.MAC == r.To.MAC
+	})
 	// Asking for a legacy table that is not there makes the kernel load it: so it is asked
 	// for only where it is there, which the command itself finds out where that was not read.
 	f.facts = facts{
-		"addr": r.Addr, "rewrite": r, "owners": v.podMACs(r.Addr), "holder": v.owner(r.To.MAC), "rules": rules, "read": v.Has(model.SourceEbtables),
+		"addr": r.Addr, "rewrite": r, "owners": v.podMACs(r.Addr), "holder": v.owner(r.To.MAC), "rules": rules,
+		"read": v.Has(model.SourceEbtables),
 		"legacy": slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
 			return c.Backend == model.Legacy && c.Family == "bridge" && c.Table == "nat"
 		}),

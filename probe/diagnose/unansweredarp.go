@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -99,7 +98,8 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) []findi
 		facts:  facts{"pod": p, "gateway": g, "watched": watched, "requests": t.requests},
 		claims: func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() },
 	}
-	f.Severity, f.Pods, f.LastHopAlive, f.Packets = model.Critical, pods, v.place(p.Link, model.Ingress), v.dropped(f.claims)
+	f.Severity, f.LastHopAlive = model.Critical, v.place(p.Link, model.Ingress)
+	f.Pods, f.Packets = pods, v.dropped(f.claims)
 	if right, ok := v.fixedMAC(p, g); ok {
 		// With the setting alone the node would still not answer: it does not for
 		// the others either, which need no answer.
@@ -125,7 +125,9 @@ type lostEntry struct {
 // entry for it: that of the node's end of its link, where it is routed, or else the other's.
 func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) (mac model.MAC, ok bool) {
 	for o := range model.Each(v.Pods) {
-		h := first(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() })
+		h := first(o.Gateways, func(h *model.Neighbor) bool {
+			return h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero()
+		})
 		switch {
 		case o == p || h == nil:
 		case v.routed(p):
@@ -152,7 +154,8 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 	// IPv6 answers for the link's own addresses alone.
 	proxy, all, own := path.LinkSetting(link, "proxy_arp"), path.LinkSetting("all", "proxy_arp"), v.nodeAddrs[g.Addr]
 	if g.Addr.Is6() {
-		proxy, all, own = path.LinkSetting6(link, "proxy_ndp"), path.LinkSetting6("all", "proxy_ndp"), v.holds(link, g.Addr)
+		proxy, all = path.LinkSetting6(link, "proxy_ndp"), path.LinkSetting6("all", "proxy_ndp")
+		own = v.holds(link, g.Addr)
 	}
 	set := v.sysctls()
 	switch {
@@ -200,18 +203,18 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 		}
 	}
 	// Who asks for several addresses has one reason to.
-	byAskers := map[string][]netip.Addr{}
+	var byAskers groups[string, []netip.Addr]
 	for _, addr := range sorted(found) {
 		// Who asks a while for a pod that was just deleted is no news.
 		a, often := found[addr], max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			who := fmt.Sprint(sorted(a.pods))
-			byAskers[who] = append(byAskers[who], addr)
+			list := byAskers.of(fmt.Sprint(sorted(a.pods)))
+			*list = append(*list, addr)
 		}
 	}
 	var out []finding
-	for _, addrs := range slices.SortedFunc(maps.Values(byAskers), func(a, b []netip.Addr) int { return a[0].Compare(b[0]) }) {
-		out = append(out, nobodyHas(v, addrs, found))
+	for _, list := range byAskers.all() {
+		out = append(out, nobodyHas(v, *list, found))
 	}
 	return out
 }
@@ -229,7 +232,8 @@ func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*absent) findin
 		a := found[addr]
 		f.Packets += a.packets
 		if i < mostEvidence {
-			shown = append(shown, words.Say("absent", facts{"addr": addr, "packets": a.packets, "requests": a.requests})...)
+			x := facts{"addr": addr, "packets": a.packets, "requests": a.requests}
+			shown = append(shown, words.Say("absent", x)...)
 		}
 		if p := v.arped(addr); p != nil {
 			shown = append(shown, v.arpEvidence(p))

@@ -239,10 +239,12 @@ func wrongEntry(v *view, w *wrongHop) finding {
 	takenOver, shared := !w.real.IsZero(), !w.shared.IsZero()
 	told := !takenOver && len(w.replies) > 0
 	f := finding{facts: facts{
-		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.replies, "gateway": v.gatewayAddrs[n.Addr], "told": told,
-		"others": w.others, "pinned": pinned(n), "answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
+		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.replies, "told": told,
+		"gateway": v.gatewayAddrs[n.Addr], "others": w.others, "pinned": pinned(n),
+		"answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
 	}}
-	f.Pods, f.Peers, f.Packets, f.LastHopAlive = v.podsBehind(w.silent), hosts(remotes), x.packets, v.place(port, model.Egress)
+	f.Pods, f.Peers, f.Packets = v.podsBehind(w.silent), hosts(remotes), x.packets
+	f.LastHopAlive = v.place(port, model.Egress)
 	if takenOver {
 		f.facts["real"] = w.real
 	}
