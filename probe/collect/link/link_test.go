@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -53,15 +54,7 @@ func TestBridge(t *testing.T) {
 		"bridge link set dev v1 isolated on", "bridge link set dev v2 learning off flood off bcast_flood off",
 		"ip link set br8 up", "ip link set v3 up", "ip link set v3p up",
 	)
-	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	table, err := Read(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := readEnabled(t, node)
 	for _, want := range []model.Link{
 		{Name: "br7", Bridge: &model.Bridge{}},
 		{Name: "br8", Bridge: &model.Bridge{STP: true}},
@@ -74,6 +67,34 @@ func TestBridge(t *testing.T) {
 		got := model.Link{Name: l.Name, Port: l.Port, Bridge: l.Bridge, VLANs: l.VLANs}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: port %+v, bridge %+v, VLANs %+v", l.Name, l.Port, l.Bridge, l.VLANs)
+		}
+	}
+}
+
+// readEnabled reads a node's links once no bridge's port is disabled: a port is enabled some
+// time after its peer is up, and the kernel tells of it.
+func readEnabled(t *testing.T, node *nstest.NS) Table {
+	t.Helper()
+	changes, err := nl.SubscribeAt(vnetns.NsHandle(node.FD()), vnetns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Close()
+	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for {
+		table, err := Read(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(table.Links, func(l model.Link) bool { return l.Port != nil && l.Port.State == model.PortDisabled }) {
+			return table
+		}
+		if _, _, err := changes.Receive(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
