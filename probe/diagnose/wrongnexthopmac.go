@@ -163,6 +163,10 @@ func (v *view) isWrong(w *wrongHop) bool {
 		// Some plugins pin the nodes that they know, which are next hops too.
 		return w.arrives || !w.shared.IsZero() || v.gatewayAddrs[n.Addr]
 	}
+	if n.State == "REACHABLE" {
+		// The kernel has heard from that MAC lately that it has the address.
+		w.real = w.shared
+	}
 	return w.arrives && !w.shared.IsZero() && len(v.sumPeers(w.silent).remotes) > 1
 }
 
