@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"time"
@@ -51,8 +52,25 @@ type Evidence struct {
 	Source, Text string
 	// Node made the observation; empty where all are of one node.
 	Node string `json:",omitempty"`
-	// Values are those that Text shows, by their names: a JSON object, empty where none is told.
-	Values string `json:",omitempty"`
+	// Values are those that Text shows, by their names.
+	Values Values `json:",omitzero"`
+}
+
+// Values are a JSON object of values by their names; empty where there are none.
+type Values string
+
+// MarshalJSON returns the object.
+func (v Values) MarshalJSON() ([]byte, error) { return []byte(v), nil }
+
+// UnmarshalJSON takes an object, or nothing from what is none.
+func (v *Values) UnmarshalJSON(text []byte) error {
+	var object map[string]any
+	if err := json.Unmarshal(text, &object); err != nil || len(object) == 0 {
+		return err
+	}
+	plain, err := json.Marshal(object)
+	*v = Values(plain)
+	return err
 }
 
 // Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes

@@ -149,7 +149,7 @@ type (
 		// Node is who saw it, where several nodes were observed.
 		Node string `json:"node,omitempty"`
 		// Values are those that Text shows, by their names.
-		Values map[string]any `json:"values,omitempty"`
+		Values model.Values `json:"values,omitzero"`
 	}
 	findingDoc struct {
 		Code       model.Code       `json:"code"`
@@ -411,7 +411,7 @@ func (c called) finding(f model.Finding) findingDoc {
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
 		Pods: mapped(f.Pods, addrText), Peers: mapped(f.Peers, prefixText),
 		Title: f.Title, Why: f.Why,
-		Evidence:     mapped(f.Evidence, evidenceDocument),
+		Evidence:     mapped(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
@@ -436,12 +436,3 @@ func (c called) finding(f model.Finding) findingDoc {
 }
 
 func orUnknown(s string) string { return cmp.Or(s, "unknown") }
-
-// evidenceDocument leaves out values that a recording holds in another form.
-func evidenceDocument(e model.Evidence) evidenceDoc {
-	d := evidenceDoc{Source: e.Source, Text: e.Text, Node: e.Node}
-	if json.Unmarshal([]byte(e.Values), &d.Values) != nil {
-		d.Values = nil
-	}
-	return d
-}

@@ -90,7 +90,7 @@ func fieldName(path []string) string {
 }
 
 // values are the fields' values as a JSON object; empty if there are none to tell.
-func values(fields []field, facts Facts, element any) string {
+func values(fields []field, facts Facts, element any) model.Values {
 	out := map[string]any{}
 	for _, f := range fields {
 		from := element
@@ -108,7 +108,7 @@ func values(fields []field, facts Facts, element any) string {
 	if err != nil {
 		return "" // of plain values there is none
 	}
-	return string(text)
+	return model.Values(text)
 }
 
 // find follows names through maps and structs; the zero Value is found for what is not there.

@@ -1,7 +1,9 @@
 package words
 
 import (
+	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,7 +87,7 @@ nat: {{with .rule}}{{.Text}}{{end}}{{.rule.Table}}
 		"dead": true, "link": "eth0", "n": uint64(3), "to": []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 		"pods": []sender{{&model.Pod{Link: "veth1"}, 0}, {&model.Pod{Namespace: "shop", Name: "cart"}, 2}}, "rule": &model.PacketRule{Table: "nat", Text: "-j DROP"},
 	}, &f)
-	want := []string{
+	want := []model.Values{
 		`{"link":"eth0","n":3,"to":["192.0.2.1"]}`,
 		`{"n":3,"packets":0,"pod":"the pod behind veth1"}`, `{"n":3,"packets":2,"pod":"shop/cart"}`, `{"ruleTable":"nat"}`,
 	}
@@ -93,6 +95,14 @@ nat: {{with .rule}}{{.Text}}{{end}}{{.rule.Table}}
 		if i >= len(want) || e.Values != want[i] {
 			t.Errorf("%s has the values %s", e.Text, e.Values)
 		}
+	}
+	text, err := json.Marshal(f.Evidence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back []model.Evidence
+	if err := json.Unmarshal(text, &back); err != nil || !slices.Equal(back, f.Evidence) {
+		t.Errorf("read back from %s: %v, %v", text, back, err)
 	}
 	if len(f.Evidence) != len(want) {
 		t.Errorf("got %d observations, want %d", len(f.Evidence), len(want))
