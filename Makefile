@@ -72,7 +72,7 @@ define run-tests
 	rm -f $(ACCURACY) $(TRACERS); failed=0; $(only-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
 		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
-		-count=1 -p 3 -parallel 12 -cpu 8 -exec 'nice -n -5' -vet=off -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
+		-count=1 -p 3 -parallel 14 -cpu 8 -exec 'nice -n -5' -vet=off -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
 endef
 
