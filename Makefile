@@ -66,13 +66,14 @@ with-commands = $(link-commands); $(only-commands)
 # threads than CPUs it is the kernel that shares these out, in milliseconds, while
 # Go lets others go on for ten, one after the other. And they come before compilers.
 # The package that takes longest is first. make lint looks for what go vet finds.
+PARALLEL ?= 14
 ACCURACY = bin/accuracy.txt
 TRACERS = bin/tracers.md
 define run-tests
 	rm -f $(ACCURACY) $(TRACERS); failed=0; $(only-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
 		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
-		-count=1 -p 3 -parallel 14 -cpu 8 -exec 'nice -n -5' -vet=off -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
+		-count=1 -p 3 -parallel $(PARALLEL) -cpu 8 -exec 'nice -n -5' -vet=off -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
 endef
 
