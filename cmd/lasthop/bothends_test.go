@@ -168,8 +168,8 @@ func recordOnce(t *testing.T, l *lab.Lab, name string, started func() error, mor
 	for _, n := range watched(l) {
 		file := filepath.Join(dir, n.Name+".rec")
 		files = append(files, file)
-		// On a busy machine they begin up to two seconds apart.
-		args := []string{"record", file, "--netns", n.Netns, "--host-root", l.HostRoot(n.Name), "--for", (3 * windowOf() / 2).String()}
+		// On a busy machine they begin some seconds apart.
+		args := []string{"record", file, "--netns", n.Netns, "--host-root", l.HostRoot(n.Name), "--for", (2 * windowOf()).String()}
 		for flag, value := range map[string]string{"nodes": given.nodes, "pods": given.pods} {
 			if value != "" {
 				args = append(args, "--"+flag, value)
