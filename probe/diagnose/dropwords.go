@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -84,8 +85,9 @@ func (v *view) nothingPasses(l *lost) (most pair) {
 		}
 		entry(byPair, pair{d.Src, d.Dst}).add(v, d)
 	}
+	maps.DeleteFunc(byPair, func(_ pair, of *lost) bool { return !of.lasting() })
 	for f := range model.Each(v.Flows) {
-		if f.Replied {
+		if f.Replied && len(byPair) > 0 {
 			for _, t := range []model.Tuple{f.Original, f.Reply} {
 				delete(byPair, pair{t.Src, t.Dst})
 				delete(byPair, pair{t.Dst, t.Src})
@@ -94,7 +96,7 @@ func (v *view) nothingPasses(l *lost) (most pair) {
 	}
 	var packets uint64
 	for k, of := range byPair {
-		if of.lasting() && (of.packets > packets || of.packets == packets && cmp.Or(k.local.Compare(most.local), k.remote.Compare(most.remote)) < 0) {
+		if of.packets > packets || of.packets == packets && cmp.Or(k.local.Compare(most.local), k.remote.Compare(most.remote)) < 0 {
 			most, packets = k, of.packets
 		}
 	}

@@ -52,8 +52,9 @@ type flowState struct {
 func (v *view) indexFlows() {
 	states := make([]flowState, len(v.peers))
 	v.flows = make(map[pair]*flowState, len(v.peers))
+	local := map[netip.Addr]bool{}
 	for i, p := range v.peers {
-		states[i].peer = &v.peers[i]
+		states[i].peer, local[p.Local] = &v.peers[i], true
 		v.flows[pair{p.Local, p.Remote}] = &states[i]
 	}
 	v.repliedPorts = map[uint16]bool{dnsPort: true}
@@ -70,7 +71,12 @@ func (v *view) indexFlows() {
 	}
 	for f := range model.Each(v.Flows) {
 		passed, certain := v.passed(f)
-		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
+		// A look at the few local ends is quicker than one at all pairs.
+		var back *flowState
+		if local[f.Reply.Src] {
+			back = v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]
+		}
+		if back != nil {
 			back.known, back.begunThere = true, true
 			if f.Proto == udp {
 				back.datagrams++
@@ -162,7 +168,9 @@ type unreplied struct {
 	own bool
 }
 
-func (v *view) unrepliedFlows() map[pair]*unreplied {
+func (v *view) unrepliedFlows() map[pair]*unreplied { return v.unrepliedBy.get(v.findUnreplied) }
+
+func (v *view) findUnreplied() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
 	for f := range model.Each(v.Flows) {
 		datagram := v.datagramAsks(f)

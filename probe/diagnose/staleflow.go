@@ -38,7 +38,7 @@ func findStaleFlow(v *view) []finding {
 	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
 		d := refused[f.Original]
-		if len(v.pods[f.Original.Src]) == 0 || d == nil && !v.goesUnheard(f) || v.silenced(f.Original.Src, host(f.Reply.Src)) {
+		if d == nil && !v.goesUnheard(f) || len(v.pods[f.Original.Src]) == 0 || v.silenced(f.Original.Src, host(f.Reply.Src)) {
 			continue
 		}
 		if tables == nil {
@@ -75,6 +75,9 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 			sampled[model.Tuple{Src: d.Src, Dst: d.Dst, SrcPort: from, DstPort: to}] = d
 		}
 	}
+	if len(sampled) == 0 {
+		return nil
+	}
 	older := func(f *model.Flow) bool {
 		return f.Proto == tcp && !f.Replied && f.Start.IsZero() && f.Reply.Src == f.Original.Dst
 	}
@@ -88,9 +91,12 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 			drops[asked(f.Original)], packets = d, packets+d.Packets
 		}
 	}
+	if packets < minDrops {
+		return nil
+	}
 	out := map[model.Tuple]*model.Drop{}
 	for f := range model.Each(v.Flows) {
-		if d := drops[asked(f.Original)]; d != nil && older(f) && packets >= minDrops {
+		if d := drops[asked(f.Original)]; d != nil && older(f) {
 			out[f.Original] = d
 		}
 	}
@@ -100,9 +106,12 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 // goesUnheard reports whether packets of a flow from before the window passed in it, and none
 // came back.
 func (v *view) goesUnheard(f *model.Flow) bool {
+	if !f.Start.IsZero() {
+		return false
+	}
 	passed, _ := v.passed(f)
 	switch {
-	case !f.Start.IsZero() || f.Proto == udp && !passed || f.Proto == tcp && !established(f) || f.Proto != udp && f.Proto != tcp:
+	case f.Proto == udp && !passed || f.Proto == tcp && !established(f) || f.Proto != udp && f.Proto != tcp:
 		return false
 	case !f.Replied:
 		return true

@@ -44,10 +44,10 @@ func (v *view) findScans() {
 	strangers, replied := map[spread]map[netip.Addr]bool{}, map[spread]bool{}
 	for f := range model.Each(v.Flows) {
 		pod, remote, at := f.Original.Src, f.Reply.Src, protoPort{f.Proto, f.Reply.SrcPort}
-		if isPublic(remote) && f.Replied {
+		if f.Replied && isPublic(remote) {
 			replied[spread{pod, at}] = true
 		}
-		if f.Replied || f.Proto != tcp && f.Proto != udp || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 || remote != f.Original.Dst {
+		if f.Replied || f.Proto != tcp && f.Proto != udp || remote != f.Original.Dst || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 {
 			continue
 		}
 		include(askers, remote, pod)

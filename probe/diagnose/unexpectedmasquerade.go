@@ -81,7 +81,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 // node ports are translated on purpose.
 func maskedFlow(v *view, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
-	if len(v.pods[pod]) == 0 || peer != f.Original.Dst || peer == pod || f.Reply.Dst == pod || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[peer] {
+	if peer != f.Original.Dst || peer == pod || f.Reply.Dst == pod || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[peer] {
 		return false
 	}
 	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || flat(v, pod, peer)
@@ -132,7 +132,7 @@ func turnedBack(v *view, tables *path.Tables) []finding {
 	var rules groups[*model.PacketRule, masked]
 	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
-		if f.Proto != tcp || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[f.Reply.Src] || f.Start.IsZero() || !f.Replied {
+		if f.Proto != tcp || f.Start.IsZero() || !f.Replied || f.Reply.Dst == pod || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[f.Reply.Src] {
 			continue
 		}
 		if f.State != "SYN_RECV" {

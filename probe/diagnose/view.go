@@ -84,6 +84,8 @@ type index struct {
 	services map[netip.Prefix]bool
 	// strays are pods' addresses that the node routes elsewhere.
 	misrouted once[[]misroutedPod]
+	// unrepliedBy are the flows without a reply by their ends.
+	unrepliedBy once[map[pair]*unreplied]
 	// wrongHopsFound are the next hops for which the node has a wrong MAC.
 	wrongHopsFound []*wrongHop
 	wrongHopsKnown bool

@@ -40,6 +40,9 @@ func shown(shared *template.Template, list *parse.ListNode) []field {
 			return
 		}
 		for _, c := range p.Cmds {
+			if c.Args[0].String() == "ttls" {
+				continue // a set of bits, whose number tells nobody anything
+			}
 			for _, arg := range c.Args {
 				switch n := arg.(type) {
 				case *parse.FieldNode:
@@ -81,7 +84,12 @@ func fieldName(path []string) string {
 	var b strings.Builder
 	for i, p := range path {
 		if i == 0 {
-			b.WriteString(strings.ToLower(p[:1]) + p[1:])
+			// As far as capitals go: mac, and macPair.
+			n := len(p) - len(strings.TrimLeft(p, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+			if n > 1 && n < len(p) {
+				n--
+			}
+			b.WriteString(strings.ToLower(p[:n]) + p[n:])
 		} else {
 			b.WriteString(strings.ToUpper(p[:1]) + p[1:])
 		}

@@ -47,7 +47,7 @@ type line struct {
 	text *template.Template
 	// each: the text is said of each element of the list of this name.
 	each []string
-	// shows are what the text shows.
+	// shows are what the text of an observation shows.
 	shows []field
 }
 
@@ -119,7 +119,9 @@ func parseLine(shared *template.Template, l string) (line, error) {
 	if err != nil {
 		return x, err
 	}
-	x.shows = shown(shared, text.Root)
+	if !slices.Contains(proseParts, part) {
+		x.shows = shown(shared, text.Root)
+	}
 	if node != "" {
 		body = "{{" + node + "}}" + ofNode + body
 	}
@@ -168,11 +170,13 @@ func (l *line) sayings(facts Facts) []model.Evidence {
 		if node, rest, of := strings.Cut(text, ofNode); of {
 			e.Node, e.Text = node, rest
 		}
-		var element any
-		if elements.IsValid() && i < elements.Len() {
-			element = elements.Index(i).Interface()
+		if l.shows != nil {
+			var element any
+			if elements.IsValid() && i < elements.Len() {
+				element = elements.Index(i).Interface()
+			}
+			e.Values = values(l.shows, facts, element)
 		}
-		e.Values = values(l.shows, facts, element)
 		out = append(out, e)
 	}
 	return out
