@@ -143,7 +143,7 @@ func (w *Walk[R, S]) step() bool {
 type Tables struct {
 	chains map[ChainKey][]*model.PacketRule
 	// places are where the rules of long chains are, each made when it is first walked.
-	places map[ChainKey]places
+	places map[ChainKey]*index[netip.Addr]
 	// hooks are the base chains in the order in which the kernel calls them.
 	hooks map[hook][]*model.Chain
 	local map[netip.Addr]bool
@@ -161,7 +161,7 @@ type hook struct {
 // NewTables indexes the snapshot's packet rules.
 func NewTables(s *model.Snapshot) *Tables {
 	t := &Tables{
-		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]places{}, hooks: map[hook][]*model.Chain{},
+		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]*index[netip.Addr]{}, hooks: map[hook][]*model.Chain{},
 		local: map[netip.Addr]bool{}, sets: NewSets(s), counted: len(s.Traffic.Hops) > 0,
 	}
 	for i := range s.Links {
@@ -196,13 +196,6 @@ func NewTables(s *model.Snapshot) *Tables {
 	return t
 }
 
-// places are those of a chain's rules that are for one destination alone, by that, and
-// of all others.
-type places struct {
-	alone  map[netip.Addr][]int
-	others []int
-}
-
 // first finds rules that a packet to the destination may match: a chain of kube-proxy's
 // has one for each service.
 func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
@@ -212,30 +205,27 @@ func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
 		if len(rules) <= short || !dst.IsValid() {
 			return func(from int) int { return from }
 		}
-		at, known := t.places[k]
-		if !known {
-			at.alone = map[netip.Addr][]int{}
-			for i, r := range rules {
-				if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-					at.alone[r.Dst.Prefix.Addr()] = append(at.alone[r.Dst.Prefix.Addr()], i)
-				} else {
-					at.others = append(at.others, i)
-				}
+		x := t.places[k]
+		if x == nil {
+			x = &index[netip.Addr]{}
+			for _, r := range rules {
+				x.add(r.Dst.Prefix.Addr(), onlyFor(r.Dst))
 			}
-			t.places[k] = at
+			t.places[k] = x
 		}
-		alone := at.alone[dst]
+		places := x.of(dst)
+		slices.Sort(places)
 		return func(from int) int {
-			next := len(rules)
-			for _, list := range [][]int{at.others, alone} {
-				if i, _ := slices.BinarySearch(list, from); i < len(list) {
-					next = min(next, list[i])
-				}
+			if i, _ := slices.BinarySearch(places, from); i < len(places) {
+				return places[i]
 			}
-			return next
+			return len(rules)
 		}
 	}
 }
+
+// onlyFor reports whether a match is of one address alone.
+func onlyFor(m model.AddrMatch) bool { return !m.Not && m.Prefix.IsSingleIP() }
 
 // hook lists the chains of a hook that see the packet.
 func (t *Tables) hook(name string, p *Packet) []*model.Chain {

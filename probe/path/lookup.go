@@ -21,11 +21,9 @@ type set struct {
 	*model.Set
 	// rules are the elements of a map as rules, each made when it is first asked for.
 	rules map[choice]*model.PacketRule
-	// first are the elements by the value that their key begins with, spans those
-	// that begin with several values; all are both.
-	first map[string][]int
-	spans []span
-	all   []int
+	// places finds elements by the value that their key begins with; one that begins with
+	// several values is about none alone.
+	places index[string]
 	// targets are what its elements lead to.
 	targets []string
 }
@@ -34,13 +32,6 @@ type set struct {
 type choice struct {
 	by      *model.Lookup
 	element int
-}
-
-// span is a range of addresses that an element begins with; not valid for others, such
-// as of ports.
-type span struct {
-	from, to netip.Addr
-	element  int
 }
 
 // NewSets are those of a snapshot.
@@ -57,68 +48,24 @@ const (
 	anyKey       = "*"
 )
 
-func (s *set) index() {
-	if s.first != nil {
-		return
-	}
-	s.first = map[string][]int{}
-	for i, e := range s.Elements {
-		s.all = append(s.all, i)
-		if first, _, _ := strings.Cut(e.Key, keySeparator); strings.ContainsAny(first, "*/-?,") {
-			from, to := bounds(first)
-			s.spans = append(s.spans, span{from, to, i})
-		} else {
-			s.first[first] = append(s.first[first], i)
-		}
-	}
-}
-
-// bounds are the ends of a range of addresses.
-func bounds(v string) (from, to netip.Addr) {
-	if p, err := netip.ParsePrefix(v); err == nil {
-		b := p.Masked().Addr().AsSlice()
-		for i := p.Bits(); i < len(b)*8; i++ {
-			b[i/8] |= 0x80 >> (i % 8)
-		}
-		to, _ = netip.AddrFromSlice(b)
-		return p.Masked().Addr(), to
-	}
-	low, high, _ := strings.Cut(v, "-")
-	from, err := netip.ParseAddr(low)
-	to, err2 := netip.ParseAddr(high)
-	if err != nil || err2 != nil {
-		return netip.Addr{}, netip.Addr{}
-	}
-	return from, to
-}
-
 // elements are the places of those that may be the packet's, by the first part of the
 // key.
 func (s *set) elements(p *Packet, part string) []int {
-	s.index()
-	var values []string
-	addr := p.address(part)
-	switch {
-	case addr.IsValid():
-		values = []string{addr.String()}
-	case part == "iifname":
-		values = p.In
-	case part == "oifname":
-		values = p.Out
-	}
-	if len(values) == 0 {
-		return s.all
-	}
-	var out []int
-	for _, v := range values {
-		out = append(out, s.first[v]...)
-	}
-	for _, x := range s.spans {
-		if !addr.IsValid() || !x.from.IsValid() || !addr.Less(x.from) && !x.to.Less(addr) {
-			out = append(out, x.element)
+	if s.places.size == 0 {
+		for _, e := range s.Elements {
+			first, _, _ := strings.Cut(e.Key, keySeparator)
+			s.places.add(first, !strings.ContainsAny(first, "*/-?,"))
 		}
 	}
-	return out
+	switch addr := p.address(part); {
+	case addr.IsValid():
+		return s.places.of(addr.String())
+	case part == "iifname":
+		return s.places.of(p.In...)
+	case part == "oifname":
+		return s.places.of(p.Out...)
+	}
+	return s.places.of()
 }
 
 // address is the one of the packet's that a part of a key is; not valid for other parts.
@@ -132,10 +79,18 @@ func (p *Packet) address(part string) netip.Addr {
 	return netip.Addr{}
 }
 
+// of is the set that a rule looks the packet up in, nil where it or its key is not known.
+func (sets Sets) of(r *model.PacketRule, l *model.Lookup) *set {
+	if len(l.Key) == 0 {
+		return nil
+	}
+	return sets[setKey{r.Family, r.Table, l.Set}]
+}
+
 // finds says how surely a lookup of a set's finds the packet.
 func (p *Packet) finds(r *model.PacketRule, l *model.Lookup) Fit {
-	s := p.Sets[setKey{r.Family, r.Table, l.Set}]
-	if s == nil || len(l.Key) == 0 {
+	s := p.Sets.of(r, l)
+	if s == nil {
 		return Maybe
 	}
 	found := No
@@ -155,33 +110,38 @@ func (p *Packet) finds(r *model.PacketRule, l *model.Lookup) Fit {
 // inRanges reports whether the packet's addresses are in the ranges of a key that are no
 // prefixes; fields of a rule say all else.
 func (p *Packet) inRanges(key string, parts []string) bool {
-	if !strings.Contains(key, "-") {
-		return true
-	}
 	for i, v := range strings.Split(key, keySeparator) {
-		if !strings.Contains(v, "-") || i >= len(parts) {
+		low, high, isRange := strings.Cut(v, "-")
+		if !isRange || i >= len(parts) {
 			continue
 		}
-		from, to := bounds(v)
-		if a := p.address(parts[i]); a.IsValid() && from.IsValid() && (a.Less(from) || to.Less(a)) {
+		from, err := netip.ParseAddr(low)
+		to, err2 := netip.ParseAddr(high)
+		if a := p.address(parts[i]); err == nil && err2 == nil && a.IsValid() && (a.Less(from) || to.Less(a)) {
 			return false
 		}
 	}
 	return true
 }
 
+// mapLookup is the lookup of a rule's map, nil where it has none, or is one of its elements.
+func mapLookup(r *model.PacketRule) *model.Lookup {
+	return first(r.Lookups, func(l *model.Lookup) bool { return l.Map && l.Element == "" })
+}
+
 // Choices are the rules that a rule stands for: with a map one for each element that the
 // packet may have, in which Element is set; else itself. None: the map has no element
 // for the packet, which goes on behind the rule.
 func (p *Packet) Choices(r *model.PacketRule) []*model.PacketRule {
-	at := slices.IndexFunc(r.Lookups, func(l model.Lookup) bool { return l.Map && l.Element == "" })
-	if at < 0 {
+	l := mapLookup(r)
+	if l == nil {
 		return []*model.PacketRule{r}
 	}
-	l := &r.Lookups[at]
-	s := p.Sets[setKey{r.Family, r.Table, l.Set}]
-	if s == nil || len(l.Key) == 0 {
-		return []*model.PacketRule{unreadMap(r, l)}
+	s := p.Sets.of(r, l)
+	if s == nil {
+		unread := *r
+		unread.Lookups, unread.Map = nil, l.Set
+		return []*model.PacketRule{&unread}
 	}
 	var out []*model.PacketRule
 	best := No
@@ -200,33 +160,26 @@ func (p *Packet) Choices(r *model.PacketRule) []*model.PacketRule {
 // Targets are what the elements of a rule's verdict map lead to, each once; none where the
 // rule has no such map.
 func (sets Sets) Targets(r *model.PacketRule) []string {
-	at := slices.IndexFunc(r.Lookups, func(l model.Lookup) bool { return l.Map && l.Element == "" })
-	if at < 0 || r.Target != "" {
+	l := mapLookup(r)
+	if l == nil || r.Target != "" {
 		return nil
 	}
-	s := sets[setKey{r.Family, r.Table, r.Lookups[at].Set}]
+	s := sets.of(r, l)
 	if s == nil {
 		return nil
 	}
 	if s.targets == nil {
 		s.targets = []string{}
-		seen := map[string]bool{}
 		for _, e := range s.Elements {
 			var to model.PacketRule
-			if setTarget(&to, e.Value); !seen[to.Target] && to.Target != "" {
-				seen[to.Target] = true
+			if setTarget(&to, e.Value); to.Target != "" {
 				s.targets = append(s.targets, to.Target)
 			}
 		}
+		slices.Sort(s.targets)
+		s.targets = slices.Compact(s.targets)
 	}
 	return s.targets
-}
-
-// unreadMap is the rule with a map whose elements are not known.
-func unreadMap(r *model.PacketRule, l *model.Lookup) *model.PacketRule {
-	out := *r
-	out.Lookups, out.Map = nil, l.Set
-	return &out
 }
 
 // rule is an element as a rule: what its key says in fields, and its value as the target.

@@ -116,7 +116,7 @@ func (t *Tables) destination(p Packet, hook string) targets {
 			return Next
 		}
 		before := w.State.service
-		service := before || !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == p.Dst
+		service := before || onlyFor(r.Dst) && r.Dst.Prefix.Addr() == p.Dst
 		switch {
 		case byMap(r):
 			out.mapped = true

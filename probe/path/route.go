@@ -84,39 +84,23 @@ type tableKey struct {
 	isIPv6 bool
 }
 
-// ruleList are rules in their order. Where each pod has some, few of many are about one
-// packet.
+// ruleList are rules in their order, by the one address that they are about. Where each pod
+// has some, few of many are about one packet.
 type ruleList struct {
 	all []model.RoutingRule
-	// about are the places of those for one address, by this, others those of the others.
-	about  map[netip.Addr][]int
-	others []int
+	index[netip.Addr]
 }
 
 func newRuleList(all []model.RoutingRule) ruleList {
-	l := ruleList{all: all, about: map[netip.Addr][]int{}}
-	for i := range all {
-		switch r := &all[i]; {
-		case !r.Not && r.From.IsSingleIP():
-			l.about[r.From.Addr()] = append(l.about[r.From.Addr()], i)
-		case !r.Not && r.To.IsSingleIP():
-			l.about[r.To.Addr()] = append(l.about[r.To.Addr()], i)
-		default:
-			l.others = append(l.others, i)
+	l := ruleList{all: all}
+	for _, r := range all {
+		about := r.From
+		if !about.IsSingleIP() {
+			about = r.To
 		}
+		l.add(about.Addr(), !r.Not && about.IsSingleIP())
 	}
 	return l
-}
-
-// of are the places of those that may match a packet.
-func (l *ruleList) of(q Query) []int {
-	src, dst := l.about[q.Src], l.about[q.Dst]
-	if len(src)+len(dst) == 0 {
-		return l.others
-	}
-	out := slices.Concat(l.others, src, dst)
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 // fib holds the routes of a table by prefix, the preferred one of a prefix first.
@@ -213,7 +197,9 @@ func (r *Routing) Lookup(q Query) Decision {
 	}
 	var d Decision
 	from := 0
-	for _, i := range rules.of(q) {
+	places := rules.of(q.Src, q.Dst)
+	slices.Sort(places)
+	for _, i := range slices.Compact(places) {
 		rule := &rules.all[i]
 		if i < from || !matchesRule(rule, q) {
 			continue

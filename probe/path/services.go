@@ -92,7 +92,7 @@ func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
 func translatable(s *model.Snapshot) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for r := range model.Each(s.PacketRules) {
-			if (r.Table == "nat" || r.Native) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && !yield(r.Dst.Prefix.Addr()) {
+			if (r.Table == "nat" || r.Native) && onlyFor(r.Dst) && !yield(r.Dst.Prefix.Addr()) {
 				return
 			}
 		}
