@@ -36,46 +36,37 @@ func (t *tracer) queue(l *model.Link) *model.Queue {
 
 // seen is how many packets were counted at a point; unknown where they were not
 // counted, or others with them.
-func (t *tracer) seen(p *point) model.Count {
-	if p == nil || t.Status(model.SourceTC) == model.Missing {
+func (j *journey) seen(p *point) model.Count {
+	if j.Status(model.SourceTC) == model.Missing || p.src != j.ends.Pod && p.dst != j.ends.Pod && !j.hasNodeAddr(p) {
 		return model.Count{}
 	}
-	var c model.Count
-	switch {
-	case p.src != t.ends.Pod && p.dst != t.ends.Pod:
-		c = t.translated(p)
-	case t.pair:
-		c = model.Counted(t.ofPair(p))
-	default:
-		c = model.Counted(t.ofPod(p))
-	}
-	if c.N == 0 && (!t.Has(model.SourceTC) || t.lost(p) || t.bypassed(p)) {
-		// Nothing was counted, and packets may have passed uncounted.
+	n := j.counted(p)
+	if n == 0 && (!j.Has(model.SourceTC) || j.lost(p) || j.bypassed(p)) || j.mixed(p) {
+		// Nothing was counted, and packets may have passed uncounted; or others were too.
 		return model.Count{}
 	}
-	if p.queued && c.Known {
-		return t.behindQueue(p, c)
+	if p.queued {
+		return j.behindQueue(p, n)
 	}
-	return c
+	return model.Counted(n)
 }
 
 // behindQueue is a count at a link's egress less what its queue dropped.
-func (t *tracer) behindQueue(p *point, c model.Count) model.Count {
+func (t *tracer) behindQueue(p *point, n uint64) model.Count {
 	if !t.Has(model.SourceDrops) {
 		if q := t.queue(p.link); q.DropsDelta > 0 || !t.Has(model.SourceQueues) {
 			return model.Count{}
 		}
 	}
-	all := !t.pair && (p.src == t.ends.Pod || p.dst == t.ends.Pod)
 	for d := range model.Each(t.Traffic.Drops) {
-		if !d.Queued() || d.IfIndex != p.link.Index || t.Node.Netns != 0 && d.Netns != 0 && d.Netns != t.Node.Netns {
+		if !d.Queued() || d.IfIndex != p.link.Index || t.elsewhere(d) {
 			continue
 		}
-		if d.Src == p.src && d.Dst == p.dst || all && (p.src == t.ends.Pod && d.Src == p.src || p.dst == t.ends.Pod && d.Dst == p.dst) {
-			c.N -= min(c.N, d.Packets-min(d.Packets, t.earlier(d)))
+		if d.Src == p.src && d.Dst == p.dst || !t.pair && (d.Src == p.src && p.src == t.ends.Pod || d.Dst == p.dst && p.dst == t.ends.Pod) {
+			n -= min(n, t.dropped(d))
 		}
 	}
-	return c
+	return model.Counted(n)
 }
 
 // lost reports whether packets at the point may be among those that lasthop had no
@@ -88,18 +79,17 @@ func (t *tracer) lost(p *point) bool {
 	return l.Of(t.ends.Pod).Hops > 0
 }
 
-func (t *tracer) ofPair(p *point) uint64 {
-	var n uint64
-	for _, c := range t.Traffic.Pairs {
-		if c.Src == p.src && c.Dst == p.dst && c.IfIndex == p.link.Index && c.Direction == p.direction {
-			n += c.Packets
+// counted is the number of packets at the point: of the pair or, where pairs were not counted,
+// of all that the pod sends or receives.
+func (t *tracer) counted(p *point) (n uint64) {
+	if t.pair {
+		for _, c := range t.Traffic.Pairs {
+			if c.Src == p.src && c.Dst == p.dst && c.IfIndex == p.link.Index && c.Direction == p.direction {
+				n += c.Packets
+			}
 		}
+		return n
 	}
-	return n
-}
-
-// ofPod is all that the pod sends, or receives, at the point.
-func (t *tracer) ofPod(p *point) uint64 {
 	side := model.AsSource
 	if p.dst == t.ends.Pod {
 		side = model.AsDestination
@@ -112,17 +102,14 @@ func (t *tracer) ofPod(p *point) uint64 {
 	return 0
 }
 
-// translated is the count of packets that have the node's address instead of
-// the pod's.
-func (t *tracer) translated(p *point) model.Count {
+// hasNodeAddr reports whether the packets at a point have an address of the node's instead of
+// the pod's, and are told from its own.
+func (t *tracer) hasNodeAddr(p *point) bool {
 	local := p.src
 	if p.direction == model.Ingress {
 		local = p.dst
 	}
-	if !t.pair || !t.Has(model.SourceConntrack) || p.link.Role != model.RoleUplink || t.Own[local] == nil {
-		return model.Count{}
-	}
-	return model.Counted(t.ofPair(p))
+	return t.pair && t.Has(model.SourceConntrack) && p.link.Role == model.RoleUplink && t.Own[local] != nil
 }
 
 // bypassed reports whether packets may pass the point unseen: a program took
@@ -138,79 +125,69 @@ func (t *tracer) bypassed(p *point) bool {
 // they are not read at one instant.
 func slack(n uint64) uint64 { return 2 + n/200 }
 
+// elsewhere reports whether packets were dropped outside of the node's own network namespace.
+func (t *tracer) elsewhere(d *model.Drop) bool {
+	return d.Netns != 0 && t.Node.Netns != 0 && d.Netns != t.Node.Netns
+}
+
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
-	if !j.drops.Lost(d) {
-		return nil
-	}
 	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }
-	if !slices.ContainsFunc(j.steps, ofEnds) || j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
+	if !j.drops.Lost(d) || !slices.ContainsFunc(j.steps, ofEnds) || j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
 		return nil
 	}
-	find := func(ok func(*step) bool) *step {
-		if i := slices.IndexFunc(j.steps, ok); i >= 0 {
-			return j.steps[i]
+	// one is the first hop that satisfies the first condition that any does.
+	one := func(conditions ...func(*step) bool) *step {
+		for _, ok := range conditions {
+			if i := slices.IndexFunc(j.steps, ok); i >= 0 {
+				return j.steps[i]
+			}
 		}
 		return nil
-	}
-	if s := find(func(s *step) bool { return d.Netns != 0 && s.netns == d.Netns }); s != nil {
-		return s
-	}
-	if d.Netns != 0 && j.Node.Netns != 0 && d.Netns != j.Node.Netns {
-		if d.OtherHost() {
-			return nil // a copy of a flooded frame
-		}
-		// In another pod: the bridge led it there.
-		return find(func(s *step) bool { return s.Kind == model.HopBridge && ofEnds(s) })
-	}
-	if d.NoSocket() {
-		return find(func(s *step) bool { return s.Kind == model.HopLocal && ofEnds(s) })
 	}
 	kind := d.Hop()
-	if kind == model.HopPolicy {
-		if s := find(func(s *step) bool { return s.ended && (s.Kind == model.HopPolicy || s.Kind == model.HopBridge) }); s != nil {
-			return s
-		}
+	inNetns := func(s *step) bool { return d.Netns != 0 && s.netns == d.Netns }
+	on := func(kinds ...model.HopKind) func(*step) bool {
+		return func(s *step) bool { return s.Link == d.Link && slices.Contains(kinds, s.Kind) }
 	}
-	if kind == model.HopNeighbor && d.Link != "" {
-		// Another link's next hop is not on this path.
-		return find(func(s *step) bool { return s.Kind == kind && s.Link == d.Link })
+	of := func(k model.HopKind) func(*step) bool {
+		return func(s *step) bool { return s.Kind == k && ofEnds(s) }
 	}
-	if d.Queued() {
+	switch {
+	case j.elsewhere(d) && d.OtherHost():
+		return one(inNetns) // else a copy of a flooded frame
+	case j.elsewhere(d):
+		return one(inNetns, of(model.HopBridge)) // in another pod: the bridge led it there
+	case d.NoSocket():
+		return one(inNetns, of(model.HopLocal))
+	case kind == model.HopNeighbor && d.Link != "":
+		return one(inNetns, on(kind)) // another link's next hop is not on this path
+	case kind == "" || kind == model.HopLink:
 		// Without a queue the link is down.
-		if s := find(func(s *step) bool { return s.Kind == model.HopQueue && s.Link == d.Link }); s != nil {
-			return s
-		}
+		return one(inNetns, func(s *step) bool { return d.Queued() && on(model.HopQueue)(s) }, on(model.HopLink, model.HopBridge))
 	}
-	if kind != "" && kind != model.HopLink {
-		if s := find(func(s *step) bool { return s.Kind == kind && ofEnds(s) }); s != nil {
-			return s
-		}
-		if s := find(func(s *step) bool { return s.Kind == kind || s.Kind == instead[kind] }); s != nil {
-			return s
-		}
-	}
-	return find(func(s *step) bool { return (s.Kind == model.HopLink || s.Kind == model.HopBridge) && s.Link == d.Link })
+	return one(inNetns,
+		func(s *step) bool {
+			return kind == model.HopPolicy && s.ended && (s.Kind == model.HopPolicy || s.Kind == model.HopBridge)
+		},
+		of(kind), func(s *step) bool { return s.Kind == kind || s.Kind == instead[kind] }, on(model.HopLink, model.HopBridge))
 }
 
 // instead is the kind of hop that drops where a path has none of a kind: bridges have rules
 // of their own, and pods neighbours.
 var instead = map[model.HopKind]model.HopKind{model.HopPolicy: model.HopBridge, model.HopNeighbor: model.HopPod}
 
-// earlier is how many packets of a drop were counted before pairs were, which
-// begins at the window's edge.
-func (t *tracer) earlier(d *model.Drop) uint64 {
-	if len(t.Traffic.PairAddrs) == 0 {
-		return 0
-	}
-	for _, e := range t.Edges.StartAgain.Drops {
-		packets := e.Packets
-		e.Packets, e.First, e.Last = d.Packets, d.First, d.Last
-		if e == *d {
-			return packets
+// dropped is how many packets of a drop were counted while pairs were, which begins at the
+// window's edge.
+func (t *tracer) dropped(d *model.Drop) uint64 {
+	if len(t.Traffic.PairAddrs) > 0 {
+		for e := range model.Each(t.Edges.StartAgain.Drops) {
+			if e.Key() == d.Key() {
+				return d.Packets - min(d.Packets, e.Packets)
+			}
 		}
 	}
-	return 0
+	return d.Packets
 }
 
 // mayLack reports whether drops of the journey's packets may be among those that are
@@ -227,30 +204,37 @@ func (j *journey) mayLack() bool {
 	return false
 }
 
-// losses are the drops of the journey's packets by hop, those that count.
-func (j *journey) losses(counts func(*step, *model.Drop) bool) map[*step]uint64 {
-	out := map[*step]uint64{}
-	for d := range model.Each(j.Traffic.Drops) {
-		if s := j.hopOf(d); s != nil && counts(s, d) {
-			out[s] += d.Packets - min(d.Packets, j.earlier(d))
-		}
+// points are where packets are counted between two hops: at the i-th place before hop i, at the
+// last one behind the last hop.
+func (j *journey) points(i int) []*point {
+	var out []*point
+	if i > 0 && j.steps[i-1].after != nil {
+		out = append(out, j.steps[i-1].after)
+	}
+	if i < len(j.steps) && j.steps[i].before != nil {
+		out = append(out, j.steps[i].before)
 	}
 	return out
 }
 
-// boundaries are the counts between hops: the i-th before hop i, one more
-// behind the last.
-func (j *journey) boundaries() []model.Count {
-	out := make([]model.Count, len(j.steps)+1)
-	for i, s := range j.steps {
-		if c := j.seen(s.after); c.Known && !j.mixed(s.after) {
-			out[i+1] = c
-		}
-		if c := j.seen(s.before); c.Known && !j.mixed(s.before) {
-			out[i] = c
+// measure fills in what was counted between hops, and dropped at each.
+func (j *journey) measure() {
+	j.counts = make([]model.Count, len(j.steps)+1)
+	for i := range j.counts {
+		for _, p := range j.points(i) {
+			if c := j.seen(p); c.Known {
+				j.counts[i] = c
+			}
 		}
 	}
-	return out
+	for d := range model.Each(j.Traffic.Drops) {
+		if s := j.hopOf(d); s != nil {
+			s.dropped += j.dropped(d)
+			if j.drops.Class(d) == loss.ByDesign {
+				s.byDesign += j.dropped(d)
+			}
+		}
+	}
 }
 
 // mixed reports whether flows that are translated otherwise than the journey's have the
@@ -260,36 +244,39 @@ func (j *journey) mixed(p *point) bool {
 	if !j.pair {
 		return false
 	}
-	type way struct{ src, dst netip.Addr }
+	type ends struct{ src, dst netip.Addr }
 	begin, end := j.steps[0], j.steps[len(j.steps)-1]
-	at, from, to := way{p.src, p.dst}, way{begin.src, begin.dst}, way{end.src, end.dst}
+	at, from, to := ends{p.src, p.dst}, ends{begin.src, begin.dst}, ends{end.src, end.dst}
 	parts := at == from && from != to && slices.ContainsFunc(j.steps, func(s *step) bool { return s.cut })
-	other := func(in, out way) bool {
+	other := func(in, out ends) bool {
 		return (in == at || out == at) && (in != from || out != to && !parts)
 	}
 	return slices.ContainsFunc(j.Flows, func(f model.Flow) bool {
-		return other(way{f.Original.Src, f.Original.Dst}, way{f.Reply.Dst, f.Reply.Src}) ||
-			other(way{f.Reply.Src, f.Reply.Dst}, way{f.Original.Dst, f.Original.Src})
+		return other(ends{f.Original.Src, f.Original.Dst}, ends{f.Reply.Dst, f.Reply.Src}) ||
+			other(ends{f.Reply.Src, f.Reply.Dst}, ends{f.Original.Dst, f.Original.Src})
 	})
 }
 
 // count fills the counts in beside the predictions, and numbers the hops.
 func (j *journey) count() []model.PathHop {
-	c := counting{journey: j, at: j.boundaries(), lost: make([]model.Count, len(j.steps))}
-	drops, whole := j.losses(func(s *step, d *model.Drop) bool { return s.Finding != "" || j.drops.Class(d) == loss.Lost }), !j.mayLack()
-	for i, s := range j.steps {
-		if n := drops[s]; n > 0 || whole && j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
-			c.lost[i] = model.Counted(n)
+	whole := j.Has(model.SourceDrops, model.SourceTC) && !j.mayLack()
+	for _, s := range j.steps {
+		n := s.dropped
+		if s.Finding == "" {
+			n -= s.byDesign
+		}
+		if n > 0 || whole && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
+			s.Lost = model.Counted(n)
 		}
 	}
 	if j.pair {
-		c.spread()
+		j.spread()
 	}
 	out := make([]model.PathHop, len(j.steps))
 	for i, s := range j.steps {
 		s.Decision = s.decision()
-		s.N, s.In, s.Out, s.Lost = i+1, c.at[i], c.at[i+1], c.lost[i]
-		if s.Dead && s.Lost.Known && s.Lost.N == 0 {
+		s.N, s.In, s.Out = i+1, j.counts[i], j.counts[i+1]
+		if s.Dead && s.Lost.N == 0 {
 			// Dead, and what it lost was not counted.
 			s.Lost = model.Count{}
 		}
@@ -310,100 +297,77 @@ func noneLeft(in, out model.Count) bool {
 	return in.Known && in.N >= minLost && out.Known && out.N == 0
 }
 
-// counting spreads what was counted at links over the hops between them.
-type counting struct {
-	*journey
-	at   []model.Count
-	lost []model.Count
-}
-
 // spread goes from one counted place to the next.
-func (c *counting) spread() {
+func (j *journey) spread() {
 	from := -1
-	for i := range c.at {
-		if !c.at[i].Known {
+	for i := range j.counts {
+		if !j.counts[i].Known {
 			continue
 		}
 		if from >= 0 {
-			c.between(from, i)
+			j.fillBetween(from, i)
 		}
 		from = i
 	}
 	if from >= 0 {
-		c.behind(from)
+		j.fillBehind(from)
 	}
 }
 
-// next is the first place behind one where packets are counted, 0 where none is.
-func (c *counting) next(from int) int {
-	for i := from + 1; i <= len(c.steps); i++ {
-		if c.steps[i-1].after != nil || i < len(c.steps) && c.steps[i].before != nil {
-			return i
-		}
-	}
-	return 0
-}
-
-// mayMiss reports whether packets may pass the i-th place unseen.
-func (c *counting) mayMiss(i int) bool {
-	p := c.steps[i-1].after
-	return p != nil && c.bypassed(p) || i < len(c.steps) && c.steps[i].before != nil && c.bypassed(c.steps[i].before)
-}
-
-// between fills the hops from one counted place to the next: what came in, less
+// fillBetween fills the hops from one counted place to the next: what came in, less
 // what each dropped. Where that does not come to what was counted at the end,
 // the rest was lost at the hop that is dead or, where there is one hop only,
 // there; else it is not known where.
-func (c *counting) between(from, to int) {
-	a, b := c.at[from].N, c.at[to].N
+func (j *journey) fillBetween(from, to int) {
+	a, b := j.counts[from].N, j.counts[to].N
 	var dropped uint64
-	var dead []int
-	for i := from; i < to; i++ {
-		s := c.steps[i]
+	var dead []*step
+	hops := j.steps[from:to]
+	for _, s := range hops {
 		if s.cut {
 			return
 		}
-		if s.Dead {
-			dead = append(dead, i)
+		if s.Dead || len(hops) == 1 {
+			dead = append(dead, s)
 		}
-		dropped += c.lost[i].N
+		dropped += s.Lost.N
 	}
 	short := int64(a) - int64(b) - int64(dropped)
-	if to == from+1 && len(dead) == 0 {
-		dead = []int{from}
-	}
 	switch {
 	case uint64(max(short, -short)) <= slack(a):
-	case short > 0 && len(dead) == 1 && !c.mayMiss(to):
-		c.lost[dead[0]] = model.Counted(c.lost[dead[0]].N + uint64(short))
+	case short > 0 && len(dead) == 1 && !slices.ContainsFunc(j.points(to), j.bypassed):
+		dead[0].Lost = model.Counted(dead[0].Lost.N + uint64(short))
 	default:
-		for i := from; i < to; i++ {
-			if c.lost[i].N == 0 {
-				c.lost[i] = model.Count{}
+		for _, s := range hops {
+			if s.Lost.N == 0 {
+				s.Lost = model.Count{}
 			}
 		}
 		return
 	}
-	for i := from + 1; i < to; i++ {
-		a -= min(a, c.lost[i-1].N)
-		c.at[i] = model.Counted(a)
+	for i, s := range hops[:len(hops)-1] {
+		a -= min(a, s.Lost.N)
+		j.counts[from+i+1] = model.Counted(a)
 	}
 }
 
-// behind fills the hops after the last counted place, as far as drops are known.
-func (c *counting) behind(from int) {
-	if next := c.next(from); next > 0 && c.mayMiss(next) {
+// fillBehind fills the hops after the last counted place, as far as drops are known. Where packets
+// should have been counted, nothing is inferred.
+func (j *journey) fillBehind(from int) {
+	next := from + 1
+	for next < len(j.counts) && len(j.points(next)) == 0 {
+		next++
+	}
+	if next < len(j.counts) && slices.ContainsFunc(j.points(next), j.bypassed) {
 		return
 	}
-	n := c.at[from].N
-	for i := from; i < len(c.steps); i++ {
-		s := c.steps[i]
-		if s.Kind == model.HopBeyond || s.Dead || s.cut || !c.lost[i].Known || i == len(c.steps)-1 ||
-			s.after != nil || c.steps[i+1].before != nil {
-			// Where packets should have been counted, nothing is inferred.
+	n := j.counts[from].N
+	for i := from + 1; i < min(next, len(j.steps)); i++ {
+		s := j.steps[i-1]
+		if s.Kind == model.HopBeyond || s.Dead || s.cut || !s.Lost.Known {
 			return
 		}
-		n -= min(n, c.lost[i].N)
-		c.at[i+1] = model.Counted(n)
+		n -= min(n, s.Lost.N)
+		j.counts[i] = model.Counted(n)
 	}
 }

@@ -7,61 +7,49 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// way is a journey with what was counted and lost on it.
-type way struct {
-	*journey
-	lost   map[*step]uint64
-	counts []model.Count
-}
-
 // place marks the hops at which findings have their place: the worst finding of
 // each hop.
 func (t *tracer) place(findings []model.Finding, journeys ...*journey) {
-	var ways []way
-	for _, j := range journeys {
-		ways = append(ways, way{j, j.losses(func(*step, *model.Drop) bool { return true }), j.boundaries()})
-	}
 	for f := range model.Each(findings) {
 		if !t.concerned(f, journeys) {
 			continue
 		}
-		if w, s := suspect(f, ways); s != nil && s.Finding == "" {
+		if s := suspect(f, journeys); s != nil && s.Finding == "" {
 			s.Finding = f.Code
-			s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && w.delivered(s))
+			s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && t.delivered(s))
 		}
 	}
 }
 
-// suspect is the hop at which a finding's packets end, nil where it is on none of the
-// ways: the hop where the tables or the counts end them, if such a cause can, else one that
+// suspect is the hop at which a finding's packets end, nil where none of the journeys has it:
+// the hop where the tables or the counts end them, if such a cause can, else one that
 // dropped some, else the next hop of the kind behind the last one alive.
-func suspect(f *model.Finding, ways []way) (*way, *step) {
-	for i := range ways {
-		if s := ways[i].ending(f); s != nil {
-			return &ways[i], s
+func suspect(f *model.Finding, journeys []*journey) *step {
+	for _, j := range journeys {
+		if s := j.ending(f); s != nil {
+			return s
 		}
 	}
 	behind := false
-	for i := range ways {
-		at := ways[i].alive(f)
+	for _, j := range journeys {
+		at := j.alive(f)
 		if at < 0 && !behind {
 			continue
 		}
-		s, met := ways[i].guess(f, at)
-		if s != nil || met {
-			return &ways[i], s
+		if s, met := j.guess(f, at); met {
+			return s
 		}
-		// All of the return path is behind the last hop alive of the way there.
+		// All of the return path is behind the last hop alive of the forward path.
 		behind = true
 	}
-	return nil, nil
+	return nil
 }
 
 // concerned reports whether a finding is about these ends: one of them is of its pods,
 // and another of its peers.
-func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
+func (t *tracer) concerned(f *model.Finding, journeys []*journey) bool {
 	met := []netip.Addr{t.ends.Pod, t.ends.To}
-	for _, j := range ways {
+	for _, j := range journeys {
 		for _, s := range j.steps {
 			met = append(met, s.src, s.dst)
 			if s.next.IsValid() {
@@ -89,7 +77,7 @@ func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
 }
 
 // alive is the place of the link where a finding's packets were last right, -1
-// where this way does not pass it. Of several pods a finding names one's link.
+// where the journey does not pass it. Of several pods a finding names one's link.
 func (j *journey) alive(f *model.Finding) int {
 	p := f.LastHopAlive
 	return slices.IndexFunc(j.steps, func(s *step) bool {
@@ -106,14 +94,14 @@ func (j *journey) alive(f *model.Finding) int {
 	})
 }
 
-// delivered reports whether all that was dropped at the end of the way is what
-// a transport or a socket frees as it goes: a ping with a raw socket has its
+// delivered reports whether all that was dropped at a hop is what a transport or a socket
+// frees as it goes: a ping with a raw socket has its
 // answer, and the kernel frees a copy for which no other socket asked.
-func (j *journey) delivered(s *step) bool {
+func (t *tracer) delivered(s *step) bool {
 	some := false
-	for d := range model.Each(j.Traffic.Drops) {
+	for d := range model.Each(t.Traffic.Drops) {
 		if d.Src != s.src || d.Dst != s.dst || d.Netns != 0 && s.netns != 0 && d.Netns != s.netns ||
-			j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
+			t.ends.Proto != 0 && d.Proto != 0 && d.Proto != t.ends.Proto {
 			continue
 		}
 		if !d.Delivered() {
@@ -150,43 +138,42 @@ func (j *journey) earliest(f *model.Finding, alive int) int {
 	if alive > 0 && (alive == 1 && j.steps[0].Kind == model.HopPod || j.steps[alive-1].Kind == model.HopNeighbor) {
 		return alive - 1
 	}
-	return alive
+	return max(alive, 0)
 }
 
 // ending is the hop at which the tables or the counts end a finding's packets, if such a
 // cause can, else one that dropped some.
-func (w *way) ending(f *model.Finding) *step {
-	from := w.earliest(f, w.alive(f))
-	find := func(ends func(i int, s *step) bool) *step {
-		for i, s := range w.steps {
+func (j *journey) ending(f *model.Finding) *step {
+	from := j.earliest(f, j.alive(f))
+	for _, ends := range []func(int, *step) bool{
+		func(i int, s *step) bool { return s.ended || j.pair && noneLeft(j.counts[i], j.counts[i+1]) },
+		func(_ int, s *step) bool { return s.dropped > 0 },
+	} {
+		for i, s := range j.steps {
 			if i >= from && s.isOf(f) && (f.EndsAt == nil || slices.Contains(f.EndsAt, s.Kind)) && ends(i, s) {
 				return s
 			}
 		}
-		return nil
 	}
-	if s := find(func(i int, s *step) bool { return s.ended || w.pair && noneLeft(w.counts[i], w.counts[i+1]) }); s != nil {
-		return s
-	}
-	return find(func(_ int, s *step) bool { return w.lost[s] > 0 })
+	return nil
 }
 
 // guess is the first hop of the finding's kinds behind its last one alive that the counts do
 // not show to let packets pass. met: there is one of its kinds.
-func (w *way) guess(f *model.Finding, alive int) (s *step, met bool) {
+func (j *journey) guess(f *model.Finding, alive int) (s *step, met bool) {
 	if f.EndsAt == nil {
-		if met = alive+1 < len(w.steps); met && !w.passed(alive+1, w.counts) {
-			s = w.steps[alive+1]
+		if met = alive+1 < len(j.steps); met && !j.passed(alive+1) {
+			s = j.steps[alive+1]
 		}
 		return s, met
 	}
-	from := max(w.earliest(f, alive), 0)
+	from := j.earliest(f, alive)
 	for _, k := range f.EndsAt {
-		for i, s := range w.steps[from:] {
+		for i, s := range j.steps[from:] {
 			if s.Kind != k || !s.isOf(f) {
 				continue
 			}
-			if met = true; !w.passed(from+i, w.counts) {
+			if met = true; !j.passed(from + i) {
 				return s, met
 			}
 		}
@@ -195,17 +182,14 @@ func (w *way) guess(f *model.Finding, alive int) (s *step, met bool) {
 }
 
 // passed reports whether the counts show that what came to a hop got by it.
-func (j *journey) passed(i int, counts []model.Count) bool {
-	if !j.pair {
-		return false
-	}
+func (j *journey) passed(i int) bool {
 	var before model.Count
-	for _, c := range counts[:i+1] {
+	for _, c := range j.counts[:i+1] {
 		if c.Known {
 			before = c
 		}
 	}
-	return slices.ContainsFunc(counts[i+1:], func(c model.Count) bool {
+	return j.pair && slices.ContainsFunc(j.counts[i+1:], func(c model.Count) bool {
 		return c.Known && c.N > 0 && (!before.Known || c.N+slack(before.N) >= before.N)
 	})
 }

@@ -15,6 +15,7 @@ func TestQueueHop(t *testing.T) {
 	look(s, row(podA, far, "enp1", 2, model.Egress, 20))
 	j := &journey{tracer: newTracer(s, Ends{Pod: podA, To: far}), src: podA, dst: far}
 	j.toPort(&s.Links[0])
+	j.measure()
 	if hops := j.count(); len(hops) != 3 || hops[1].Kind != model.HopQueue || figures(hops) != "20/20/0 20/8/12 8/-/-" {
 		t.Errorf("%s: %+v", figures(hops), hops)
 	}

@@ -39,6 +39,8 @@ func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	}
 	back.from()
 	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
+	forward.measure()
+	back.measure()
 	t.place(findings, forward, back)
 	p.Forward, p.Return = forward.count(), back.count()
 	noteReplies(p.Forward, p.Return)
@@ -119,6 +121,8 @@ type journey struct {
 	// returned: the fabric gave the packet back once.
 	returned bool
 	steps    []*step
+	// counts are those between hops: the i-th before hop i, one more behind the last.
+	counts []model.Count
 	// over: nothing is known of the path beyond this hop.
 	over bool
 }
@@ -141,6 +145,9 @@ type step struct {
 	cut bool
 	// ended says that the tables let packets end here.
 	ended bool
+	// dropped are the journey's packets that the kernel freed here, byDesign those of them that
+	// are lost only where a finding has its place here.
+	dropped, byDesign uint64
 	// says are what is decided here, in their order.
 	says []said
 }
