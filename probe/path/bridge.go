@@ -11,61 +11,44 @@ import (
 // enterBridge takes a frame in at a port of a bridge.
 func (j *journey) enterBridge(b, port *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBridge, Role: model.RoleBridge, Link: b.Name})
-	f := j.frame(b, port.Name)
 	s.direction = model.Ingress
 	if shut(port) {
 		j.die(s, "port-shut", words.Facts{"port": port})
 		return
 	}
-	ruled := j.frames.pass("BROUTING", &f)
+	f := j.frame(b, port.Name)
+	ruled := j.frames.pass(&f, "BROUTING", "PREROUTING")
 	if !j.obey(s, ruled) {
 		return
 	}
-	routed := ruled.routed
-	if !routed {
-		ruled = j.frames.pass("PREROUTING", &f)
-		if !j.obey(s, ruled) {
-			return
-		}
-		routed = ruled.routed
-	}
 	j.dstMAC, j.srcMAC, j.through = f.DstMAC, f.SrcMAC, port
-	if !routed && !slices.Contains(j.Takes(port), f.DstMAC) && (j.bridgeOwns(b, f.DstMAC) || j.local(b, port, f.DstMAC)) {
+	owned := j.bridgeOwns(b, f.DstMAC)
+	switch {
+	case !ruled.routed && !slices.Contains(j.Takes(port), f.DstMAC) && (owned || j.local(b, port, f.DstMAC)):
 		j.die(s, "not-the-nodes", words.Facts{"mac": f.DstMAC})
 		return
-	}
-	if routed || j.bridgeOwns(b, f.DstMAC) {
+	case ruled.routed || owned:
 		s.say("to-node", nil).rewritten(ruled)
 		s.after = j.at(b, model.Ingress)
-		if ruled := j.frames.pass("INPUT", &f); !j.obey(s, ruled) {
-			return
+		if j.obey(s, j.frames.pass(&f, "INPUT")) {
+			j.upFrom(b, s)
 		}
-		j.upFrom(b, s)
+		return
+	case j.wrongMAC != nil && len(ruled.rules) == 0:
+		j.die(s, "misled", j.wrongMAC)
 		return
 	}
-	if j.misled != nil && len(ruled.rules) == 0 {
-		j.die(s, "misled", j.misled)
-		return
-	}
-	out := j.portOf(b, f.DstMAC)
-	if out == nil {
+	switch out := j.portOf(b, f.DstMAC); {
+	case out == nil:
 		j.flooded(s, b, ruled)
-		return
-	}
-	if out.Index == port.Index && !port.Hairpin {
+	case out.Index == port.Index && !port.Hairpin:
 		j.die(s, "no-hairpin", nil)
-		return
-	}
-	if port.Port != nil && out.Port != nil && port.Port.Isolated && out.Port.Isolated {
+	case port.Port != nil && out.Port != nil && port.Port.Isolated && out.Port.Isolated:
 		j.die(s, "isolated", words.Facts{"in": port.Name, "out": out.Name})
-		return
+	default:
+		s.say("bridged", words.Facts{"link": out.Name}).rewritten(ruled)
+		j.bridged(s, b, out, &f)
 	}
-	s.say("bridged", words.Facts{"link": out.Name}).rewritten(ruled)
-	if shut(out) {
-		j.die(s, "port-shut", words.Facts{"port": out})
-		return
-	}
-	j.bridged(s, b, out, &f)
 }
 
 // shut reports whether a port is known to be in a state in which it forwards nothing. Where
@@ -125,15 +108,18 @@ func (j *journey) obey(s *step, r frameDecision) bool {
 	return false
 }
 
-// pass takes a frame through a bridge's hooks, and reports whether it goes on.
-func (j *journey) pass(s *step, f *Frame, hooks ...string) bool {
-	for _, hook := range hooks {
-		d := j.frames.pass(hook, f)
-		if !j.obey(s, d) {
-			return false
-		}
-		s.rewritten(d)
+// pass takes a frame through a bridge's hooks to a port, and reports whether it leaves by it.
+func (j *journey) pass(s *step, f *Frame, out *model.Link, hooks ...string) bool {
+	if shut(out) {
+		j.die(s, "port-shut", words.Facts{"port": out})
+		return false
 	}
+	f.Out = []string{out.Name}
+	ruled := j.frames.pass(f, hooks...)
+	if !j.obey(s, ruled) {
+		return false
+	}
+	s.rewritten(ruled)
 	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
 	return true
 }
@@ -179,31 +165,33 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 // learnt, or for an unknown MAC the port that leads off the node; nil where no
 // port has it.
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
+	isPort := func(ifindex int) bool {
+		l := j.ByIndex[ifindex]
+		return l != nil && l.Master == b.Index && l.Index != b.Index
+	}
 	if !m.IsZero() {
-		// A written entry does not follow the pod.
 		from := b
 		if j.through != nil && j.through.Master == b.Index {
 			from = j.through
 		}
+		// A static entry does not follow the pod.
 		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.ByIndex[e.IfIndex] != nil {
 			return j.ByIndex[e.IfIndex]
 		}
-		isPort := func(l *model.Link) bool { return l != nil && l.Master == b.Index && l.Index != b.Index }
-		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(j.ByIndex[p.LinkIndex]) }); p != nil {
+		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(p.LinkIndex) }); p != nil {
 			return j.ByIndex[p.LinkIndex]
 		}
-		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(j.ByIndex[e.IfIndex]) }); e != nil {
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(e.IfIndex) }); e != nil {
 			return j.ByIndex[e.IfIndex]
 		}
 	}
-	if p := j.pods[j.dst]; p != nil && !j.IsFabric(m) {
-		if l := j.ByIndex[p.LinkIndex]; m.IsZero() && l != nil && l.Master == b.Index {
-			return l
-		}
-		if !m.IsZero() {
-			// The pod is here, and the frame is for somebody else.
-			return nil
-		}
+	switch p := j.pods[j.dst]; {
+	case p == nil || j.IsFabric(m):
+	case !m.IsZero():
+		// The pod is here, and the frame is for somebody else.
+		return nil
+	case isPort(p.LinkIndex):
+		return j.ByIndex[p.LinkIndex]
 	}
 	if up := j.uplinkOf(b); up != b {
 		return up
@@ -231,22 +219,20 @@ func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 // bridged takes a frame from port to port, and through the IP layer's chains where
 // bridges call them.
 func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
-	f.Out = []string{out.Name}
-	if !j.pass(s, f, "FORWARD", "POSTROUTING") {
+	if !j.pass(s, f, out, "FORWARD", "POSTROUTING") {
 		return
 	}
 	if j.filtersBridged(isIPv6(j.dst)) {
 		before := j.dst
 		n := j.translateDestination("PREROUTING")
-		if j.over {
-			return
-		}
 		if j.dst != before {
 			// A new destination is routed anew.
 			j.routed(b, n)
 			return
 		}
-		j.filtered(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
+		if !j.over {
+			j.filtered(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
+		}
 		if j.over {
 			return
 		}
@@ -260,27 +246,18 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 func (j *journey) outOfBridge(b *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBridge, Role: model.RoleBridge, Link: b.Name})
 	s.direction, s.before = model.Egress, j.at(b, model.Egress)
-	if !b.Up {
-		j.die(s, "bridge-down", nil)
-		return
-	}
 	f := j.frame(b, "")
-	out := j.portOf(b, f.DstMAC)
-	if out == nil {
-		if j.bridgeOwns(b, f.DstMAC) {
-			j.die(s, "bridges-own", words.Facts{"mac": f.DstMAC})
-			return
-		}
+	switch out := j.portOf(b, f.DstMAC); {
+	case !b.Up:
+		j.die(s, "bridge-down", nil)
+	case out == nil && j.bridgeOwns(b, f.DstMAC):
+		j.die(s, "bridges-own", words.Facts{"mac": f.DstMAC})
+	case out == nil:
 		j.flooded(s, b, frameDecision{})
-		return
-	}
-	if shut(out) {
-		j.die(s, "port-shut", words.Facts{"port": out})
-		return
-	}
-	f.Out = []string{out.Name}
-	s.say("to", words.Facts{"link": out.Name})
-	if j.pass(s, &f, "OUTPUT", "POSTROUTING") {
-		j.toPort(out)
+	default:
+		s.say("to", words.Facts{"link": out.Name})
+		if j.pass(s, &f, out, "OUTPUT", "POSTROUTING") {
+			j.toPort(out)
+		}
 	}
 }

@@ -22,13 +22,6 @@ func (j *journey) at(l *model.Link, d model.Direction) *point {
 	return &point{link: l, direction: d, src: j.src, dst: j.dst}
 }
 
-// pastQueue is where a packet that left a link's queue would be counted.
-func (j *journey) pastQueue(l *model.Link) *point {
-	p := j.at(l, model.Egress)
-	p.queued = j.queue(l) != nil
-	return p
-}
-
 // queue is that of a link, nil where it has none.
 func (t *tracer) queue(l *model.Link) *model.Queue {
 	return first(t.Queues, func(q *model.Queue) bool { return q.IfIndex == l.Index })

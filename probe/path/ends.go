@@ -22,19 +22,17 @@ func (j *journey) fromPod(p *model.Pod) {
 		s.after = j.at(l, model.Ingress)
 	}
 	j.srcMAC = p.MAC
-	next := j.podRoute(s, p)
-	if !j.over && !p.Up {
+	j.podRoute(s, p)
+	switch {
+	case j.over:
+	case !p.Up:
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
-	}
-	if j.over {
-		return
-	}
-	if l == nil {
+	case l == nil:
 		j.add(model.PathHop{Kind: model.HopLink, Role: model.RolePodLink, Link: p.Link}).say("not-read", nil)
 		j.over = true
-		return
+	default:
+		j.fromPodLink(l, s.next)
 	}
-	j.fromPodLink(p, l, next)
 }
 
 // inside is the whole path between a pod and an address of its own, loopback
@@ -48,69 +46,62 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 	j.over = true
 }
 
-// podRoute looks up the pod's own routes and returns the next hop, which is not
-// valid where it is not known.
-func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
+// podRoute looks up the pod's own routes, and the next hop, which stays invalid where it is not
+// known.
+func (j *journey) podRoute(s *step, p *model.Pod) {
 	route := PodRoute(p, j.dst)
-	if elsewhere(p, j.dst, route) {
+	switch {
+	case elsewhere(p, j.dst, route):
 		s.say("elsewhere", nil)
 		j.over = true
-		return netip.Addr{}
-	}
-	switch {
 	case !p.Has(j.src) && slices.Contains(p.Given, j.src):
 		j.die(s, "pod-lacks", words.Facts{"link": p.Interface, "addr": j.src})
-		return netip.Addr{}
-	case route == nil && len(p.Routes) == 0 && !j.Has(model.SourcePods):
+	case route != nil:
+		j.byPodRoute(s, p, route)
+	case len(p.Routes) == 0 && !j.Has(model.SourcePods):
 		s.say("routes-unread", nil)
-		return netip.Addr{}
-	case route == nil && j.left():
+	case j.left():
 		s.say("table-unread", words.Facts{"dst": j.dst})
-		return netip.Addr{}
-	case route == nil && j.Has(model.SourcePods):
+	case j.Has(model.SourcePods):
 		j.die(s, "no-route-in-pod", words.Facts{"dst": j.dst})
-		return netip.Addr{}
-	case route == nil:
+	default:
 		s.say("route-unread", words.Facts{"dst": j.dst})
-		return netip.Addr{}
 	}
+}
+
+// byPodRoute follows a route of the pod's to the MAC of its gateway or, on the link, of the
+// destination.
+func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 	text := RouteText(route, p.Interface)
 	s.Rules = []string{text}
 	s.say("route", words.Facts{"route": text})
 	if route.Type != "unicast" && route.Type != "" {
 		j.die(s, "route", words.Facts{"route": text})
-		return netip.Addr{}
+		return
 	}
 	s.next = route.Gateway
 	if !s.next.IsValid() {
 		s.next = j.dst
 		j.dstMAC = j.askFor(p, s)
 	}
-	for _, gw := range p.Gateways {
-		if gw.Addr != s.next {
-			continue
-		}
-		j.dstMAC = gw.MAC
-		s.Rules = append(s.Rules, neighborText(&gw))
-		if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(&gw) && !slices.Contains(right, gw.MAC) {
-			j.misled = words.Facts{"mac": gw.MAC, "who": who, "right": right[0]}
-		}
-		switch {
-		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
-			// It is resolved, or cannot be as the link is down.
-		case gw.State == "FAILED":
-			j.die(s, "gateway-silent", words.Facts{"gateway": gw.Addr})
-		case gw.State == "INCOMPLETE":
-			s.say("gateway-awaited", nil).ended = true
-		}
+	gw := first(p.Gateways, func(n *model.Neighbor) bool { return n.Addr == s.next })
+	if gw == nil {
+		return
 	}
-	return s.next
-}
-
-// up reports whether a link is up with a carrier, or not known.
-func (t *tracer) up(index int) bool {
-	l := t.ByIndex[index]
-	return l == nil || l.Up && l.Carrier
+	j.dstMAC = gw.MAC
+	s.Rules = append(s.Rules, neighborText(gw))
+	if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(gw) && !slices.Contains(right, gw.MAC) {
+		j.wrongMAC = words.Facts{"mac": gw.MAC, "who": who, "right": right[0]}
+	}
+	l := j.ByIndex[p.LinkIndex]
+	switch {
+	case !gw.MAC.IsZero() || l != nil && !(l.Up && l.Carrier):
+		// It is resolved, or cannot be as the link is down.
+	case gw.State == "FAILED":
+		j.die(s, "gateway-silent", words.Facts{"gateway": gw.Addr})
+	case gw.State == "INCOMPLETE":
+		s.say("gateway-awaited", nil).ended = true
+	}
 }
 
 // PodRoute is the route that a pod's own table has for an address by its interface to the
@@ -151,7 +142,7 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 	if !isIPv6(j.dst) {
 		ask := j.frame(b, l.Name)
 		ask.SrcMAC, ask.DstMAC, ask.ARP = p.MAC, model.Broadcast, 1
-		d := j.frames.pass("PREROUTING", &ask)
+		d := j.frames.pass(&ask, "PREROUTING")
 		for _, r := range d.rules {
 			if r.Target == model.TargetARPReply {
 				s.Rules = append(s.Rules, frameRuleText(r))
@@ -172,19 +163,16 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 }
 
 // fromPodLink is the node's end of the pod's link.
-func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
-	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("up", nil)
+func (j *journey) fromPodLink(l *model.Link, next netip.Addr) {
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name})
 	s.direction, s.before = model.Ingress, j.at(l, model.Ingress)
-	switch {
+	switch b := j.Bridge(l); {
 	case !l.Up:
 		j.die(s, "link-down", nil)
-		return
 	case !l.Carrier:
 		j.die(s, "no-carrier", nil)
-		return
-	}
-	if b := j.Bridge(l); b != nil {
-		s.instead("port-of", words.Facts{"bridge": b.Name})
+	case b != nil:
+		s.say("port-of", words.Facts{"bridge": b.Name})
 		switch {
 		case !j.dstMAC.IsZero():
 		case j.Own[next] != nil:
@@ -196,17 +184,13 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 			}
 		}
 		j.enterBridge(b, l)
-		return
-	}
-	if !j.dstMAC.IsZero() && !l.MAC.IsZero() && j.dstMAC != l.MAC {
+	case !j.dstMAC.IsZero() && !l.MAC.IsZero() && j.dstMAC != l.MAC:
 		s.Rules = append(s.Rules, l.Name+" has "+l.MAC.String())
 		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the link", "right": l.MAC})
-		return
+	default:
+		s.say("up", words.Facts{"filter": j.reverseFilter(l)})
+		j.atIP(l)
 	}
-	if rp := j.reverseFilter(l); rp != "" {
-		s.instead("up", words.Facts{"filter": rp})
-	}
-	j.atIP(l)
 }
 
 // first is the first element that satisfies a condition, nil where none does.
@@ -223,41 +207,40 @@ func first[T any](list []T, ok func(*T) bool) *T {
 func (j *journey) toPort(l *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("goes-out", nil)
 	s.direction, s.before = model.Egress, j.at(l, model.Egress)
-	p := j.behind(l)
+	p := first(j.Pods, func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 	switch {
 	case !l.Up:
 		j.die(s, "link-down", nil)
-		return
 	case !l.Carrier && p != nil:
 		j.die(s, "no-carrier", nil)
-		return
-	case p == nil && l.Role == model.RolePodLink:
+	case p != nil:
+		j.toPod(p, l)
+	case l.Role == model.RolePodLink:
 		s.say("pod-unknown", nil)
-		return
-	}
-	if q := j.queue(l); q != nil {
-		queue := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}}).say("queued", words.Facts{"queue": q})
-		queue.direction, queue.before = model.Egress, j.at(l, model.Egress)
-	}
-	if p == nil {
+	default:
 		if j.src != j.ends.Pod && !j.reply {
 			s.instead("goes-out", words.Facts{"src": j.src})
 		}
 		j.leave(l)
-		return
 	}
-	j.toPod(p, l)
 }
 
-// behind is the living pod behind a link, nil for none.
-func (j *journey) behind(l *model.Link) *model.Pod {
-	return first(j.Pods, func(p *model.Pod) bool { return p.LinkIndex == l.Index })
+// throughQueue is the hop of a link's queue, where it has one. It returns the point behind it.
+func (j *journey) throughQueue(l *model.Link) *point {
+	end := j.at(l, model.Egress)
+	if q := j.queue(l); q != nil {
+		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}}).say("queued", words.Facts{"queue": q})
+		s.direction, s.before = model.Egress, j.at(l, model.Egress)
+		end.queued = true
+	}
+	return end
 }
 
 // toPod is the packet's arrival in a pod.
 func (j *journey) toPod(p *model.Pod, l *model.Link) {
+	end := j.throughQueue(l)
 	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface}).say("delivered", words.Facts{"dst": j.dst})
-	s.direction, s.netns, s.before = model.Ingress, p.Netns, j.pastQueue(l)
+	s.direction, s.netns, s.before = model.Ingress, p.Netns, end
 	j.over = true
 	switch {
 	case !p.Up:

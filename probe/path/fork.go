@@ -17,8 +17,6 @@ type branch struct {
 	sent, lost uint64
 }
 
-func (b *branch) used() bool { return b.sent+b.lost > 0 }
-
 func (b *branch) String() string {
 	if b.Gateway.IsValid() {
 		return b.Gateway.String() + " dev " + b.Link
@@ -35,34 +33,31 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 		return d.Hops[0], true
 	}
 	all := j.branches(d.Hops)
-	used := slices.DeleteFunc(slices.Clone(all), func(b branch) bool { return !b.used() })
-	if len(used) == 0 {
-		j.rename(s, d.Route, NextHop{}, words.Facts{"all": all})
-		return NextHop{}, false
-	}
+	used := slices.DeleteFunc(slices.Clone(all), func(b branch) bool { return b.sent+b.lost == 0 })
 	slices.SortStableFunc(used, func(a, b branch) int {
 		return cmp.Or(cmp.Compare(b.lost, a.lost), cmp.Compare(b.sent, a.sent))
 	})
-	most := used[0]
-	others := used[1:]
-	// Packets that come in here may go on by another next hop. What leaves by one link is
-	// counted as one.
-	s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
-	shared := slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex })
-	j.rename(s, d.Route, most.NextHop, words.Facts{"all": all, "taken": true, "others": others, "shared": shared})
-	return most.NextHop, true
-}
-
-// rename puts the next hop that is taken in the place of the route's first.
-func (j *journey) rename(s *step, route *model.Route, h NextHop, facts words.Facts) {
-	taken := *route
-	taken.Gateway = h.Gateway
+	var most NextHop
+	facts := words.Facts{"all": all}
+	if len(used) > 0 {
+		most = used[0].NextHop
+		others := used[1:]
+		// Packets that come in here may go on by another next hop. What leaves by one link is
+		// counted as one.
+		s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
+		facts["shared"] = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex })
+		facts["taken"], facts["others"] = true, others
+	}
+	// The next hop that is taken stands in the place of the route's first.
+	taken := *d.Route
+	taken.Gateway = most.Gateway
 	for i, x := range s.says {
 		if x.name == "route" {
-			s.says[i].facts = words.Facts{"route": RouteText(&taken, h.Link)}
+			s.says[i].facts = words.Facts{"route": RouteText(&taken, most.Link)}
 		}
 	}
 	s.say("forks", facts)
+	return most, len(used) > 0
 }
 
 // branches counts what went to each of the next hops. Where several are behind one
@@ -70,35 +65,26 @@ func (j *journey) rename(s *step, route *model.Route, h NextHop, facts words.Fac
 // were dropped there for want of a MAC to the others.
 func (j *journey) branches(hops []NextHop) []branch {
 	out := make([]branch, len(hops))
-	ours := j.sources()
+	// Translation may write another source.
+	ours := map[netip.Addr]bool{j.src: true}
+	for _, f := range j.flows {
+		if !j.reply && f.Reply.Src == j.dst {
+			ours[f.Reply.Dst] = true
+		}
+	}
 	for i, h := range hops {
 		b := &out[i]
 		b.NextHop = h
 		shared := slices.ContainsFunc(hops, func(o NextHop) bool { return o != h && o.IfIndex == h.IfIndex })
-		resolved := j.resolves(h)
+		n := j.NeighborAt(h.Gateway, h.IfIndex)
+		resolved := !h.Gateway.IsValid() || n != nil && Resolved(n)
 		if !shared || resolved {
 			b.sent = j.sentBy(h.IfIndex, ours)
 		}
-		for k := range j.Traffic.Drops {
-			d := &j.Traffic.Drops[k]
+		for d := range model.Each(j.Traffic.Drops) {
 			if d.IfIndex == h.IfIndex && d.Dst == j.dst && ours[d.Src] && (!shared || (d.Hop() == model.HopNeighbor) != resolved) {
 				b.lost += d.Packets
 			}
-		}
-	}
-	return out
-}
-
-// sources are the addresses with which the packets may leave: translation may
-// write another one.
-func (j *journey) sources() map[netip.Addr]bool {
-	out := map[netip.Addr]bool{j.src: true}
-	if j.reply {
-		return out
-	}
-	for _, f := range j.flows() {
-		if f.Reply.Src == j.dst {
-			out[f.Reply.Dst] = true
 		}
 	}
 	return out
@@ -118,22 +104,4 @@ func (j *journey) sentBy(ifindex int, sources map[netip.Addr]bool) uint64 {
 		}
 	}
 	return max(pairs, peers)
-}
-
-// resolves reports whether the node has a MAC for a next hop, or needs none.
-func (j *journey) resolves(h NextHop) bool {
-	if !h.Gateway.IsValid() {
-		return true
-	}
-	n := j.NeighborAt(h.Gateway, h.IfIndex)
-	return n != nil && Resolved(n)
-}
-
-// Resolved reports whether a neighbour entry holds a MAC that is used.
-func Resolved(n *model.Neighbor) bool {
-	switch n.State {
-	case "FAILED", "INCOMPLETE", "NONE":
-		return false
-	}
-	return !n.MAC.IsZero() && !n.Proxy
 }

@@ -60,31 +60,37 @@ func NewFrameTables(s *model.Snapshot) *FrameTables {
 	return f
 }
 
-// pass judges a frame by the chains of a hook. Rules change the frame's MACs.
-func (f *FrameTables) pass(hook string, fr *Frame) frameDecision {
+// pass judges a frame by the chains of hooks, up to the one that takes it from the bridge.
+// Rules change the frame's MACs.
+func (f *FrameTables) pass(fr *Frame, hooks ...string) frameDecision {
 	w := f.walk(fr)
-	for _, c := range f.bases {
-		if c.Hook != hook {
-			continue
+	out := &w.decision
+	for _, hook := range hooks {
+		for _, c := range f.bases {
+			if c.Hook != hook {
+				continue
+			}
+			action := w.Base(c)
+			fr.SrcMAC, fr.DstMAC = w.State.src, w.State.dst
+			switch {
+			case w.CutOff:
+				out.cutOff, out.does, out.policy = true, unknown, nil
+				return *out
+			case action == End && w.end == model.TargetDrop && hook == "BROUTING":
+				out.routed = true
+			case action == End && w.end == model.TargetDrop:
+				out.does = drops
+				return *out
+			case action == Next && c.Policy == "DROP":
+				out.does, out.policy = drops, c
+				return *out
+			}
 		}
-		action := w.Base(c)
-		out := &w.decision
-		fr.SrcMAC, fr.DstMAC = w.State.src, w.State.dst
-		switch {
-		case w.CutOff:
-			out.cutOff, out.does, out.policy = true, unknown, nil
-			return *out
-		case action == End && w.end == model.TargetDrop && hook == "BROUTING":
-			out.routed = true
-		case action == End && w.end == model.TargetDrop:
-			out.does = drops
-			return *out
-		case action == Next && c.Policy == "DROP":
-			out.does, out.policy = drops, c
-			return *out
+		if out.routed {
+			break
 		}
 	}
-	return w.decision
+	return *out
 }
 
 // InForce reports whether frames come to a rule that writes a MAC or answers with one, and

@@ -1,6 +1,7 @@
 package path
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,28 +26,22 @@ func (j *journey) atIP(in *model.Link) {
 // routed looks up the packet's route and follows it. n is the hop of address
 // translation, to which the source's is added last.
 func (j *journey) routed(in *model.Link, n *step) {
-	name := ""
+	name, hooks := "", []string{"OUTPUT", "POSTROUTING"}
 	if in != nil {
-		name = in.Name
+		name, hooks = in.Name, []string{"PREROUTING", "FORWARD", "POSTROUTING"}
 	}
 	d := j.Routing().Lookup(Query{Src: j.src, Dst: j.dst, In: name})
 	route := &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
 	j.decideRoute(route, in, &d)
-	if j.over {
+	if j.over || d.Type != "unicast" {
 		j.steps = append(j.steps, route)
-		return
-	}
-	if d.Type != "unicast" {
-		j.steps = append(j.steps, route)
-		j.toNode(name)
+		if !j.over {
+			j.toNode(name)
+		}
 		return
 	}
 	out, known := j.fork(route, &d)
-	if in == nil {
-		j.filtered("", out.Link, "OUTPUT", "POSTROUTING")
-	} else {
-		j.filtered(name, out.Link, "PREROUTING", "FORWARD", "POSTROUTING")
-	}
+	j.filtered(name, out.Link, hooks...)
 	if j.over {
 		return
 	}
@@ -92,7 +87,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	case d.Type == "":
 		j.die(s, "no-route", words.Facts{"dst": j.dst})
 	case d.Discards():
-		j.die(s, "discarded", words.Facts{"what": orRule(s.decision(), d)})
+		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), RoutingRuleText(d.Rule))})
 	case len(d.Hops) == 0:
 		s.say("hop-unread", nil)
 		j.over = true
@@ -112,7 +107,8 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 			return
 		}
 	}
-	if back, dropped := j.reverseDropped(in, d); dropped {
+	back := j.Routing().WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
+	if j.Has(model.SourceRoutes) && len(back.Unsure)+len(d.Unsure) == 0 && back.Filtered(j.reverseFilter(in), in.Index) {
 		facts := words.Facts{"link": in.Name, "src": j.src}
 		if len(back.Hops) > 0 && back.Type == "unicast" {
 			facts["by"] = back.Hops[0].Link
@@ -131,14 +127,6 @@ func (j *journey) othersRules() []string {
 		}
 	}
 	return out
-}
-
-// orRule is the text of the rule where a rule decides and no route.
-func orRule(text string, d *Decision) string {
-	if text == "" && d.Rule != nil {
-		return RoutingRuleText(d.Rule)
-	}
-	return text
 }
 
 func linkName(links map[int]*model.Link, index int) string {
@@ -160,13 +148,6 @@ func (j *journey) reverseFilter(l *model.Link) string {
 		return ""
 	}
 	return j.Settings.ReverseFilter(l.Name)
-}
-
-// reverseDropped reports whether the reverse path filter drops what comes by a link, and the
-// decision over the return path.
-func (j *journey) reverseDropped(in *model.Link, d *Decision) (Decision, bool) {
-	back := j.Routing().WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
-	return back, j.Has(model.SourceRoutes) && len(back.Unsure) == 0 && len(d.Unsure) == 0 && back.Filtered(j.reverseFilter(in), in.Index)
 }
 
 // packet is the packet as netfilter's rules see it. The names of links are empty
@@ -225,7 +206,7 @@ func (j *journey) toNode(in string) {
 // translated, the node itself replied.
 func (j *journey) balancer(a netip.Addr) *model.Link {
 	l := j.Own[a]
-	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows()) > 0 {
+	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows) > 0 {
 		return nil
 	}
 	return l
@@ -284,17 +265,12 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	}
 	s.Rules = []string{neighborText(n)}
 	s.say("neighbour", words.Facts{"entry": neighborText(n)})
-	if n.State == "FAILED" && j.unresolved(l) {
+	dropped := slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
+		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
+	})
+	if n.State == "FAILED" && dropped {
 		j.die(s, "next-hop-silent", words.Facts{"next": next})
 	} else if p := j.Misled(n); p != nil {
 		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": p.MAC})
 	}
-}
-
-// unresolved reports whether packets of these ends were dropped because the
-// next hop's MAC behind the link is not known.
-func (j *journey) unresolved(l *model.Link) bool {
-	return slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
-		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
-	})
 }

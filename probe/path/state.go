@@ -157,6 +157,11 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 	return right, who
 }
 
+// Resolved reports whether a neighbour entry holds a MAC that is used.
+func Resolved(n *model.Neighbor) bool {
+	return !slices.Contains([]string{"FAILED", "INCOMPLETE", "NONE"}, n.State) && !n.MAC.IsZero() && !n.Proxy
+}
+
 // NeighborAt is the node's entry for an address behind a link, nil for none.
 func (st *State) NeighborAt(a netip.Addr, ifindex int) *model.Neighbor {
 	return first(st.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })

@@ -65,9 +65,13 @@ type tracer struct {
 	frames *FrameTables
 	// pods are the pods that have an address, else those that had it, else those
 	// that it was given to.
-	pods  map[netip.Addr]*model.Pod
-	drops *loss.Classifier
-	pair  bool
+	pods map[netip.Addr]*model.Pod
+	// flows are the entries of connection tracking for the packets, served those that the
+	// destination began towards the pod, by an address that is translated to the pod's, such as a
+	// service's: what the pod sends are their replies.
+	flows, served []*model.Flow
+	drops         *loss.Classifier
+	pair          bool
 }
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
@@ -86,6 +90,17 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	for p := range model.Each(s.Pods) {
 		for _, a := range p.Given {
 			t.pods[a] = cmp.Or(t.pods[a], p)
+		}
+	}
+	ours := func(f *model.Flow, x model.Tuple) bool {
+		return x.Src == e.Pod && x.Dst == e.To && (e.Port == 0 || x.DstPort == e.Port) && (e.Proto == 0 || f.Proto == e.Proto)
+	}
+	for f := range model.Each(s.Flows) {
+		if ours(f, f.Original) {
+			t.flows = append(t.flows, f)
+		}
+		if ours(f, f.Reply) && f.Original.Dst != e.Pod {
+			t.served = append(t.served, f)
 		}
 	}
 	return t
@@ -109,9 +124,9 @@ type journey struct {
 	sent *journey
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
-	// misled says why the frame's destination is wrong: it is not the gateway's MAC. Nil where
+	// wrongMAC says why the frame's destination is wrong: it is not the gateway's MAC. Nil where
 	// it is right.
-	misled words.Facts
+	wrongMAC words.Facts
 	// through is the port of a bridge by which the packet came in, nil where
 	// it did not come by one.
 	through *model.Link
@@ -345,8 +360,9 @@ func (j *journey) fromNode() {
 // leave ends the path where packets leave the node.
 func (j *journey) leave(l *model.Link) {
 	j.exit = l
+	end := j.throughQueue(l)
 	s := j.add(model.PathHop{Kind: model.HopBeyond}).say("not-visible", words.Facts{"tunnel": l.Role == model.RoleTunnel})
-	s.before = j.pastQueue(l)
+	s.before = end
 	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
 		// azure-vnet's tunnel mode sends packets for pods of the same node
 		// through the fabric.

@@ -28,11 +28,11 @@ func (j *journey) translateDestination(hook string) *step {
 	switch {
 	case to.IsValid() && to != j.dst && j.outdated(hook, in):
 		s.untranslated(j).say("outdated", words.Facts{"to": endText(to, ports)})
-		s.Rules, s.cut = append(s.Rules, j.flowTexts()...), true
+		s.Rules, s.cut = append(s.Rules, textsOf(j.flows)...), true
 		return s
 	case to.IsValid() && to != j.dst:
 		s.say("becomes", words.Facts{"from": endText(j.dst, j.dstPort), "to": endText(to, ports), "several": several > 1, "n": several})
-		s.Rules = append(s.Rules, j.flowTexts()...)
+		s.Rules = append(s.Rules, textsOf(j.flows)...)
 		s.cut = several > 1
 		j.dst, j.dstPort = to, ports
 		return s
@@ -47,7 +47,7 @@ func (j *journey) translateDestination(hook string) *step {
 // more: all are from before the window, as those of a service that has lost its
 // endpoints. IPVS translates without rules.
 func (j *journey) outdated(hook, in string) bool {
-	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil || slices.ContainsFunc(j.flows(), func(f *model.Flow) bool { return !f.Start.IsZero() }) {
+	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil || slices.ContainsFunc(j.flows, func(f *model.Flow) bool { return !f.Start.IsZero() }) {
 		return false
 	}
 	t := j.tables.destination(j.packet(in, ""), hook)
@@ -126,44 +126,16 @@ func sameTarget(rules []*model.PacketRule) bool {
 	})
 }
 
-// flows are the entries of connection tracking for what the packet is of.
-func (j *journey) flows() []*model.Flow {
-	var out []*model.Flow
-	for f := range model.Each(j.Flows) {
-		if f.Original.Src == j.ends.Pod && f.Original.Dst == j.ends.To && (j.ends.Port == 0 || f.Original.DstPort == j.ends.Port) &&
-			(j.ends.Proto == 0 || f.Proto == j.ends.Proto) {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// served are the flows that the destination began towards the pod, by an address that
-// is translated to the pod's, such as a service's. What the pod sends are their replies.
-func (j *journey) served() []*model.Flow {
-	var out []*model.Flow
-	for f := range model.Each(j.Flows) {
-		if f.Reply.Src == j.ends.Pod && f.Reply.Dst == j.ends.To && f.Original.Dst != j.ends.Pod && (j.ends.Port == 0 || f.Reply.DstPort == j.ends.Port) &&
-			(j.ends.Proto == 0 || f.Proto == j.ends.Proto) {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
 // askedAddress is the address that the destination asked for in all of the flows that
 // it began, not valid where the pod began some, or they differ.
 func (j *journey) askedAddress() netip.Addr {
-	served := j.served()
-	if len(served) == 0 || len(j.flows()) > 0 || slices.ContainsFunc(served, func(f *model.Flow) bool {
-		return f.Original.Dst != served[0].Original.Dst || f.Original.Src != served[0].Reply.Dst
+	if len(j.served) == 0 || len(j.flows) > 0 || slices.ContainsFunc(j.served, func(f *model.Flow) bool {
+		return f.Original.Dst != j.served[0].Original.Dst || f.Original.Src != j.served[0].Reply.Dst
 	}) {
 		return netip.Addr{}
 	}
-	return served[0].Original.Dst
+	return j.served[0].Original.Dst
 }
-
-func (j *journey) flowTexts() []string { return textsOf(j.flows()) }
 
 // textsOf shows the first few flows.
 func textsOf(flows []*model.Flow) []string {
@@ -179,28 +151,22 @@ func textsOf(flows []*model.Flow) []string {
 // how many there are. It is not valid where there is no flow.
 func (j *journey) backendsByFlow() (to netip.Addr, port uint16, several int) {
 	count := map[netip.Addr]int{}
-	var order []netip.Addr
-	for _, f := range j.flows() {
-		a := f.Reply.Src
-		if count[a] == 0 {
-			order = append(order, a)
-		}
-		count[a]++
+	for _, f := range j.flows {
+		count[f.Reply.Src]++
 	}
-	slices.SortFunc(order, netip.Addr.Compare)
-	for _, a := range order {
-		if !to.IsValid() || count[a] > count[to] {
+	for a, n := range count {
+		if n > count[to] || n == count[to] && a.Less(to) {
 			to = a
 		}
 	}
 	port = j.dstPort
-	for _, f := range j.flows() {
+	for _, f := range j.flows {
 		if f.Reply.Src == to && (j.dstPort != 0 || to != j.dst) && f.Reply.SrcPort != 0 {
 			port = f.Reply.SrcPort
 			break
 		}
 	}
-	return to, port, len(order)
+	return to, port, len(count)
 }
 
 // translateSource ends the hop of the translation with what becomes of the
@@ -230,7 +196,7 @@ func (j *journey) translateSource(s *step, out string) {
 			s.says = nil
 		}
 		s.say("source", words.Facts{"from": before, "to": asked, "asker": j.dst})
-		s.Rules = append(s.Rules, textsOf(j.served())...)
+		s.Rules = append(s.Rules, textsOf(j.served)...)
 	case j.src != before:
 		s.say("source", words.Facts{"from": before, "to": j.src})
 	case !whole:
@@ -247,7 +213,7 @@ func (j *journey) translateSource(s *step, out string) {
 // sourceByFlow is the source that flows to the same backend leave with.
 func (j *journey) sourceByFlow() netip.Addr {
 	var out netip.Addr
-	for _, f := range j.flows() {
+	for _, f := range j.flows {
 		if f.Reply.Src == j.dst && (!out.IsValid() || f.Reply.Dst.Less(out)) {
 			out = f.Reply.Dst
 		}
