@@ -115,9 +115,8 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 // translatesTo is the rule that gives the flows their address, nil where none
 // does any more, or it was not read.
 func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
-	tables := path.NewTables(v.Snapshot)
 	for _, f := range g.asking {
-		nat := tables.Source(v.leavingPacket(f))
+		nat := v.Tables().Source(v.leavingPacket(f))
 		if nat.Translated && (nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
 			return nat.Rule
 		}
@@ -138,7 +137,7 @@ func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 	rest.PacketRules = slices.DeleteFunc(slices.Clone(v.PacketRules), func(o model.PacketRule) bool {
 		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain && o.Number == r.Number && o.Handle == r.Handle
 	})
-	if path.NewTables(&rest).Source(v.leavingPacket(f)).Rule != nil {
+	if path.NewState(&rest).Tables().Source(v.leavingPacket(f)).Rule != nil {
 		return r.Text
 	}
 	snat, masquerade := "-j SNAT", "-j MASQUERADE"

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 // stale is a rule that hands a pod's frames to an Ethernet address that is
@@ -21,33 +20,20 @@ type stale struct {
 // for an address that nobody with that address has.
 func (v *view) staleRules(target model.FrameTarget) []stale {
 	var out []stale
-	var tables *path.FrameTables
 	for r := range model.Each(v.FrameRules) {
 		about := r.IPDst
 		if target == model.TargetARPReply {
 			about = r.ARPDst
 		}
-		addr := singleAddr(about)
+		addr := about.Addr()
 		if r.Target != target || !addr.IsValid() || !isStale(v, r, addr) {
 			continue
 		}
-		if tables == nil {
-			tables = path.NewFrameTables(v.Snapshot)
-		}
-		if tables.InForce(r) && !idle(v, r, addr) {
+		if v.Frames().InForce(r) && !idle(v, r, addr) {
 			out = append(out, stale{rule: r, addr: addr, owners: v.ownMACs(addr)})
 		}
 	}
 	return out
-}
-
-// singleAddr is the one address that a match wants; not valid when it wants
-// more, or all but one.
-func singleAddr(m model.AddrMatch) netip.Addr {
-	if m.Not || !m.Prefix.IsSingleIP() {
-		return netip.Addr{}
-	}
-	return m.Prefix.Addr()
 }
 
 // idle reports whether a rule harms nothing, as it counted nothing although it should

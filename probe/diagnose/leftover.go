@@ -17,7 +17,7 @@ func (v *view) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
 	without.Rules = slices.DeleteFunc(slices.Clone(v.Rules), func(o model.RoutingRule) bool {
 		return o.Family == r.Family && path.RoutingRuleText(&o) == text
 	})
-	d := path.NewRouting(&without).Lookup(a.query)
+	d := path.NewState(&without).Routing().Lookup(a.query)
 	return (d.Table == mainTable || d.Route == nil) && !v.leadsToPods(r) && v.onlyForPods(r)
 }
 
@@ -65,6 +65,6 @@ func (v *view) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip
 	text := v.routeText(wrong)
 	same := func(o model.Route) bool { return v.routeText(&o) == text }
 	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), same)
-	d := path.NewRouting(&without).Lookup(a.query)
+	d := path.NewState(&without).Routing().Lookup(a.query)
 	return d.Table == mainTable || !v.misses(&d, a.addr)
 }

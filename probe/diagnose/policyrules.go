@@ -54,7 +54,7 @@ type chosenBy struct {
 func (v *view) newDropRules() *dropRules {
 	t := &dropRules{
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
-		mapped: map[path.ChainKey][]path.ChainKey{}, sets: path.NewSets(v.Snapshot), chosen: map[chosenBy]*candidateRule{},
+		mapped: map[path.ChainKey][]path.ChainKey{}, sets: v.Tables().Sets, chosen: map[chosenBy]*candidateRule{},
 		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}

@@ -111,7 +111,7 @@ func (v *view) bundles() map[bundle]*holders {
 		port    uint16
 		began   bool
 	}
-	tables, nats := path.NewTables(v.Snapshot), map[sender]path.SourceNAT{}
+	nats := map[sender]path.SourceNAT{}
 	out := map[bundle]*holders{}
 	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
@@ -134,7 +134,7 @@ func (v *view) bundles() map[bundle]*holders {
 		if !known {
 			leaves := v.leavingPacket(f)
 			leaves.SrcPort = 0 // the others have others
-			nat = tables.Source(leaves)
+			nat = v.Tables().Source(leaves)
 			nats[s] = nat
 		}
 		within := anyPorts

@@ -45,13 +45,12 @@ type maskedKey struct {
 }
 
 func findUnexpectedMasquerade(v *view) []finding {
-	tables := path.NewTables(v.Snapshot)
 	var chains groups[maskedKey, masked]
 	for f := range model.Each(v.Flows) {
 		if !maskedFlow(v, f) {
 			continue
 		}
-		nat := tables.Source(v.leavingPacket(f))
+		nat := v.Tables().Source(v.leavingPacket(f))
 		if !nat.Translated || nat.CutOff {
 			// What translated it is gone, or was not understood or followed. A
 			// flow keeps its address, so an old one proves nothing.
@@ -73,7 +72,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 	for _, g := range chains.all() {
 		out = append(out, maskedBy(v, g))
 	}
-	return append(out, turnedBack(v, tables)...)
+	return append(out, turnedBack(v)...)
 }
 
 // maskedFlow reports whether a pod of the node speaks to another pod with the
@@ -127,7 +126,7 @@ func maskedBy(v *view, g *masked) finding {
 // turnedBack are the findings on pods whose masqueraded requests are replied to, and
 // who hear none of it: the node translates the replies back and hands them to the
 // network, as it does all that is for such a pod, with a source that is not its own.
-func turnedBack(v *view, tables *path.Tables) []finding {
+func turnedBack(v *view) []finding {
 	heard := map[netip.Addr]bool{}
 	var rules groups[*model.PacketRule, masked]
 	for f := range model.Each(v.Flows) {
@@ -139,7 +138,7 @@ func turnedBack(v *view, tables *path.Tables) []finding {
 			heard[pod] = true
 			continue
 		}
-		nat := tables.Source(v.leavingPacket(f))
+		nat := v.Tables().Source(v.leavingPacket(f))
 		rules.of(nat.Rule).add(f, nat)
 	}
 	var out []finding

@@ -54,6 +54,14 @@ type AddrMatch struct {
 // IsZero reports whether the match says nothing.
 func (m AddrMatch) IsZero() bool { return !m.Prefix.IsValid() }
 
+// Addr is the one address that the match wants; not valid where it wants more, or all but one.
+func (m AddrMatch) Addr() netip.Addr {
+	if m.Not || !m.Prefix.IsSingleIP() {
+		return netip.Addr{}
+	}
+	return m.Prefix.Addr()
+}
+
 // Matches reports whether the address satisfies the match.
 func (m AddrMatch) Matches(a netip.Addr) bool { return m.IsZero() || m.Prefix.Contains(a) != m.Not }
 

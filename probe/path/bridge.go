@@ -17,7 +17,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		return
 	}
 	f := j.frame(b, port.Name)
-	ruled := j.frames.pass(&f, "BROUTING", "PREROUTING")
+	ruled := j.Frames().pass(&f, "BROUTING", "PREROUTING")
 	if !j.obey(s, ruled) {
 		return
 	}
@@ -30,7 +30,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	case ruled.routed || owned:
 		s.say("to-node", nil).rewritten(ruled)
 		s.after = j.at(b, model.Ingress)
-		if j.obey(s, j.frames.pass(&f, "INPUT")) {
+		if j.obey(s, j.Frames().pass(&f, "INPUT")) {
 			j.upFrom(b, s)
 		}
 		return
@@ -115,7 +115,7 @@ func (j *journey) pass(s *step, f *Frame, out *model.Link, hooks ...string) bool
 		return false
 	}
 	f.Out = []string{out.Name}
-	ruled := j.frames.pass(f, hooks...)
+	ruled := j.Frames().pass(f, hooks...)
 	if !j.obey(s, ruled) {
 		return false
 	}

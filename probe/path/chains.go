@@ -146,8 +146,8 @@ type Tables struct {
 	places map[ChainKey]*index[netip.Addr]
 	// hooks are the base chains in the order in which the kernel calls them.
 	hooks map[hook][]*model.Chain
-	local map[netip.Addr]bool
-	sets  Sets
+	state *State
+	Sets  Sets
 	// counted: packets were counted in the window, so that a rule which stood
 	// through it and counted none matches none of them.
 	counted bool
@@ -158,16 +158,10 @@ type hook struct {
 	isIPv6 bool
 }
 
-// NewTables indexes the snapshot's packet rules.
-func NewTables(s *model.Snapshot) *Tables {
+func newTables(s *State) *Tables {
 	t := &Tables{
 		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]*index[netip.Addr]{}, hooks: map[hook][]*model.Chain{},
-		local: map[netip.Addr]bool{}, sets: NewSets(s), counted: len(s.Traffic.Hops) > 0,
-	}
-	for i := range s.Links {
-		for _, a := range s.Links[i].Addresses {
-			t.local[a.Addr()] = true
-		}
+		state: s, Sets: newSets(s.Snapshot), counted: len(s.Traffic.Hops) > 0,
 	}
 	// The rules of a chain are in a row.
 	var last ChainKey
@@ -209,7 +203,7 @@ func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
 		if x == nil {
 			x = &index[netip.Addr]{}
 			for _, r := range rules {
-				x.add(r.Dst.Prefix.Addr(), onlyFor(r.Dst))
+				x.add(r.Dst.Addr(), r.Dst.Addr().IsValid())
 			}
 			t.places[k] = x
 		}
@@ -223,9 +217,6 @@ func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
 		}
 	}
 }
-
-// onlyFor reports whether a match is of one address alone.
-func onlyFor(m model.AddrMatch) bool { return !m.Not && m.Prefix.IsSingleIP() }
 
 // hook lists the chains of a hook that see the packet.
 func (t *Tables) hook(name string, p *Packet) []*model.Chain {
@@ -251,7 +242,7 @@ type tableWalk struct {
 }
 
 func (t *Tables) walk(p Packet) *tableWalk {
-	p.SrcLocal, p.DstLocal, p.Sets = t.local[p.Src], t.local[p.Dst], t.sets
+	p.SrcLocal, p.DstLocal, p.Sets = t.state.Own[p.Src] != nil, t.state.Own[p.Dst] != nil, t.Sets
 	w := &tableWalk{packet: p, counted: t.counted}
 	w.Chains, w.First, w.State.fit = t.chains, t.first(p.Dst), Yes
 	return w

@@ -237,7 +237,7 @@ func TestFirst(t *testing.T) {
 		s.PacketRules = append(s.PacketRules, r)
 	}
 	meets := func(dst netip.Addr) (met []int) {
-		w := NewTables(s).walk(Packet{Dst: dst})
+		w := NewState(s).Tables().walk(Packet{Dst: dst})
 		w.Meet = func(_ ChainKey, i int, _ *model.PacketRule) Action {
 			met = append(met, i)
 			return Next

@@ -142,7 +142,7 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 	if !isIPv6(j.dst) {
 		ask := j.frame(b, l.Name)
 		ask.SrcMAC, ask.DstMAC, ask.ARP = p.MAC, model.Broadcast, 1
-		d := j.frames.pass(&ask, "PREROUTING")
+		d := j.Frames().pass(&ask, "PREROUTING")
 		for _, r := range d.rules {
 			if r.Target == model.TargetARPReply {
 				s.Rules = append(s.Rules, frameRuleText(r))

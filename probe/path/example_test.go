@@ -32,7 +32,7 @@ func node() *model.Snapshot {
 
 // Routing answers as `ip route get` does, from a snapshot.
 func ExampleRouting_Lookup() {
-	routing, pod := path.NewRouting(node()), netip.MustParseAddr("10.244.1.7")
+	routing, pod := path.NewState(node()).Routing(), netip.MustParseAddr("10.244.1.7")
 	for _, to := range []string{"192.0.2.1", "10.244.9.3"} {
 		d := routing.Lookup(path.Query{Src: pod, Dst: netip.MustParseAddr(to), In: "veth7"})
 		fmt.Println(to, d.Type, path.RouteText(d.Route, ""), d.Discards())

@@ -31,8 +31,7 @@ type FrameTables struct {
 	known map[ChainKey]*model.Chain
 }
 
-// NewFrameTables indexes a snapshot's.
-func NewFrameTables(s *model.Snapshot) *FrameTables {
+func newFrameTables(s *model.Snapshot) *FrameTables {
 	f := &FrameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{}}
 	for r := range model.Each(s.FrameRules) {
 		k := ChainKey{r.Backend, "bridge", r.Table, r.Chain}

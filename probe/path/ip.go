@@ -153,7 +153,11 @@ func (j *journey) reverseFilter(l *model.Link) string {
 // packet is the packet as netfilter's rules see it. The names of links are empty
 // where they are not known.
 func (j *journey) packet(in, out string) Packet {
-	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: j.state}
+	state := "new"
+	if j.reply {
+		state = "established"
+	}
+	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
 	if in != "" {
 		p.In = []string{in}
 	}
@@ -166,7 +170,7 @@ func (j *journey) packet(in, out string) Packet {
 // filtered asks the chains of netfilter that can drop the packet.
 func (j *journey) filtered(in, out string, hooks ...string) {
 	s := j.add(model.PathHop{Kind: model.HopPolicy})
-	r := j.tables.filter(j.packet(in, out), hooks...)
+	r := j.Tables().filter(j.packet(in, out), hooks...)
 	if r.rule != nil && (r.does == drops || j.Has(model.SourceNAT) && !r.cutOff && r.does != unknown) {
 		s.Rules = append(s.Rules, packetRuleText(r.rule))
 	}

@@ -34,8 +34,7 @@ type choice struct {
 	element int
 }
 
-// NewSets are those of a snapshot.
-func NewSets(s *model.Snapshot) Sets {
+func newSets(s *model.Snapshot) Sets {
 	out := Sets{}
 	for x := range model.Each(s.Sets) {
 		out[setKey{x.Family, x.Table, x.Name}] = &set{Set: x, rules: map[choice]*model.PacketRule{}}

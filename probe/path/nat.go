@@ -106,6 +106,9 @@ type targets struct {
 	cutOff bool
 }
 
+// none reports whether surely no rule translates it.
+func (t *targets) none() bool { return len(t.rules) == 0 && !t.mapped && !t.cutOff }
+
 // destination finds the rules of a hook that may translate the destination.
 func (t *Tables) destination(p Packet, hook string) targets {
 	var out targets
@@ -116,7 +119,7 @@ func (t *Tables) destination(p Packet, hook string) targets {
 			return Next
 		}
 		before := w.State.service
-		service := before || onlyFor(r.Dst) && r.Dst.Prefix.Addr() == p.Dst
+		service := before || r.Dst.Addr() == p.Dst && p.Dst.IsValid()
 		switch {
 		case byMap(r):
 			out.mapped = true

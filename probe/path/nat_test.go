@@ -89,7 +89,7 @@ func TestSource(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := NewTables(table(tt.rules...)).Source(Packet{
+			got := NewState(table(tt.rules...)).Tables().Source(Packet{
 				Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr(tt.dst), Out: []string{"ens5"},
 			})
 			text := ""
@@ -128,7 +128,7 @@ func TestSourceOfTuple(t *testing.T) {
 		{"UDP", 17, true, false, 0},
 		{"unknown", 0, true, false, 1},
 	} {
-		got := NewTables(s).Source(Packet{Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr("10.9.9.9"), Proto: tt.proto, New: tt.began})
+		got := NewState(s).Tables().Source(Packet{Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr("10.9.9.9"), Proto: tt.proto, New: tt.began})
 		if got.Translated != tt.translated || len(got.Unsure) != tt.unsure {
 			t.Errorf("%s: translated %v, unsure %v", tt.name, got.Translated, got.Unsure)
 		}

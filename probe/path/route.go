@@ -110,9 +110,6 @@ type fib struct {
 	lengths []int
 }
 
-// NewRouting indexes the snapshot's routes and rules.
-func NewRouting(s *model.Snapshot) *Routing { return NewState(s).Routing() }
-
 func newRouting(s *State) *Routing {
 	r := &Routing{tables: map[tableKey]*fib{}, state: s}
 	r.rules4, r.rules6 = newRuleList(rulesOf(s.Rules, 4)), newRuleList(rulesOf(s.Rules, 6))

@@ -30,7 +30,7 @@ func TestLookup(t *testing.T) {
 			{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
 		},
 	}
-	r := NewRouting(s)
+	r := NewState(s).Routing()
 	tests := []struct {
 		name, src, dst, in string
 		kind, link         string

@@ -32,22 +32,20 @@ func (u Untranslated) Is() bool { return len(u.Rules)+len(u.Beside)+len(u.Others
 // Untranslated looks up the address that a packet is sent to. The result is empty
 // where that is translated, or not known, and where the node has a route to the
 // address other than the default.
-func (t *Tables) Untranslated(s *model.Snapshot, routing *Routing, p Packet) Untranslated {
-	if !p.Dst.IsPrivate() || !s.Has(model.SourceNAT) {
-		return Untranslated{}
-	}
-	if d := routing.Lookup(Query{Src: p.Src, Dst: p.Dst}); d.Type != "unicast" || d.Route == nil || d.Route.Dst.Bits() != 0 {
+func (t *Tables) Untranslated(p Packet) Untranslated {
+	if !p.Dst.IsPrivate() || !t.state.Has(model.SourceNAT) {
 		return Untranslated{}
 	}
 	found := t.destination(p, "PREROUTING")
-	if len(found.rules) > 0 || found.mapped || found.cutOff {
+	d := t.state.Routing().Lookup(Query{Src: p.Src, Dst: p.Dst})
+	if !found.none() || d.Type != "unicast" || d.Route == nil || d.Route.Dst.Bits() != 0 {
 		return Untranslated{}
 	}
-	var beside []*model.PacketRule
+	out := Untranslated{Rules: found.named, Others: t.Services(p.Dst)}
 	if p.Proto != 0 {
-		beside = t.destination(Packet{Src: p.Src, Dst: p.Dst}, "PREROUTING").rules
+		out.Beside = t.destination(Packet{Src: p.Src, Dst: p.Dst}, "PREROUTING").rules
 	}
-	return Untranslated{found.named, beside, t.Services(s, p.Dst)}
+	return out
 }
 
 // Destination are the rules that may translate where a packet of a pod's goes. surely: one
@@ -59,7 +57,7 @@ func (t *Tables) Destination(p Packet) (rules []*model.PacketRule, surely bool) 
 
 // Services are addresses of the same range as one, a few, that rules translate to
 // others.
-func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
+func (t *Tables) Services(beside netip.Addr) []netip.Addr {
 	const most, tries = 3, 20
 	bits := serviceBits4
 	if isIPv6(beside) {
@@ -71,7 +69,7 @@ func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
 	}
 	var out []netip.Addr
 	asked := 0
-	for a := range translatable(s) {
+	for a := range t.translatable() {
 		if !block.Contains(a) || a == beside || slices.Contains(out, a) {
 			continue
 		}
@@ -89,14 +87,14 @@ func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
 
 // translatable are the addresses that rules and elements of maps name, which may
 // translate them.
-func translatable(s *model.Snapshot) iter.Seq[netip.Addr] {
+func (t *Tables) translatable() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for r := range model.Each(s.PacketRules) {
-			if (r.Table == "nat" || r.Native) && onlyFor(r.Dst) && !yield(r.Dst.Prefix.Addr()) {
+		for r := range model.Each(t.state.PacketRules) {
+			if a := r.Dst.Addr(); (r.Table == "nat" || r.Native) && a.IsValid() && !yield(a) {
 				return
 			}
 		}
-		for x := range model.Each(s.Sets) {
+		for x := range model.Each(t.state.Snapshot.Sets) {
 			for _, e := range x.Elements {
 				first, _, _ := strings.Cut(e.Key, keySeparator)
 				if a, err := netip.ParseAddr(first); err == nil && e.Value != "" && !yield(a) {

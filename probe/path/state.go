@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -28,7 +29,11 @@ type State struct {
 	// Tunnel are the MACs that rules give to whatever pods send: the fabric's, in tunnel mode.
 	Tunnel map[model.MAC]bool
 
-	routing *Routing
+	// Routing predicts the decisions of the node's routing, Tables and Frames what its chains do;
+	// each is built when it is first asked for.
+	Routing func() *Routing
+	Tables  func() *Tables
+	Frames  func() *FrameTables
 }
 
 // NewState indexes a snapshot.
@@ -38,6 +43,9 @@ func NewState(s *model.Snapshot) *State {
 		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{},
 		GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
 	}
+	st.Routing = sync.OnceValue(func() *Routing { return newRouting(st) })
+	st.Tables = sync.OnceValue(func() *Tables { return newTables(st) })
+	st.Frames = sync.OnceValue(func() *FrameTables { return newFrameTables(s) })
 	for l := range model.Each(s.Links) {
 		if st.ByIndex[l.Index] = l; l.Role == model.RoleUplink {
 			st.Outer[l.Index], st.Outer[l.Master] = true, true
@@ -71,14 +79,6 @@ func NewState(s *model.Snapshot) *State {
 		}
 	}
 	return st
-}
-
-// Routing predicts the decisions of the node's routing; built when it is first asked for.
-func (st *State) Routing() *Routing {
-	if st.routing == nil {
-		st.routing = newRouting(st)
-	}
-	return st.routing
 }
 
 // Bridge is the bridge that holds a link, nil for none.

@@ -31,12 +31,9 @@ type Ends struct {
 func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	e.Pod, e.To = e.Pod.Unmap().WithZone(""), e.To.Unmap().WithZone("")
 	t := newTracer(s, e)
-	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port, state: "new"}
+	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	forward.from()
-	back := &journey{
-		tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true, state: "established",
-		sent: forward, arrival: forward.exit,
-	}
+	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true, arrival: forward.exit}
 	back.from()
 	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
 	forward.measure()
@@ -60,9 +57,7 @@ func noteReplies(out, back []model.PathHop) {
 // tracer holds what both directions look up.
 type tracer struct {
 	*State
-	ends   Ends
-	tables *Tables
-	frames *FrameTables
+	ends Ends
 	// pods are the pods that have an address, else those that had it, else those
 	// that it was given to.
 	pods map[netip.Addr]*model.Pod
@@ -76,8 +71,7 @@ type tracer struct {
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
-		State: NewState(s), ends: e, tables: NewTables(s), frames: NewFrameTables(s),
-		pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		State: NewState(s), ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for a, owners := range t.Owners {
 		t.pods[a] = owners[0]
@@ -117,11 +111,7 @@ type journey struct {
 	// src and dst are the packet's addresses at this hop.
 	src, dst         netip.Addr
 	srcPort, dstPort uint16
-	// state is connection tracking's: new, established.
-	state string
-	reply bool
-	// sent is the forward path that this one is the return path of.
-	sent *journey
+	reply            bool
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
 	// wrongMAC says why the frame's destination is wrong: it is not the gateway's MAC. Nil where

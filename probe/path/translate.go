@@ -39,7 +39,7 @@ func (j *journey) translateDestination(hook string) *step {
 	case to.IsValid():
 		return s.untranslated(j)
 	}
-	j.translateByRules(s, j.tables.destination(j.packet(in, ""), hook))
+	j.translateByRules(s, j.Tables().destination(j.packet(in, ""), hook))
 	return s
 }
 
@@ -50,8 +50,8 @@ func (j *journey) outdated(hook, in string) bool {
 	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil || slices.ContainsFunc(j.flows, func(f *model.Flow) bool { return !f.Start.IsZero() }) {
 		return false
 	}
-	t := j.tables.destination(j.packet(in, ""), hook)
-	return len(t.rules) == 0 && !t.mapped && !t.cutOff
+	t := j.Tables().destination(j.packet(in, ""), hook)
+	return t.none()
 }
 
 // inLink is the link by which netfilter sees the packet come in, empty for none.
@@ -105,7 +105,7 @@ const noDNAT = "no-dnat"
 // untranslated says that the destination stays as it is, and whether it looks like the address
 // of a service.
 func (s *step) untranslated(j *journey) *step {
-	found := j.tables.Untranslated(j.Snapshot, j.Routing(), j.packet("", ""))
+	found := j.Tables().Untranslated(j.packet("", ""))
 	facts := words.Facts{"dst": j.dst}
 	switch {
 	case len(found.Beside) > 0:
@@ -224,7 +224,7 @@ func (j *journey) sourceByFlow() netip.Addr {
 // sourceByRules asks the nat tables, and reports whether they were followed to
 // their end.
 func (j *journey) sourceByRules(s *step, out string) (whole bool) {
-	d := j.tables.Source(j.packet("", out))
+	d := j.Tables().Source(j.packet("", out))
 	if d.Rule != nil {
 		s.Rules = append(s.Rules, packetRuleText(d.Rule))
 	}

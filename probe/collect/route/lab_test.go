@@ -87,7 +87,7 @@ func compareNode(t *testing.T, name string, g *rand.Rand) {
 		})
 	}
 	strict := filters(t, ns, links)
-	r := path.NewRouting(s)
+	r := path.NewState(s).Routing()
 	asked := 0
 	for range packets {
 		q := path.Query{Src: ends[g.IntN(len(ends))], Dst: ends[g.IntN(len(ends))], In: links[g.IntN(len(links))]}

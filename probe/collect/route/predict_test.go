@@ -44,7 +44,7 @@ func TestPrediction(t *testing.T) {
 			}
 			defer c.Close()
 			defer h.Close()
-			r := path.NewRouting(snapshot(t, c, h))
+			r := path.NewState(snapshot(t, c, h)).Routing()
 			for range packets {
 				q := g.query()
 				got, want := predict(r, q, seed%2 == 1), kernel(t, h, q)
