@@ -64,12 +64,12 @@ func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 				continue
 			}
 			rows = append(rows, row{r, n.hopOr(r, f), n})
-			for _, x := range slices.Concat(n.Rows, n.supposed[r]) {
+			for _, x := range n.Rows {
 				if x.Range == r {
-					diagnose.AddRows(&f.Finding, n.withHop(x))
+					diagnose.AddRows(&f.Finding, x)
 				}
 			}
-			if n.supposed[r] != nil {
+			if slices.Contains(n.supposed, r) {
 				supposed = append(supposed, row{Range: r, Node: n})
 			}
 		}
@@ -137,24 +137,6 @@ func (w *way) rightHop() netip.Addr {
 	return right
 }
 
-// misrouted makes causes of the nodes' own routes with a wrong next hop, and leaves the ways that
-// these do not explain.
-func misrouted(open []*way) (rest []*way, out []*cause) {
-	for _, w := range open {
-		if !w.rightHop().IsValid() {
-			rest = append(rest, w)
-			continue
-		}
-		at := slices.IndexFunc(out, func(c *cause) bool { return c.node == w.from && *c.guess.route == *w.pair.Via })
-		if at < 0 {
-			at = len(out)
-			out = append(out, &cause{node: w.from, guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}})
-		}
-		out[at].lost = append(out[at].lost, w)
-	}
-	return rest, out
-}
-
 // wrongNodeRoute says where a node's own route leads, and where it should.
 func (j *joint) wrongNodeRoute(c *cause, f *found, to *node) {
 	r, right := c.guess.route, c.lost[0].rightHop()
@@ -173,8 +155,8 @@ func (j *joint) silentElsewhere(f fault, g *guess) *example {
 	if g.shape != noTable || f.shape != noCard {
 		return nil
 	}
-	for _, n := range j.nodes {
-		if n.out || n == f.node {
+	for _, n := range j.in {
+		if n == f.node {
 			continue
 		}
 		for p := range model.Each(n.Pairs) {

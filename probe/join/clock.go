@@ -13,30 +13,28 @@ import (
 // A node whose window then overlaps with no other's is not compared: what it does not
 // see may have been before, or come later.
 func setClocks(nodes []*node) {
+	in := compared(nodes)
 	known, seen := map[*node]bool{}, map[uint64][]*node{}
-	for _, n := range nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range in {
 		for _, b := range n.Began {
 			seen[b.Key] = append(seen[b.Key], n)
 		}
 	}
-	for _, first := range nodes {
-		if first.out || known[first] {
+	for _, first := range in {
+		if known[first] {
 			continue
 		}
 		known[first] = true
 		for todo := []*node{first}; len(todo) > 0; todo = todo[1:] {
 			// Few nodes have connections with this one.
-			told := map[*node]bool{}
+			met := map[*node]bool{}
 			for _, b := range todo[0].Began {
 				for _, o := range seen[b.Key] {
-					told[o] = true
+					met[o] = true
 				}
 			}
-			for _, o := range nodes {
-				if !told[o] || known[o] {
+			for _, o := range in {
+				if !met[o] || known[o] {
 					continue
 				}
 				by, unsure, ok := clocks(o.Began, todo[0].Began)
@@ -52,7 +50,6 @@ func setClocks(nodes []*node) {
 			}
 		}
 	}
-	in := slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n.out })
 	for _, n := range in {
 		if len(in) > 1 && !slices.ContainsFunc(in, func(o *node) bool {
 			return o != n && overlaps(n, o, n.seen.Window.Start, n.seen.Window.End)

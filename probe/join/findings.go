@@ -17,19 +17,19 @@ import (
 // findings are those of the causes, and what each node has found besides. What has
 // its cause at another node is left out, and one cause is one finding.
 func (j *joint) findings() []model.Finding {
-	var out []told
-	adopted, besides := map[*node][]model.Finding{}, map[*node][]model.Finding{}
-	j.settle()
-	others := make([][]model.Finding, len(j.nodes))
-	onAllCPUs(len(j.nodes), func(i int) { others[i] = j.besides(j.nodes[i]) })
-	for i, n := range j.nodes {
-		besides[n] = others[i]
+	for _, c := range j.causes {
+		for _, t := range c.talks {
+			t.asker.settled[ends{t.a, t.b}], t.far.settled[ends{t.b, t.a}] = true, true
+		}
 	}
+	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
+	var out []told
+	adopted := map[*node][]*model.Finding{}
 	for _, c := range j.causes {
 		if c.mute != nil && c.mute.how == vacant {
 			// The asker's own finding may say what leads there.
 			c.talks = slices.DeleteFunc(c.talks, func(t *talk) bool {
-				return slices.ContainsFunc(besides[t.asker], func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && inAny(f.Peers, t.b) })
+				return slices.ContainsFunc(t.asker.rest, func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && inAny(f.Peers, t.b) })
 			})
 			if len(c.talks) == 0 {
 				continue
@@ -37,18 +37,17 @@ func (j *joint) findings() []model.Finding {
 		}
 		f := told{Finding: j.finding(c)}
 		if c.found != nil {
-			adopted[c.node] = append(adopted[c.node], *c.found)
+			adopted[c.node] = append(adopted[c.node], c.found)
 			f.at = []string{c.node.name()}
 		}
 		out = append(out, f)
 	}
 	for _, n := range j.nodes {
-		for _, f := range besides[n] {
-			if slices.ContainsFunc(adopted[n], func(a model.Finding) bool { return sameFinding(a, f) }) {
-				continue
+		for _, f := range n.rest {
+			if !slices.ContainsFunc(adopted[n], func(a *model.Finding) bool { return sameFinding(a, &f) }) {
+				n.tell(&f)
+				out = append(out, told{f, []string{n.name()}})
 			}
-			n.tell(&f)
-			out = append(out, told{f, []string{n.name()}})
 		}
 	}
 	for t := range model.Each(out) {
@@ -96,43 +95,27 @@ func (n *node) tell(f *model.Finding) {
 }
 
 // sameFinding reports whether two findings of one node are one.
-func sameFinding(a, b model.Finding) bool {
+func sameFinding(a, b *model.Finding) bool {
 	return a.Code == b.Code && slices.Equal(a.Peers, b.Peers) && (slices.Equal(a.Pods, b.Pods) || a.Title == b.Title)
-}
-
-// settle notes of each node the pairs that causes explain.
-func (j *joint) settle() {
-	note := func(n *node, local, remote netip.Addr) {
-		if j.settled[n] == nil {
-			j.settled[n] = map[ends]bool{}
-		}
-		j.settled[n][ends{local, remote}] = true
-	}
-	for _, c := range j.causes {
-		for _, t := range c.talks {
-			note(t.asker, t.a, t.b)
-			note(t.far, t.b, t.a)
-		}
-	}
 }
 
 // besides are the node's findings but for the consequences of causes elsewhere.
 func (j *joint) besides(n *node) []model.Finding {
-	settled := map[ends]bool{}
-	maps.Copy(settled, j.settled[n])
+	if n.out {
+		return n.findings
+	}
 	for p := range n.silentPairs() {
 		e := ends{p.Local, p.Remote}
-		if !settled[e] && (j.left(n, p) || slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
-			settled[e] = true
+		if !n.settled[e] && (j.left(n, p) || j.supposedBack(n, p) || slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
+			n.settled[e] = true
 		}
 	}
-	j.settleSupposed(n, settled)
 	if j.nothingComes(n) {
 		for p := range model.Each(n.Tunnel.Silent) {
-			settled[ends{p.Local, p.Remote}] = true
+			n.settled[ends{p.Local, p.Remote}] = true
 		}
 	}
-	if len(settled) == 0 {
+	if len(n.settled) == 0 {
 		return n.findings
 	}
 	s, err := n.source.Read()
@@ -140,17 +123,16 @@ func (j *joint) besides(n *node) []model.Finding {
 		n.seen.Reason = err.Error()
 		return n.findings
 	}
-	gone := j.vacated(n)
 	return diagnose.Besides(s, diagnose.Beyond{
-		Explains: func(local, remote netip.Addr) bool { return settled[ends{local, remote}] },
-		Vacant:   gone,
+		Explains: func(local, remote netip.Addr) bool { return n.settled[ends{local, remote}] },
+		Vacant:   j.vacated(n),
 	})
 }
 
 // nothingComes reports whether what others give to their tunnels for a node is lost, and
 // nothing at all comes out of its own.
 func (j *joint) nothingComes(n *node) bool {
-	return n.Ends != nil && len(n.Tunnel.OutOf) == 0 && slices.ContainsFunc(j.causes, func(c *cause) bool {
+	return len(n.Tunnel.OutOf) == 0 && slices.ContainsFunc(j.causes, func(c *cause) bool {
 		return slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.to == n })
 	})
 }
@@ -164,7 +146,7 @@ const grace = 30 * time.Second
 // deployment is rolled out. Who asks on for longer asks nobody.
 func (j *joint) left(n *node, p *diagnose.EndPair) bool {
 	far := j.at[p.Remote]
-	if far == nil || far == n || n.out || far.out {
+	if far == nil || far == n {
 		return false
 	}
 	until, gone := far.Gone[p.Remote]
@@ -176,18 +158,15 @@ func (j *joint) left(n *node, p *diagnose.EndPair) bool {
 	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was != nil && was.In.Packets > 0 && was.Out.Packets > 0)
 }
 
-// settleSupposed adds the silence that a route accounts for which another node supposes
+// supposedBack reports whether a route accounts for a silent pair which another node supposes
 // to be missing: the replies to what comes from a range vanish with what else is for it.
-func (j *joint) settleSupposed(n *node, settled map[ends]bool) {
-	for p := range n.silentPairs() {
-		far := j.at[p.Remote]
-		if far == nil || far == n || far.out || n.out {
-			continue
-		}
-		if theirs := far.supposes(p.Remote, p.Local); theirs != nil && !n.outweighs(far, n.supposes(p.Local, p.Remote), theirs) {
-			settled[ends{p.Local, p.Remote}] = true
-		}
+func (j *joint) supposedBack(n *node, p *diagnose.EndPair) bool {
+	far := j.at[p.Remote]
+	if far == nil || far == n {
+		return false
 	}
+	theirs := far.supposes(p.Remote, p.Local)
+	return theirs != nil && !n.outweighs(far, n.supposes(p.Local, p.Remote), theirs)
 }
 
 // supposes is the node's finding that the route is missing by which its pod would reach
@@ -209,9 +188,6 @@ func (n *node) outweighs(far *node, mine, theirs *model.Finding) bool {
 
 func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
 	return func(yield func(*diagnose.EndPair) bool) {
-		if n.Ends == nil {
-			return
-		}
 		for p := range model.Each(n.Pairs) {
 			if p.Silent && !yield(p) {
 				return
@@ -226,8 +202,6 @@ func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
 func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
 	var rows []netip.Prefix
 	switch {
-	case n.out:
-		return false
 	case c.guess != nil && c.guess.shape <= noRow:
 		rows = c.guess.rows
 	case c.guess != nil && c.guess.shape == noCard:

@@ -12,20 +12,14 @@ import (
 // of several the one in a network of other nodes, and that these talk with.
 func (j *joint) nextHops() {
 	talked := map[netip.Addr]bool{}
-	for _, o := range j.nodes {
-		if o.out {
-			continue
-		}
+	for _, o := range j.in {
 		for p := range model.Each(o.Pairs) {
 			if far := j.at[p.Remote]; o.Node[p.Local] && far != nil && far != o {
 				talked[p.Remote] = true
 			}
 		}
 	}
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		n.hops = map[bool]netip.Addr{}
 		for _, is4 := range []bool{true, false} {
 			var found []netip.Addr
@@ -35,7 +29,7 @@ func (j *joint) nextHops() {
 				}
 			}
 			found = narrowed(found, func(a netip.Addr) bool {
-				return slices.ContainsFunc(j.nodes, func(o *node) bool { return o != n && !o.out && inAny(o.Networks, a) })
+				return slices.ContainsFunc(j.in, func(o *node) bool { return o != n && inAny(o.Networks, a) })
 			})
 			found = narrowed(found, func(a netip.Addr) bool { return talked[a] })
 			if len(found) == 1 {

@@ -32,15 +32,15 @@ func (l *tunnelLoss) ends() (from, to *node) { return l.from, l.to }
 
 // tunnels finds the causes of connections by tunnels that get no reply. What a tunnel
 // carries is counted by range and by pod at its own links, not by pair.
-func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
+func (j *joint) tunnels() {
 	type route struct {
 		from, to *node
 		link     string
 	}
 	by := map[route]*tunnelLoss{}
 	var lost []*tunnelLoss
-	for _, n := range j.nodes {
-		if n.out || n.blind != "" {
+	for _, n := range j.in {
+		if n.blind != "" {
 			continue
 		}
 		for p := range model.Each(n.Tunnel.Silent) {
@@ -56,7 +56,7 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 			from, to, src, dst, asked := n, far, p.Local, p.Remote, true
 			if !lostInTunnel(n, far, p) {
 				if f := t.diedOf(); f != nil {
-					c := adopt(far, f)
+					c := j.adopt(far, f)
 					c.talks = append(c.talks, t)
 					continue
 				}
@@ -111,8 +111,8 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 // by theirs, since its links or its routes by them are gone, and leaves the ways that these
 // do not explain.
 func (j *joint) tunnelsDown(open []*way) (rest []*way) {
-	for _, n := range j.nodes {
-		if n.out || len(n.Tunnel.Links) == 0 {
+	for _, n := range j.in {
+		if len(n.Tunnel.Links) == 0 {
 			continue
 		}
 		c := &cause{node: n, down: true}
@@ -127,8 +127,8 @@ func (j *joint) tunnelsDown(open []*way) (rest []*way) {
 			}
 			return mine
 		})
-		asked := !n.tunnelUp() && slices.ContainsFunc(j.nodes, func(o *node) bool {
-			return !o.out && o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent, func(p diagnose.EndPair) bool { return j.at[p.Remote] == n })
+		asked := !n.tunnelUp() && slices.ContainsFunc(j.in, func(o *node) bool {
+			return o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent, func(p diagnose.EndPair) bool { return j.at[p.Remote] == n })
 		})
 		if asked || len(c.lost) > 0 {
 			j.causes = append(j.causes, c)
@@ -218,11 +218,8 @@ func (l *tunnelLoss) isCarried() bool {
 		}
 	}
 	for r, n := range l.to.Tunnel.OutOf {
-		for a := range l.from.Pods {
-			if r.Contains(a) {
-				carried += n
-				break
-			}
+		if l.from.holds(r) {
+			carried += n
 		}
 	}
 	arrive, longer := float64(in), l.to.longer(l.from)
@@ -257,14 +254,15 @@ func noneFrom(n *node, src netip.Addr) bool {
 	return r.IsValid() && n.Tunnel.OutOf[r] == 0
 }
 
-// narrowest is the narrowest range that holds an address, and what it counts.
-func narrowest(by map[netip.Prefix]uint64, a netip.Addr) (netip.Prefix, uint64) {
+// narrowest is the narrowest range that holds an address, and what is counted of it.
+func narrowest[V comparable](by map[netip.Prefix]V, a netip.Addr) (netip.Prefix, V) {
+	var none V
 	for bits := a.BitLen(); bits >= 0; bits-- {
-		if p, err := a.Prefix(bits); err == nil && by[p] > 0 {
+		if p, err := a.Prefix(bits); err == nil && by[p] != none {
 			return p, by[p]
 		}
 	}
-	return netip.Prefix{}, 0
+	return netip.Prefix{}, none
 }
 
 // connected are losses by the nodes that they have in common: those of one set have one

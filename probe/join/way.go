@@ -32,25 +32,28 @@ type way struct {
 	shared bool
 }
 
+// is reports whether packets went that way, and became that.
+func (w *way) is(s state) bool { return w != nil && w.state == s }
+
 func (w *way) src() netip.Addr { return w.pair.Local }
 func (w *way) dst() netip.Addr { return w.pair.Remote }
 func (w *way) sent() uint64    { return w.near.Out.Packets }
 func (w *way) got() uint64     { return w.far.In.Packets }
 
-// leaving is what left for the range of the destination, arriving what arrived from that of
-// the source.
-func (w *way) leaving() diagnose.Volume {
+// spans are what the sender and the receiver counted that is compared.
+func (w *way) spans() (from, to *span) {
 	if w.shared {
-		return volume(w.from.inner.leaving, w.dst())
+		return w.from.inner, w.to.outer
 	}
-	return volume(w.from.whole.leaving, w.dst())
+	return w.from.whole, w.to.whole
 }
 
-func (w *way) arriving() diagnose.Volume {
-	if w.shared {
-		return volume(w.to.outer.arriving, w.src())
-	}
-	return volume(w.to.whole.arriving, w.src())
+// volumes are what left for the range of the destination, and what arrived from that of the source.
+func (w *way) volumes() (leaving, arriving diagnose.Volume) {
+	from, to := w.spans()
+	_, leaving = narrowest(from.leaving, w.dst())
+	_, arriving = narrowest(to.arriving, w.src())
+	return leaving, arriving
 }
 
 // talk is a pair of addresses of which one waits for replies in vain.
@@ -99,10 +102,7 @@ func (j *joint) way(src, dst netip.Addr) *way {
 // allWays are those from one node to another.
 func (j *joint) allWays() []*way {
 	var out []*way
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		for i := range n.Pairs {
 			p := &n.Pairs[i]
 			far := j.at[p.Remote]
@@ -119,10 +119,7 @@ func (j *joint) allWays() []*way {
 
 // wait finds who waits for replies.
 func (j *joint) wait() {
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		for p := range model.Each(n.Pairs) {
 			if !p.Silent || j.at[p.Local] != n {
 				continue
@@ -169,34 +166,27 @@ func follow(n, far *node, i int) *way {
 	return w
 }
 
-// lostPorts are the ways between addresses that reach each other of which packets for
+// lostPorts makes causes of ways between addresses that reach each other of which packets for
 // one port of a node are lost: the sender's connections to it stay without a reply, the other
 // node, which tracks those to other ports, has none of them, and as many requests did not
 // arrive. A node does not track what its own filter drops, though it arrives.
-func (j *joint) lostPorts() []*cause {
+func (j *joint) lostPorts() {
 	type port struct {
 		to     *node
 		number uint16
 	}
-	by := map[port]*cause{}
-	var out []*cause
 	for _, w := range j.ways {
 		kinds := w.untracked()
 		if !w.comparable() || w.diesThere() || !w.misses(kinds) {
 			continue
 		}
 		for _, a := range kinds {
-			k := port{w.to, a.Port}
-			if by[k] == nil {
-				g := &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}
-				by[k] = &cause{guess: g, flows: map[*node]int{}}
-				out = append(out, by[k])
-			}
-			by[k].lost = append(by[k].lost, w)
-			by[k].flows[w.from] += a.Unreplied
+			g := &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}
+			c := j.cause(port{w.to, a.Port}, cause{guess: g, flows: map[*node]int{}})
+			c.lost = append(c.lost, w)
+			c.flows[w.from] += a.Unreplied
 		}
 	}
-	return out
 }
 
 // untracked are the ports of the destination of which the sender's connections stay without
