@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -20,7 +21,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	senders, receivers := c.sides()
 	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven, LastHopAlive: senders[0].Uplink, Pods: c.pods()}}
 	for _, n := range senders {
-		addNode(&f.Finding, n.name())
+		f.Nodes = with(f.Nodes, n.name())
 	}
 	f.facts = words.Facts{
 		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0],
@@ -193,7 +194,7 @@ func (c *cause) wrongRow(f *found, to *node) {
 		}
 	}
 	f.facts["via"], f.facts["row"], f.facts["hop"], f.facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
-	addNode(&f.Finding, g.via.name())
+	f.Nodes = with(f.Nodes, g.via.name())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
 			row.Update = true
@@ -295,9 +296,11 @@ func (c *cause) sides() (senders, receivers []*node) {
 }
 
 func union(a, b []*node) []*node {
-	out := slices.Concat(a, b)
-	slices.SortFunc(out, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
-	return slices.Compact(out)
+	return slices.Compact(sortedNodes(slices.Values(slices.Concat(a, b))))
+}
+
+func sortedNodes(nodes iter.Seq[*node]) []*node {
+	return slices.SortedFunc(nodes, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
 }
 
 // pods are the pods at both ends of what is lost, those behind a node's address
@@ -315,6 +318,9 @@ func (c *cause) pods() []netip.Addr {
 	for _, t := range c.talks {
 		if t.asker.Pods[t.a] {
 			out = append(out, t.a)
+		}
+		if t.far.Pods[t.b] {
+			out = append(out, t.b)
 		}
 		out = append(out, t.pair.Behind...)
 	}

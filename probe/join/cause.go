@@ -19,8 +19,8 @@ type cause struct {
 	guess *guess
 	// mute is a far end that did not reply.
 	mute *muteEnd
-	// tunnel is what tunnels lose between the nodes.
-	tunnel []*tunnelLoss
+	// tunnels are what these lose between the nodes, of all causes; nil where they do not lose it.
+	tunnels map[flow]*tunnelLoss
 	// down: the node's tunnels are.
 	down  bool
 	lost  []*way
@@ -129,12 +129,7 @@ func (j *joint) adoptRows() {
 }
 
 // onward are the addresses that the far node translates what is asked of it to.
-func (t *talk) onward() []netip.Addr {
-	if there := t.far.pair(t.b, t.a); there != nil {
-		return there.Onward
-	}
-	return nil
-}
+func (t *talk) onward() []netip.Addr { return t.far.Pair(t.b, t.a).Onward }
 
 // leadsOn reports whether the far node sends what is asked of it on to the node where the
 // cause is.
@@ -212,8 +207,7 @@ var nextHops = []model.Code{
 // both ends, about its own end alone, or about next hops of what it sends.
 func (t *talk) concerns(f *model.Finding) bool {
 	if slices.Contains(nextHops, f.Code) && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.IsSingleIP() || !t.far.Gateways[p.Addr()] }) {
-		back := t.far.pair(t.b, t.a)
-		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && back != nil && back.Routed
+		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && t.far.Pair(t.b, t.a).Routed
 	}
 	if !names(f, t.b) && !slices.ContainsFunc(slices.Concat(t.far.Given[t.b], t.onward()), func(a netip.Addr) bool { return names(f, a) }) {
 		return false

@@ -103,9 +103,8 @@ func (w *way) needsCut() bool {
 	if w.state != arrived {
 		return false
 	}
-	far := w.to.pair(w.dst(), w.src())
 	a, b := w.from.seen.Window.Duration(), w.to.seen.Window.Duration()
-	return w.pair.Silent || far != nil && far.Silent || w.shrinks() || len(w.untracked()) > 0 || 4*min(a, b) < 3*max(a, b)
+	return w.pair.Silent || w.to.Pair(w.dst(), w.src()).Silent || w.shrinks() || len(w.untracked()) > 0 || 4*min(a, b) < 3*max(a, b)
 }
 
 // cutTo sets what the node counted in a part of its window: within it, and around it.

@@ -90,7 +90,7 @@ func (n *node) tell(f *model.Finding) {
 		if e.Node == "" {
 			e.Node = n.name()
 		}
-		addNode(f, e.Node)
+		f.Nodes = with(f.Nodes, e.Node)
 	}
 }
 
@@ -110,11 +110,6 @@ func (j *joint) besides(n *node) []model.Finding {
 			n.settled[e] = true
 		}
 	}
-	if j.nothingComes(n) {
-		for p := range model.Each(n.Tunnel.Silent) {
-			n.settled[ends{p.Local, p.Remote}] = true
-		}
-	}
 	if len(n.settled) == 0 {
 		return n.findings
 	}
@@ -126,14 +121,6 @@ func (j *joint) besides(n *node) []model.Finding {
 	return diagnose.Besides(s, diagnose.Beyond{
 		Explains: func(local, remote netip.Addr) bool { return n.settled[ends{local, remote}] },
 		Vacant:   j.vacated(n),
-	})
-}
-
-// nothingComes reports whether what others give to their tunnels for a node is lost, and
-// nothing at all comes out of its own.
-func (j *joint) nothingComes(n *node) bool {
-	return len(n.Tunnel.OutOf) == 0 && slices.ContainsFunc(j.causes, func(c *cause) bool {
-		return slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.to == n })
 	})
 }
 
@@ -154,8 +141,8 @@ func (j *joint) left(n *node, p *diagnose.EndPair) bool {
 		return false
 	}
 	until = until.Add(n.ahead - far.ahead)
-	was := far.pair(p.Remote, p.Local)
-	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was != nil && was.In.Packets > 0 && was.Out.Packets > 0)
+	was := far.Pair(p.Remote, p.Local)
+	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was.In.Packets > 0 && was.Out.Packets > 0)
 }
 
 // supposedBack reports whether a route accounts for a silent pair which another node supposes
@@ -223,10 +210,10 @@ func (j *joint) finding(c *cause) model.Finding {
 		return c.adopted()
 	case c.guess != nil:
 		return j.lostBetween(c)
-	case c.tunnel != nil:
+	case c.tunnels != nil:
 		return j.lostByTunnel(c)
 	case c.down:
-		return c.tunnelDown()
+		return c.downTunnel()
 	}
 	return c.unanswered()
 }
@@ -243,9 +230,9 @@ func (c *cause) adopted() model.Finding {
 		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
-	for _, n := range union(slices.Collect(maps.Keys(c.asked)), nil) {
+	for _, n := range sortedNodes(maps.Keys(c.asked)) {
 		f.Evidence = append(f.Evidence, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link, "packets": c.asked[n], "to": f.Peers})...)
-		addNode(&f, n.name())
+		f.Nodes = with(f.Nodes, n.name())
 	}
 	var askers []netip.Addr
 	for _, t := range c.talks {
@@ -294,25 +281,29 @@ func (c *cause) proveRow(f *model.Finding) {
 // maxObserved bounds the pairs of nodes of which a finding has evidence.
 const maxObserved = 6
 
-// flow is what goes from one node to another.
-type flow struct{ from, to *node }
+// flow is what goes from one node to another, by a tunnel or without.
+type flow struct {
+	from, to *node
+	tunnel   string
+}
+
+func (w *way) flow() flow { return flow{w.from, w.to, w.pair.Link} }
 
 func compareFlows(a, b flow) int {
-	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()))
+	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()), cmp.Compare(a.tunnel, b.tunnel))
 }
 
 // observed is what is said of each pair of nodes, of many of the first few; all are named.
-func observed(f *model.Finding, order []flow, of func(flow) (page string, facts words.Facts)) []model.Evidence {
+func observed[V any](f *model.Finding, by map[flow]V, of func(flow) (page string, facts words.Facts)) []model.Evidence {
 	var out []model.Evidence
-	for i, k := range order {
+	for i, k := range slices.SortedFunc(maps.Keys(by), compareFlows) {
 		if page, facts := of(k); i < maxObserved {
 			facts["from"], facts["to"], facts["fromLink"], facts["toLink"] = k.from, k.to, k.from.Uplink.Link, k.to.Uplink.Link
 			out = append(out, words.Say(page, facts)...)
 		}
-		addNode(f, k.from.name())
-		addNode(f, k.to.name())
+		f.Nodes = with(f.Nodes, k.from.name(), k.to.name())
 	}
-	if more := len(order) - maxObserved; more > 0 {
+	if more := len(by) - maxObserved; more > 0 {
 		out = append(out, words.Say("more-pairs", words.Facts{"more": more})...)
 	}
 	return out
@@ -322,10 +313,19 @@ func observed(f *model.Finding, order []flow, of func(flow) (page string, facts 
 func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	by := map[flow][]*way{}
 	for _, w := range c.lost {
-		k := flow{w.from, w.to}
-		by[k] = append(by[k], w)
+		by[w.flow()] = append(by[w.flow()], w)
 	}
-	return observed(f, slices.SortedFunc(maps.Keys(by), compareFlows), func(k flow) (string, words.Facts) {
+	return observed(f, by, func(k flow) (string, words.Facts) {
+		var sent uint64
+		var src, dst []netip.Addr
+		for _, w := range by[k] {
+			src, dst = append(src, w.src()), append(dst, w.dst())
+		}
+		src, dst = unique(src), unique(dst)
+		if l := c.tunnels[k]; l != nil {
+			f.Packets += l.sent
+			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "dst": dst}
+		}
 		if c.guess != nil && c.guess.large {
 			l := largeLost(by[k])
 			f.Packets += l.Others - min(l.Others, l.GotOthers)
@@ -335,17 +335,14 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 			f.Packets += uint64(n)
 			return "lost-connections", words.Facts{"n": n, "kind": kindText(*c.guess.port)}
 		}
-		var sent uint64
-		var src, dst []netip.Addr
 		for _, w := range by[k] {
 			sent += w.sent()
-			src, dst = append(src, w.src()), append(dst, w.dst())
 		}
 		if c.found == nil || c.found.Packets == 0 {
 			// Otherwise the node's own finding has counted its packets already.
 			f.Packets += sent
 		}
-		return "lost", words.Facts{"packets": sent, "src": unique(src), "dst": unique(dst)}
+		return "lost", words.Facts{"packets": sent, "src": src, "dst": dst}
 	})
 }
 
@@ -357,10 +354,10 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		if t.there == nil || t.there.state != arrived || t.back != nil && t.back.state != arrived {
 			continue
 		}
-		k := flow{t.far, t.asker}
+		k := flow{from: t.far, to: t.asker}
 		by[k] = append(by[k], t)
 	}
-	out := observed(f, slices.SortedFunc(maps.Keys(by), compareFlows), func(k flow) (string, words.Facts) {
+	out := observed(f, by, func(k flow) (string, words.Facts) {
 		var sent, got uint64
 		var src, dst []netip.Addr
 		for _, t := range by[k] {
@@ -374,18 +371,12 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		if t.there != nil || t.asker == t.far {
 			continue
 		}
-		addNode(f, t.asker.name())
+		f.Nodes = with(f.Nodes, t.asker.name())
 		if len(t.far.Given[t.b]) > 0 {
 			out = append(out, words.Say("given", words.Facts{"asker": t.asker, "link": t.asker.Uplink.Link, "in": t.pair.In.Packets, "out": t.pair.Out.Packets, "a": t.a, "b": t.b})...)
 		}
 	}
 	return out
-}
-
-func addNode(f *model.Finding, name string) {
-	if !slices.Contains(f.Nodes, name) {
-		f.Nodes = append(f.Nodes, name)
-	}
 }
 
 func unique(list []netip.Addr) []netip.Addr {

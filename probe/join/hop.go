@@ -62,6 +62,16 @@ func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
 // valid where that is not known.
 func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
 
+// anyHop is the node's address, of the family that it has, in words.
+func (n *node) anyHop() string {
+	for _, is4 := range []bool{true, false} {
+		if hop := n.hops[is4]; hop.IsValid() {
+			return hop.String()
+		}
+	}
+	return diagnose.NodeIP
+}
+
 // hopOr is hop for a finding, which is then likely at most where that is not known.
 func (n *node) hopOr(row netip.Prefix, f *found) string {
 	if hop := n.hop(row); hop.IsValid() {

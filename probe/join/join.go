@@ -137,14 +137,6 @@ func newNode(src Source) *node {
 	return n
 }
 
-// pair is what the node saw between two addresses; nil where that is nothing.
-func (n *node) pair(local, remote netip.Addr) *diagnose.EndPair {
-	if i := n.Pair(local, remote); i >= 0 {
-		return &n.Pairs[i]
-	}
-	return nil
-}
-
 // setApart takes out of the comparison what is not of one time: all but the most
 // observations that are, and of one node all but the latest.
 func setApart(nodes []*node) {

@@ -12,7 +12,7 @@ const minLarge = 10
 // lostLarge makes causes of ways on which large packets alone are lost.
 func (j *joint) lostLarge() {
 	lost := chosen(j.ways, (*way).losesLarge)
-	for _, ways := range connected(lost, func(w *way) (from, to *node) { return w.from, w.to }) {
+	for _, ways := range connected(lost) {
 		j.causes = append(j.causes, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: ways})
 	}
 }

@@ -106,7 +106,7 @@ func (c *cause) unanswered() model.Finding {
 	f.Finding = model.Finding{
 		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Likely, Nodes: []string{c.node.name()},
 		LastHopAlive: model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress},
-		Pods:         unique(slices.Concat(podsOf(c), src)), Peers: hosts(dst),
+		Pods:         unique(slices.Concat(c.pods(), src)), Peers: hosts(dst),
 	}
 	f.facts["talks"] = c.observeTalks(&f.Finding)
 	for _, t := range c.talks {
@@ -133,20 +133,9 @@ func (c *cause) vacantAsked() []sent {
 		x.From, x.Link, x.Packets, x.Dst = t.asker, t.asker.Uplink.Link, x.Packets+t.pair.Out.Packets, append(x.Dst, t.b)
 	}
 	var out []sent
-	for _, n := range union(slices.Collect(maps.Keys(by)), nil) {
+	for _, n := range sortedNodes(maps.Keys(by)) {
 		by[n].Dst = unique(by[n].Dst)
 		out = append(out, *by[n])
-	}
-	return out
-}
-
-func podsOf(c *cause) []netip.Addr {
-	var out []netip.Addr
-	for _, t := range c.talks {
-		if t.far.Pods[t.b] {
-			out = append(out, t.b)
-		}
-		out = append(out, t.pair.Behind...)
 	}
 	return out
 }

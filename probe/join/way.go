@@ -149,9 +149,9 @@ func follow(n, far *node, i int) *way {
 	if p.Out.Packets == 0 {
 		return nil
 	}
-	there := far.Pair(p.Remote, p.Local)
+	there := far.Index(p.Remote, p.Local)
 	w := &way{from: n, to: far, pair: p, near: &p.Counts, far: far.counts(far.whole, there)}
-	waits, within := p.Silent || there >= 0 && far.Pairs[there].Silent, w.got()
+	waits, within := p.Silent || far.Pair(p.Remote, p.Local).Silent, w.got()
 	if w.shared = n.inner != nil && far.outer != nil; w.shared {
 		w.near, w.far = n.counts(n.inner, i), far.counts(far.outer, there)
 		within = far.counts(far.inner, there).In.Packets
@@ -192,9 +192,9 @@ func (j *joint) lostPorts() {
 // untracked are the ports of the destination of which the sender's connections stay without
 // a reply, and of which the other node, which tracks those to other ports, has none.
 func (w *way) untracked() []diagnose.Asked {
-	there := w.to.pair(w.dst(), w.src())
+	there := w.to.Pair(w.dst(), w.src())
 	here := func(a diagnose.Asked) bool { return a.Here }
-	if w.state != arrived || there == nil || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
+	if w.state != arrived || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
 		!slices.ContainsFunc(there.Asked, here) {
 		return nil
 	}
