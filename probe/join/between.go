@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
@@ -44,7 +43,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		f.Code, f.page, f.Confidence, f.Peers = diagnose.NICForwarding, "NICForwarding-joined", model.Likely, slices.Clone(g.node.Ranges)
 		f.facts["node"] = g.node
 	default:
-		c.filtered(f, receivers[0])
+		j.filtered(c, f, receivers[0])
 	}
 	f.facts["struck"], f.facts["rivals"] = g.struck, g.rivals
 	if x := j.translated(c); g.port == nil && !g.large && g.route == nil && x.IsValid() {
@@ -157,11 +156,8 @@ func (j *joint) silentElsewhere(f fault, g *guess) *example {
 		return nil
 	}
 	for _, n := range j.in {
-		if n == f.node {
-			continue
-		}
-		for p := range model.Each(n.Pairs) {
-			if _, watched := j.at[p.Remote]; p.Silent && p.Routed && !watched && p.Range.IsValid() && n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
+		for p := range n.silentPairs() {
+			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() && n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
 				return &example{n, 0, p.Remote, p.Local}
 			}
 		}
@@ -204,7 +200,7 @@ func (c *cause) wrongRow(f *found, to *node) {
 }
 
 // filtered is the finding on packets of which no larger fault explains the loss.
-func (c *cause) filtered(f *found, to *node) {
+func (j *joint) filtered(c *cause, f *found, to *node) {
 	g := c.guess
 	f.Code, f.page, f.Severity = diagnose.NoReply, "NoReply-between", model.Warning
 	src, dst := c.ends()
@@ -216,8 +212,8 @@ func (c *cause) filtered(f *found, to *node) {
 	case g.shape == fromPods:
 		f.facts["sender"] = g.node
 	default:
-		f.facts["pass"] = slices.DeleteFunc(slices.Clone(dst), func(a netip.Addr) bool { return !c.samePasses(a) })
-		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !g.isStruck(noRow) {
+		f.facts["pass"] = chosen(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
+		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !slices.ContainsFunc(g.struck, func(r refuted) bool { return r.shape == noRow }) {
 			f.facts["row"] = r
 		}
 	}
@@ -225,30 +221,19 @@ func (c *cause) filtered(f *found, to *node) {
 }
 
 // ends are the addresses that what is lost is from, and for.
-func (c *cause) ends() (src, dst []netip.Addr) {
-	for _, w := range c.lost {
+func (c *cause) ends() (src, dst []netip.Addr) { return addrs(c.lost) }
+
+// addrs are the addresses at the ends of ways.
+func addrs(ways []*way) (src, dst []netip.Addr) {
+	for _, w := range ways {
 		src, dst = append(src, w.src()), append(dst, w.dst())
 	}
 	return unique(src), unique(dst)
 }
 
-func (g *guess) isStruck(s shape) bool {
-	return slices.ContainsFunc(g.struck, func(r refuted) bool { return r.shape == s })
-}
-
-// samePasses reports whether a lost way's destination got other packets.
-func (c *cause) samePasses(a netip.Addr) bool {
-	for _, w := range c.lost {
-		if w.dst() != a {
-			continue
-		}
-		for p := range model.Each(w.to.Pairs) {
-			if p.Local == a && p.In.Packets > 0 {
-				return true
-			}
-		}
-	}
-	return false
+// getsOthers reports whether an address of the node got any packets.
+func (n *node) getsOthers(a netip.Addr) bool {
+	return slices.ContainsFunc(n.Pairs, func(p diagnose.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
 }
 
 // crossing are packets that do pass between nodes.
@@ -264,18 +249,15 @@ type crossing struct {
 func (j *joint) control(senders, receivers []*node) *crossing {
 	var best *way
 	for _, w := range j.ways {
-		if w.state == arrived && (!w.mayCarry() || w.far.In.Requests+w.far.In.Replies > 0) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) && (best == nil || w.isNode() && !best.isNode()) {
+		if w.state == arrived && w.bare() > 0 && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
+			(best == nil || w.isNode() && !best.isNode()) {
 			best = w
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	got := best.got()
-	if best.mayCarry() {
-		got = best.far.In.Requests + best.far.In.Replies
-	}
-	return &crossing{best.from, best.to, best.to.Uplink.Link, got, best.src(), best.dst()}
+	return &crossing{best.from, best.to, best.to.Uplink.Link, best.bare(), best.src(), best.dst()}
 }
 
 // Is reports whether the fault has a shape, by its name in pages.
@@ -351,37 +333,19 @@ func kindText(k diagnose.Asked) string {
 // the destinations as was sent to them; not valid where none is.
 func (j *joint) translated(c *cause) netip.Addr {
 	sent := map[netip.Addr]float64{}
-	to := map[netip.Addr]*node{}
 	for _, w := range c.lost {
 		sent[w.dst()] += w.to.longer(w.from) * float64(w.sent())
-		to[w.dst()] = w.to
 	}
-	for _, dst := range unique(keys(sent)) {
-		for p := range model.Each(to[dst].Pairs) {
+	_, all := c.ends()
+	for _, dst := range all {
+		to := j.at[dst]
+		for p := range model.Each(to.Pairs) {
 			_, recorded := j.at[p.Remote]
 			if got := float64(p.In.Packets); p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() &&
-				!inAny(to[dst].Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
+				!inAny(to.Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
 				return p.Remote
 			}
 		}
 	}
 	return netip.Addr{}
-}
-
-func keys[V any](m map[netip.Addr]V) []netip.Addr {
-	var out []netip.Addr
-	for a := range m {
-		out = append(out, a)
-	}
-	return out
-}
-
-// shellName is a node's name where a shell reads it.
-func shellName(name string) string {
-	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
-		return !(r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
-	}) {
-		return "NODE"
-	}
-	return name
 }

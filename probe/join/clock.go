@@ -73,7 +73,11 @@ const (
 // links were attached to. So it counts only where later lists have too few.
 func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
 	var all, later []time.Duration
-	firstA, firstB := firstList(a), firstList(b)
+	if len(a) == 0 || len(b) == 0 {
+		return 0, 0, false
+	}
+	earlier := func(x, y diagnose.Began) int { return x.At.Compare(y.At) }
+	firstA, firstB := slices.MinFunc(a, earlier).At, slices.MinFunc(b, earlier).At
 	for len(a) > 0 && len(b) > 0 {
 		switch {
 		case a[0].Key < b[0].Key:
@@ -106,17 +110,6 @@ func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
 		}
 	}
 	return by, unsure, same >= minTold && 2*same > len(all)
-}
-
-// firstList is when the first of the connections were listed.
-func firstList(list []diagnose.Began) time.Time {
-	var first time.Time
-	for _, b := range list {
-		if first.IsZero() || b.At.Before(first) {
-			first = b.At
-		}
-	}
-	return first
 }
 
 // overlaps reports whether some time on a node's clock is long enough within another's

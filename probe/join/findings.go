@@ -20,6 +20,9 @@ func (j *joint) findings() []model.Finding {
 	for _, c := range j.causes {
 		for _, t := range c.talks {
 			t.asker.settled[ends{t.a, t.b}], t.far.settled[ends{t.b, t.a}] = true, true
+			if c.mute != nil && c.mute.how == vacant {
+				t.asker.vacant[t.b] = t.far.name()
+			}
 		}
 	}
 	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
@@ -75,13 +78,10 @@ func (j *joint) sited(f told) model.Finding {
 		f.Title = "on " + f.at[0] + ": " + f.Title
 	}
 	if len(f.at) > 0 && len(f.Fix) > 0 && len(j.nodes) > 1 && !slices.Contains(silences, f.Code) {
-		f.Fix = append([]string{onNodes(f.at...)}, f.Fix...)
+		f.Fix = append([]string{"on " + strings.Join(f.at, ", ") + ":"}, f.Fix...)
 	}
 	return f.Finding
 }
-
-// onNodes is the line of a fix that says where those below it are to be run.
-func onNodes(names ...string) string { return "on " + strings.Join(names, ", ") + ":" }
 
 // tell names the node as who tells of a finding, and those others that know a part.
 func (n *node) tell(f *model.Finding) {
@@ -120,7 +120,7 @@ func (j *joint) besides(n *node) []model.Finding {
 	}
 	return diagnose.Besides(s, diagnose.Beyond{
 		Explains: func(local, remote netip.Addr) bool { return n.settled[ends{local, remote}] },
-		Vacant:   j.vacated(n),
+		Vacant:   n.vacant,
 	})
 }
 
@@ -152,8 +152,9 @@ func (j *joint) supposedBack(n *node, p *diagnose.EndPair) bool {
 	if far == nil || far == n {
 		return false
 	}
-	theirs := far.supposes(p.Remote, p.Local)
-	return theirs != nil && !n.outweighs(far, n.supposes(p.Local, p.Remote), theirs)
+	mine, theirs := n.supposes(p.Local, p.Remote), far.supposes(p.Remote, p.Local)
+	// If both suppose one, that stands of which more was lost.
+	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) <= 0)
 }
 
 // supposes is the node's finding that the route is missing by which its pod would reach
@@ -165,12 +166,6 @@ func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 		}
 	}
 	return nil
-}
-
-// outweighs reports whether what the node supposes stands where another supposes the
-// route back to be missing: one of the two does, that of which more was lost.
-func (n *node) outweighs(far *node, mine, theirs *model.Finding) bool {
-	return mine != nil && cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) > 0
 }
 
 func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
@@ -316,12 +311,7 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 		by[w.flow()] = append(by[w.flow()], w)
 	}
 	return observed(f, by, func(k flow) (string, words.Facts) {
-		var sent uint64
-		var src, dst []netip.Addr
-		for _, w := range by[k] {
-			src, dst = append(src, w.src()), append(dst, w.dst())
-		}
-		src, dst = unique(src), unique(dst)
+		src, dst := addrs(by[k])
 		if l := c.tunnels[k]; l != nil {
 			f.Packets += l.sent
 			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "dst": dst}
@@ -335,6 +325,7 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 			f.Packets += uint64(n)
 			return "lost-connections", words.Facts{"n": n, "kind": kindText(*c.guess.port)}
 		}
+		var sent uint64
 		for _, w := range by[k] {
 			sent += w.sent()
 		}

@@ -52,7 +52,7 @@ func (n *node) withHop(row model.Row) model.Row {
 
 // narrowed are those of a list that match, or all if none does.
 func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
-	if some := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !match(a) }); len(some) > 0 {
+	if some := chosen(list, match); len(some) > 0 {
 		return some
 	}
 	return list

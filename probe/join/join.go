@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,12 +119,14 @@ type node struct {
 	// whole is all that it counted, inner and outer what it did within the time common to it and
 	// others, and around that: nil where that was not needed, or is not known.
 	whole, inner, outer *span
-	// settled are the pairs that causes explain.
+	// settled are the pairs that causes explain, vacant the addresses that its pods ask for and
+	// that no pod has, with the node that says so.
 	settled map[ends]bool
+	vacant  map[netip.Addr]string
 }
 
 func newNode(src Source) *node {
-	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{}}
+	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{}, vacant: map[netip.Addr]string{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
@@ -204,7 +207,15 @@ func (n *node) name() string { return n.seen.Name }
 func (n *node) String() string { return n.name() }
 
 // Shell is the name where a shell reads it.
-func (n *node) Shell() string { return shellName(n.seen.Node.Name) }
+func (n *node) Shell() string {
+	name := n.seen.Node.Name
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return !(r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
+	}) {
+		return "NODE"
+	}
+	return name
+}
 
 // joint is the comparison in progress.
 type joint struct {

@@ -167,17 +167,11 @@ func (c *cause) downTunnel() model.Finding {
 		links = append(links, l.Link)
 	}
 	f.facts = words.Facts{"node": n, "links": links, "lost": c.observeLost(&f.Finding)}
-	by := map[*node]uint64{}
 	var dst []netip.Addr
-	for _, t := range c.talks {
-		by[t.asker] += t.pair.Out.Packets
-		dst = append(dst, t.b)
-	}
-	var asked []sent
-	for _, o := range sortedNodes(maps.Keys(by)) {
-		f.Packets += by[o]
-		asked = append(asked, sent{From: o, Packets: by[o]})
-		f.Nodes = with(f.Nodes, o.name())
+	asked := c.vainlyAsked()
+	for _, x := range asked {
+		f.Packets, dst = f.Packets+x.Packets, append(dst, x.Dst...)
+		f.Nodes = with(f.Nodes, x.From.name())
 	}
 	f.Pods, f.Peers, f.facts["asked"] = c.pods(), hosts(unique(dst)), asked
 	return f.worded()
@@ -196,13 +190,7 @@ func (n *node) tunnelLink(l diagnose.TunnelLink) diagnose.TunnelLink {
 		}
 		return r
 	}
-	best := n.Tunnel.Links[0]
-	for _, o := range n.Tunnel.Links[1:] {
-		if rank(o) > rank(best) {
-			best = o
-		}
-	}
-	return best
+	return slices.MaxFunc(n.Tunnel.Links, func(a, b diagnose.TunnelLink) int { return rank(a) - rank(b) })
 }
 
 // arrives reports whether what carries a loss arrives at the receiver, of whose tunnel

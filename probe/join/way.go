@@ -40,17 +40,12 @@ func (w *way) dst() netip.Addr { return w.pair.Remote }
 func (w *way) sent() uint64    { return w.near.Out.Packets }
 func (w *way) got() uint64     { return w.far.In.Packets }
 
-// spans are what the sender and the receiver counted that is compared.
-func (w *way) spans() (from, to *span) {
-	if w.shared {
-		return w.from.inner, w.to.outer
-	}
-	return w.from.whole, w.to.whole
-}
-
 // volumes are what left for the range of the destination, and what arrived from that of the source.
 func (w *way) volumes() (leaving, arriving diagnose.Volume) {
-	from, to := w.spans()
+	from, to := w.from.whole, w.to.whole
+	if w.shared {
+		from, to = w.from.inner, w.to.outer
+	}
 	_, leaving = narrowest(from.leaving, w.dst())
 	_, arriving = narrowest(to.arriving, w.src())
 	return leaving, arriving
@@ -198,10 +193,10 @@ func (w *way) untracked() []diagnose.Asked {
 		!slices.ContainsFunc(there.Asked, here) {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(w.pair.Asked), func(a diagnose.Asked) bool {
+	return chosen(w.pair.Asked, func(a diagnose.Asked) bool {
 		const tcp = 6
-		return a.Here || a.Proto != tcp || a.Replied > 0 || a.Unreplied < minLost || !overlaps(w.from, w.to, a.First, a.Last) ||
-			slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
+		return !a.Here && a.Proto == tcp && a.Replied == 0 && a.Unreplied >= minLost && overlaps(w.from, w.to, a.First, a.Last) &&
+			!slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
 	})
 }
 
@@ -235,8 +230,13 @@ func (w *way) diesThere() bool {
 // isNode reports whether the way is between the nodes' own addresses.
 func (w *way) isNode() bool { return w.from.Node[w.src()] && w.to.Node[w.dst()] }
 
-// mayCarry reports whether packets of the way may carry a tunnel.
-func (w *way) mayCarry() bool { return w.isNode() && len(w.from.Tunnel.Links) > 0 }
+// bare is how many packets arrived that carry no tunnel for sure.
+func (w *way) bare() uint64 {
+	if w.isNode() && len(w.from.Tunnel.Links) > 0 {
+		return w.far.In.Requests + w.far.In.Replies
+	}
+	return w.got()
+}
 
 // toRange is the pod range that the way leads to, which the network needs a route
 // for; not valid where none is needed.
@@ -251,7 +251,7 @@ func (j *joint) lostWays() []*way {
 	var out []*way
 	for _, t := range j.talks {
 		for _, w := range []*way{t.there, t.back} {
-			if w != nil && w.state == lost && !seen[w] {
+			if w.is(lost) && !seen[w] {
 				seen[w], out = true, append(out, w)
 			}
 		}
