@@ -51,7 +51,7 @@ func (j *joint) adopt(n *node, f *model.Finding) *cause {
 func (j *joint) explain() {
 	j.gets = j.own(diagnose.WrongUDR)
 	passed := j.passes()
-	open := chosen(j.lostWays(), func(w *way) bool {
+	open := chosen(chosen(j.ways, (*way).isLost), func(w *way) bool {
 		n, f := j.misled(w, passed)
 		if f != nil {
 			c := j.adopt(n, f)
@@ -81,11 +81,11 @@ func (j *joint) explain() {
 		var c *cause
 		m, isMute := t.ending()
 		switch f := t.diedOf(); {
-		case t.there.is(lost):
+		case t.there.isLost():
 			c = of[t.there]
-		case t.there.is(arrived) && t.back.is(lost):
+		case t.there.hasArrived() && t.back.isLost():
 			c = of[t.back]
-		case t.there != nil && !t.there.is(arrived):
+		case t.there != nil && !t.there.hasArrived():
 		case f != nil:
 			c = j.adopt(t.far, f)
 		case len(t.onward()) > 0:

@@ -94,7 +94,6 @@ func (n *node) tell(f *model.Finding) {
 	}
 }
 
-// sameFinding reports whether two findings of one node are one.
 func sameFinding(a, b *model.Finding) bool {
 	return a.Code == b.Code && slices.Equal(a.Peers, b.Peers) && (slices.Equal(a.Pods, b.Pods) || a.Title == b.Title)
 }
@@ -105,8 +104,9 @@ func (j *joint) besides(n *node) []model.Finding {
 		return n.findings
 	}
 	for p := range n.silentPairs() {
-		e := ends{p.Local, p.Remote}
-		if !n.settled[e] && (j.left(n, p) || j.supposedBack(n, p) || slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
+		e, far := ends{p.Local, p.Remote}, j.at[p.Remote]
+		if !n.settled[e] && (far != nil && far != n && (n.outlasted(far, p) || n.supposesLess(far, p)) ||
+			slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
 			n.settled[e] = true
 		}
 	}
@@ -128,14 +128,10 @@ func (j *joint) besides(n *node) []model.Finding {
 // told meanwhile.
 const grace = 30 * time.Second
 
-// left reports whether a silent pair's remote end is a pod that went during the window of
+// outlasted reports whether a silent pair's remote end is a pod that went during the window of
 // its node, and that had replied, or was asked from then on only: so it is where a
 // deployment is rolled out. Who asks on for longer asks nobody.
-func (j *joint) left(n *node, p *diagnose.EndPair) bool {
-	far := j.at[p.Remote]
-	if far == nil || far == n {
-		return false
-	}
+func (n *node) outlasted(far *node, p *diagnose.EndPair) bool {
 	until, gone := far.Gone[p.Remote]
 	if !gone {
 		return false
@@ -145,13 +141,9 @@ func (j *joint) left(n *node, p *diagnose.EndPair) bool {
 	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was.In.Packets > 0 && was.Out.Packets > 0)
 }
 
-// supposedBack reports whether a route accounts for a silent pair which another node supposes
+// supposesLess reports whether a route accounts for a silent pair which another node supposes
 // to be missing: the replies to what comes from a range vanish with what else is for it.
-func (j *joint) supposedBack(n *node, p *diagnose.EndPair) bool {
-	far := j.at[p.Remote]
-	if far == nil || far == n {
-		return false
-	}
+func (n *node) supposesLess(far *node, p *diagnose.EndPair) bool {
 	mine, theirs := n.supposes(p.Local, p.Remote), far.supposes(p.Remote, p.Local)
 	// If both suppose one, that stands of which more was lost.
 	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) <= 0)
@@ -231,10 +223,9 @@ func (c *cause) adopted() model.Finding {
 	}
 	var askers []netip.Addr
 	for _, t := range c.talks {
-		if t.asker == c.node || t.there == nil || t.there.state != arrived || t.leadsOn(c.node) {
-			continue
+		if t.asker != c.node && t.there.hasArrived() && !t.leadsOn(c.node) {
+			askers = append(askers, t.a)
 		}
-		askers = append(askers, t.a)
 	}
 	f.Evidence = append(f.Evidence, c.observeTalks(&f)...)
 	for _, a := range unique(askers) {
@@ -251,24 +242,17 @@ func (c *cause) proveRow(f *model.Finding) {
 	for _, w := range c.lost {
 		row := w.toRange()
 		hop := w.to.hop(row)
-		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row {
-			continue
-		}
-		if f.Code == diagnose.MissingNodeRoute && !inAny(w.from.Networks, hop) {
+		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
+			f.Code == diagnose.MissingNodeRoute && !inAny(w.from.Networks, hop) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
 		cloud := diagnose.CloudRoutes()
-		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != cloud })
+		f.Alternatives = chosen(f.Alternatives, func(a string) bool { return a == cloud })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
-		f.Rows = slices.Clone(f.Rows)
-		for r := range model.Each(f.Rows) {
-			if r.Hop == diagnose.NodeIP {
-				r.Hop = hop.String()
-			}
-		}
+		f.Rows = model.Map(f.Rows, w.to.withHop)
 		return
 	}
 }
@@ -342,11 +326,10 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 	by := map[flow][]*talk{}
 	for _, t := range c.talks {
-		if t.there == nil || t.there.state != arrived || t.back != nil && t.back.state != arrived {
-			continue
+		if t.there.hasArrived() && (t.back == nil || t.back.hasArrived()) {
+			k := flow{from: t.far, to: t.asker}
+			by[k] = append(by[k], t)
 		}
-		k := flow{from: t.far, to: t.asker}
-		by[k] = append(by[k], t)
 	}
 	out := observed(f, by, func(k flow) (string, words.Facts) {
 		var sent, got uint64

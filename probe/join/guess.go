@@ -196,13 +196,11 @@ func (j *joint) misrouted(open []*way) []*way {
 		row := w.toRange()
 		var c *cause
 		if w.rightHop().IsValid() {
-			type ownRoute struct {
-				node  *node
-				route diagnose.NodeRoute
-			}
-			c = j.cause(ownRoute{w.from, *w.pair.Via}, cause{node: w.from, guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}})
+			g := &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
+			c = j.cause([2]any{w.from, *w.pair.Via}, cause{node: w.from, guess: g})
 		} else if via := j.returns(returning, w); via != nil {
-			c = j.cause(fault{shape: noRow, row: row, node: via}, cause{node: via, guess: &guess{fault: fault{shape: noRow, row: row}, rows: []netip.Prefix{row}, via: via}})
+			g := &guess{fault: fault{shape: noRow, row: row}, rows: []netip.Prefix{row}, via: via}
+			c = j.cause([2]any{via, row}, cause{node: via, guess: g})
 		} else {
 			return true
 		}
@@ -233,14 +231,9 @@ func (j *joint) returns(some []*node, w *way) *node {
 // onlyLost reports whether all that is lost of what the way's pod range sends is for
 // one range: then it is what somebody else gets from there.
 func (j *joint) onlyLost(w *way) bool {
-	for _, t := range j.talks {
-		for _, o := range []*way{t.there, t.back} {
-			if o != nil && o.state == lost && o.fromRange() == w.fromRange() && o.toRange() != w.toRange() {
-				return false
-			}
-		}
-	}
-	return true
+	return !slices.ContainsFunc(j.ways, func(o *way) bool {
+		return o.isLost() && o.fromRange() == w.fromRange() && o.toRange() != w.toRange()
+	})
 }
 
 // filters makes causes of what nothing larger explains: one for the addresses of a node

@@ -36,9 +36,7 @@ func (j *joint) nextHops() {
 				n.hops[is4] = found[0]
 			}
 		}
-		for i, row := range n.Rows {
-			n.Rows[i] = n.withHop(row)
-		}
+		n.Rows = model.Map(n.Rows, n.withHop)
 	}
 }
 

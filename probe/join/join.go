@@ -73,7 +73,6 @@ func Judge(sources []Source) Result {
 	return r
 }
 
-// readAll reads the sources.
 func readAll(sources []Source) []*node {
 	nodes := make([]*node, len(sources))
 	onAllCPUs(len(sources), func(i int) { nodes[i] = newNode(sources[i]) })
@@ -190,13 +189,9 @@ func nameApart(nodes []*node) {
 		count[n.seen.Node.Name]++
 	}
 	for _, n := range nodes {
-		switch name := n.seen.Node.Name; {
-		case name == "":
-			n.seen.Name = n.seen.Recording
-		case count[name] > 1:
-			n.seen.Name = name + " (" + n.seen.Recording + ")"
-		default:
-			n.seen.Name = name
+		name := n.seen.Node.Name
+		if n.seen.Name = cmp.Or(name, n.seen.Recording); name != "" && count[name] > 1 {
+			n.seen.Name += " (" + n.seen.Recording + ")"
 		}
 	}
 }

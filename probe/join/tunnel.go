@@ -151,7 +151,7 @@ func (n *node) tunnelUp() bool {
 	return slices.ContainsFunc(n.Tunnel.Links, func(l diagnose.TunnelLink) bool { return l.Up })
 }
 
-// tunnelDown is the finding on a node whose tunnels' links are down, or that has no routes by
+// downTunnel is the finding on a node whose tunnels' links are down, or that has no routes by
 // them.
 func (c *cause) downTunnel() model.Finding {
 	n := c.node

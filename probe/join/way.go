@@ -32,8 +32,9 @@ type way struct {
 	shared bool
 }
 
-// is reports whether packets went that way, and became that.
-func (w *way) is(s state) bool { return w != nil && w.state == s }
+// hasArrived and isLost report whether packets went that way, and what became of them.
+func (w *way) hasArrived() bool { return w != nil && w.state == arrived }
+func (w *way) isLost() bool     { return w != nil && w.state == lost }
 
 func (w *way) src() netip.Addr { return w.pair.Local }
 func (w *way) dst() netip.Addr { return w.pair.Remote }
@@ -128,7 +129,7 @@ func (j *joint) wait() {
 			}
 			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
 			t.there, t.back = j.way(p.Local, p.Remote), j.way(p.Remote, p.Local)
-			if b := t.back; b != nil && b.state != arrived && b.state != lost && t.there != nil && fewReplies*b.sent() <= t.there.got() {
+			if b := t.back; b != nil && b.state == unsure && t.there != nil && fewReplies*b.sent() <= t.there.got() {
 				// They were sent before the asker was watched: what is asked now gets none.
 				t.back = nil
 			}
@@ -146,7 +147,7 @@ func follow(n, far *node, i int) *way {
 	}
 	there := far.Index(p.Remote, p.Local)
 	w := &way{from: n, to: far, pair: p, near: &p.Counts, far: far.counts(far.whole, there)}
-	waits, within := p.Silent || far.Pair(p.Remote, p.Local).Silent, w.got()
+	waits, within := p.Silent || there >= 0 && far.Pairs[there].Silent, w.got()
 	if w.shared = n.inner != nil && far.outer != nil; w.shared {
 		w.near, w.far = n.counts(n.inner, i), far.counts(far.outer, there)
 		within = far.counts(far.inner, there).In.Packets
@@ -166,10 +167,6 @@ func follow(n, far *node, i int) *way {
 // node, which tracks those to other ports, has none of them, and as many requests did not
 // arrive. A node does not track what its own filter drops, though it arrives.
 func (j *joint) lostPorts() {
-	type port struct {
-		to     *node
-		number uint16
-	}
 	for _, w := range j.ways {
 		kinds := w.untracked()
 		if !w.comparable() || w.diesThere() || !w.misses(kinds) {
@@ -177,7 +174,7 @@ func (j *joint) lostPorts() {
 		}
 		for _, a := range kinds {
 			g := &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}
-			c := j.cause(port{w.to, a.Port}, cause{guess: g, flows: map[*node]int{}})
+			c := j.cause([2]any{w.to, a.Port}, cause{guess: g, flows: map[*node]int{}})
 			c.lost = append(c.lost, w)
 			c.flows[w.from] += a.Unreplied
 		}
@@ -239,26 +236,9 @@ func (w *way) bare() uint64 {
 }
 
 // toRange is the pod range that the way leads to, which the network needs a route
-// for; not valid where none is needed.
-func (w *way) toRange() netip.Prefix { return w.to.rangeOf(w.dst()) }
-
-// fromRange is the pod range that it comes from.
+// for; not valid where none is needed. fromRange is the one that it comes from.
+func (w *way) toRange() netip.Prefix   { return w.to.rangeOf(w.dst()) }
 func (w *way) fromRange() netip.Prefix { return w.from.rangeOf(w.src()) }
-
-// lostWays are those on which talks lose their packets, sorted.
-func (j *joint) lostWays() []*way {
-	seen := map[*way]bool{}
-	var out []*way
-	for _, t := range j.talks {
-		for _, w := range []*way{t.there, t.back} {
-			if w.is(lost) && !seen[w] {
-				seen[w], out = true, append(out, w)
-			}
-		}
-	}
-	slices.SortFunc(out, compareWays)
-	return out
-}
 
 func compareWays(a, b *way) int {
 	return cmp.Or(a.src().Compare(b.src()), a.dst().Compare(b.dst()))
