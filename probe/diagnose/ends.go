@@ -133,8 +133,16 @@ type EndRoute struct {
 	Onward []netip.Addr
 }
 
-// Pair is the index of a pair, -1 if there is none.
-func (e *Ends) Pair(local, remote netip.Addr) int {
+// Pair is that of two addresses; an empty one where there is none.
+func (e *Ends) Pair(local, remote netip.Addr) *EndPair {
+	if i := e.Index(local, remote); i >= 0 {
+		return &e.Pairs[i]
+	}
+	return &EndPair{EndRoute: &EndRoute{}}
+}
+
+// Index is that of a pair, -1 if there is none.
+func (e *Ends) Index(local, remote netip.Addr) int {
 	i, found := slices.BinarySearchFunc(e.Pairs, EndPair{Local: local, Remote: remote}, comparePairs)
 	if !found {
 		return -1
@@ -245,7 +253,7 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 func (e *Ends) Counted(t *model.Traffic) (pairs []Counts, leaving, arriving map[netip.Prefix]Volume) {
 	pairs = make([]Counts, len(e.Pairs))
 	for p := range model.Each(mergePeers(t.Peers, func(i int) bool { return e.uplinks[i] })) {
-		i := e.Pair(p.Local, p.Remote)
+		i := e.Index(p.Local, p.Remote)
 		if i < 0 {
 			continue
 		}

@@ -3,10 +3,10 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
@@ -20,7 +20,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	senders, receivers := c.sides()
 	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven, LastHopAlive: senders[0].Uplink, Pods: c.pods()}}
 	for _, n := range senders {
-		addNode(&f.Finding, n.name())
+		f.Nodes = with(f.Nodes, n.name())
 	}
 	f.facts = words.Facts{
 		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0],
@@ -43,7 +43,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		f.Code, f.page, f.Confidence, f.Peers = diagnose.NICForwarding, "NICForwarding-joined", model.Likely, slices.Clone(g.node.Ranges)
 		f.facts["node"] = g.node
 	default:
-		c.filtered(f, receivers[0])
+		j.filtered(c, f, receivers[0])
 	}
 	f.facts["struck"], f.facts["rivals"] = g.struck, g.rivals
 	if x := j.translated(c); g.port == nil && !g.large && g.route == nil && x.IsValid() {
@@ -64,12 +64,12 @@ func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 				continue
 			}
 			rows = append(rows, row{r, n.hopOr(r, f), n})
-			for _, x := range slices.Concat(n.Rows, n.supposed[r]) {
+			for _, x := range n.Rows {
 				if x.Range == r {
-					diagnose.AddRows(&f.Finding, n.withHop(x))
+					diagnose.AddRows(&f.Finding, x)
 				}
 			}
-			if n.supposed[r] != nil {
+			if slices.Contains(n.supposed, r) {
 				supposed = append(supposed, row{Range: r, Node: n})
 			}
 		}
@@ -137,24 +137,6 @@ func (w *way) rightHop() netip.Addr {
 	return right
 }
 
-// misrouted makes causes of the nodes' own routes with a wrong next hop, and leaves the ways that
-// these do not explain.
-func misrouted(open []*way) (rest []*way, out []*cause) {
-	for _, w := range open {
-		if !w.rightHop().IsValid() {
-			rest = append(rest, w)
-			continue
-		}
-		at := slices.IndexFunc(out, func(c *cause) bool { return c.node == w.from && *c.guess.route == *w.pair.Via })
-		if at < 0 {
-			at = len(out)
-			out = append(out, &cause{node: w.from, guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}})
-		}
-		out[at].lost = append(out[at].lost, w)
-	}
-	return rest, out
-}
-
 // wrongNodeRoute says where a node's own route leads, and where it should.
 func (j *joint) wrongNodeRoute(c *cause, f *found, to *node) {
 	r, right := c.guess.route, c.lost[0].rightHop()
@@ -173,12 +155,9 @@ func (j *joint) silentElsewhere(f fault, g *guess) *example {
 	if g.shape != noTable || f.shape != noCard {
 		return nil
 	}
-	for _, n := range j.nodes {
-		if n.out || n == f.node {
-			continue
-		}
-		for p := range model.Each(n.Pairs) {
-			if _, watched := j.at[p.Remote]; p.Silent && p.Routed && !watched && p.Range.IsValid() && n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
+	for _, n := range j.in {
+		for p := range n.silentPairs() {
+			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() && n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
 				return &example{n, 0, p.Remote, p.Local}
 			}
 		}
@@ -211,7 +190,7 @@ func (c *cause) wrongRow(f *found, to *node) {
 		}
 	}
 	f.facts["via"], f.facts["row"], f.facts["hop"], f.facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
-	addNode(&f.Finding, g.via.name())
+	f.Nodes = with(f.Nodes, g.via.name())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
 			row.Update = true
@@ -221,7 +200,7 @@ func (c *cause) wrongRow(f *found, to *node) {
 }
 
 // filtered is the finding on packets of which no larger fault explains the loss.
-func (c *cause) filtered(f *found, to *node) {
+func (j *joint) filtered(c *cause, f *found, to *node) {
 	g := c.guess
 	f.Code, f.page, f.Severity = diagnose.NoReply, "NoReply-between", model.Warning
 	src, dst := c.ends()
@@ -233,8 +212,8 @@ func (c *cause) filtered(f *found, to *node) {
 	case g.shape == fromPods:
 		f.facts["sender"] = g.node
 	default:
-		f.facts["pass"] = slices.DeleteFunc(slices.Clone(dst), func(a netip.Addr) bool { return !c.samePasses(a) })
-		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !g.isStruck(noRow) {
+		f.facts["pass"] = chosen(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
+		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !slices.ContainsFunc(g.struck, func(r refuted) bool { return r.shape == noRow }) {
 			f.facts["row"] = r
 		}
 	}
@@ -242,30 +221,19 @@ func (c *cause) filtered(f *found, to *node) {
 }
 
 // ends are the addresses that what is lost is from, and for.
-func (c *cause) ends() (src, dst []netip.Addr) {
-	for _, w := range c.lost {
+func (c *cause) ends() (src, dst []netip.Addr) { return addrs(c.lost) }
+
+// addrs are the addresses at the ends of ways.
+func addrs(ways []*way) (src, dst []netip.Addr) {
+	for _, w := range ways {
 		src, dst = append(src, w.src()), append(dst, w.dst())
 	}
 	return unique(src), unique(dst)
 }
 
-func (g *guess) isStruck(s shape) bool {
-	return slices.ContainsFunc(g.struck, func(r refuted) bool { return r.shape == s })
-}
-
-// samePasses reports whether a lost way's destination got other packets.
-func (c *cause) samePasses(a netip.Addr) bool {
-	for _, w := range c.lost {
-		if w.dst() != a {
-			continue
-		}
-		for p := range model.Each(w.to.Pairs) {
-			if p.Local == a && p.In.Packets > 0 {
-				return true
-			}
-		}
-	}
-	return false
+// getsOthers reports whether an address of the node got any packets.
+func (n *node) getsOthers(a netip.Addr) bool {
+	return slices.ContainsFunc(n.Pairs, func(p diagnose.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
 }
 
 // crossing are packets that do pass between nodes.
@@ -281,18 +249,15 @@ type crossing struct {
 func (j *joint) control(senders, receivers []*node) *crossing {
 	var best *way
 	for _, w := range j.ways {
-		if w.state == arrived && (!w.mayCarry() || w.far.In.Requests+w.far.In.Replies > 0) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) && (best == nil || w.isNode() && !best.isNode()) {
+		if w.state == arrived && w.bare() > 0 && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
+			(best == nil || w.isNode() && !best.isNode()) {
 			best = w
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	got := best.got()
-	if best.mayCarry() {
-		got = best.far.In.Requests + best.far.In.Replies
-	}
-	return &crossing{best.from, best.to, best.to.Uplink.Link, got, best.src(), best.dst()}
+	return &crossing{best.from, best.to, best.to.Uplink.Link, best.bare(), best.src(), best.dst()}
 }
 
 // Is reports whether the fault has a shape, by its name in pages.
@@ -313,9 +278,11 @@ func (c *cause) sides() (senders, receivers []*node) {
 }
 
 func union(a, b []*node) []*node {
-	out := slices.Concat(a, b)
-	slices.SortFunc(out, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
-	return slices.Compact(out)
+	return slices.Compact(sortedNodes(slices.Values(slices.Concat(a, b))))
+}
+
+func sortedNodes(nodes iter.Seq[*node]) []*node {
+	return slices.SortedFunc(nodes, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
 }
 
 // pods are the pods at both ends of what is lost, those behind a node's address
@@ -333,6 +300,9 @@ func (c *cause) pods() []netip.Addr {
 	for _, t := range c.talks {
 		if t.asker.Pods[t.a] {
 			out = append(out, t.a)
+		}
+		if t.far.Pods[t.b] {
+			out = append(out, t.b)
 		}
 		out = append(out, t.pair.Behind...)
 	}
@@ -363,37 +333,19 @@ func kindText(k diagnose.Asked) string {
 // the destinations as was sent to them; not valid where none is.
 func (j *joint) translated(c *cause) netip.Addr {
 	sent := map[netip.Addr]float64{}
-	to := map[netip.Addr]*node{}
 	for _, w := range c.lost {
 		sent[w.dst()] += w.to.longer(w.from) * float64(w.sent())
-		to[w.dst()] = w.to
 	}
-	for _, dst := range unique(keys(sent)) {
-		for p := range model.Each(to[dst].Pairs) {
+	_, all := c.ends()
+	for _, dst := range all {
+		to := j.at[dst]
+		for p := range model.Each(to.Pairs) {
 			_, recorded := j.at[p.Remote]
 			if got := float64(p.In.Packets); p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() &&
-				!inAny(to[dst].Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
+				!inAny(to.Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
 				return p.Remote
 			}
 		}
 	}
 	return netip.Addr{}
-}
-
-func keys[V any](m map[netip.Addr]V) []netip.Addr {
-	var out []netip.Addr
-	for a := range m {
-		out = append(out, a)
-	}
-	return out
-}
-
-// shellName is a node's name where a shell reads it.
-func shellName(name string) string {
-	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
-		return !(r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
-	}) {
-		return "NODE"
-	}
-	return name
 }

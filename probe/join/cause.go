@@ -19,8 +19,8 @@ type cause struct {
 	guess *guess
 	// mute is a far end that did not reply.
 	mute *muteEnd
-	// tunnel is what tunnels lose between the nodes.
-	tunnel []*tunnelLoss
+	// tunnels are what these lose between the nodes, of all causes; nil where they do not lose it.
+	tunnels map[flow]*tunnelLoss
 	// down: the node's tunnels are.
 	down  bool
 	lost  []*way
@@ -33,41 +33,42 @@ type cause struct {
 	flows map[*node]int
 }
 
+// cause is the one that a key says what it is; made where it is not there yet.
+func (j *joint) cause(key any, c cause) *cause {
+	if j.keyed[key] == nil {
+		j.keyed[key] = &c
+		j.causes = append(j.causes, &c)
+	}
+	return j.keyed[key]
+}
+
+// adopt is the cause that a node itself has found.
+func (j *joint) adopt(n *node, f *model.Finding) *cause {
+	return j.cause(f, cause{node: n, found: f})
+}
+
 // explain finds the causes of all talks.
 func (j *joint) explain() {
-	adopted := map[*model.Finding]*cause{}
-	adopt := func(n *node, f *model.Finding) *cause {
-		if adopted[f] == nil {
-			adopted[f] = &cause{node: n, found: f}
-			j.causes = append(j.causes, adopted[f])
-		}
-		return adopted[f]
-	}
-	j.gets = getters(j.nodes)
-	var open []*way
+	j.gets = j.own(diagnose.WrongUDR)
 	passed := j.passes()
-	for _, w := range j.lostWays() {
-		if n, f := j.misled(w, passed); f != nil {
-			c := adopt(n, f)
+	open := chosen(chosen(j.ways, (*way).isLost), func(w *way) bool {
+		n, f := j.misled(w, passed)
+		if f != nil {
+			c := j.adopt(n, f)
 			c.lost = append(c.lost, w)
-		} else {
-			open = append(open, w)
 		}
-	}
-	j.adoptRows(adopt)
-	open = j.tunnelsDown(open)
-	j.causes = append(j.causes, j.between(open, passed)...)
-	partly := append(j.lostPorts(), j.lostLarge()...)
-	defer func() { j.causes = append(j.causes, partly...) }()
-	j.tunnels(adopt)
+		return f == nil
+	})
+	j.adoptRows()
+	j.between(j.misrouted(j.tunnelsDown(open)), passed)
+	j.tunnels()
 	of := map[*way]*cause{}
 	for _, c := range j.causes {
 		for _, w := range c.lost {
 			of[w] = c
 		}
 	}
-	mutes, scans := map[muteEnd]*cause{}, j.scans()
-	beyond := slices.Clone(j.causes)
+	beyond, scans := slices.Clone(j.causes), j.scans()
 	var onward []*talk
 	for _, t := range j.talks {
 		if t.there == nil {
@@ -77,27 +78,26 @@ func (j *joint) explain() {
 				continue
 			}
 		}
+		var c *cause
 		m, isMute := t.ending()
 		switch f := t.diedOf(); {
-		case t.there != nil && t.there.state == lost:
-			of[t.there].talks = append(of[t.there].talks, t)
-		case t.there != nil && t.there.state == arrived && t.back != nil && t.back.state == lost:
-			of[t.back].talks = append(of[t.back].talks, t)
-		case t.there != nil && t.there.state != arrived:
+		case t.there.isLost():
+			c = of[t.there]
+		case t.there.hasArrived() && t.back.isLost():
+			c = of[t.back]
+		case t.there != nil && !t.there.hasArrived():
 		case f != nil:
-			c := adopt(t.far, f)
-			c.talks = append(c.talks, t)
+			c = j.adopt(t.far, f)
 		case len(t.onward()) > 0:
 			onward = append(onward, t)
 		case t.back == nil && isMute:
 			if scan := (muteEnd{m.far, m.how, t.a}); scans[scan] {
 				m = scan
 			}
-			if mutes[m] == nil {
-				mutes[m] = &cause{node: t.far, mute: &m}
-				j.causes = append(j.causes, mutes[m])
-			}
-			mutes[m].talks = append(mutes[m].talks, t)
+			c = j.cause(m, cause{node: t.far, mute: &m})
+		}
+		if c != nil {
+			c.talks = append(c.talks, t)
 		}
 	}
 	for _, t := range onward {
@@ -106,33 +106,30 @@ func (j *joint) explain() {
 			j.causes[i].talks = append(j.causes[i].talks, t)
 		}
 	}
+	j.lostPorts()
+	j.lostLarge()
 }
 
 // adoptRows makes causes of the nodes' own findings that they get what is for others' pods,
 // where another recorded node asks these, and the node that has them was not recorded.
-func (j *joint) adoptRows(adopt func(*node, *model.Finding) *cause) {
-	for _, g := range j.gets {
+func (j *joint) adoptRows() {
+	for _, f := range j.gets {
 		asked := map[*node]uint64{}
-		for _, o := range j.nodes {
+		for _, o := range j.in {
 			for p := range o.silentPairs() {
-				if _, recorded := j.at[p.Remote]; o != g.node && !o.out && !recorded && p.Routed && inAny(g.found.Peers, p.Remote) {
+				if _, recorded := j.at[p.Remote]; o != f.node && !recorded && p.Routed && inAny(f.Peers, p.Remote) {
 					asked[o] += p.Out.Packets
 				}
 			}
 		}
 		if len(asked) > 0 {
-			adopt(g.node, g.found).asked = asked
+			j.adopt(f.node, f.Finding).asked = asked
 		}
 	}
 }
 
 // onward are the addresses that the far node translates what is asked of it to.
-func (t *talk) onward() []netip.Addr {
-	if there := t.far.pair(t.b, t.a); there != nil {
-		return there.Onward
-	}
-	return nil
-}
+func (t *talk) onward() []netip.Addr { return t.far.Pair(t.b, t.a).Onward }
 
 // leadsOn reports whether the far node sends what is asked of it on to the node where the
 // cause is.
@@ -148,7 +145,7 @@ var misleads = []model.Code{
 // misled is the finding of a node that says why packets are lost on a way; nil where
 // none does. That a route beyond the node is missing counts only if files prove it, and
 // that the node lacks one only where the network is not seen to carry pods' packets itself.
-func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
+func (j *joint) misled(w *way, passed passes) (*node, *model.Finding) {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
 			if !slices.Contains(misleads, f.Code) || f.Code == diagnose.MissingUDR && f.Confidence != model.Proven {
@@ -169,31 +166,12 @@ func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
 			}
 		}
 	}
-	for _, g := range j.gets {
-		if g.node != w.from && g.node != w.to && inAny(g.found.Peers, w.dst()) {
-			return g.node, g.found
+	for _, f := range j.gets {
+		if f.node != w.from && f.node != w.to && inAny(f.Peers, w.dst()) {
+			return f.node, f.Finding
 		}
 	}
 	return nil, nil
-}
-
-// getting is a node's own finding that it gets what is for others' pods.
-type getting struct {
-	node  *node
-	found *model.Finding
-}
-
-// getters are all of these.
-func getters(nodes []*node) []getting {
-	var out []getting
-	for _, n := range nodes {
-		for f := range model.Each(n.findings) {
-			if !n.out && f.Code == diagnose.WrongUDR {
-				out = append(out, getting{n, f})
-			}
-		}
-	}
-	return out
 }
 
 // silences are the findings that say no more than that nothing comes back.
@@ -229,8 +207,7 @@ var nextHops = []model.Code{
 // both ends, about its own end alone, or about next hops of what it sends.
 func (t *talk) concerns(f *model.Finding) bool {
 	if slices.Contains(nextHops, f.Code) && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.IsSingleIP() || !t.far.Gateways[p.Addr()] }) {
-		back := t.far.pair(t.b, t.a)
-		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && back != nil && back.Routed
+		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && t.far.Pair(t.b, t.a).Routed
 	}
 	if !names(f, t.b) && !slices.ContainsFunc(slices.Concat(t.far.Given[t.b], t.onward()), func(a netip.Addr) bool { return names(f, a) }) {
 		return false

@@ -13,30 +13,28 @@ import (
 // A node whose window then overlaps with no other's is not compared: what it does not
 // see may have been before, or come later.
 func setClocks(nodes []*node) {
+	in := compared(nodes)
 	known, seen := map[*node]bool{}, map[uint64][]*node{}
-	for _, n := range nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range in {
 		for _, b := range n.Began {
 			seen[b.Key] = append(seen[b.Key], n)
 		}
 	}
-	for _, first := range nodes {
-		if first.out || known[first] {
+	for _, first := range in {
+		if known[first] {
 			continue
 		}
 		known[first] = true
 		for todo := []*node{first}; len(todo) > 0; todo = todo[1:] {
 			// Few nodes have connections with this one.
-			told := map[*node]bool{}
+			met := map[*node]bool{}
 			for _, b := range todo[0].Began {
 				for _, o := range seen[b.Key] {
-					told[o] = true
+					met[o] = true
 				}
 			}
-			for _, o := range nodes {
-				if !told[o] || known[o] {
+			for _, o := range in {
+				if !met[o] || known[o] {
 					continue
 				}
 				by, unsure, ok := clocks(o.Began, todo[0].Began)
@@ -52,7 +50,6 @@ func setClocks(nodes []*node) {
 			}
 		}
 	}
-	in := slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n.out })
 	for _, n := range in {
 		if len(in) > 1 && !slices.ContainsFunc(in, func(o *node) bool {
 			return o != n && overlaps(n, o, n.seen.Window.Start, n.seen.Window.End)
@@ -76,7 +73,11 @@ const (
 // links were attached to. So it counts only where later lists have too few.
 func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
 	var all, later []time.Duration
-	firstA, firstB := firstList(a), firstList(b)
+	if len(a) == 0 || len(b) == 0 {
+		return 0, 0, false
+	}
+	earlier := func(x, y diagnose.Began) int { return x.At.Compare(y.At) }
+	firstA, firstB := slices.MinFunc(a, earlier).At, slices.MinFunc(b, earlier).At
 	for len(a) > 0 && len(b) > 0 {
 		switch {
 		case a[0].Key < b[0].Key:
@@ -109,17 +110,6 @@ func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
 		}
 	}
 	return by, unsure, same >= minTold && 2*same > len(all)
-}
-
-// firstList is when the first of the connections were listed.
-func firstList(list []diagnose.Began) time.Time {
-	var first time.Time
-	for _, b := range list {
-		if first.IsZero() || b.At.Before(first) {
-			first = b.At
-		}
-	}
-	return first
 }
 
 // overlaps reports whether some time on a node's clock is long enough within another's

@@ -40,7 +40,7 @@ type common struct {
 // commonTime is the time for which the most pairs of nodes were recorded together; no nodes
 // where that is too short to mean anything.
 func (j *joint) commonTime() common {
-	in := slices.DeleteFunc(slices.Clone(j.nodes), func(n *node) bool { return n.out })
+	in := slices.Clone(j.in)
 	slices.SortStableFunc(in, func(a, b *node) int { return b.end().Compare(a.end()) })
 	var best common
 	most := 0.0
@@ -82,9 +82,8 @@ func (j *joint) cut(ways []*way) bool {
 	for _, n := range c.nodes {
 		member[n] = n.source.Within != nil
 	}
-	in := slices.DeleteFunc(slices.Clone(j.nodes), func(n *node) bool { return n.out })
-	for _, n := range in {
-		if len(in) > 1 && !slices.Contains(c.nodes, n) {
+	for _, n := range j.in {
+		if len(j.in) > 1 && !slices.Contains(c.nodes, n) {
 			n.seen.Reason = cmp.Or(n.blind, "its window has hardly any time in common with those of the others: what share of packets arrives is not known")
 		}
 	}
@@ -93,7 +92,7 @@ func (j *joint) cut(ways []*way) bool {
 			want[w.from], want[w.to] = true, true
 		}
 	}
-	list := slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return !want[n] })
+	list := chosen(c.nodes, func(n *node) bool { return want[n] })
 	onAllCPUs(len(list), func(i int) { list[i].cutTo(c) })
 	return len(list) > 0
 }
@@ -104,9 +103,8 @@ func (w *way) needsCut() bool {
 	if w.state != arrived {
 		return false
 	}
-	far := w.to.pair(w.dst(), w.src())
 	a, b := w.from.seen.Window.Duration(), w.to.seen.Window.Duration()
-	return w.pair.Silent || far != nil && far.Silent || w.shrinks() || len(w.untracked()) > 0 || 4*min(a, b) < 3*max(a, b)
+	return w.pair.Silent || w.to.Pair(w.dst(), w.src()).Silent || w.shrinks() || len(w.untracked()) > 0 || 4*min(a, b) < 3*max(a, b)
 }
 
 // cutTo sets what the node counted in a part of its window: within it, and around it.

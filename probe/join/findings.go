@@ -17,19 +17,22 @@ import (
 // findings are those of the causes, and what each node has found besides. What has
 // its cause at another node is left out, and one cause is one finding.
 func (j *joint) findings() []model.Finding {
-	var out []told
-	adopted, besides := map[*node][]model.Finding{}, map[*node][]model.Finding{}
-	j.settle()
-	others := make([][]model.Finding, len(j.nodes))
-	onAllCPUs(len(j.nodes), func(i int) { others[i] = j.besides(j.nodes[i]) })
-	for i, n := range j.nodes {
-		besides[n] = others[i]
+	for _, c := range j.causes {
+		for _, t := range c.talks {
+			t.asker.settled[ends{t.a, t.b}], t.far.settled[ends{t.b, t.a}] = true, true
+			if c.mute != nil && c.mute.how == vacant {
+				t.asker.vacant[t.b] = t.far.name()
+			}
+		}
 	}
+	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
+	var out []told
+	adopted := map[*node][]*model.Finding{}
 	for _, c := range j.causes {
 		if c.mute != nil && c.mute.how == vacant {
 			// The asker's own finding may say what leads there.
 			c.talks = slices.DeleteFunc(c.talks, func(t *talk) bool {
-				return slices.ContainsFunc(besides[t.asker], func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && inAny(f.Peers, t.b) })
+				return slices.ContainsFunc(t.asker.rest, func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && inAny(f.Peers, t.b) })
 			})
 			if len(c.talks) == 0 {
 				continue
@@ -37,18 +40,17 @@ func (j *joint) findings() []model.Finding {
 		}
 		f := told{Finding: j.finding(c)}
 		if c.found != nil {
-			adopted[c.node] = append(adopted[c.node], *c.found)
+			adopted[c.node] = append(adopted[c.node], c.found)
 			f.at = []string{c.node.name()}
 		}
 		out = append(out, f)
 	}
 	for _, n := range j.nodes {
-		for _, f := range besides[n] {
-			if slices.ContainsFunc(adopted[n], func(a model.Finding) bool { return sameFinding(a, f) }) {
-				continue
+		for _, f := range n.rest {
+			if !slices.ContainsFunc(adopted[n], func(a *model.Finding) bool { return sameFinding(a, &f) }) {
+				n.tell(&f)
+				out = append(out, told{f, []string{n.name()}})
 			}
-			n.tell(&f)
-			out = append(out, told{f, []string{n.name()}})
 		}
 	}
 	for t := range model.Each(out) {
@@ -76,13 +78,10 @@ func (j *joint) sited(f told) model.Finding {
 		f.Title = "on " + f.at[0] + ": " + f.Title
 	}
 	if len(f.at) > 0 && len(f.Fix) > 0 && len(j.nodes) > 1 && !slices.Contains(silences, f.Code) {
-		f.Fix = append([]string{onNodes(f.at...)}, f.Fix...)
+		f.Fix = append([]string{"on " + strings.Join(f.at, ", ") + ":"}, f.Fix...)
 	}
 	return f.Finding
 }
-
-// onNodes is the line of a fix that says where those below it are to be run.
-func onNodes(names ...string) string { return "on " + strings.Join(names, ", ") + ":" }
 
 // tell names the node as who tells of a finding, and those others that know a part.
 func (n *node) tell(f *model.Finding) {
@@ -91,48 +90,27 @@ func (n *node) tell(f *model.Finding) {
 		if e.Node == "" {
 			e.Node = n.name()
 		}
-		addNode(f, e.Node)
+		f.Nodes = with(f.Nodes, e.Node)
 	}
 }
 
-// sameFinding reports whether two findings of one node are one.
-func sameFinding(a, b model.Finding) bool {
+func sameFinding(a, b *model.Finding) bool {
 	return a.Code == b.Code && slices.Equal(a.Peers, b.Peers) && (slices.Equal(a.Pods, b.Pods) || a.Title == b.Title)
-}
-
-// settle notes of each node the pairs that causes explain.
-func (j *joint) settle() {
-	note := func(n *node, local, remote netip.Addr) {
-		if j.settled[n] == nil {
-			j.settled[n] = map[ends]bool{}
-		}
-		j.settled[n][ends{local, remote}] = true
-	}
-	for _, c := range j.causes {
-		for _, t := range c.talks {
-			note(t.asker, t.a, t.b)
-			note(t.far, t.b, t.a)
-		}
-	}
 }
 
 // besides are the node's findings but for the consequences of causes elsewhere.
 func (j *joint) besides(n *node) []model.Finding {
-	settled := map[ends]bool{}
-	maps.Copy(settled, j.settled[n])
+	if n.out {
+		return n.findings
+	}
 	for p := range n.silentPairs() {
-		e := ends{p.Local, p.Remote}
-		if !settled[e] && (j.left(n, p) || slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
-			settled[e] = true
+		e, far := ends{p.Local, p.Remote}, j.at[p.Remote]
+		if !n.settled[e] && (far != nil && far != n && (n.outlasted(far, p) || n.supposesLess(far, p)) ||
+			slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
+			n.settled[e] = true
 		}
 	}
-	j.settleSupposed(n, settled)
-	if j.nothingComes(n) {
-		for p := range model.Each(n.Tunnel.Silent) {
-			settled[ends{p.Local, p.Remote}] = true
-		}
-	}
-	if len(settled) == 0 {
+	if len(n.settled) == 0 {
 		return n.findings
 	}
 	s, err := n.source.Read()
@@ -140,18 +118,9 @@ func (j *joint) besides(n *node) []model.Finding {
 		n.seen.Reason = err.Error()
 		return n.findings
 	}
-	gone := j.vacated(n)
 	return diagnose.Besides(s, diagnose.Beyond{
-		Explains: func(local, remote netip.Addr) bool { return settled[ends{local, remote}] },
-		Vacant:   gone,
-	})
-}
-
-// nothingComes reports whether what others give to their tunnels for a node is lost, and
-// nothing at all comes out of its own.
-func (j *joint) nothingComes(n *node) bool {
-	return n.Ends != nil && len(n.Tunnel.OutOf) == 0 && slices.ContainsFunc(j.causes, func(c *cause) bool {
-		return slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.to == n })
+		Explains: func(local, remote netip.Addr) bool { return n.settled[ends{local, remote}] },
+		Vacant:   n.vacant,
 	})
 }
 
@@ -159,35 +128,25 @@ func (j *joint) nothingComes(n *node) bool {
 // told meanwhile.
 const grace = 30 * time.Second
 
-// left reports whether a silent pair's remote end is a pod that went during the window of
+// outlasted reports whether a silent pair's remote end is a pod that went during the window of
 // its node, and that had replied, or was asked from then on only: so it is where a
 // deployment is rolled out. Who asks on for longer asks nobody.
-func (j *joint) left(n *node, p *diagnose.EndPair) bool {
-	far := j.at[p.Remote]
-	if far == nil || far == n || n.out || far.out {
-		return false
-	}
+func (n *node) outlasted(far *node, p *diagnose.EndPair) bool {
 	until, gone := far.Gone[p.Remote]
 	if !gone {
 		return false
 	}
 	until = until.Add(n.ahead - far.ahead)
-	was := far.pair(p.Remote, p.Local)
-	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was != nil && was.In.Packets > 0 && was.Out.Packets > 0)
+	was := far.Pair(p.Remote, p.Local)
+	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was.In.Packets > 0 && was.Out.Packets > 0)
 }
 
-// settleSupposed adds the silence that a route accounts for which another node supposes
+// supposesLess reports whether a route accounts for a silent pair which another node supposes
 // to be missing: the replies to what comes from a range vanish with what else is for it.
-func (j *joint) settleSupposed(n *node, settled map[ends]bool) {
-	for p := range n.silentPairs() {
-		far := j.at[p.Remote]
-		if far == nil || far == n || far.out || n.out {
-			continue
-		}
-		if theirs := far.supposes(p.Remote, p.Local); theirs != nil && !n.outweighs(far, n.supposes(p.Local, p.Remote), theirs) {
-			settled[ends{p.Local, p.Remote}] = true
-		}
-	}
+func (n *node) supposesLess(far *node, p *diagnose.EndPair) bool {
+	mine, theirs := n.supposes(p.Local, p.Remote), far.supposes(p.Remote, p.Local)
+	// If both suppose one, that stands of which more was lost.
+	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) <= 0)
 }
 
 // supposes is the node's finding that the route is missing by which its pod would reach
@@ -201,17 +160,8 @@ func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	return nil
 }
 
-// outweighs reports whether what the node supposes stands where another supposes the
-// route back to be missing: one of the two does, that of which more was lost.
-func (n *node) outweighs(far *node, mine, theirs *model.Finding) bool {
-	return mine != nil && cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) > 0
-}
-
 func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
 	return func(yield func(*diagnose.EndPair) bool) {
-		if n.Ends == nil {
-			return
-		}
 		for p := range model.Each(n.Pairs) {
 			if p.Silent && !yield(p) {
 				return
@@ -226,8 +176,6 @@ func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
 func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
 	var rows []netip.Prefix
 	switch {
-	case n.out:
-		return false
 	case c.guess != nil && c.guess.shape <= noRow:
 		rows = c.guess.rows
 	case c.guess != nil && c.guess.shape == noCard:
@@ -249,10 +197,10 @@ func (j *joint) finding(c *cause) model.Finding {
 		return c.adopted()
 	case c.guess != nil:
 		return j.lostBetween(c)
-	case c.tunnel != nil:
+	case c.tunnels != nil:
 		return j.lostByTunnel(c)
 	case c.down:
-		return c.tunnelDown()
+		return c.downTunnel()
 	}
 	return c.unanswered()
 }
@@ -269,16 +217,15 @@ func (c *cause) adopted() model.Finding {
 		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
-	for _, n := range union(slices.Collect(maps.Keys(c.asked)), nil) {
+	for _, n := range sortedNodes(maps.Keys(c.asked)) {
 		f.Evidence = append(f.Evidence, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link, "packets": c.asked[n], "to": f.Peers})...)
-		addNode(&f, n.name())
+		f.Nodes = with(f.Nodes, n.name())
 	}
 	var askers []netip.Addr
 	for _, t := range c.talks {
-		if t.asker == c.node || t.there == nil || t.there.state != arrived || t.leadsOn(c.node) {
-			continue
+		if t.asker != c.node && t.there.hasArrived() && !t.leadsOn(c.node) {
+			askers = append(askers, t.a)
 		}
-		askers = append(askers, t.a)
 	}
 	f.Evidence = append(f.Evidence, c.observeTalks(&f)...)
 	for _, a := range unique(askers) {
@@ -295,24 +242,17 @@ func (c *cause) proveRow(f *model.Finding) {
 	for _, w := range c.lost {
 		row := w.toRange()
 		hop := w.to.hop(row)
-		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row {
-			continue
-		}
-		if f.Code == diagnose.MissingNodeRoute && !inAny(w.from.Networks, hop) {
+		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
+			f.Code == diagnose.MissingNodeRoute && !inAny(w.from.Networks, hop) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
 		cloud := diagnose.CloudRoutes()
-		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != cloud })
+		f.Alternatives = chosen(f.Alternatives, func(a string) bool { return a == cloud })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
-		f.Rows = slices.Clone(f.Rows)
-		for r := range model.Each(f.Rows) {
-			if r.Hop == diagnose.NodeIP {
-				r.Hop = hop.String()
-			}
-		}
+		f.Rows = model.Map(f.Rows, w.to.withHop)
 		return
 	}
 }
@@ -320,25 +260,29 @@ func (c *cause) proveRow(f *model.Finding) {
 // maxObserved bounds the pairs of nodes of which a finding has evidence.
 const maxObserved = 6
 
-// flow is what goes from one node to another.
-type flow struct{ from, to *node }
+// flow is what goes from one node to another, by a tunnel or without.
+type flow struct {
+	from, to *node
+	tunnel   string
+}
+
+func (w *way) flow() flow { return flow{w.from, w.to, w.pair.Link} }
 
 func compareFlows(a, b flow) int {
-	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()))
+	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()), cmp.Compare(a.tunnel, b.tunnel))
 }
 
 // observed is what is said of each pair of nodes, of many of the first few; all are named.
-func observed(f *model.Finding, order []flow, of func(flow) (page string, facts words.Facts)) []model.Evidence {
+func observed[V any](f *model.Finding, by map[flow]V, of func(flow) (page string, facts words.Facts)) []model.Evidence {
 	var out []model.Evidence
-	for i, k := range order {
+	for i, k := range slices.SortedFunc(maps.Keys(by), compareFlows) {
 		if page, facts := of(k); i < maxObserved {
 			facts["from"], facts["to"], facts["fromLink"], facts["toLink"] = k.from, k.to, k.from.Uplink.Link, k.to.Uplink.Link
 			out = append(out, words.Say(page, facts)...)
 		}
-		addNode(f, k.from.name())
-		addNode(f, k.to.name())
+		f.Nodes = with(f.Nodes, k.from.name(), k.to.name())
 	}
-	if more := len(order) - maxObserved; more > 0 {
+	if more := len(by) - maxObserved; more > 0 {
 		out = append(out, words.Say("more-pairs", words.Facts{"more": more})...)
 	}
 	return out
@@ -348,10 +292,14 @@ func observed(f *model.Finding, order []flow, of func(flow) (page string, facts 
 func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	by := map[flow][]*way{}
 	for _, w := range c.lost {
-		k := flow{w.from, w.to}
-		by[k] = append(by[k], w)
+		by[w.flow()] = append(by[w.flow()], w)
 	}
-	return observed(f, slices.SortedFunc(maps.Keys(by), compareFlows), func(k flow) (string, words.Facts) {
+	return observed(f, by, func(k flow) (string, words.Facts) {
+		src, dst := addrs(by[k])
+		if l := c.tunnels[k]; l != nil {
+			f.Packets += l.sent
+			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "dst": dst}
+		}
 		if c.guess != nil && c.guess.large {
 			l := largeLost(by[k])
 			f.Packets += l.Others - min(l.Others, l.GotOthers)
@@ -362,16 +310,14 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 			return "lost-connections", words.Facts{"n": n, "kind": kindText(*c.guess.port)}
 		}
 		var sent uint64
-		var src, dst []netip.Addr
 		for _, w := range by[k] {
 			sent += w.sent()
-			src, dst = append(src, w.src()), append(dst, w.dst())
 		}
 		if c.found == nil || c.found.Packets == 0 {
 			// Otherwise the node's own finding has counted its packets already.
 			f.Packets += sent
 		}
-		return "lost", words.Facts{"packets": sent, "src": unique(src), "dst": unique(dst)}
+		return "lost", words.Facts{"packets": sent, "src": src, "dst": dst}
 	})
 }
 
@@ -380,13 +326,12 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 	by := map[flow][]*talk{}
 	for _, t := range c.talks {
-		if t.there == nil || t.there.state != arrived || t.back != nil && t.back.state != arrived {
-			continue
+		if t.there.hasArrived() && (t.back == nil || t.back.hasArrived()) {
+			k := flow{from: t.far, to: t.asker}
+			by[k] = append(by[k], t)
 		}
-		k := flow{t.far, t.asker}
-		by[k] = append(by[k], t)
 	}
-	out := observed(f, slices.SortedFunc(maps.Keys(by), compareFlows), func(k flow) (string, words.Facts) {
+	out := observed(f, by, func(k flow) (string, words.Facts) {
 		var sent, got uint64
 		var src, dst []netip.Addr
 		for _, t := range by[k] {
@@ -400,18 +345,12 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		if t.there != nil || t.asker == t.far {
 			continue
 		}
-		addNode(f, t.asker.name())
+		f.Nodes = with(f.Nodes, t.asker.name())
 		if len(t.far.Given[t.b]) > 0 {
 			out = append(out, words.Say("given", words.Facts{"asker": t.asker, "link": t.asker.Uplink.Link, "in": t.pair.In.Packets, "out": t.pair.Out.Packets, "a": t.a, "b": t.b})...)
 		}
 	}
 	return out
-}
-
-func addNode(f *model.Finding, name string) {
-	if !slices.Contains(f.Nodes, name) {
-		f.Nodes = append(f.Nodes, name)
-	}
 }
 
 func unique(list []netip.Addr) []netip.Addr {

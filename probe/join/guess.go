@@ -2,6 +2,7 @@ package join
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -33,21 +34,34 @@ type fault struct {
 	// it is about, and with to the two of a filter.
 	row      netip.Prefix
 	node, to *node
+	// network is the one that the route is missing in, where that matters.
+	network netip.Prefix
 }
 
-// faults are those that would lose the packets of a way.
-func (w *way) faults() []fault {
+// alike is what ways have in common whose packets the same faults lose.
+type alike struct {
+	from, to         *node
+	row              netip.Prefix
+	fromPods, routed bool
+}
+
+func (w *way) alike() alike {
+	return alike{w.from, w.to, w.toRange(), w.fromRange().IsValid(), w.pair.Routed}
+}
+
+// faults are those that would lose the packets of such ways.
+func (k alike) faults() []fault {
 	var out []fault
-	if r := w.toRange(); r.IsValid() {
-		if w.pair.Routed {
-			out = append(out, fault{shape: noTable}, fault{shape: noRow, row: r})
+	if k.row.IsValid() {
+		if k.routed {
+			out = append(out, fault{shape: noTable}, fault{shape: noRow, row: k.row})
 		}
-		out = append(out, fault{shape: noCard, node: w.to})
+		out = append(out, fault{shape: noCard, node: k.to})
 	}
-	if w.fromRange().IsValid() {
-		out = append(out, fault{shape: noCard, node: w.from}, fault{shape: fromPods, node: w.from})
+	if k.fromPods {
+		out = append(out, fault{shape: noCard, node: k.from}, fault{shape: fromPods, node: k.from})
 	}
-	return append(out, fault{shape: filtered, node: w.from, to: w.to})
+	return append(out, fault{shape: filtered, node: k.from, to: k.to})
 }
 
 func (f fault) compare(g fault) int {
@@ -60,72 +74,58 @@ func (f fault) compare(g fault) int {
 	return cmp.Or(cmp.Compare(f.shape, g.shape), comparePrefix(f.row, g.row), cmp.Compare(name(f.node), name(g.node)), cmp.Compare(name(f.to), name(g.to)))
 }
 
-// extent is what would be lost by a fault, of some ways.
-type extent struct {
+// group is lost ways that are alike.
+type group struct {
+	alike
 	ways int
 	// dst is one of the destinations, several that there are others.
-	dst                netip.Addr
-	several            bool
-	rows               map[netip.Prefix]bool
-	senders, receivers map[*node]bool
-	fromFault, toFault bool
+	dst     netip.Addr
+	several bool
 }
 
-// alike is what ways have in common whose packets the same faults lose.
-type alike struct {
-	from, to         *node
-	row              netip.Prefix
-	fromPods, routed bool
-}
-
-// extents are those of all faults that would lose the packets of some of the ways.
-func extents(ways []*way) map[fault]*extent {
-	type group struct {
-		first   *way
-		ways    int
-		several bool
-	}
+// extents are what would be lost by each fault, of some ways.
+func extents(ways []*way) map[fault][]*group {
 	groups := map[alike]*group{}
 	for _, w := range ways {
-		k := alike{w.from, w.to, w.toRange(), w.fromRange().IsValid(), w.pair.Routed}
+		k := w.alike()
 		if groups[k] == nil {
-			groups[k] = &group{first: w}
+			groups[k] = &group{alike: k, dst: w.dst()}
 		}
 		g := groups[k]
-		g.ways++
-		g.several = g.several || w.dst() != g.first.dst()
+		g.ways, g.several = g.ways+1, g.several || g.dst != w.dst()
 	}
-	out := map[fault]*extent{}
-	for k, g := range groups {
-		for _, f := range g.first.faults() {
-			e := out[f]
-			if e == nil {
-				e = &extent{dst: g.first.dst(), rows: map[netip.Prefix]bool{}, senders: map[*node]bool{}, receivers: map[*node]bool{}}
-				out[f] = e
-			}
-			e.ways += g.ways
-			e.several = e.several || g.several || e.dst != g.first.dst()
-			e.rows[k.row], e.senders[k.from], e.receivers[k.to] = true, true, true
-			e.fromFault, e.toFault = e.fromFault || k.from == f.node, e.toFault || k.to == f.node
+	out := map[fault][]*group{}
+	for _, g := range groups {
+		for _, f := range g.faults() {
+			out[f] = append(out[f], g)
 		}
 	}
 	return out
 }
 
-// shows reports whether the lost packets have the shape of the fault, and not that of
-// a smaller one: that one address is silent shows no more than that.
-func (e *extent) shows(s shape) bool {
-	switch s {
-	case noTable:
-		return len(e.rows) > 1
-	case noRow:
-		return e.several
-	case noCard:
-		return e.fromFault && e.toFault
-	case fromPods:
-		return len(e.receivers) > 1
+func count(lost []*group) int {
+	n := 0
+	for _, g := range lost {
+		n += g.ways
 	}
-	return true
+	return n
+}
+
+// shownBy reports whether lost packets have the shape of the fault, and not that of
+// a smaller one: that one address is silent shows no more than that.
+func (f fault) shownBy(lost []*group) bool {
+	some := func(is func(*group) bool) bool { return slices.ContainsFunc(lost, is) }
+	switch f.shape {
+	case noTable:
+		return some(func(g *group) bool { return g.row != lost[0].row })
+	case noRow:
+		return some(func(g *group) bool { return g.several || g.dst != lost[0].dst })
+	case noCard:
+		return some(func(g *group) bool { return g.from == f.node }) && some(func(g *group) bool { return g.to == f.node })
+	case fromPods:
+		return some(func(g *group) bool { return g.to != lost[0].to })
+	}
+	return false
 }
 
 // guess is the fault between the nodes that is taken for the cause.
@@ -163,46 +163,50 @@ func (e example) set() bool { return e.At != nil }
 
 // between explains ways on which packets are lost between the nodes, each time by the
 // fault that explains most of them and that nothing refutes.
-func (j *joint) between(open []*way, passed *passes) []*cause {
-	returning := slices.DeleteFunc(slices.Clone(j.nodes), func(n *node) bool { return n.out || len(n.Returned) == 0 })
-	var out []*cause
-	open, out = misrouted(open)
-	open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
-		via := j.returns(returning, w)
-		if via == nil {
-			return false
-		}
-		at := slices.IndexFunc(out, func(c *cause) bool { return c.guess.via == via && c.guess.row == w.toRange() })
-		if at < 0 {
-			at = len(out)
-			out = append(out, &cause{node: via, guess: &guess{fault: fault{shape: noRow, row: w.toRange()}, rows: []netip.Prefix{w.toRange()}, via: via}})
-		}
-		out[at].lost = append(out[at].lost, w)
-		return true
-	})
+func (j *joint) between(open []*way, passed passes) {
 	for len(open) > 0 {
 		all := extents(open)
-		best := fault{shape: filtered}
-		for f, e := range all {
-			if f.shape != filtered && e.shows(f.shape) && !passed.refutes(f, e).set() && (best.shape == filtered ||
-				cmp.Or(cmp.Compare(all[best].ways, e.ways), f.compare(best)) < 0) {
-				best = f
+		best, most := fault{shape: filtered}, 0
+		for f, lost := range all {
+			if n := count(lost); f.shownBy(lost) && !passed.refute(f, lost).set() && (n > most || n == most && f.compare(best) < 0) {
+				best, most = f, n
 			}
 		}
-		if best.shape == filtered {
-			return append(out, j.filters(open, passed)...)
+		if most == 0 {
+			j.filters(open, passed)
+			return
 		}
 		var mine, rest []*way
 		for _, w := range open {
-			if slices.Contains(w.faults(), best) {
+			if slices.Contains(w.alike().faults(), best) {
 				mine = append(mine, w)
 			} else {
 				rest = append(rest, w)
 			}
 		}
-		open, out = rest, append(out, newCause(best, mine, passed))
+		j.causes, open = append(j.causes, newCause(best, mine, passed)), rest
 	}
-	return out
+}
+
+// misrouted makes causes of the nodes' own routes with a wrong next hop, and of routes that lead to
+// a node which sends the packets back, and leaves the ways that these do not explain.
+func (j *joint) misrouted(open []*way) []*way {
+	returning := chosen(j.in, func(n *node) bool { return len(n.Returned) > 0 })
+	return chosen(open, func(w *way) bool {
+		row := w.toRange()
+		var c *cause
+		if w.rightHop().IsValid() {
+			g := &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
+			c = j.cause([2]any{w.from, *w.pair.Via}, cause{node: w.from, guess: g})
+		} else if via := j.returns(returning, w); via != nil {
+			g := &guess{fault: fault{shape: noRow, row: row}, rows: []netip.Prefix{row}, via: via}
+			c = j.cause([2]any{via, row}, cause{node: via, guess: g})
+		} else {
+			return true
+		}
+		c.lost = append(c.lost, w)
+		return false
+	})
 }
 
 // returns is the one of some nodes that gets a way's packets in place of the one that has
@@ -227,93 +231,79 @@ func (j *joint) returns(some []*node, w *way) *node {
 // onlyLost reports whether all that is lost of what the way's pod range sends is for
 // one range: then it is what somebody else gets from there.
 func (j *joint) onlyLost(w *way) bool {
-	for _, t := range j.talks {
-		for _, o := range []*way{t.there, t.back} {
-			if o != nil && o.state == lost && o.fromRange() == w.fromRange() && o.toRange() != w.toRange() {
-				return false
-			}
-		}
-	}
-	return true
+	return !slices.ContainsFunc(j.ways, func(o *way) bool {
+		return o.isLost() && o.fromRange() == w.fromRange() && o.toRange() != w.toRange()
+	})
 }
 
-// filters are the causes of what nothing larger explains: one for the addresses of a node
+// filters makes causes of what nothing larger explains: one for the addresses of a node
 // that several others do not reach, even if some do or replies arrive, as through a filter
 // that remembers who is replied to; one for those that do not reach several others, and one
 // for each two nodes.
-func (j *joint) filters(open []*way, passed *passes) []*cause {
-	by := map[fault][]*way{}
-	var order []fault
-	into := others(open, func(w *way) (netip.Addr, *node) { return w.dst(), w.from })
-	outOf := others(open, func(w *way) (netip.Addr, *node) { return w.src(), w.to })
-	arrive, leave := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+func (j *joint) filters(open []*way, passed passes) {
+	type end struct {
+		addr netip.Addr
+		to   bool
+	}
+	others, passing := map[end]map[*node]bool{}, map[end]bool{}
+	note := func(e end, other *node) {
+		if others[e] == nil {
+			others[e] = map[*node]bool{}
+		}
+		others[e][other] = true
+	}
+	for _, w := range open {
+		note(end{w.dst(), true}, w.from)
+		note(end{w.src(), false}, w.to)
+	}
 	for _, w := range j.ways {
 		if w.state == arrived {
-			arrive[w.dst()], leave[w.src()] = true, true
+			passing[end{w.dst(), true}], passing[end{w.src(), false}] = true, true
 		}
 	}
+	by := map[fault][]*way{}
 	for _, w := range open {
 		f := fault{shape: filtered, node: w.from, to: w.to}
 		switch {
-		case into[w.dst()] > 1:
+		case len(others[end{w.dst(), true}]) > 1:
 			f.node = nil
-		case outOf[w.src()] > 1:
+		case len(others[end{w.src(), false}]) > 1:
 			f.to = nil
-		}
-		if by[f] == nil {
-			order = append(order, f)
 		}
 		by[f] = append(by[f], w)
 	}
-	slices.SortFunc(order, fault.compare)
-	var out []*cause
-	for _, f := range order {
+	for _, f := range slices.SortedFunc(maps.Keys(by), fault.compare) {
 		c := newCause(f, by[f], passed)
 		c.severed = map[netip.Addr]bool{}
 		for _, w := range c.lost {
-			c.severed[w.dst()], c.severed[w.src()] = !arrive[w.dst()], !leave[w.src()]
+			c.severed[w.dst()], c.severed[w.src()] = !passing[end{w.dst(), true}], !passing[end{w.src(), false}]
 		}
-		out = append(out, c)
+		j.causes = append(j.causes, c)
 	}
-	return out
-}
-
-// others are how many nodes are at the other ends of lost ways, by the address at one end.
-func others(lost []*way, end func(*way) (netip.Addr, *node)) map[netip.Addr]int {
-	nodes, out := map[netip.Addr]map[*node]bool{}, map[netip.Addr]int{}
-	for _, w := range lost {
-		a, other := end(w)
-		if nodes[a] == nil {
-			nodes[a] = map[*node]bool{}
-		}
-		nodes[a][other] = true
-		out[a] = len(nodes[a])
-	}
-	return out
 }
 
 // newCause is the cause of lost ways, with what else would explain them all.
-func newCause(f fault, ways []*way, passed *passes) *cause {
+func newCause(f fault, ways []*way, passed passes) *cause {
 	g := &guess{fault: f}
-	all := extents(ways)
-	if f.shape != filtered {
-		for r := range all[f].rows {
-			if r.IsValid() {
-				g.rows = append(g.rows, r)
+	for other, lost := range extents(ways) {
+		if other == f && f.shape != filtered {
+			for _, l := range lost {
+				if l.row.IsValid() {
+					g.rows = append(g.rows, l.row)
+				}
 			}
 		}
-	}
-	slices.SortFunc(g.rows, comparePrefix)
-	for other, e := range all {
-		if other == f || other.shape == filtered || e.ways < len(ways) || other.shape == noTable && f.shape != noTable {
+		if other == f || other.shape == filtered || count(lost) < len(ways) || other.shape == noTable && f.shape != noTable {
 			continue
 		}
-		if by := passed.refutes(other, e); by.set() {
+		if by := passed.refute(other, lost); by.set() {
 			g.struck = append(g.struck, refuted{other, by})
 		} else {
 			g.rivals = append(g.rivals, other)
 		}
 	}
+	slices.SortFunc(g.rows, comparePrefix)
+	g.rows = slices.Compact(g.rows)
 	slices.SortFunc(g.rivals, fault.compare)
 	slices.SortFunc(g.struck, func(a, b refuted) int { return a.compare(b.fault) })
 	return &cause{guess: g, node: f.node, lost: ways}
@@ -321,114 +311,86 @@ func newCause(f fault, ways []*way, passed *passes) *cause {
 
 // passes are packets that arrived though some faults would have lost them: one
 // example for each.
-type passes struct {
-	by map[fault]example
-	// into are those for a range, by the network that they were sent from. A missing
-	// route is that of one network: others may have another table.
-	into map[netip.Prefix]map[netip.Prefix]example
-	// table says whether there is one for a node.
-	table map[*node]bool
-}
+type passes map[fault]example
 
 // carried reports whether the network of a node carries packets for pods of others.
-func (p *passes) carried(n *node) bool {
-	is, known := p.table[n]
-	if !known {
-		is = p.refutes(fault{shape: noTable}, &extent{senders: map[*node]bool{n: true}}).set()
-		p.table[n] = is
-	}
-	return is
+func (p passes) carried(n *node) bool {
+	return p.refute(fault{shape: noTable}, []*group{{alike: alike{from: n}}}).set()
 }
 
-func (j *joint) passes() *passes {
-	p := &passes{by: map[fault]example{}, into: map[netip.Prefix]map[netip.Prefix]example{}, table: map[*node]bool{}}
+func (p passes) note(f fault, e example) {
+	if !p[f].set() {
+		p[f] = e
+	}
+}
+
+// passes are those of the ways, and of what went to and came from nodes that were not watched.
+func (j *joint) passes() passes {
+	p, seen := passes{}, map[alike]bool{}
 	for _, w := range j.ways {
-		if w.state != arrived {
+		k := w.alike()
+		if w.state != arrived || seen[k] {
 			continue
 		}
-		var text example
-		for _, f := range w.faults() {
-			if f.shape == filtered || f.shape == noTable || p.by[f].set() {
-				continue
-			}
-			if !text.set() {
-				text = example{w.to, w.got(), w.src(), w.dst()}
-			}
-			if f.shape != noRow {
-				p.by[f] = text
-				continue
-			}
-			if p.into[f.row] == nil {
-				p.into[f.row] = map[netip.Prefix]example{}
-			}
-			for _, n := range w.from.Networks {
-				if !p.into[f.row][n].set() {
-					p.into[f.row][n] = text
+		seen[k] = true
+		text := example{w.to, w.got(), w.src(), w.dst()}
+		for _, f := range k.faults() {
+			switch f.shape {
+			case noCard, fromPods:
+				p.note(f, text)
+			case noRow:
+				for _, f.network = range w.from.Networks {
+					p.note(f, text)
+					// With any row there is a table.
+					table := fault{shape: noTable, network: f.network}
+					p[table] = clearest(p[table], p[f])
 				}
 			}
 		}
 	}
-	j.passesBeyond(p)
-	return p
-}
-
-// passesBeyond adds what went to and came from nodes that were not watched.
-func (j *joint) passesBeyond(p *passes) {
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
-		card, pods, table := fault{shape: noCard, node: n}, fault{shape: fromPods, node: n}, fault{shape: noTable}
+	for _, n := range j.in {
 		for pair := range model.Each(n.Pairs) {
 			if pair.In.Packets == 0 || !n.rangeOf(pair.Local).IsValid() {
 				continue
 			}
-			note := func(f fault) {
-				if !p.by[f].set() {
-					p.by[f] = example{n, pair.In.Packets, pair.Remote, pair.Local}
-				}
-			}
-			note(card)
+			text := example{n, pair.In.Packets, pair.Remote, pair.Local}
+			p.note(fault{shape: noCard, node: n}, text)
 			if pair.In.Replies > 0 {
-				note(pods)
+				p.note(fault{shape: fromPods, node: n}, text)
 				if pair.Routed && pair.Range.IsValid() {
-					note(table)
+					p.note(fault{shape: noTable}, text)
 				}
 			}
 		}
 	}
+	return p
 }
 
-// refutes is what arrived though the fault would have lost it; not set where nothing
-// did.
-func (p *passes) refutes(f fault, e *extent) example {
-	if f.shape != noRow && f.shape != noTable {
-		return p.by[f]
+// refute is what arrived though the fault would have lost it; not set where nothing did.
+// A missing route is that of one network: others may have another table.
+func (p passes) refute(f fault, lost []*group) example {
+	if f.shape > noRow {
+		return p[f]
 	}
-	var found []example
-	rows := e.rows
-	if f.shape == noTable {
-		// With any row there is a table.
-		rows = map[netip.Prefix]bool{}
-		for row := range p.into {
-			rows[row] = true
+	var found example
+	for _, g := range lost {
+		for _, f.network = range g.from.Networks {
+			found = clearest(found, p[f])
 		}
 	}
-	for row := range rows {
-		for n := range e.senders {
-			for _, network := range n.Networks {
-				if text := p.into[row][network]; text.set() {
-					found = append(found, text)
-				}
-			}
-		}
+	if found.set() {
+		return found
 	}
-	if len(found) > 0 {
-		return slices.MinFunc(found, func(a, b example) int {
-			return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.At.name(), b.At.name()))
-		})
+	f.network = netip.Prefix{}
+	return p[f]
+}
+
+// clearest is the example of two that has the most packets.
+func clearest(a, b example) example {
+	if !a.set() || b.set() && cmp.Or(cmp.Compare(a.Packets, b.Packets), b.Src.Compare(a.Src), b.Dst.Compare(a.Dst), cmp.Compare(b.At.name(), a.At.name())) < 0 {
+		return b
 	}
-	return p.by[f]
+	return a
 }
 
 func comparePrefix(a, b netip.Prefix) int {

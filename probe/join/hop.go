@@ -12,20 +12,14 @@ import (
 // of several the one in a network of other nodes, and that these talk with.
 func (j *joint) nextHops() {
 	talked := map[netip.Addr]bool{}
-	for _, o := range j.nodes {
-		if o.out {
-			continue
-		}
+	for _, o := range j.in {
 		for p := range model.Each(o.Pairs) {
 			if far := j.at[p.Remote]; o.Node[p.Local] && far != nil && far != o {
 				talked[p.Remote] = true
 			}
 		}
 	}
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		n.hops = map[bool]netip.Addr{}
 		for _, is4 := range []bool{true, false} {
 			var found []netip.Addr
@@ -35,16 +29,14 @@ func (j *joint) nextHops() {
 				}
 			}
 			found = narrowed(found, func(a netip.Addr) bool {
-				return slices.ContainsFunc(j.nodes, func(o *node) bool { return o != n && !o.out && inAny(o.Networks, a) })
+				return slices.ContainsFunc(j.in, func(o *node) bool { return o != n && inAny(o.Networks, a) })
 			})
 			found = narrowed(found, func(a netip.Addr) bool { return talked[a] })
 			if len(found) == 1 {
 				n.hops[is4] = found[0]
 			}
 		}
-		for i, row := range n.Rows {
-			n.Rows[i] = n.withHop(row)
-		}
+		n.Rows = model.Map(n.Rows, n.withHop)
 	}
 }
 
@@ -58,7 +50,7 @@ func (n *node) withHop(row model.Row) model.Row {
 
 // narrowed are those of a list that match, or all if none does.
 func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
-	if some := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !match(a) }); len(some) > 0 {
+	if some := chosen(list, match); len(some) > 0 {
 		return some
 	}
 	return list
@@ -67,6 +59,16 @@ func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
 // hop is the node's address that a route to a range of its pods has for a next hop; not
 // valid where that is not known.
 func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
+
+// anyHop is the node's address, of the family that it has, in words.
+func (n *node) anyHop() string {
+	for _, is4 := range []bool{true, false} {
+		if hop := n.hops[is4]; hop.IsValid() {
+			return hop.String()
+		}
+	}
+	return diagnose.NodeIP
+}
 
 // hopOr is hop for a finding, which is then likely at most where that is not known.
 func (n *node) hopOr(row netip.Prefix, f *found) string {

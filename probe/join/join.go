@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,7 +60,7 @@ func Judge(sources []Source) Result {
 	setApart(nodes)
 	setClocks(nodes)
 	nameApart(nodes)
-	j := &joint{nodes: nodes, at: map[netip.Addr]*node{}, settled: map[*node]map[ends]bool{}}
+	j := &joint{nodes: nodes, in: compared(nodes), at: map[netip.Addr]*node{}, keyed: map[any]*cause{}}
 	j.locate()
 	j.nextHops()
 	j.suppose()
@@ -72,7 +73,6 @@ func Judge(sources []Source) Result {
 	return r
 }
 
-// readAll reads the sources.
 func readAll(sources []Source) []*node {
 	nodes := make([]*node, len(sources))
 	onAllCPUs(len(sources), func(i int) { nodes[i] = newNode(sources[i]) })
@@ -101,14 +101,14 @@ type node struct {
 	source Source
 	seen   model.NodeSeen
 	*diagnose.Ends
-	findings []model.Finding
+	// rest are the findings but for the consequences of causes elsewhere.
+	findings, rest []model.Finding
 	// blind says why its silence proves nothing; empty where it does.
 	blind string
 	// out is set where it is not compared with the others.
 	out bool
-	// supposed are those of Ranges that other nodes take for its own, with the rows
-	// that they print for them.
-	supposed map[netip.Prefix][]model.Row
+	// supposed are those of Ranges that other nodes take for its own.
+	supposed []netip.Prefix
 	// ahead is how far its clock is ahead of the first node's, and unsure how far that may
 	// be wrong.
 	ahead, unsure time.Duration
@@ -118,10 +118,14 @@ type node struct {
 	// whole is all that it counted, inner and outer what it did within the time common to it and
 	// others, and around that: nil where that was not needed, or is not known.
 	whole, inner, outer *span
+	// settled are the pairs that causes explain, vacant the addresses that its pods ask for and
+	// that no pod has, with the node that says so.
+	settled map[ends]bool
+	vacant  map[netip.Addr]string
 }
 
 func newNode(src Source) *node {
-	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}}
+	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{}, vacant: map[netip.Addr]string{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
@@ -135,48 +139,30 @@ func newNode(src Source) *node {
 	return n
 }
 
-// pair is what the node saw between two addresses; nil where that is nothing.
-func (n *node) pair(local, remote netip.Addr) *diagnose.EndPair {
-	if i := n.Pair(local, remote); i >= 0 {
-		return &n.Pairs[i]
-	}
-	return nil
-}
-
 // setApart takes out of the comparison what is not of one time: all but the most
 // observations that are, and of one node all but the latest.
 func setApart(nodes []*node) {
 	end := func(n *node) time.Time { return n.seen.Window.End }
+	in := compared(nodes)
 	var best []*node
-	for _, first := range nodes {
-		if first.out {
-			continue
-		}
-		var group []*node
-		for _, n := range nodes {
-			if n == first || !n.out && !end(n).Before(end(first)) && n.seen.Window.Start.Sub(end(first)) <= apart {
-				group = append(group, n)
-			}
-		}
+	for _, first := range in {
+		group := chosen(in, func(n *node) bool {
+			return n == first || !end(n).Before(end(first)) && n.seen.Window.Start.Sub(end(first)) <= apart
+		})
 		if len(group) > len(best) || len(group) == len(best) && end(group[0]).After(end(best[0])) {
 			best = group
 		}
 	}
-	for _, n := range nodes {
-		if !n.out && !slices.Contains(best, n) {
+	for _, n := range in {
+		if !slices.Contains(best, n) {
 			n.out, n.seen.Reason = true, fmt.Sprintf("its window is more than %v from that of the others", apart)
 		}
 	}
-	for i, n := range nodes {
-		for _, o := range nodes[i+1:] {
-			if n.out || o.out || !sameNode(n, o) {
-				continue
-			}
-			older, newer := n, o
-			if end(n).After(end(o)) {
-				older, newer = o, n
-			}
-			older.out, older.seen.Reason = true, "a later recording of the same node is "+newer.seen.Recording
+	slices.SortStableFunc(best, func(a, b *node) int { return end(a).Compare(end(b)) })
+	for i, older := range best {
+		later := chosen(best[i+1:], func(n *node) bool { return sameNode(older, n) })
+		if len(later) > 0 {
+			older.out, older.seen.Reason = true, "a later recording of the same node is "+later[0].seen.Recording
 			older.findings = nil
 		}
 	}
@@ -203,13 +189,9 @@ func nameApart(nodes []*node) {
 		count[n.seen.Node.Name]++
 	}
 	for _, n := range nodes {
-		switch name := n.seen.Node.Name; {
-		case name == "":
-			n.seen.Name = n.seen.Recording
-		case count[name] > 1:
-			n.seen.Name = name + " (" + n.seen.Recording + ")"
-		default:
-			n.seen.Name = name
+		name := n.seen.Node.Name
+		if n.seen.Name = cmp.Or(name, n.seen.Recording); name != "" && count[name] > 1 {
+			n.seen.Name += " (" + n.seen.Recording + ")"
 		}
 	}
 }
@@ -220,11 +202,21 @@ func (n *node) name() string { return n.seen.Name }
 func (n *node) String() string { return n.name() }
 
 // Shell is the name where a shell reads it.
-func (n *node) Shell() string { return shellName(n.seen.Node.Name) }
+func (n *node) Shell() string {
+	name := n.seen.Node.Name
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return !(r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
+	}) {
+		return "NODE"
+	}
+	return name
+}
 
 // joint is the comparison in progress.
 type joint struct {
 	nodes []*node
+	// in are those that are compared.
+	in []*node
 	// at says which node has an address; nil where several do.
 	at map[netip.Addr]*node
 	// ways are those that packets took from one node to another, talks the pairs
@@ -232,18 +224,23 @@ type joint struct {
 	ways  []*way
 	talks []*talk
 	// gets are what nodes found themselves to get that is for others' pods.
-	gets []getting
-	// causes explain the talks, and settled are the pairs that they explain.
-	causes  []*cause
-	settled map[*node]map[ends]bool
+	gets []nodeFinding
+	// causes explain the talks, keyed are those of them that are looked up by what they are.
+	causes []*cause
+	keyed  map[any]*cause
+}
+
+// compared are the nodes that are.
+func compared(nodes []*node) []*node { return chosen(nodes, func(n *node) bool { return !n.out }) }
+
+// chosen are the elements of a list that match.
+func chosen[T any](list []T, match func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !match(x) })
 }
 
 // locate finds the node of each address.
 func (j *joint) locate() {
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		for _, set := range []map[netip.Addr]bool{n.Node, n.Pods, n.Fresh} {
 			for a := range set {
 				if !a.IsGlobalUnicast() {
@@ -259,34 +256,45 @@ func (j *joint) locate() {
 	}
 }
 
+// nodeFinding is a node's own finding.
+type nodeFinding struct {
+	node *node
+	*model.Finding
+}
+
+// own are the nodes' own findings of a code.
+func (j *joint) own(code model.Code) []nodeFinding {
+	var out []nodeFinding
+	for _, n := range j.in {
+		for f := range model.Each(n.findings) {
+			if f.Code == code {
+				out = append(out, nodeFinding{n, f})
+			}
+		}
+	}
+	return out
+}
+
 // suppose gives nodes whose pods' range is not known the one that another node takes for
 // it, and finds silent: that of a missing route, where it holds the node's pods and no
 // other's.
 func (j *joint) suppose() {
 	holders := map[netip.Prefix]*node{}
-	for _, n := range j.nodes {
-		for f := range model.Each(n.findings) {
-			if n.out || f.Code != diagnose.MissingUDR {
+	for _, f := range j.own(diagnose.MissingUDR) {
+		for _, p := range f.Peers {
+			owner, known := holders[p]
+			if !known {
+				owner = j.holder(p)
+				holders[p] = owner
+			}
+			if owner == nil || owner == f.node || slices.ContainsFunc(owner.Ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() }) {
 				continue
 			}
-			for _, p := range f.Peers {
-				owner, known := holders[p]
-				if !known {
-					owner = j.holder(p)
-					holders[p] = owner
-				}
-				if owner == nil || owner == n || slices.ContainsFunc(owner.Ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() }) {
-					continue
-				}
-				owner.Ranges = append(owner.Ranges, p)
-				if owner.supposed == nil {
-					owner.supposed = map[netip.Prefix][]model.Row{}
-				}
-				for _, row := range f.Rows {
-					if row.Range == p && owner.hop(p).IsValid() {
-						row.Node = owner.seen.Node.Name
-						owner.supposed[p] = append(owner.supposed[p], owner.withHop(row))
-					}
+			owner.Ranges, owner.supposed = append(owner.Ranges, p), append(owner.supposed, p)
+			for _, row := range f.Rows {
+				if row.Range == p {
+					row.Node = owner.seen.Node.Name
+					owner.Rows = append(owner.Rows, owner.withHop(row))
 				}
 			}
 		}
@@ -295,45 +303,34 @@ func (j *joint) suppose() {
 
 // holder is the only node that has pods in a range; nil where several do, or none.
 func (j *joint) holder(p netip.Prefix) *node {
-	var found *node
-	for _, n := range j.nodes {
-		for a := range n.podAddrs() {
-			if n.out || !p.Contains(a) {
-				continue
-			}
-			if found != nil && found != n {
-				return nil
-			}
-			found = n
-		}
+	if has := chosen(j.in, func(n *node) bool { return n.holds(p) }); len(has) == 1 {
+		return has[0]
 	}
-	return found
+	return nil
 }
 
-// podAddrs are those of the node's pods.
-func (n *node) podAddrs() map[netip.Addr]bool {
-	if n.Ends == nil {
-		return nil
+// holds reports whether the node has pods in a range.
+func (n *node) holds(p netip.Prefix) bool {
+	for a := range n.Pods {
+		if p.Contains(a) {
+			return true
+		}
 	}
-	return n.Pods
+	return false
 }
 
 // owner is the node whose pod range holds an address, or that has found out that a
 // pod of its own should have it, or gives it to its pods' packets.
 func (j *joint) owner(a netip.Addr) *node {
-	for _, n := range j.nodes {
-		if !n.out && (inAny(n.Own, a) || n.rangeOf(a).IsValid()) {
-			return n
-		}
-	}
-	for _, n := range j.nodes {
-		if !n.out && slices.ContainsFunc(n.findings, func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !slices.Contains(silences, f.Code) }) {
-			return n
-		}
-	}
-	for _, n := range j.nodes {
-		if !n.out && len(n.Given[a]) > 0 {
-			return n
+	for _, owns := range []func(n *node) bool{
+		func(n *node) bool { return inAny(n.Own, a) || inAny(n.Ranges, a) },
+		func(n *node) bool {
+			return slices.ContainsFunc(n.findings, func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !slices.Contains(silences, f.Code) })
+		},
+		func(n *node) bool { return len(n.Given[a]) > 0 },
+	} {
+		if at := slices.IndexFunc(j.in, owns); at >= 0 {
+			return j.in[at]
 		}
 	}
 	return nil

@@ -1,9 +1,6 @@
 package join
 
 import (
-	"net/netip"
-	"slices"
-
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -12,14 +9,12 @@ import (
 // that arrives to mean anything.
 const minLarge = 10
 
-// lostLarge are the causes of ways on which large packets alone are lost.
-func (j *joint) lostLarge() []*cause {
-	lost := slices.DeleteFunc(slices.Clone(j.ways), func(w *way) bool { return !w.losesLarge() })
-	var out []*cause
-	for _, ways := range connected(lost, func(w *way) (from, to *node) { return w.from, w.to }) {
-		out = append(out, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: ways})
+// lostLarge makes causes of ways on which large packets alone are lost.
+func (j *joint) lostLarge() {
+	lost := chosen(j.ways, (*way).losesLarge)
+	for _, ways := range connected(lost) {
+		j.causes = append(j.causes, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: ways})
 	}
-	return out
 }
 
 // losesLarge reports whether small packets of a way arrive and large ones do not: of
@@ -38,34 +33,25 @@ func (w *way) losesLarge() bool {
 	}
 	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
 	if came > apart*back || back > apart*came || w.near.Out.Requests < minLost || w.far.In.Requests < minLost ||
-		w.near.Out.Replies+w.near.Out.Other < minLarge || w.leaving().Packets == 0 || w.arriving().Packets == 0 {
+		w.near.Out.Replies+w.near.Out.Other < minLarge {
 		return false
 	}
 	// So much arrives of what is small, and was sent while both watched.
-	small, arrive := min(1, share(w.far.In.Requests, w.near.Out.Requests)), float64(w.arriving().Bytes)
+	out, in := w.volumes()
+	small, arrive := min(1, share(w.far.In.Requests, w.near.Out.Requests)), float64(in.Bytes)
 	if came > 0 {
 		small, arrive = min(small, back/came), arrive*min(1, came/back)
 	}
-	return arrive < 0.6*small*float64(w.leaving().Bytes) && w.shrinks()
+	return arrive < 0.6*small*float64(out.Bytes) && w.shrinks()
 }
 
 // shrinks reports whether what arrives is smaller than what left.
 func (w *way) shrinks() bool {
-	return w.leaving().Packets > 0 && w.arriving().Packets > 0 &&
-		share(w.arriving().Bytes, w.arriving().Packets) < 0.6*share(w.leaving().Bytes, w.leaving().Packets)
+	out, in := w.volumes()
+	return out.Packets > 0 && in.Packets > 0 && share(in.Bytes, in.Packets) < 0.6*share(out.Bytes, out.Packets)
 }
 
 func share(part, of uint64) float64 { return float64(part) / float64(of) }
-
-// volume is that of the narrowest range that holds an address.
-func volume(by map[netip.Prefix]diagnose.Volume, a netip.Addr) diagnose.Volume {
-	for bits := a.BitLen(); bits >= 0; bits-- {
-		if p, err := a.Prefix(bits); err == nil && by[p] != (diagnose.Volume{}) {
-			return by[p]
-		}
-	}
-	return diagnose.Volume{}
-}
 
 // largeLoss is how many small and large packets left one node and arrived at the other, and how
 // many bytes packets between the two ranges have.
@@ -80,7 +66,7 @@ func largeLost(ways []*way) *largeLoss {
 		l.Asked, l.Others = l.Asked+w.near.Out.Requests, l.Others+w.near.Out.Replies+w.near.Out.Other
 		l.GotAsked, l.GotOthers = l.GotAsked+w.far.In.Requests, l.GotOthers+w.far.In.Replies+w.far.In.Other
 	}
-	out, in := ways[0].leaving(), ways[0].arriving()
+	out, in := ways[0].volumes()
 	l.Size, l.GotSize = out.Bytes/out.Packets, in.Bytes/in.Packets
 	return &l
 }

@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,38 +14,25 @@ import (
 
 // merged makes one finding of those that several nodes tell of one cause.
 func merged(list []told) []told {
-	var groups [][]candidate
-	of := map[string][]int{}
-	silent := map[netip.Prefix]int{}
+	type group struct{ list []candidate }
+	var groups []*group
+	of := map[string][]*group{}
 	for _, t := range list {
-		f := newCandidate(t)
-		k := kindOf(&f.Finding)
-		at := slices.IndexFunc(of[k], func(g int) bool {
-			return slices.ContainsFunc(groups[g], func(o candidate) bool { return oneCause(&o, &f) })
+		c := newCandidate(t)
+		k := kindOf(&c.Finding)
+		at := slices.IndexFunc(of[k], func(g *group) bool {
+			return slices.ContainsFunc(g.list, func(o candidate) bool { return oneCause(&o, &c) })
 		})
-		g := len(groups)
-		if at >= 0 {
-			g = of[k][at]
+		if at < 0 {
+			at = len(of[k])
+			g := &group{}
+			of[k], groups = append(of[k], g), append(groups, g)
 		}
-		for _, p := range f.unrecorded {
-			// What does not reply to several is the same, and was not recorded.
-			if other, found := silent[p]; found {
-				g = min(g, other)
-			}
-		}
-		if g == len(groups) {
-			of[k], groups = append(of[k], g), append(groups, nil)
-		}
-		groups[g] = append(groups[g], f)
-		for _, p := range f.unrecorded {
-			if other, found := silent[p]; !found || g < other {
-				silent[p] = g
-			}
-		}
+		of[k][at].list = append(of[k][at].list, c)
 	}
 	var out []told
 	for _, g := range groups {
-		out = append(out, mergeOne(g))
+		out = append(out, mergeOne(g.list))
 	}
 	return out
 }
@@ -97,7 +85,8 @@ func oneCause(a, b *candidate) bool {
 		alone := len(a.Nodes) == 1 && len(b.Nodes) == 1
 		return within(a.rows, b.rows) || within(b.rows, a.rows) || alone && slices.Equal(a.Peers, b.Peers)
 	}
-	return false
+	// What does not reply to several is the same, and was not recorded.
+	return slices.ContainsFunc(a.unrecorded, func(p netip.Prefix) bool { return slices.Contains(b.unrecorded, p) })
 }
 
 // within reports whether all of some prefixes are among others.
@@ -107,61 +96,33 @@ func within(some, others []netip.Prefix) bool {
 
 // mergeOne is the worst and surest of the findings with what the others add.
 func mergeOne(list []candidate) told {
+	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(list, func(a, b candidate) int {
-		if c := b.Severity.Rank() - a.Severity.Rank(); c != 0 {
-			return c
-		}
-		if c := b.Confidence.Rank() - a.Confidence.Rank(); c != 0 {
-			return c
-		}
-		switch {
-		case a.ownRoute == b.ownRoute:
-			return 0
-		case a.ownRoute:
-			return 1
-		}
-		return -1
+		return cmp.Or(b.Severity.Rank()-a.Severity.Rank(), b.Confidence.Rank()-a.Confidence.Rank(), rank[a.ownRoute]-rank[b.ownRoute])
 	})
 	f := list[0].told
 	if len(list) == 1 {
 		return f
 	}
-	f.Nodes, f.Pods, f.Peers, f.Evidence = slices.Clone(f.Nodes), slices.Clone(f.Pods), slices.Clone(f.Peers), slices.Clone(f.Evidence)
-	f.at = slices.Clone(f.at)
-	peers := map[netip.Prefix]bool{}
-	for _, p := range f.Peers {
-		peers[p] = true
-	}
+	f.Nodes, f.at, f.Evidence = slices.Clip(f.Nodes), slices.Clip(f.at), slices.Clip(f.Evidence)
+	f.Pods, f.Peers = slices.Clip(f.Pods), slices.Clone(f.Peers)
 	for _, o := range list[1:] {
-		for _, n := range o.Nodes {
-			addNode(&f.Finding, n)
-		}
-		for _, n := range o.at {
-			if !slices.Contains(f.at, n) {
-				f.at = append(f.at, n)
-			}
-		}
+		f.Nodes, f.at, f.Evidence = with(f.Nodes, o.Nodes...), with(f.at, o.at...), with(f.Evidence, o.Evidence...)
 		f.Pods = append(f.Pods, o.Pods...)
-		for _, p := range o.Peers {
-			if !peers[p] && o.ownRoute == list[0].ownRoute {
-				peers[p], f.Peers = true, append(f.Peers, p)
-			}
-		}
-		for _, e := range o.Evidence {
-			if !slices.Contains(f.Evidence, e) {
-				f.Evidence = append(f.Evidence, e)
-			}
+		if o.ownRoute == list[0].ownRoute {
+			f.Peers = append(f.Peers, o.Peers...)
 		}
 		f.Packets += o.Packets
-		if both := slices.DeleteFunc(slices.Clone(f.Fix), func(line string) bool { return !slices.Contains(o.Fix, line) }); len(both) > 0 && o.Confidence == f.Confidence {
+		if both := chosen(f.Fix, func(line string) bool { return slices.Contains(o.Fix, line) }); len(both) > 0 && o.Confidence == f.Confidence {
 			// What only one of the nodes has in doubt is not what both miss.
 			f.Fix = both
 		}
 	}
 	f.Pods = unique(f.Pods)
 	slices.SortFunc(f.Peers, comparePrefix)
+	f.Peers = slices.Compact(f.Peers)
 	if f.Code == diagnose.NoReply && f.Cause == "" {
-		f.Title = words.Title(string(diagnose.NoReply), words.Facts{"remotes": prefixAddrs(f.Peers)})
+		f.Title = words.Title(string(diagnose.NoReply), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
 	}
 	if len(f.at) > 2 {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)
@@ -169,11 +130,12 @@ func mergeOne(list []candidate) told {
 	return f
 }
 
-// prefixAddrs are the addresses of prefixes that hold one each.
-func prefixAddrs(list []netip.Prefix) []netip.Addr {
-	var out []netip.Addr
-	for _, p := range list {
-		out = append(out, p.Addr())
+// with is a list with what it does not have yet.
+func with[T comparable](list []T, more ...T) []T {
+	for _, x := range more {
+		if !slices.Contains(list, x) {
+			list = append(list, x)
+		}
 	}
-	return out
+	return list
 }

@@ -74,30 +74,14 @@ func (j *joint) scans() map[muteEnd]bool {
 	return out
 }
 
-// vacated are the addresses that a node's pods ask for and that no pod has, with the
-// node that says so.
-func (j *joint) vacated(n *node) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
-	for _, c := range j.causes {
-		if c.mute == nil || c.mute.how != vacant {
-			continue
-		}
-		for _, t := range c.talks {
-			if t.asker == n {
-				out[t.b] = t.far.name()
-			}
-		}
-	}
-	return out
-}
-
 // unanswered is the finding on packets to which nobody at the far node replied.
 func (c *cause) unanswered() model.Finding {
 	var dst, src []netip.Addr
+	var packets uint64
 	for _, t := range c.talks {
 		src = append(src, t.a)
 		if !t.leadsOn(c.node) {
-			dst = append(dst, t.b)
+			dst, packets = append(dst, t.b), packets+t.pair.Out.Packets
 		}
 	}
 	dst, src = unique(dst), unique(src)
@@ -106,17 +90,12 @@ func (c *cause) unanswered() model.Finding {
 	f.Finding = model.Finding{
 		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Likely, Nodes: []string{c.node.name()},
 		LastHopAlive: model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress},
-		Pods:         unique(slices.Concat(podsOf(c), src)), Peers: hosts(dst),
+		Pods:         unique(slices.Concat(c.pods(), src)), Peers: hosts(dst),
 	}
-	f.facts["talks"] = c.observeTalks(&f.Finding)
-	for _, t := range c.talks {
-		if !t.leadsOn(c.node) {
-			f.Packets += t.pair.Out.Packets
-		}
-	}
+	f.Packets, f.facts["talks"] = packets, c.observeTalks(&f.Finding)
 	switch c.mute.how {
 	case vacant:
-		f.LastHopAlive, f.page, f.facts["asked"] = c.talks[0].asker.Uplink, "NoReply-vacant", c.vacantAsked()
+		f.LastHopAlive, f.page, f.facts["asked"] = c.talks[0].asker.Uplink, "NoReply-vacant", c.vainlyAsked()
 	case handed:
 		f.Code, f.page, f.LastHopAlive = diagnose.PodNotReplying, "PodNotReplying-joined", model.Place{Role: model.RolePodLink, Direction: model.Egress}
 	case kept:
@@ -125,28 +104,17 @@ func (c *cause) unanswered() model.Finding {
 	return f.worded()
 }
 
-// vacantAsked is what each node sent for addresses that no pod has.
-func (c *cause) vacantAsked() []sent {
+// vainlyAsked is what each node sent in vain.
+func (c *cause) vainlyAsked() []sent {
 	by := map[*node]*sent{}
 	for _, t := range c.talks {
 		x := getOrInsert(by, t.asker)
 		x.From, x.Link, x.Packets, x.Dst = t.asker, t.asker.Uplink.Link, x.Packets+t.pair.Out.Packets, append(x.Dst, t.b)
 	}
 	var out []sent
-	for _, n := range union(slices.Collect(maps.Keys(by)), nil) {
+	for _, n := range sortedNodes(maps.Keys(by)) {
 		by[n].Dst = unique(by[n].Dst)
 		out = append(out, *by[n])
-	}
-	return out
-}
-
-func podsOf(c *cause) []netip.Addr {
-	var out []netip.Addr
-	for _, t := range c.talks {
-		if t.far.Pods[t.b] {
-			out = append(out, t.b)
-		}
-		out = append(out, t.pair.Behind...)
 	}
 	return out
 }

@@ -91,33 +91,17 @@ func between(from, to End, src, dst netip.Addr, findings []model.Finding) model.
 	sender, _ := diagnose.Observe(from.Snapshot)
 	receiver, _ := diagnose.Observe(to.Snapshot)
 	if sender.Unwatched == "" {
-		h.In = model.Counted(pairOf(sender, src, dst).Out.Packets)
+		h.In = model.Counted(sender.Pair(src, dst).Out.Packets)
 	}
 	if receiver.Sees(dst, src) {
-		h.Out = model.Counted(pairOf(receiver, dst, src).In.Packets)
+		h.Out = model.Counted(receiver.Pair(dst, src).In.Packets)
 	}
 	h.Decision = words.Text("hop/pair", words.Facts{"from": from.Name, "to": to.Name, "unknown": !h.Out.Known})
-	if !h.Out.Known {
-		return h
-	}
-	if h.In.N < minLost || h.Out.N > 0 {
-		return h
-	}
-	for f := range model.Each(findings) {
-		if isBetween(f) && names(f, dst) && (names(f, src) || sender.Node[src]) {
-			h.Dead, h.Finding, h.Lost = true, f.Code, h.In
-			return h
-		}
+	at := slices.IndexFunc(findings, func(f model.Finding) bool {
+		return isBetween(&f) && names(&f, dst) && (names(&f, src) || sender.Node[src])
+	})
+	if h.Out.Known && h.Out.N == 0 && h.In.N >= minLost && at >= 0 {
+		h.Dead, h.Finding, h.Lost = true, findings[at].Code, h.In
 	}
 	return h
-}
-
-// pairOf is what an end counted between two addresses.
-func pairOf(e *diagnose.Ends, local, remote netip.Addr) diagnose.EndPair {
-	for _, p := range e.Pairs {
-		if p.Local == local && p.Remote == remote {
-			return p
-		}
-	}
-	return diagnose.EndPair{}
 }

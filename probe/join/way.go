@@ -32,25 +32,24 @@ type way struct {
 	shared bool
 }
 
+// hasArrived and isLost report whether packets went that way, and what became of them.
+func (w *way) hasArrived() bool { return w != nil && w.state == arrived }
+func (w *way) isLost() bool     { return w != nil && w.state == lost }
+
 func (w *way) src() netip.Addr { return w.pair.Local }
 func (w *way) dst() netip.Addr { return w.pair.Remote }
 func (w *way) sent() uint64    { return w.near.Out.Packets }
 func (w *way) got() uint64     { return w.far.In.Packets }
 
-// leaving is what left for the range of the destination, arriving what arrived from that of
-// the source.
-func (w *way) leaving() diagnose.Volume {
+// volumes are what left for the range of the destination, and what arrived from that of the source.
+func (w *way) volumes() (leaving, arriving diagnose.Volume) {
+	from, to := w.from.whole, w.to.whole
 	if w.shared {
-		return volume(w.from.inner.leaving, w.dst())
+		from, to = w.from.inner, w.to.outer
 	}
-	return volume(w.from.whole.leaving, w.dst())
-}
-
-func (w *way) arriving() diagnose.Volume {
-	if w.shared {
-		return volume(w.to.outer.arriving, w.src())
-	}
-	return volume(w.to.whole.arriving, w.src())
+	_, leaving = narrowest(from.leaving, w.dst())
+	_, arriving = narrowest(to.arriving, w.src())
+	return leaving, arriving
 }
 
 // talk is a pair of addresses of which one waits for replies in vain.
@@ -99,10 +98,7 @@ func (j *joint) way(src, dst netip.Addr) *way {
 // allWays are those from one node to another.
 func (j *joint) allWays() []*way {
 	var out []*way
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		for i := range n.Pairs {
 			p := &n.Pairs[i]
 			far := j.at[p.Remote]
@@ -119,10 +115,7 @@ func (j *joint) allWays() []*way {
 
 // wait finds who waits for replies.
 func (j *joint) wait() {
-	for _, n := range j.nodes {
-		if n.out {
-			continue
-		}
+	for _, n := range j.in {
 		for p := range model.Each(n.Pairs) {
 			if !p.Silent || j.at[p.Local] != n {
 				continue
@@ -136,7 +129,7 @@ func (j *joint) wait() {
 			}
 			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
 			t.there, t.back = j.way(p.Local, p.Remote), j.way(p.Remote, p.Local)
-			if b := t.back; b != nil && b.state != arrived && b.state != lost && t.there != nil && fewReplies*b.sent() <= t.there.got() {
+			if b := t.back; b != nil && b.state == unsure && t.there != nil && fewReplies*b.sent() <= t.there.got() {
 				// They were sent before the asker was watched: what is asked now gets none.
 				t.back = nil
 			}
@@ -152,7 +145,7 @@ func follow(n, far *node, i int) *way {
 	if p.Out.Packets == 0 {
 		return nil
 	}
-	there := far.Pair(p.Remote, p.Local)
+	there := far.Index(p.Remote, p.Local)
 	w := &way{from: n, to: far, pair: p, near: &p.Counts, far: far.counts(far.whole, there)}
 	waits, within := p.Silent || there >= 0 && far.Pairs[there].Silent, w.got()
 	if w.shared = n.inner != nil && far.outer != nil; w.shared {
@@ -169,49 +162,38 @@ func follow(n, far *node, i int) *way {
 	return w
 }
 
-// lostPorts are the ways between addresses that reach each other of which packets for
+// lostPorts makes causes of ways between addresses that reach each other of which packets for
 // one port of a node are lost: the sender's connections to it stay without a reply, the other
 // node, which tracks those to other ports, has none of them, and as many requests did not
 // arrive. A node does not track what its own filter drops, though it arrives.
-func (j *joint) lostPorts() []*cause {
-	type port struct {
-		to     *node
-		number uint16
-	}
-	by := map[port]*cause{}
-	var out []*cause
+func (j *joint) lostPorts() {
 	for _, w := range j.ways {
 		kinds := w.untracked()
 		if !w.comparable() || w.diesThere() || !w.misses(kinds) {
 			continue
 		}
 		for _, a := range kinds {
-			k := port{w.to, a.Port}
-			if by[k] == nil {
-				g := &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}
-				by[k] = &cause{guess: g, flows: map[*node]int{}}
-				out = append(out, by[k])
-			}
-			by[k].lost = append(by[k].lost, w)
-			by[k].flows[w.from] += a.Unreplied
+			g := &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}
+			c := j.cause([2]any{w.to, a.Port}, cause{guess: g, flows: map[*node]int{}})
+			c.lost = append(c.lost, w)
+			c.flows[w.from] += a.Unreplied
 		}
 	}
-	return out
 }
 
 // untracked are the ports of the destination of which the sender's connections stay without
 // a reply, and of which the other node, which tracks those to other ports, has none.
 func (w *way) untracked() []diagnose.Asked {
-	there := w.to.pair(w.dst(), w.src())
+	there := w.to.Pair(w.dst(), w.src())
 	here := func(a diagnose.Asked) bool { return a.Here }
-	if w.state != arrived || there == nil || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
+	if w.state != arrived || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
 		!slices.ContainsFunc(there.Asked, here) {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(w.pair.Asked), func(a diagnose.Asked) bool {
+	return chosen(w.pair.Asked, func(a diagnose.Asked) bool {
 		const tcp = 6
-		return a.Here || a.Proto != tcp || a.Replied > 0 || a.Unreplied < minLost || !overlaps(w.from, w.to, a.First, a.Last) ||
-			slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
+		return !a.Here && a.Proto == tcp && a.Replied == 0 && a.Unreplied >= minLost && overlaps(w.from, w.to, a.First, a.Last) &&
+			!slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
 	})
 }
 
@@ -245,30 +227,18 @@ func (w *way) diesThere() bool {
 // isNode reports whether the way is between the nodes' own addresses.
 func (w *way) isNode() bool { return w.from.Node[w.src()] && w.to.Node[w.dst()] }
 
-// mayCarry reports whether packets of the way may carry a tunnel.
-func (w *way) mayCarry() bool { return w.isNode() && len(w.from.Tunnel.Links) > 0 }
+// bare is how many packets arrived that carry no tunnel for sure.
+func (w *way) bare() uint64 {
+	if w.isNode() && len(w.from.Tunnel.Links) > 0 {
+		return w.far.In.Requests + w.far.In.Replies
+	}
+	return w.got()
+}
 
 // toRange is the pod range that the way leads to, which the network needs a route
-// for; not valid where none is needed.
-func (w *way) toRange() netip.Prefix { return w.to.rangeOf(w.dst()) }
-
-// fromRange is the pod range that it comes from.
+// for; not valid where none is needed. fromRange is the one that it comes from.
+func (w *way) toRange() netip.Prefix   { return w.to.rangeOf(w.dst()) }
 func (w *way) fromRange() netip.Prefix { return w.from.rangeOf(w.src()) }
-
-// lostWays are those on which talks lose their packets, sorted.
-func (j *joint) lostWays() []*way {
-	seen := map[*way]bool{}
-	var out []*way
-	for _, t := range j.talks {
-		for _, w := range []*way{t.there, t.back} {
-			if w != nil && w.state == lost && !seen[w] {
-				seen[w], out = true, append(out, w)
-			}
-		}
-	}
-	slices.SortFunc(out, compareWays)
-	return out
-}
 
 func compareWays(a, b *way) int {
 	return cmp.Or(a.src().Compare(b.src()), a.dst().Compare(b.dst()))
