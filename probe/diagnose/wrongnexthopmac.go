@@ -38,16 +38,6 @@ type wrongHop struct {
 // pinned reports whether the kernel never asks again for the entry's address.
 func pinned(n *model.Neighbor) bool { return n.State == "PERMANENT" || n.State == "NOARP" }
 
-// wrongHops are the node's entries for next hops that are wrong; found when they
-// are first asked for. They depend on no gateway's MAC.
-func (v *view) wrongHops() []*wrongHop {
-	if !v.wrongHopsKnown {
-		v.wrongHopsKnown = true
-		v.wrongHopsFound = findWrongHops(v)
-	}
-	return v.wrongHopsFound
-}
-
 // toWrongHop reports whether a peer is silent because of such an entry.
 func (v *view) toWrongHop(p *model.Peer) bool {
 	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return slices.Contains(w.silent, p) })
@@ -58,7 +48,9 @@ func (v *view) isWrongHopMAC(m model.MAC) bool {
 	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return w.entry.MAC == m })
 }
 
-func findWrongHops(v *view) []*wrongHop {
+// findWrongHops are the node's entries for next hops that are wrong. They depend on no
+// gateway's MAC.
+func (v *view) findWrongHops() []*wrongHop {
 	if !v.Has(model.SourceTC, model.SourceNeighbors, model.SourceRoutes) {
 		return nil
 	}
