@@ -239,7 +239,7 @@ func wrongEntry(v *view, w *wrongHop) finding {
 		"gateway": v.gatewayAddrs[n.Addr], "others": w.others, "pinned": pinned(n),
 		"answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
 	}}
-	f.Pods, f.Peers, f.Packets = v.podsBehind(w.silent), hosts(remotes), x.packets
+	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(remotes), x.packets
 	f.LastHopAlive = v.place(port, model.Egress)
 	if takenOver {
 		f.facts["real"] = w.real
@@ -261,17 +261,3 @@ func wrongEntry(v *view, w *wrongHop) finding {
 }
 
 func compareMAC(a, b model.MAC) int { return slices.Compare(a[:], b[:]) }
-
-// podsBehind are the pods whose packets the pairs' are, also those that are sent
-// with the node's address.
-func (v *view) podsBehind(list []*model.Peer) []netip.Addr {
-	pods, flows := map[netip.Addr]bool{}, v.unrepliedFlows()
-	for _, p := range list {
-		if len(v.pods[p.Local]) > 0 {
-			pods[p.Local] = true
-		} else if m := flows[pair{p.Local, p.Remote}]; m != nil {
-			maps.Copy(pods, m.pods)
-		}
-	}
-	return sorted(pods)
-}

@@ -99,7 +99,7 @@ func findWrongNodeRoute(v *view) []finding {
 		sent := s.packets
 		for _, d := range s.drops {
 			s.packets += d.Packets
-			s.pods[v.pod(d)] = true
+			s.pods.add(v.pod(d))
 		}
 		if s.answers || s.packets < minAsks || len(s.pods) == 0 {
 			continue
