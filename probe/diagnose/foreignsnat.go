@@ -115,15 +115,17 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 // translatesTo is the rule that gives the flows their address, nil where none
 // does any more, or it was not read.
 func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
-	tables := path.NewTables(v.Snapshot)
 	for _, f := range g.asking {
-		nat := tables.Source(v.leavingPacket(f))
+		nat := v.sourceNAT(f)
 		if nat.Translated && (nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
 			return nat.Rule
 		}
 	}
 	return first(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
+
+// sourceNAT is what the rules do with the source of a flow's packet.
+func (v *view) sourceNAT(f *model.Flow) path.SourceNAT { return v.tables().Source(v.leavingPacket(f)) }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *view) leavingPacket(f *model.Flow) path.Packet {

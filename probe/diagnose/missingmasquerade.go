@@ -34,7 +34,6 @@ type rawGroup struct {
 }
 
 func findMissingMasquerade(v *view) []finding {
-	tables := path.NewTables(v.Snapshot)
 	var byRule groups[*model.PacketRule, rawGroup]
 	reflected := v.reflected()
 	for p := range model.Each(v.peers) {
@@ -42,7 +41,7 @@ func findMissingMasquerade(v *view) []finding {
 			continue
 		}
 		for _, leaves := range v.leaving(p) {
-			nat := tables.Source(leaves)
+			nat := v.tables().Source(leaves)
 			if nat.Translated && reflected[p.Local] {
 				// What came for the pod, and leaves again.
 				continue

@@ -38,7 +38,6 @@ func (s untranslatedService) String() string {
 
 func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices {
 	u := untranslatedServices{Except: "whole"}
-	tables := path.NewTables(v.Snapshot)
 	to := map[netip.Addr][]*model.Peer{}
 	for p := range model.Each(v.peers) {
 		to[p.Remote] = append(to[p.Remote], p)
@@ -47,7 +46,7 @@ func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices 
 		if v.remote(a).IsValid() || !v.elsewhere(a) {
 			continue
 		}
-		sent, found := v.untranslated(tables, to[a])
+		sent, found := v.untranslated(to[a])
 		s := untranslatedService{Addr: a}
 		switch {
 		case len(found.Beside) > 0:
@@ -70,10 +69,10 @@ func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices 
 
 // untranslated is a packet that was sent to an address by these pairs, and why the address looks like a
 // service's that no rule translates for such packets.
-func (v *view) untranslated(tables *path.Tables, to []*model.Peer) (path.Packet, path.Untranslated) {
+func (v *view) untranslated(to []*model.Peer) (path.Packet, path.Untranslated) {
 	for _, p := range to {
 		for _, sent := range v.leaving(p) {
-			if found := tables.Untranslated(v.Snapshot, v.routing(), sent); found.Is() {
+			if found := v.tables().Untranslated(v.Snapshot, v.routing(), sent); found.Is() {
 				return sent, found
 			}
 		}
@@ -90,7 +89,7 @@ func (v *view) besideServices(a netip.Addr) bool {
 	}
 	is, known := v.services[block]
 	if !known {
-		is = len(path.NewTables(v.Snapshot).Services(v.Snapshot, a)) > 0
+		is = len(v.tables().Services(v.Snapshot, a)) > 0
 		if v.services == nil {
 			v.services = map[netip.Prefix]bool{}
 		}

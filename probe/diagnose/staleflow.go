@@ -33,7 +33,6 @@ type staleFlows struct {
 }
 
 func findStaleFlow(v *view) []finding {
-	var tables *path.Tables
 	var stale groups[outdatedBy, staleFlows]
 	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
@@ -41,10 +40,7 @@ func findStaleFlow(v *view) []finding {
 		if d == nil && !v.goesUnheard(f) || len(v.pods[f.Original.Src]) == 0 || v.silenced(f.Original.Src, host(f.Reply.Src)) {
 			continue
 		}
-		if tables == nil {
-			tables = path.NewTables(v.Snapshot)
-		}
-		k, is := v.outdated(tables, f)
+		k, is := v.outdated(f)
 		if !is {
 			continue
 		}
@@ -142,14 +138,14 @@ func (v *view) findUnhearing() map[netip.Addr]bool {
 
 // outdated is how a flow is translated, where the rules would surely translate its packets
 // otherwise.
-func (v *view) outdated(tables *path.Tables, f *model.Flow) (k outdatedBy, is bool) {
-	rules, surely := tables.Destination(path.Packet{Src: f.Original.Src, Dst: f.Original.Dst, Proto: f.Proto,
+func (v *view) outdated(f *model.Flow) (k outdatedBy, is bool) {
+	rules, surely := v.tables().Destination(path.Packet{Src: f.Original.Src, Dst: f.Original.Dst, Proto: f.Proto,
 		SrcPort: f.Original.SrcPort, DstPort: f.Original.DstPort})
 	if surely {
 		leads := slices.ContainsFunc(rules, func(r *model.PacketRule) bool { return !r.To.Addr().IsValid() || r.To.Addr() == f.Reply.Src })
 		return outdatedBy{f.Reply.Src, rules[0], false}, !leads
 	}
-	nat := tables.Source(v.leavingPacket(f))
+	nat := v.sourceNAT(f)
 	switch has := f.Reply.Dst; {
 	case nat.CutOff || len(nat.Unsure) > 0 || len(rules) > 0:
 	case has == f.Original.Src:

@@ -82,6 +82,7 @@ type index struct {
 	others Beyond
 
 	// What is found when it is first asked for; the functions say what it is.
+	tables         func() *path.Tables
 	self           func() *model.ClusterNode
 	ownCIDRs       func() []netip.Prefix
 	remoteRanges   func() []*remoteRange
@@ -114,6 +115,7 @@ func newView(whole *model.Snapshot) *view {
 		onLinkAlone: map[netip.Addr]bool{},
 	}}
 	v.pods, v.links, v.outer, v.gatewayAddrs = v.Owners, v.ByIndex, v.Outer, v.GatewayAddrs
+	v.tables = sync.OnceValue(func() *path.Tables { return path.NewTables(s) })
 	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
 	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
