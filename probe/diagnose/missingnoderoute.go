@@ -12,7 +12,7 @@ const MissingNodeRoute model.Code = "MissingNodeRoute"
 var missingNodeRoute = kind{
 	code:     MissingNodeRoute,
 	severity: model.Critical,
-	find:     findMissingNodeRoute,
+	find:     needing(findMissingNodeRoute, model.SourceRoutes, model.SourceTC),
 }
 
 // unrouted is the traffic with pods of another node that left by the default route, and got
@@ -28,11 +28,8 @@ type unrouted struct {
 }
 
 func findMissingNodeRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.Cluster.Azure.Tables) > 0 {
-		return nil
-	}
 	siblings := nodeRoutes(v)
-	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) && downTunnel(v) == nil {
+	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) && downTunnel(v) == nil {
 		return nil
 	}
 	out := routeless(v, siblings)
