@@ -44,8 +44,8 @@ type routeFact struct {
 	Effective     string
 }
 
-// self is this node: as the nodes file has it, or as its own links tell.
-func (v *view) self() *model.ClusterNode {
+// findSelf is this node: as the nodes file has it, or as its own links tell.
+func (v *view) findSelf() *model.ClusterNode {
 	if n := first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) }); n != nil {
 		return n
 	}
@@ -67,10 +67,10 @@ func isSelf(v *view, n *model.ClusterNode) bool {
 	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 }
 
-// ownCIDRs are the ranges of this node's pods where each node has its own and
+// findOwnCIDRs are the ranges of this node's pods where each node has its own and
 // the fabric needs a route to it: ranges that hold a running pod and are not of
 // the node's subnet. Empty where the network works in another way.
-func (v *view) ownCIDRs() []netip.Prefix {
+func (v *view) findOwnCIDRs() []netip.Prefix {
 	if overlay(v.Node.Plugin) {
 		return nil
 	}
@@ -183,10 +183,8 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 	return out
 }
 
-// clusterTables are the tables with a row about a known node or its pods; all
+// findTables are the tables with a row about a known node or its pods; all
 // tables where there is none.
-func (v *view) clusterTables() []*model.RouteTable { return v.beyond.tables.get(v.findTables) }
-
 func (v *view) findTables() []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
 	self := v.self()

@@ -87,23 +87,28 @@ func (g *groups[K, V]) all() iter.Seq2[K, *V] {
 	}
 }
 
-// include adds to one of several sets.
-func include[K, V comparable](m map[K]map[V]bool, k K, v V) {
+// addrSet is a set of addresses; its zero value is empty.
+type addrSet map[netip.Addr]bool
+
+func (s *addrSet) add(list ...netip.Addr) {
+	if *s == nil {
+		*s = addrSet{}
+	}
+	for _, a := range list {
+		(*s)[a] = true
+	}
+}
+
+// addAll adds another set.
+func (s *addrSet) addAll(o addrSet) {
+	s.add()
+	maps.Copy(*s, o)
+}
+
+// include adds to one of several maps.
+func include[K, L comparable, V any](m map[K]map[L]V, k K, l L, v V) {
 	if m[k] == nil {
-		m[k] = map[V]bool{}
+		m[k] = map[L]V{}
 	}
-	m[k][v] = true
-}
-
-// once is what is found when it is first asked for.
-type once[T any] struct {
-	known bool
-	value T
-}
-
-func (o *once[T]) get(find func() T) T {
-	if !o.known {
-		o.value, o.known = find(), true
-	}
-	return o.value
+	m[k][l] = v
 }

@@ -162,13 +162,11 @@ const dnsPort = 53
 type unreplied struct {
 	// pods began flows whose first packet wants a reply: asks are those that
 	// the uplink counts as requests, datagrams the others.
-	pods            map[netip.Addr]bool
+	pods            addrSet
 	asks, datagrams uint64
 	// own is true when the node itself began some.
 	own bool
 }
-
-func (v *view) unrepliedFlows() map[pair]*unreplied { return v.unrepliedBy.get(v.findUnreplied) }
 
 func (v *view) findUnreplied() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
@@ -178,21 +176,17 @@ func (v *view) findUnreplied() map[pair]*unreplied {
 			continue
 		}
 		k := pair{f.Reply.Dst, f.Reply.Src}
-		m := out[k]
-		if m == nil {
-			m = &unreplied{pods: map[netip.Addr]bool{}}
-			out[k] = m
-		}
+		m := entry(out, k)
 		switch {
 		case len(v.pods[f.Original.Src]) == 0:
 			m.own = true
+			continue
 		case datagram:
 			m.datagrams++
-			m.pods[f.Original.Src] = true
 		default:
 			m.asks++
-			m.pods[f.Original.Src] = true
 		}
+		m.pods.add(f.Original.Src)
 	}
 	return out
 }

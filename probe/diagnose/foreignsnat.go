@@ -116,13 +116,16 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 // does any more, or it was not read.
 func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 	for _, f := range g.asking {
-		nat := v.Tables().Source(v.leavingPacket(f))
+		nat := v.sourceNAT(f)
 		if nat.Translated && (nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
 			return nat.Rule
 		}
 	}
 	return first(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
+
+// sourceNAT is what the rules do with the source of a flow's packet.
+func (v *view) sourceNAT(f *model.Flow) path.SourceNAT { return v.Tables().Source(v.leavingPacket(f)) }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *view) leavingPacket(f *model.Flow) path.Packet {

@@ -22,9 +22,7 @@ type misroutedPod struct {
 	first netip.Addr
 }
 
-// misroutedPods lists the addresses of pods that some packet would miss.
-func (v *view) misroutedPods() []misroutedPod { return v.misrouted.get(v.findMisroutedPods) }
-
+// findMisroutedPods lists the addresses of pods that some packet would miss.
 func (v *view) findMisroutedPods() []misroutedPod {
 	sources := map[netip.Addr]netip.Addr{}
 	for p := range model.Each(v.peers) {

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"maps"
 	"net/netip"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -13,7 +12,7 @@ const MissingNodeRoute model.Code = "MissingNodeRoute"
 var missingNodeRoute = kind{
 	code:     MissingNodeRoute,
 	severity: model.Critical,
-	find:     findMissingNodeRoute,
+	find:     needing(findMissingNodeRoute, model.SourceRoutes, model.SourceTC),
 }
 
 // unrouted is the traffic with pods of another node that left by the default route, and got
@@ -28,34 +27,21 @@ type unrouted struct {
 	drops []*model.Drop
 }
 
-// unroutedTo is that with one range.
-func (v *view) unroutedTo(groups map[netip.Prefix]*unrouted, cidr netip.Prefix) *unrouted {
-	if groups[cidr] == nil {
-		groups[cidr] = &unrouted{exchange: v.sumPeers(nil)}
-	}
-	return groups[cidr]
-}
-
 func findMissingNodeRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.Cluster.Azure.Tables) > 0 {
-		return nil
-	}
 	siblings := nodeRoutes(v)
-	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) && downTunnel(v) == nil {
+	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) && downTunnel(v) == nil {
 		return nil
 	}
 	out := routeless(v, siblings)
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
-	unreplied := v.unrepliedFlows()
 	for p := range model.Each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		g := v.unroutedTo(groups, cidr)
-		answered := v.answered(p)
+		g, answered := entry(groups, cidr), v.answered(p)
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
 		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Replies > 0 || p.In.Other > 0)
@@ -67,9 +53,7 @@ func findMissingNodeRoute(v *view) []finding {
 			continue
 		}
 		g.replying = replying && (g.replying || len(g.remotes) == 0)
-		maps.Copy(g.pods, v.senders(p, unreplied))
-		g.remotes[p.Remote], g.link = true, p.IfIndex
-		g.packets += p.Out.Packets
+		g.add(p, v.senders(p), 0)
 	}
 	for cidr, g := range groups {
 		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) &&
@@ -105,8 +89,9 @@ func routeless(v *view, siblings []*model.Route) []finding {
 		if !is || !v.ofPod(d) || !cidr.IsValid() || !v.surelyPods(a) {
 			continue
 		}
-		g := v.unroutedTo(groups, cidr)
-		g.link, g.pods[v.pod(d)] = v.anUplink(), true
+		g := entry(groups, cidr)
+		g.link = v.anUplink()
+		g.pods.add(v.pod(d))
 		g.packets += d.Packets
 		g.drops = append(g.drops, d)
 	}

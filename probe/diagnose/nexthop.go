@@ -17,7 +17,7 @@ type silentHop struct {
 	// gateway says that packets for other addresses go by it.
 	gateway bool
 	// askers are the addresses of pods that ask themselves.
-	pods, askers map[netip.Addr]bool
+	pods, askers addrSet
 	packets      uint64
 	// flows are those of the window that go by it with the node's address.
 	flows uint64
@@ -41,11 +41,13 @@ func (v *view) silentNextHops() map[question]*silentHop {
 		if !ok || inAny(v.ranges.local, hop) {
 			continue
 		}
-		m := silentHopAt(found, question{d.IfIndex, hop})
+		m := entry(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
-		for _, pod := range senders(v, d) {
-			m.pods[pod] = true
+		if len(v.pods[d.Src]) > 0 {
+			m.pods.add(d.Src)
+		} else {
+			m.pods.add(v.translatedPods()[pair{d.Src, d.Dst}]...)
 		}
 	}
 	v.awaitTranslated(found)
@@ -67,17 +69,17 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 		if !v.outer[n.IfIndex] || path.Resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
 			continue
 		}
-		m, replied := silentHopAt(map[question]*silentHop{}, k), false
+		m, replied := silentHop{gateway: true}, false
 		for f := range model.Each(v.Flows) {
 			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.pods[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
 				continue
 			}
 			replied = replied || f.Replied
-			m.pods[f.Original.Src] = true
+			m.pods.add(f.Original.Src)
 			m.flows++
 		}
 		if !replied && m.flows > 0 {
-			found[k], m.gateway = m, true
+			found[k] = &m
 		}
 	}
 }
@@ -91,15 +93,6 @@ func (v *view) leavesBy(f *model.Flow, k question) bool {
 		return v.holds(v.linkName(k.ifindex), f.Reply.Dst)
 	}
 	return slices.ContainsFunc(d.Hops, func(h path.NextHop) bool { return h.IfIndex == k.ifindex && h.Gateway == k.addr })
-}
-
-func silentHopAt(found map[question]*silentHop, k question) *silentHop {
-	m := found[k]
-	if m == nil {
-		m = &silentHop{pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
-		found[k] = m
-	}
-	return m
 }
 
 // askedBeyond counts what left the node by a link, or by the uplinks that are
@@ -130,12 +123,10 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 	if t.requests < minDrops || t.replies > 0 {
 		return false
 	}
-	m := silentHopAt(found, k)
+	m, pods := entry(found, k), sameFamily(podAddrs(p), g.Addr)
 	m.gateway, m.talk = true, t
-	pods := sameFamily(podAddrs(p), g.Addr)
-	for _, a := range pods {
-		m.pods[a], m.askers[a] = true, true
-	}
+	m.pods.add(pods...)
+	m.askers.add(pods...)
 	for d := range model.Each(v.Traffic.Drops) {
 		if !slices.Contains(pods, d.Src) || !d.NeighborFailed() {
 			continue
@@ -144,8 +135,10 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 		to, own := m, question{b.Index, d.Dst}
 		if r := path.PodRoute(p, d.Dst); r != nil && !r.Gateway.IsValid() {
 			if t := askedBeyond(v, own); t.requests >= minDrops && t.replies == 0 {
-				to = silentHopAt(found, own)
-				to.talk, to.pods[d.Src], to.askers[d.Src] = t, true, true
+				to = entry(found, own)
+				to.talk = t
+				to.pods.add(d.Src)
+				to.askers.add(d.Src)
 			}
 		}
 		to.packets += d.Packets
@@ -158,10 +151,7 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 func (v *view) silentBeyond(found map[question]*silentHop) []finding {
 	links := map[int]map[netip.Addr]*silentHop{}
 	for k, m := range found {
-		if links[k.ifindex] == nil {
-			links[k.ifindex] = map[netip.Addr]*silentHop{}
-		}
-		links[k.ifindex][k.addr] = m
+		include(links, k.ifindex, k.addr, m)
 	}
 	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
@@ -170,22 +160,17 @@ func (v *view) silentBeyond(found map[question]*silentHop) []finding {
 	return out
 }
 
-// senders are the pods that a packet is of: its source, or those that have the
-// node's address in its stead.
-func senders(v *view, d *model.Drop) []netip.Addr {
-	if len(v.pods[d.Src]) > 0 {
-		return []netip.Addr{d.Src}
-	}
-	if v.translated == nil {
-		v.translated = map[pair][]netip.Addr{}
-		for f := range model.Each(v.Flows) {
-			if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
-				k := pair{f.Reply.Dst, f.Reply.Src}
-				v.translated[k] = append(v.translated[k], src)
-			}
+// findTranslated are the pods whose packets go with the node's address, by that and the
+// remote one.
+func (v *view) findTranslated() map[pair][]netip.Addr {
+	out := map[pair][]netip.Addr{}
+	for f := range model.Each(v.Flows) {
+		if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
+			k := pair{f.Reply.Dst, f.Reply.Src}
+			out[k] = append(out[k], src)
 		}
 	}
-	return v.translated[pair{d.Src, d.Dst}]
+	return out
 }
 
 // nobodyBeyond is the finding on a link's next hops that do not answer.
@@ -193,12 +178,13 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 	link, port, remotes := v.linkName(ifindex), portOf(v, ifindex), sorted(hops)
 	f := finding{page: "UnansweredARP-beyond"}
 	f.Severity, f.Confidence, f.LastHopAlive = model.Warning, model.Proven, v.place(port, model.Egress)
-	pods, askers, flows := map[netip.Addr]bool{}, map[netip.Addr]bool{}, uint64(0)
+	var pods, askers addrSet
+	var flows uint64
 	var shown []model.Evidence
 	for _, a := range remotes {
 		hop := hops[a]
-		maps.Copy(pods, hop.pods)
-		maps.Copy(askers, hop.askers)
+		pods.addAll(hop.pods)
+		askers.addAll(hop.askers)
 		flows += hop.flows
 		f.Packets += hop.packets
 		if hop.gateway {
@@ -243,11 +229,10 @@ func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip
 			return netip.Prefix{}
 		}
 	}
-	own := first(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) })
-	if own == nil {
-		return netip.Prefix{}
+	if own := first(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) }); own != nil {
+		return own.Masked()
 	}
-	return own.Masked()
+	return netip.Prefix{}
 }
 
 // portOf is the link by which a link's packets leave the node: itself, or the

@@ -13,13 +13,13 @@ const NICForwarding model.Code = "NICForwarding"
 var nicForwarding = kind{
 	code:     NICForwarding,
 	severity: model.Critical,
-	find:     findNICForwarding,
+	find:     needing(findNICForwarding, model.SourceCloud),
 	ends:     []model.HopKind{model.HopBeyond},
 }
 
 func findNICForwarding(v *view) []finding {
 	own := v.ownCIDRs()
-	if len(own) == 0 || !v.Has(model.SourceCloud) {
+	if len(own) == 0 {
 		return nil
 	}
 	ranges, self := v.remoteRanges(), v.self()
@@ -38,7 +38,7 @@ func findNICForwarding(v *view) []finding {
 		})
 		// Its peers are the ranges of the pods behind it.
 		f := finding{facts: facts{"node": n, "nic": nic, "group": v.Cluster.Azure.Node.ResourceGroup}}
-		if f.Peers = own; n != self {
+		if f.Peers = slices.Clone(own); n != self {
 			f.Peers = slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool {
 				return slices.ContainsFunc(ranges, func(r *remoteRange) bool {
 					return r.cidr == p && (r.answers || r.nodeAnswers)

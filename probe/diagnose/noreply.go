@@ -28,34 +28,26 @@ type silence map[netip.Addr]*exchange
 func findNoReply(v *view) []finding {
 	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
 	strayed := silence{}                    // for addresses of links, by the default route
-	unreplied := v.unrepliedFlows()
 	reflected, replied := v.reflected(), v.repliedTranslated()
 	for p := range model.Each(v.peers) {
 		if !v.unanswered(p) || v.excuse(p) != "" || v.sentAstray(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
-		pods, group, requests := v.senders(p, unreplied), own, v.asked(p)
+		ends, pods, group, requests := pair{p.Local, p.Remote}, v.senders(p), own, v.asked(p)
 		if !pods[p.Local] {
 			group = translated
-			if flows := unreplied[pair{p.Local, p.Remote}]; flows != nil && flows.own {
+			if flows := v.unrepliedFlows()[ends]; flows != nil && flows.own {
 				// Some of what leaves is the node's.
 				requests = min(p.Out.Requests, flows.asks) + flows.datagrams
 			}
 		}
-		if requests < minAsks || len(pods) == 0 || replied[pair{p.Local, p.Remote}] || v.silencedFor(pods, p) != "" {
+		if requests < minAsks || len(pods) == 0 || replied[ends] || v.silencedFor(pods, p) != "" {
 			continue
 		}
 		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
 			group = strayed
 		}
-		m := entry(group, p.Remote)
-		if m.pods == nil {
-			m.pods, m.link = map[netip.Addr]bool{}, p.IfIndex
-		}
-		maps.Copy(m.pods, pods)
-		m.requests += min(requests, p.Out.Packets)
-		m.packets += p.Out.Packets
-		m.errors += p.In.ICMPErrors
+		entry(group, p.Remote).add(p, pods, min(requests, p.Out.Packets))
 	}
 	out := v.scanned()
 	for _, a := range sorted(strayed) {
@@ -71,17 +63,6 @@ func findNoReply(v *view) []finding {
 		out = append(out, unansweredDestinations(v, translated, both, true))
 	}
 	return out
-}
-
-// senders are the pods that a pair's local end is or, with an address of the node's, stands for.
-func (v *view) senders(p *model.Peer, flows map[pair]*unreplied) map[netip.Addr]bool {
-	if len(v.pods[p.Local]) > 0 {
-		return map[netip.Addr]bool{p.Local: true}
-	}
-	if m := flows[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
-		return m.pods
-	}
-	return nil
 }
 
 // dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
@@ -162,7 +143,7 @@ func lasted(p *model.Peer) bool {
 
 // silencedFor is the finding that claims that the peer does not reply to one of the pods, for
 // which the local end stands; empty for none.
-func (v *view) silencedFor(pods map[netip.Addr]bool, p *model.Peer) model.Code {
+func (v *view) silencedFor(pods addrSet, p *model.Peer) model.Code {
 	for _, a := range sorted(pods) {
 		if code := v.silencedBy(a, host(p.Remote)); code != "" {
 			return code
@@ -190,17 +171,11 @@ func (v *view) excuse(p *model.Peer) model.Excuse {
 
 // unreplied are the pairs that got no reply, with what claims that or excuses it.
 func (v *view) unreplied() []model.Silence {
-	flows := v.unrepliedFlows()
 	var out []model.Silence
 	for p := range model.Each(v.peers) {
-		pods := map[netip.Addr]bool{p.Local: true}
-		if behind := flows[pair{p.Local, p.Remote}]; len(v.pods[p.Local]) == 0 && behind != nil {
-			pods = behind.pods
-		} else if len(v.pods[p.Local]) == 0 {
-			continue
-		}
-		if v.unanswered(p) {
-			x := model.Silence{Local: p.Local, Remote: p.Remote, Packets: p.Out.Packets, Code: v.silencedFor(pods, p)}
+		ofPods := len(v.pods[p.Local]) > 0 || v.unrepliedFlows()[pair{p.Local, p.Remote}] != nil
+		if ofPods && v.unanswered(p) {
+			x := model.Silence{Local: p.Local, Remote: p.Remote, Packets: p.Out.Packets, Code: v.silencedFor(v.senders(p), p)}
 			if x.Code == "" {
 				x.Ordinary = v.excuse(p)
 			}
@@ -213,22 +188,22 @@ func (v *view) unreplied() []model.Silence {
 // unansweredDestinations is the finding on destinations that never answer what pods send with
 // their own addresses, with the node's, or with both.
 func unansweredDestinations(v *view, g silence, own, translated bool) finding {
-	remotes, pods := sorted(g), map[netip.Addr]bool{}
+	var f finding
 	var x exchange
+	remotes := sorted(g)
 	for _, a := range remotes {
 		m := g[a]
-		maps.Copy(pods, m.pods)
+		x.pods.addAll(m.pods)
 		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
 	}
-	var f finding
-	f.Pods, f.Peers, f.Packets = sorted(pods), hosts(remotes), x.packets
+	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(remotes), x.packets
 	name, tunnel := v.linkName(x.link), v.isTunnel(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	flows, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] })
 	f.facts = facts{
 		"link": name, "queue": v.droppingQueue(name), "own": own, "translated": translated, "program": v.repliesToNode != nil && own && !translated,
 		"asks": x.requests, "errors": x.errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
-		"echoes": v.echoesAlone(remotes, pods), "flows": flows, "ports": ports,
+		"echoes": v.echoesAlone(remotes, x.pods), "flows": flows, "ports": ports,
 	}
 	if v.allSilent(remotes) {
 		f.Confidence, f.facts["alone"] = model.Possible, true
@@ -249,7 +224,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	probedSilence(v, &f, remotes)
 	f.facts["inside"] = slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !outside(v, a) })
 	if !translated {
-		routesInDoubt(v, &f, remotes, pods)
+		routesInDoubt(v, &f, remotes)
 	}
 	if tunnel {
 		f.facts["carrier"] = v.dropsCarrier(f.Packets)
@@ -275,7 +250,7 @@ func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
 }
 
 // echoesAlone reports whether pods asked destinations for nothing but echo replies.
-func (v *view) echoesAlone(remotes []netip.Addr, pods map[netip.Addr]bool) bool {
+func (v *view) echoesAlone(remotes []netip.Addr, pods addrSet) bool {
 	asked := map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
 		if !pods[f.Original.Src] || !slices.Contains(remotes, f.Reply.Src) {
@@ -291,11 +266,11 @@ func (v *view) echoesAlone(remotes []netip.Addr, pods map[netip.Addr]bool) bool 
 
 // routesInDoubt adds the routes beyond this node, to other nodes' pods and back, that
 // may be missing: those that no reply, probe or file shows to be there.
-func routesInDoubt(v *view, f *finding, remotes []netip.Addr, pods map[netip.Addr]bool) {
+func routesInDoubt(v *view, f *finding, remotes []netip.Addr) {
 	var there []netip.Prefix
 	back, others, hosts := false, false, false
 	// Addresses of the node's subnet need no route.
-	near := slices.ContainsFunc(sorted(pods), func(a netip.Addr) bool { return inAny(v.onLink, a) })
+	near := slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return inAny(v.onLink, a) })
 	for _, a := range remotes {
 		cidr := v.remote(a)
 		switch {

@@ -242,21 +242,39 @@ func ofCloud(a netip.Addr) bool { return a == loss.WireServer || a == metadataSe
 
 // exchange sums up pairs: the pods, their peers, and what went between them.
 type exchange struct {
-	pods, remotes             map[netip.Addr]bool
+	pods, remotes             addrSet
 	packets, requests, errors uint64
 	// link is one by which packets left.
 	link int
 }
 
 func (v *view) sumPeers(list []*model.Peer) exchange {
-	x := exchange{pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
+	var x exchange
 	for _, p := range list {
-		x.pods[p.Local], x.remotes[p.Remote], x.link = true, true, p.IfIndex
-		x.packets += p.Out.Packets
-		x.requests += v.asked(p)
-		x.errors += p.In.ICMPErrors
+		x.add(p, v.senders(p), v.asked(p))
 	}
 	return x
+}
+
+// add adds a pair, by the pods that it is of and how many requests these sent.
+func (x *exchange) add(p *model.Peer, pods addrSet, requests uint64) {
+	x.pods.addAll(pods)
+	x.remotes.add(p.Remote)
+	x.link = p.IfIndex
+	x.packets += p.Out.Packets
+	x.requests += requests
+	x.errors += p.In.ICMPErrors
+}
+
+// senders are the pods that a pair's local end is or, with an address of the node's, stands for.
+func (v *view) senders(p *model.Peer) addrSet {
+	if len(v.pods[p.Local]) > 0 {
+		return addrSet{p.Local: true}
+	}
+	if m := v.unrepliedFlows()[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
+		return m.pods
+	}
+	return nil
 }
 
 // silentPeers are the peers of the ranges that do not answer.

@@ -13,7 +13,7 @@ const PodNotReplying model.Code = "PodNotReplying"
 var podNotReplying = kind{
 	code:     PodNotReplying,
 	severity: model.Warning,
-	find:     findPodNotReplying,
+	find:     needing(findPodNotReplying, model.SourceTC, model.SourcePods),
 	ends:     []model.HopKind{model.HopPod, model.HopLocal},
 }
 
@@ -32,9 +32,6 @@ type deaf struct {
 }
 
 func findPodNotReplying(v *view) []finding {
-	if !v.Has(model.SourceTC, model.SourcePods) {
-		return nil
-	}
 	all := v.asksOf()
 	var out []finding
 	for p := range model.Each(v.Pods) {

@@ -243,14 +243,6 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	return append(slices.SortedFunc(maps.Keys(seen), comparePrefix), slices.SortedFunc(maps.Keys(known), comparePrefix)...)
 }
 
-// beyond holds what several findings ask of the network beyond the node. It is
-// found when it is first asked for.
-type beyond struct {
-	ranges once[[]*remoteRange]
-	tables once[[]*model.RouteTable]
-	own    once[[]netip.Prefix]
-}
-
 // remoteRange is the traffic with one other node's pods. It is never changed once
 // it is made: several findings read it.
 type remoteRange struct {
@@ -297,11 +289,6 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 	return so, others
 }
 
-// remoteRanges groups what was seen at the uplink by the other node's range,
-// sorted by prefix. Ranges that the node does not reach through its default
-// gateway are not the fabric's to route.
-func (v *view) remoteRanges() []*remoteRange { return v.beyond.ranges.get(v.findRanges) }
-
 // fabricRanges are the remote ranges, and those of known nodes that there was
 // no traffic with.
 func (v *view) fabricRanges() []*remoteRange {
@@ -319,6 +306,9 @@ func (v *view) fabricRanges() []*remoteRange {
 	return ranges
 }
 
+// findRanges groups what was seen at the uplink by the other node's range,
+// sorted by prefix. Ranges that the node does not reach through its default
+// gateway are not the fabric's to route.
 func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for p := range model.Each(v.peers) {

@@ -19,7 +19,7 @@ const (
 
 // fromOwnRange reports whether an address is of this node's pod ranges.
 func fromOwnRange(v *view, a netip.Addr) bool {
-	return inAny(v.beyond.own.get(v.ownCIDRs), a)
+	return inAny(v.ownCIDRs(), a)
 }
 
 // near reports whether the range's node is in this node's subnet, and so under

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,26 +32,39 @@ type bundle struct {
 	port     uint16
 }
 
-// rangeOf are the flows of a bundle whose rule gives ports of one range.
-type rangeOf struct {
-	bundle
-	within model.PortRange
-}
-
 // holders are a bundle's flows by the port that they were given.
 type holders struct {
-	// open are the ports of flows that go on, closed those of connections that
-	// have ended. reused: one of them was given to a flow of the window.
-	open, closed map[uint16]bool
-	reused       bool
+	bundle
+	// ports: of a flow that goes on, or else of connections that have ended. reused: one was given
+	// to a flow of the window.
+	ports  map[uint16]bool
+	reused bool
 	// ranges are what pods may leave with, by the rules that translate them.
-	ranges map[model.PortRange]*leaving
+	ranges map[model.PortRange]*portRange
 }
 
-// leaving are the pods that one range of ports is for.
-type leaving struct {
-	nat  path.SourceNAT
-	pods map[netip.Addr]bool
+// portRange is one range of a bundle's ports: the pods that it is for, and how many ports it
+// has, how many are of flows that go on, and of ended ones.
+type portRange struct {
+	*holders
+	nat               path.SourceNAT
+	within            model.PortRange
+	pods              addrSet
+	size, open, ended int
+}
+
+// count counts the ports that are held.
+func (r *portRange) count() {
+	r.size = int(r.within.Last) - int(r.within.First) + 1
+	for p, open := range r.ports {
+		switch {
+		case p < r.within.First || p > r.within.Last:
+		case open:
+			r.open++
+		default:
+			r.ended++
+		}
+	}
 }
 
 // closed reports whether both ends have closed a flow's connection. The entry
@@ -63,37 +75,25 @@ func closed(f *model.Flow) bool {
 }
 
 func findSNATPortExhaustion(v *view) []finding {
-	bundles := v.bundles()
-	var all, full, others []rangeOf
-	for k, h := range bundles {
-		for within := range h.ranges {
-			all = append(all, rangeOf{k, within})
-		}
-	}
-	slices.SortFunc(all, func(a, b rangeOf) int {
-		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from), cmp.Compare(a.within.First, b.within.First))
-	})
-	for _, k := range all {
-		switch open, size := held(bundles[k.bundle].open, k.within), sizeOf(k.within); {
-		case open < minHeld:
-		case open == size:
-			full = append(full, k)
-		case open*100 >= size*nearly:
-			others = append(others, k)
+	var full, others []*portRange
+	all := v.portRanges()
+	for _, r := range all {
+		switch {
+		case r.open < minHeld:
+		case r.open == r.size:
+			full = append(full, r)
+		case r.open*100 >= r.size*nearly:
+			others = append(others, r)
 		}
 	}
 	if len(full) == 0 && v.Conntrack.InsertFailed >= minDrops {
 		// Older kernels keep the ports of closed connections.
-		for _, k := range all {
-			h := bundles[k.bundle]
-			if used := held(h.open, k.within) + held(h.closed, k.within); used >= max(sizeOf(k.within), minHeld) && !h.reused {
-				full = append(full, k)
-			}
-		}
+		full = slices.DeleteFunc(all, func(r *portRange) bool { return r.open+r.ended < max(r.size, minHeld) || r.reused })
+		others = slices.DeleteFunc(others, func(r *portRange) bool { return slices.Contains(full, r) })
 	}
 	var out []finding
-	for _, k := range append(full, others...) {
-		f := v.exhausted(k, bundles[k.bundle], slices.Contains(full, k))
+	for i, r := range append(full, others...) {
+		f := v.exhausted(r, i < len(full))
 		f.facts["alike"] = len(full)
 		if len(full) > 1 {
 			f.Packets = 0 // Which of them failed is not known.
@@ -103,33 +103,28 @@ func findSNATPortExhaustion(v *view) []finding {
 	return out
 }
 
-// bundles are the flows of pods that leave with an address of the node's.
-func (v *view) bundles() map[bundle]*holders {
+// portRanges are those of the flows of pods that leave with an address of the node's, sorted.
+func (v *view) portRanges() []*portRange {
 	type sender struct {
 		pod, to netip.Addr
 		proto   uint8
 		port    uint16
 		began   bool
 	}
-	nats := map[sender]path.SourceNAT{}
-	out := map[bundle]*holders{}
+	nats, bundles := map[sender]path.SourceNAT{}, map[bundle]*holders{}
+	var out []*portRange
 	for f := range model.Each(v.Flows) {
-		pod := f.Original.Src
-		if f.Proto != tcp && f.Proto != udp || f.Reply.Dst == pod || !v.nodeAddrs[f.Reply.Dst] || len(v.pods[pod]) == 0 {
+		if f.Proto != tcp && f.Proto != udp || !v.masqueraded(f) {
 			continue
 		}
 		k := bundle{f.Proto, f.Reply.Dst, f.Reply.Src, f.Reply.SrcPort}
-		if out[k] == nil {
-			out[k] = &holders{open: map[uint16]bool{}, closed: map[uint16]bool{}, ranges: map[model.PortRange]*leaving{}}
+		if bundles[k] == nil {
+			bundles[k] = &holders{bundle: k, ports: map[uint16]bool{}, ranges: map[model.PortRange]*portRange{}}
 		}
-		h := out[k]
-		if closed(f) {
-			h.closed[f.Reply.DstPort] = true
-		} else {
-			h.open[f.Reply.DstPort] = true
-		}
+		h := bundles[k]
+		h.ports[f.Reply.DstPort] = h.ports[f.Reply.DstPort] || !closed(f)
 		h.reused = h.reused || f.Proto == tcp && !f.Start.IsZero() && f.Replied
-		s := sender{pod, k.to, k.proto, f.Reply.SrcPort, !f.Start.IsZero()}
+		s := sender{f.Original.Src, k.to, k.proto, k.port, !f.Start.IsZero()}
 		nat, known := nats[s]
 		if !known {
 			leaves := v.leavingPacket(f)
@@ -142,13 +137,17 @@ func (v *view) bundles() map[bundle]*holders {
 			within = nat.Rule.ToPorts
 		}
 		if h.ranges[within] == nil {
-			h.ranges[within] = &leaving{nat, map[netip.Addr]bool{}}
+			h.ranges[within] = &portRange{holders: h, nat: nat, within: within}
+			out = append(out, h.ranges[within])
 		}
-		h.ranges[within].pods[pod] = true
+		h.ranges[within].pods.add(f.Original.Src)
 	}
-	for _, h := range out {
-		maps.DeleteFunc(h.closed, func(port uint16, _ bool) bool { return h.open[port] })
+	for _, r := range out {
+		r.count()
 	}
+	slices.SortFunc(out, func(a, b *portRange) int {
+		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from), cmp.Compare(a.within.First, b.within.First))
+	})
 	return out
 }
 
@@ -160,48 +159,33 @@ const nearly = 95
 // flow that it was made for.
 const minHeld = 4
 
-func held(ports map[uint16]bool, within model.PortRange) int {
-	n := 0
-	for p := range ports {
-		if within.First <= p && p <= within.Last {
-			n++
-		}
-	}
-	return n
-}
-
-func sizeOf(r model.PortRange) int { return int(r.Last) - int(r.First) + 1 }
-
-// exhausted is the finding on one range of one bundle. Insertions that failed are
-// those of the full ones.
-func (v *view) exhausted(k rangeOf, h *holders, full bool) finding {
-	l := h.ranges[k.within]
-	used, ended, size := held(h.open, k.within), held(h.closed, k.within), sizeOf(k.within)
+// exhausted is the finding on one range of ports. Insertions that failed are those of the full ones.
+func (v *view) exhausted(r *portRange, full bool) finding {
 	f := finding{inserts: true, facts: facts{
-		"from": k.from, "to": k.to, "proto": model.ProtoName(k.proto), "port": k.port, "within": k.within, "size": size, "ended": ended,
-		"cutOff": l.nat.CutOff, "read": v.Has(model.SourceNAT),
+		"from": r.from, "to": r.to, "proto": model.ProtoName(r.proto), "port": r.port, "within": r.within, "size": r.size, "ended": r.ended,
+		"cutOff": r.nat.CutOff, "read": v.Has(model.SourceNAT),
 	}}
-	if l.nat.Translated && !l.nat.CutOff {
-		f.facts["rule"] = l.nat.Rule
+	if r.nat.Translated && !r.nat.CutOff {
+		f.facts["rule"] = r.nat.Rule
 	}
-	if k.within != anyPorts {
-		f.facts["narrow"], f.facts["wider"] = true, strings.Replace(l.nat.Rule.Text, rangeText(k.within), rangeText(anyPorts), 1)
+	if r.within != anyPorts {
+		f.facts["narrow"], f.facts["wider"] = true, strings.Replace(r.nat.Rule.Text, rangeText(r.within), rangeText(anyPorts), 1)
 	}
 	if full {
 		f.Packets = v.Conntrack.InsertFailed
 	}
-	kept := full && used < size
+	used, kept := r.open, full && r.open < r.size
 	if kept {
-		used += ended
+		used += r.ended
 	}
 	f.facts["used"], f.facts["kept"], f.facts["failed"] = used, kept, f.Packets
 	if kept || f.Packets == 0 {
 		f.Severity = model.Warning
 	}
-	if kept || f.Packets == 0 || l.nat.CutOff {
+	if kept || f.Packets == 0 || r.nat.CutOff {
 		f.Confidence = model.Likely
 	}
-	f.Pods, f.Peers, f.LastHopAlive = sorted(l.pods), []netip.Prefix{host(k.to)}, v.entering(l.pods)
+	f.Pods, f.Peers, f.LastHopAlive = sorted(r.pods), []netip.Prefix{host(r.to)}, v.entering(r.pods)
 	return f
 }
 

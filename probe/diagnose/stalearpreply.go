@@ -67,7 +67,7 @@ func (v *view) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
 		if !v.unanswered(p) {
 			continue
 		}
-		behind := v.podsBehind([]*model.Peer{p})
+		behind := sorted(v.senders(p))
 		others := slices.ContainsFunc(behind, func(a netip.Addr) bool { return !slices.Contains(pods, a) })
 		mine := len(behind) > 0 && !others && v.leftWith(p, wrong)
 		if was, seen := only[p.Remote]; mine || seen {

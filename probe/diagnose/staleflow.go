@@ -116,26 +116,24 @@ func (v *view) goesUnheard(f *model.Flow) bool {
 		p := st.peer
 		return p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(p) && v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p)
 	}
-	return v.hearsNothing(f.Original.Src)
+	return v.unhearing()[f.Original.Src] && v.Traffic.Lost.Of(f.Original.Src).Hops == 0
 }
 
-// hearsNothing reports whether a pod sends, and nothing at all comes to it.
-func (v *view) hearsNothing(a netip.Addr) bool {
-	if v.deaf == nil {
-		v.deaf = map[netip.Addr]bool{}
-		for h := range model.Each(v.Traffic.Hops) {
-			if pods := v.pods[h.Addr]; len(pods) != 1 || pods[0].LinkIndex != h.IfIndex {
-				continue
-			}
-			switch _, known := v.deaf[h.Addr]; {
-			case h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0:
-				v.deaf[h.Addr] = false
-			case h.Side == model.AsSource && h.Direction == model.Ingress && h.Packets >= minDrops && !known:
-				v.deaf[h.Addr] = true
-			}
+// findUnhearing are the pods that send, and nothing at all comes to them.
+func (v *view) findUnhearing() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for h := range model.Each(v.Traffic.Hops) {
+		if pods := v.pods[h.Addr]; len(pods) != 1 || pods[0].LinkIndex != h.IfIndex {
+			continue
+		}
+		switch _, known := out[h.Addr]; {
+		case h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0:
+			out[h.Addr] = false
+		case h.Side == model.AsSource && h.Direction == model.Ingress && h.Packets >= minDrops && !known:
+			out[h.Addr] = true
 		}
 	}
-	return v.deaf[a] && v.Traffic.Lost.Of(a).Hops == 0
+	return out
 }
 
 // outdated is how a flow is translated, where the rules would surely translate its packets
@@ -147,7 +145,7 @@ func (v *view) outdated(f *model.Flow) (k outdatedBy, is bool) {
 		leads := slices.ContainsFunc(rules, func(r *model.PacketRule) bool { return !r.To.Addr().IsValid() || r.To.Addr() == f.Reply.Src })
 		return outdatedBy{f.Reply.Src, rules[0], false}, !leads
 	}
-	nat := v.Tables().Source(v.leavingPacket(f))
+	nat := v.sourceNAT(f)
 	switch has := f.Reply.Dst; {
 	case nat.CutOff || len(nat.Unsure) > 0 || len(rules) > 0:
 	case has == f.Original.Src:

@@ -50,14 +50,14 @@ func (v *view) findScans() {
 		if f.Replied || f.Proto != tcp && f.Proto != udp || remote != f.Original.Dst || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 {
 			continue
 		}
-		include(askers, remote, pod)
+		include(askers, remote, pod, true)
 		shown[pair{pod, remote}] = f.Reply.Dst
 		if isPublic(remote) {
-			include(strangers, spread{pod, at}, remote)
+			include(strangers, spread{pod, at}, remote, true)
 		}
 		if !f.Start.IsZero() {
-			include(asked, key{pod, v.networkOf(remote)}, remote)
-			include(ports, pair{pod, remote}, at)
+			include(asked, key{pod, v.networkOf(remote)}, remote, true)
+			include(ports, pair{pod, remote}, at, true)
 		}
 	}
 	alone := func(remotes map[netip.Addr]bool) (out []netip.Addr) {

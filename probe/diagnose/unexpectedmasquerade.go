@@ -50,7 +50,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 		if !maskedFlow(v, f) {
 			continue
 		}
-		nat := v.Tables().Source(v.leavingPacket(f))
+		nat := v.sourceNAT(f)
 		if !nat.Translated || nat.CutOff {
 			// What translated it is gone, or was not understood or followed. A
 			// flow keeps its address, so an old one proves nothing.
@@ -75,15 +75,20 @@ func findUnexpectedMasquerade(v *view) []finding {
 	return append(out, turnedBack(v)...)
 }
 
+// masqueraded reports whether a pod's packets leave with an address of the node's.
+func (v *view) masqueraded(f *model.Flow) bool {
+	return f.Reply.Dst != f.Original.Src && len(v.pods[f.Original.Src]) > 0 && v.nodeAddrs[f.Reply.Dst]
+}
+
 // maskedFlow reports whether a pod of the node speaks to another pod with the
 // node's address. What a service address led to is left out: hairpins and
 // node ports are translated on purpose.
 func maskedFlow(v *view, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
-	if peer != f.Original.Dst || peer == pod || f.Reply.Dst == pod || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[peer] {
-		return false
-	}
-	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || flat(v, pod, peer)
+	// Of the node's subnet nothing stands between a pod and its peers.
+	flat := func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) }
+	return v.masqueraded(f) && peer == f.Original.Dst && peer != pod && !v.nodeAddrs[peer] &&
+		(len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || slices.ContainsFunc(v.onLink, flat))
 }
 
 // byPlugin reports whether a rule is one by which the CNI project's plugins
@@ -91,12 +96,6 @@ func maskedFlow(v *view, f *model.Flow) bool {
 // included: that is what their ipMasq means.
 func byPlugin(r *model.PacketRule) bool {
 	return model.CNIChain(r.Chain) || r.Table == model.CNIMasqueradeTable
-}
-
-// flat reports whether both addresses are of the node's subnet, where nothing
-// stands between a pod and its peers.
-func flat(v *view, pod, peer netip.Addr) bool {
-	return slices.ContainsFunc(v.onLink, func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) })
 }
 
 func maskedBy(v *view, g *masked) finding {
@@ -131,15 +130,14 @@ func turnedBack(v *view) []finding {
 	var rules groups[*model.PacketRule, masked]
 	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
-		if f.Proto != tcp || f.Start.IsZero() || !f.Replied || f.Reply.Dst == pod || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[f.Reply.Src] {
-			continue
-		}
-		if f.State != "SYN_RECV" {
+		switch {
+		case f.Proto != tcp || f.Start.IsZero() || !f.Replied || !v.masqueraded(f) || v.nodeAddrs[f.Reply.Src]:
+		case f.State != "SYN_RECV":
 			heard[pod] = true
-			continue
+		default:
+			nat := v.sourceNAT(f)
+			rules.of(nat.Rule).add(f, nat)
 		}
-		nat := v.Tables().Source(v.leavingPacket(f))
-		rules.of(nat.Rule).add(f, nat)
 	}
 	var out []finding
 	for r, g := range rules.all() {

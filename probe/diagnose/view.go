@@ -3,6 +3,7 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -70,29 +71,26 @@ type index struct {
 	repliesToNode map[netip.Addr]bool
 	// bridgedBy are the pods on bridges by their gateway; built when first asked for.
 	bridgedBy map[netip.Addr][]*model.Pod
-	// deaf are pods that send and get nothing; built when first asked for.
-	deaf map[netip.Addr]bool
 	// talks are the results of resolutions; each is built when first asked for.
 	talks map[model.Direction]map[question]talk
 	// repliedPorts are the destination ports of datagrams that want a reply.
 	repliedPorts map[uint16]bool
-	// translated are the pods whose packets go with the node's address, by
-	// that and the remote one; built when it is first asked for.
-	translated map[pair][]netip.Addr
-	ranges     ranges
+	ranges       ranges
 	// services says which blocks of addresses rules translate some of.
 	services map[netip.Prefix]bool
-	// strays are pods' addresses that the node routes elsewhere.
-	misrouted once[[]misroutedPod]
-	// unrepliedBy are the flows without a reply by their ends.
-	unrepliedBy once[map[pair]*unreplied]
-	// wrongHopsFound are the next hops for which the node has a wrong MAC.
-	wrongHopsFound []*wrongHop
-	wrongHopsKnown bool
-	// beyond is what remoteRanges and clusterTables have found.
-	beyond beyond
 	// others is what other nodes know.
 	others Beyond
+
+	// What is found when it is first asked for; the functions say what it is.
+	self           func() *model.ClusterNode
+	ownCIDRs       func() []netip.Prefix
+	remoteRanges   func() []*remoteRange
+	clusterTables  func() []*model.RouteTable
+	misroutedPods  func() []misroutedPod
+	unrepliedFlows func() map[pair]*unreplied
+	translatedPods func() map[pair][]netip.Addr
+	unhearing      func() map[netip.Addr]bool
+	wrongHops      func() []*wrongHop
 }
 
 func newView(whole *model.Snapshot) *view {
@@ -116,6 +114,11 @@ func newView(whole *model.Snapshot) *view {
 		onLinkAlone: map[netip.Addr]bool{},
 	}}
 	v.pods, v.links, v.outer, v.gatewayAddrs = v.Owners, v.ByIndex, v.Outer, v.GatewayAddrs
+	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
+	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
+	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
+	v.unrepliedFlows, v.translatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
+	v.unhearing = sync.OnceValue(v.findUnhearing)
 	for l := range model.Each(s.Links) {
 		v.byName[l.Name] = l
 		if !l.MAC.IsZero() {

@@ -38,16 +38,6 @@ type wrongHop struct {
 // pinned reports whether the kernel never asks again for the entry's address.
 func pinned(n *model.Neighbor) bool { return n.State == "PERMANENT" || n.State == "NOARP" }
 
-// wrongHops are the node's entries for next hops that are wrong; found when they
-// are first asked for. They depend on no gateway's MAC.
-func (v *view) wrongHops() []*wrongHop {
-	if !v.wrongHopsKnown {
-		v.wrongHopsKnown = true
-		v.wrongHopsFound = findWrongHops(v)
-	}
-	return v.wrongHopsFound
-}
-
 // toWrongHop reports whether a peer is silent because of such an entry.
 func (v *view) toWrongHop(p *model.Peer) bool {
 	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return slices.Contains(w.silent, p) })
@@ -58,7 +48,9 @@ func (v *view) isWrongHopMAC(m model.MAC) bool {
 	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return w.entry.MAC == m })
 }
 
-func findWrongHops(v *view) []*wrongHop {
+// findWrongHops are the node's entries for next hops that are wrong. They depend on no
+// gateway's MAC.
+func (v *view) findWrongHops() []*wrongHop {
 	if !v.Has(model.SourceTC, model.SourceNeighbors, model.SourceRoutes) {
 		return nil
 	}
@@ -247,7 +239,7 @@ func wrongEntry(v *view, w *wrongHop) finding {
 		"gateway": v.gatewayAddrs[n.Addr], "others": w.others, "pinned": pinned(n),
 		"answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
 	}}
-	f.Pods, f.Peers, f.Packets = v.podsBehind(w.silent), hosts(remotes), x.packets
+	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(remotes), x.packets
 	f.LastHopAlive = v.place(port, model.Egress)
 	if takenOver {
 		f.facts["real"] = w.real
@@ -269,17 +261,3 @@ func wrongEntry(v *view, w *wrongHop) finding {
 }
 
 func compareMAC(a, b model.MAC) int { return slices.Compare(a[:], b[:]) }
-
-// podsBehind are the pods whose packets the pairs' are, also those that are sent
-// with the node's address.
-func (v *view) podsBehind(list []*model.Peer) []netip.Addr {
-	pods, flows := map[netip.Addr]bool{}, v.unrepliedFlows()
-	for _, p := range list {
-		if len(v.pods[p.Local]) > 0 {
-			pods[p.Local] = true
-		} else if m := flows[pair{p.Local, p.Remote}]; m != nil {
-			maps.Copy(pods, m.pods)
-		}
-	}
-	return sorted(pods)
-}

@@ -15,7 +15,7 @@ const WrongNodeRoute model.Code = "WrongNodeRoute"
 var wrongNodeRoute = kind{
 	code:     WrongNodeRoute,
 	severity: model.Critical,
-	find:     findWrongNodeRoute,
+	find:     needing(findWrongNodeRoute, model.SourceRoutes, model.SourceTC),
 	ends:     []model.HopKind{model.HopBeyond, model.HopNeighbor},
 }
 
@@ -59,9 +59,6 @@ type strayed struct {
 }
 
 func findWrongNodeRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.ranges.nodes) == 0 {
-		return nil
-	}
 	var order []*strayed
 	of := func(q path.Query) *strayed {
 		cidr := v.remote(q.Dst)
@@ -99,7 +96,7 @@ func findWrongNodeRoute(v *view) []finding {
 		sent := s.packets
 		for _, d := range s.drops {
 			s.packets += d.Packets
-			s.pods[v.pod(d)] = true
+			s.pods.add(v.pod(d))
 		}
 		if s.answers || s.packets < minAsks || len(s.pods) == 0 {
 			continue
