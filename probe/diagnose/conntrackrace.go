@@ -28,7 +28,7 @@ func findConntrackRace(v *view) []finding {
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
-	l, rivals := v.refusedEntries(failed)
+	l, drops := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
 		if v.inserts || failed-min(l.packets, failed) < minDrops {
@@ -36,58 +36,56 @@ func findConntrackRace(v *view) []finding {
 		}
 		return v.racedUnseen(failed)
 	}
-	services := v.servicesOf(l.pods, l.peers)
-	f := finding{lost: l, facts: facts{
-		"failed": failed, "rivals": rivals, "services": services, "backends": sorted(l.peers),
-		"dns": slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return v.dropIn(d).dstPort == dnsPort }),
-	}}
-	f.Peers, f.LastHopAlive = hosts(append(services, sorted(l.peers)...)), v.entering(l.pods)
+	dns := false
+	var rivals []*candidateRule
+	for _, d := range drops {
+		dns = dns || d.packet.DstPort == dnsPort
+		for _, c := range d.candidates {
+			if !c.Counted && c.fit == path.Maybe && !slices.Contains(rivals, c.candidateRule) {
+				rivals = append(rivals, c.candidateRule)
+			}
+		}
+	}
+	services, backends := v.servicesOf(l.pods, l.peers), sorted(l.peers)
+	f := finding{lost: &l, facts: facts{"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns}}
+	f.Peers, f.LastHopAlive = hosts(append(services, backends...)), v.entering(l.pods)
 	return []finding{f}
 }
 
 // refusedEntries are the drops that the failed insertions explain, no more packets
-// than these, and the rules that may have dropped them instead. A drop that a rule
-// counted is the rule's, and so is one that surely matched a rule without a counter.
-func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
+// than these. A drop that a rule counted is the rule's, and so is one that surely matched a
+// rule without a counter.
+func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 	rules := v.newDropRules()
-	var list []*model.Drop
-	rivals := map[*model.Drop][]candidate{}
+	var list []*dropped
 	for d := range model.Each(v.Traffic.Drops) {
 		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
 			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		found := rules.candidates(v.dropIn(d))
-		byRule := !found.whole || slices.ContainsFunc(found.candidates, func(c candidate) bool {
+		x := v.dropIn(rules, d)
+		byRule := slices.ContainsFunc(x.candidates, func(c candidate) bool {
 			return c.Counted && c.left >= d.Packets || !c.Counted && c.fit == path.Yes
 		})
-		if !byRule {
-			list = append(list, d)
-			rivals[d] = found.candidates
+		if x.whole && !byRule {
+			list = append(list, x)
 		}
 	}
 	// Datagrams race, connections hardly ever.
 	rank := map[bool]int{true: 1}
-	slices.SortStableFunc(list, func(a, b *model.Drop) int {
+	slices.SortStableFunc(list, func(a, b *dropped) int {
 		return cmp.Or(rank[a.Proto != udp]-rank[b.Proto != udp], cmp.Compare(b.Packets, a.Packets))
 	})
-	var out lost
-	var others []*candidateRule
 	left := failed
 	for _, d := range list {
 		// The two counts are not read at the same moment.
-		if d.Packets > left+left/10 {
-			continue
-		}
-		left -= min(d.Packets, left)
-		out.addFor(v.sender(d), d)
-		for _, c := range rivals[d] {
-			if !c.Counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
-				others = append(others, c.candidateRule)
-			}
+		if d.Packets <= left+left/10 {
+			left -= min(d.Packets, left)
+			l.addFor(v.sender(d.Drop), d.Drop)
+			out = append(out, d)
 		}
 	}
-	return &out, others
+	return l, out
 }
 
 // servicesOf are the addresses that connection tracking translated to one of

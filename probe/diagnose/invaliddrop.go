@@ -30,23 +30,23 @@ const (
 
 func findInvalidDrop(v *view) []finding {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
-		return (&candidateRule{Rule: &r, unknown: r.Unknown}).dropsInvalid() && r.Counter.Delta >= minDrops
+		return dropsInvalid(&r) && r.Counter.Delta >= minDrops
 	}) {
 		return nil
 	}
 	drops, _, _ := v.netfilterDrops()
 	var out []finding
 	for _, a := range attribute(drops) {
-		if !a.dropsInvalid() {
+		if !dropsInvalid(a.Rule) {
 			continue
 		}
 		bad := &attribution{candidateRule: a.candidateRule}
 		reasons := map[string]*model.Drop{}
 		for _, p := range a.parts {
-			if why := v.invalidReason(p.drop); why != flowClosed {
+			if why := v.invalidReason(p.Drop); why != flowClosed {
 				bad.parts = append(bad.parts, p)
-				if reasons[why] == nil || reasons[why].Packets < p.drop.Packets {
-					reasons[why] = p.drop
+				if reasons[why] == nil || reasons[why].Packets < p.Packets {
+					reasons[why] = p.Drop
 				}
 			}
 		}
@@ -168,10 +168,10 @@ func closes(s *model.Sample) bool {
 // invalid is the finding on what one rule dropped. Of each reason there is the drop
 // with the most packets.
 func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
-	l := a.lost(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
-	most := mostDropped(l.drops)[0]
-	f := finding{lost: &l, claims: a.explains(), facts: facts{
-		"rule": a.candidateRule, "seen": a.shown(&l), "excluded": v.untracking(l.drops), "most": most,
+	a.sum(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
+	most := mostDropped(a.drops)[0]
+	f := finding{lost: &a.lost, claims: netfiltered(a.drops), facts: facts{
+		"rule": a.candidateRule, "seen": a.shown(), "excluded": v.untracking(a.drops), "most": most,
 	}}
 	for why, d := range reasons {
 		f.facts[why] = d
