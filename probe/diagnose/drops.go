@@ -234,14 +234,23 @@ func lostBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr)) iter.Se
 	}
 }
 
-// atSockets are the losses of pods whose sockets did not take the packets that match.
-func (v *view) atSockets(match func(*model.Drop) bool) iter.Seq2[netip.Addr, *lost] {
-	return lostBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+// foundBy are the findings on these, one each.
+func foundBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr), find func(K, *lost) finding) []finding {
+	var out []finding
+	for k, l := range lostBy(v, of) {
+		out = append(out, find(k, l))
+	}
+	return out
+}
+
+// atSockets are the findings on pods whose sockets did not take the packets that match.
+func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lost) finding) []finding {
+	return foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
 		if match(d) && len(v.pods[d.Dst]) > 0 && (d.Netns == 0 || v.inPod(d) == d.Dst) {
 			return d.Dst, d.Dst
 		}
 		return pod, pod
-	})
+	}, find)
 }
 
 // atSocket is a finding on these, by a page. It has the ports that samples of the drops were for.

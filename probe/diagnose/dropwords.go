@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -59,13 +60,12 @@ func refused(d *model.Drop) bool {
 }
 
 // lasting reports whether drops went on for a while.
-func (l *lost) lasting() bool {
-	if l.packets < manyRefused {
-		return false
-	}
+func (l *lost) lasting() bool { return l.packets >= manyRefused && l.span() >= 2*settled }
+
+// span is the time from the first drop to the last.
+func (l *lost) span() time.Duration {
 	first := slices.MinFunc(l.drops, func(a, b *model.Drop) int { return a.First.Compare(b.First) }).First
-	last := slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last
-	return last.Sub(first) >= 2*settled
+	return slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last.Sub(first)
 }
 
 // nothingPasses are two ends whose drops go on while no flow between them was replied

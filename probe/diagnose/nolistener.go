@@ -23,24 +23,21 @@ func findNoListener(v *view) []finding {
 		s := v.samples.Of(d)
 		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || s != nil)
 	}
-	reply := func(d *model.Drop) bool { return v.lateReply(d, v.samples.Of(d)) }
-	var out []finding
-	for _, l := range v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }) {
-		out = append(out, v.unheard(l))
-	}
-	for _, l := range v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }) {
-		out = append(out, v.atSocket("NoListener-late", l))
-	}
-	return slices.Concat(out, v.atNode(func(d *model.Drop) bool { return nobody(d) && !reply(d) }), v.atLoopback(nobody))
+	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d, v.samples.Of(d)) }
+	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d, v.samples.Of(d)) }
+	return slices.Concat(
+		v.atSockets(asked, v.unheard),
+		v.atSockets(late, func(_ netip.Addr, l *lost) finding { return v.atSocket("NoListener-late", l) }),
+		v.atNode(asked), v.atLoopback(nobody),
+	)
 }
 
 // unheard is the finding on what reached a pod where nobody listens. It may have said so.
-func (v *view) unheard(l *lost) finding {
+func (v *view) unheard(pod netip.Addr, l *lost) finding {
 	f := v.atSocket("", l)
-	pod := f.facts["pod"].(*model.Pod)
 	var resets, errors uint64
-	for _, h := range v.hops[l.drops[0].Dst] {
-		if h.IfIndex == pod.LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
+	for _, h := range v.hops[pod] {
+		if h.IfIndex == v.pods[pod][0].LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}
 	}
@@ -51,32 +48,29 @@ func (v *view) unheard(l *lost) finding {
 // atLoopback are the findings on pods that send what is for others to their own loopback
 // address, as by a rule in the pod that leads it to a proxy (REDIRECT), where nobody listens.
 func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
-	var out []finding
-	for _, l := range lostBy(v, func(d *model.Drop) (uint32, netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (netns uint32, pod netip.Addr) {
 		if d.Dst.IsLoopback() && match(d) && v.inPod(d).IsValid() {
 			return d.Netns, d.Src
 		}
-		return 0, netip.Addr{}
-	}) {
+		return netns, pod
+	}, func(_ uint32, l *lost) finding {
 		f := v.atSocket("NoListener-loopback", l)
 		f.facts["pod"] = v.pods[sorted(l.pods)[0]][0]
 		l.peers = nil // The loopback address is no other end.
 		f.Severity, f.LastHopAlive = model.Warning, model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
-		out = append(out, f)
-	}
-	return out
+		return f
+	})
 }
 
 // atNode are the findings on what pods send to addresses of the node where nobody
 // listens.
 func (v *view) atNode(match func(*model.Drop) bool) []finding {
-	var out []finding
-	for _, l := range lostBy(v, func(d *model.Drop) (_, pod netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (_, pod netip.Addr) {
 		if match(d) && v.nodeAddrs[d.Dst] && len(v.pods[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
 			return d.Dst, d.Src
 		}
 		return pod, pod
-	}) {
+	}, func(_ netip.Addr, l *lost) finding {
 		f := v.atSocket("NoListener-node", l)
 		ports, rule := f.facts["ports"].([]string), v.redirecting(l)
 		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
@@ -86,9 +80,8 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 		f.Pods, f.Peers = sorted(l.pods), hosts(sorted(l.peers))
 		f.silences = silencesPeers(&f.Finding)
-		out = append(out, f)
-	}
-	return out
+		return f
+	})
 }
 
 // redirecting is a rule that leads packets to a port of the node's, at which drops were

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -24,19 +25,17 @@ func tooBig(d *model.Drop) bool { return d.Reason == "PKT_TOO_BIG" }
 const learnt = time.Second
 
 func findPathMTU(v *view) []finding {
-	pairs := map[pair]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if tooBig(d) && v.ofPod(d) && !v.explained(d) {
-			entry(pairs, pair{d.Src, d.Dst}).add(v, d)
-		}
-	}
 	groups := map[int]*lost{}
-	for _, p := range pairs {
-		if p.packets < minDrops || p.span() < learnt {
-			continue
+	for _, l := range lostBy(v, func(d *model.Drop) (_ pair, pod netip.Addr) {
+		if tooBig(d) {
+			pod = v.pod(d)
 		}
-		for _, d := range p.drops {
-			entry(groups, nextLink(v, d)).add(v, d)
+		return pair{d.Src, d.Dst}, pod
+	}) {
+		for _, d := range l.drops {
+			if l.span() >= learnt {
+				entry(groups, nextLink(v, d)).add(v, d)
+			}
 		}
 	}
 	out := v.unlikeEnds()
@@ -46,28 +45,13 @@ func findPathMTU(v *view) []finding {
 	return out
 }
 
-// span is the time from the first drop to the last.
-func (l *lost) span() time.Duration {
-	first, last := l.drops[0].First, l.drops[0].Last
-	for _, d := range l.drops {
-		if d.First.Before(first) {
-			first = d.First
-		}
-		if d.Last.After(last) {
-			last = d.Last
-		}
-	}
-	return last.Sub(first)
-}
-
 // nextLink is the index of the link by which a dropped packet would have left,
 // 0 where that is not known.
 func nextLink(v *view, d *model.Drop) int {
-	way := v.routing().Lookup(v.arrived(d))
-	if way.Type != "unicast" || len(way.Hops) == 0 {
-		return 0
+	if to := v.routing().Lookup(v.arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
+		return to.Hops[0].IfIndex
 	}
-	return way.Hops[0].IfIndex
+	return 0
 }
 
 // narrow is the finding on packets that are too big for a link, and on the errors that a rule

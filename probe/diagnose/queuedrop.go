@@ -42,15 +42,13 @@ func findQueueDrop(v *view) []finding {
 // queuesInPods are the findings on queues in pods' own namespaces: these are not read, and
 // the drops tell. What such a queue dropped was never counted as sent.
 func (v *view) queuesInPods() []finding {
-	of := func(d *model.Drop) (*model.Pod, netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (p *model.Pod, pod netip.Addr) {
 		i := slices.IndexFunc(v.pods[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
 		if !d.Queued() || v.inPod(d) != d.Src || i < 0 {
-			return nil, netip.Addr{}
+			return p, pod
 		}
 		return v.pods[d.Src][i], d.Src
-	}
-	var out []finding
-	for p, l := range lostBy(v, of) {
+	}, func(p *model.Pod, l *lost) finding {
 		sent := uint64(0)
 		for a := range l.pods {
 			if h := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource); h != nil {
@@ -62,9 +60,8 @@ func (v *view) queuesInPods() []finding {
 		if l.packets*droppedShare < sent+l.packets || !l.lasting() {
 			f.Severity = model.Info
 		}
-		out = append(out, f)
-	}
-	return out
+		return f
+	})
 }
 
 // behindNode adds the pods whose packets leave by a link with the node's own address, and

@@ -20,10 +20,7 @@ var receiveOverflow = kind{
 
 func findReceiveOverflow(v *view) []finding {
 	all := v.asksOf()
-	var out []finding
-	for _, l := range v.atSockets(wasFull) {
-		out = append(out, v.overflowed(l, all))
-	}
+	out := v.atSockets(wasFull, func(_ netip.Addr, l *lost) finding { return v.overflowed(l, all) })
 	for p := range model.Each(v.Pods) {
 		if p.Backlog == nil || p.Backlog.Delta < minDrops {
 			continue

@@ -27,23 +27,19 @@ type detour struct {
 }
 
 func findReversePathFilter(v *view) []finding {
-	var out []finding
-	for k, l := range lostBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
 		// A node's own address as source is refused in the same place.
 		if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] || !v.drops.Lost(d) {
 			return k, pod
 		}
-		way := v.wayBack(d)
-		return detour{d.Link, way.Route, way.Type}, v.pod(d)
-	}) {
-		out = append(out, filteredOn(v, k, l))
-	}
-	return out
+		back := v.wayBack(d)
+		return detour{d.Link, back.Route, back.Type}, v.pod(d)
+	}, v.filteredOn)
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
-func filteredOn(v *view, k detour, l *lost) finding {
+func (v *view) filteredOn(k detour, l *lost) finding {
 	src, mode, way := l.drops[0].Src, v.sysctls().ReverseFilter(k.link), v.wayBack(l.drops[0])
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
