@@ -105,11 +105,11 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 // Otherwise only pods whose requests were masqueraded may have, since then the
 // dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []finding {
-	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
+	var l lost
 	for f := range model.Each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
-			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true
+			l.with(f.Original.Src, f.Original.Dst)
 		}
 	}
 	if len(l.pods) == 0 {

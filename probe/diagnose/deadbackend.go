@@ -85,11 +85,10 @@ func triedEnough(v *view, a netip.Addr, b *backend) bool {
 
 // lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
 func (v *view) lostFor(a netip.Addr) *lost {
-	l := &lost{pods: map[netip.Addr]bool{}, drops: chosen(v.Traffic.Drops, lostTo(a))}
+	l := &lost{drops: chosen(v.Traffic.Drops, lostTo(a))}
 	for _, d := range l.drops {
-		l.packets += d.Packets
-		if len(v.pods[d.Src]) > 0 {
-			l.pods[d.Src] = true
+		if l.packets += d.Packets; len(v.pods[d.Src]) > 0 {
+			l.with(d.Src, netip.Addr{})
 		}
 	}
 	return l
@@ -110,7 +109,7 @@ func (v *view) dead(a netip.Addr, b *backend) finding {
 	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
 	for _, src := range clients(flows) {
 		if len(v.pods[src]) > 0 {
-			l.pods[src] = true
+			l.with(src, netip.Addr{})
 		}
 	}
 	services := destinations(flows)

@@ -127,23 +127,30 @@ func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
 
 // about notes a pod that a drop concerns, and its other end.
 func (l *lost) about(pod netip.Addr, d *model.Drop) {
+	far := otherEnd(d, pod)
+	if l.with(pod, far); !far.IsValid() && d.Range.Bits() > 0 {
+		l.ranges[d.Range] = true
+	}
+}
+
+// with notes a pod and its other end, where they are known.
+func (l *lost) with(pod, far netip.Addr) {
 	if l.pods == nil {
 		l.pods, l.peers, l.ranges = map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Prefix]bool{}
 	}
-	l.pods[pod] = true
-	switch far := otherEnd(d, pod); {
-	case far.IsValid():
+	if pod.IsValid() {
+		l.pods[pod] = true
+	}
+	if far.IsValid() {
 		l.peers[far] = true
-	case d.Range.Bits() > 0:
-		l.ranges[d.Range] = true
 	}
 }
 
 // finding is a proven one with the pods, peers and packets, and without any words.
 func (l *lost) finding() model.Finding {
 	return model.Finding{
-		Confidence: model.Proven, Packets: l.packets, Pods: slices.SortedFunc(maps.Keys(l.pods), netip.Addr.Compare),
-		Peers: append(hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)), slices.SortedFunc(maps.Keys(l.ranges), comparePrefix)...),
+		Confidence: model.Proven, Packets: l.packets, Pods: sorted(l.pods),
+		Peers: append(hosts(sorted(l.peers)), slices.SortedFunc(maps.Keys(l.ranges), comparePrefix)...),
 	}
 }
 

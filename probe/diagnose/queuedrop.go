@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -68,13 +67,11 @@ func (v *view) queuesInPods() []finding {
 // the peers that did not reply to them.
 func (l *lost) behindNode(v *view, ifindex int) {
 	flows := v.unrepliedFlows()
-	if l.pods == nil {
-		l.pods, l.peers = map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	}
 	for p := range model.Each(v.whole.Traffic.Peers) {
-		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] && len(m.pods) > 0 {
-			maps.Copy(l.pods, m.pods)
-			l.peers[p.Remote] = true
+		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] {
+			for pod := range m.pods {
+				l.with(pod, p.Remote)
+			}
 		}
 	}
 }

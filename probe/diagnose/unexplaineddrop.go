@@ -50,10 +50,8 @@ func findUnexplainedDrop(v *view) []finding {
 }
 
 func (v *view) unexplained(k dropKind, l *lost) finding {
-	first, w := mostDropped(l.drops)[0], dropWords{}
-	if known := wordsOf(first); known != nil {
-		w = *known
-	}
+	first := mostDropped(l.drops)[0]
+	w := wordsOf(first)
 	ends := v.nothingPasses(l)
 	from, to := first.Src, first.Dst
 	if v.pods[from] == nil {
