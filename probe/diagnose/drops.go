@@ -191,20 +191,20 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 // have their way out before FORWARD is asked (__br_forward), with or without translation.
 func (v *view) cameBy(d *model.Drop) model.Place {
 	out := v.byName[d.Link]
-	if out == nil || out.Master == 0 || !v.leadsTo(out, d.Dst) {
+	leadsTo := func(a netip.Addr, l *model.Link) bool {
+		return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
+	}
+	if out == nil || out.Master == 0 || !leadsTo(d.Dst, out) {
 		return v.place(d.Link, model.Ingress)
 	}
-	for _, p := range v.pods[d.Src] {
-		if l := v.links[p.LinkIndex]; l != nil && l != out && l.Master == out.Master {
-			return v.place(l.Name, model.Ingress)
-		}
+	in := first(v.Links, func(l *model.Link) bool {
+		own := leadsTo(d.Src, l) || len(v.pods[d.Src]) == 0 && v.outer[l.Index]
+		return own && l != out && l.Master == out.Master
+	})
+	if in == nil {
+		in = &model.Link{Name: v.linkName(out.Master)}
 	}
-	for l := range model.Each(v.Links) {
-		if l != out && l.Master == out.Master && v.outer[l.Index] {
-			return v.place(l.Name, model.Ingress)
-		}
-	}
-	return v.place(v.linkName(out.Master), model.Ingress)
+	return v.place(in.Name, model.Ingress)
 }
 
 // entering is where packets of pods enter the node, those of the first.
@@ -213,11 +213,6 @@ func (v *view) entering(pods map[netip.Addr]bool) model.Place {
 		return v.place(v.pods[list[0]][0].Link, model.Ingress)
 	}
 	return model.Place{Direction: model.Ingress}
-}
-
-// leadsTo reports whether a link is that of the pod with the address.
-func (v *view) leadsTo(l *model.Link, a netip.Addr) bool {
-	return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 }
 
 // lostBy sums up the drops that nothing explains by what they have in common, where enough
@@ -274,12 +269,12 @@ func (v *view) atSocket(page string, l *lost) finding {
 func (v *view) sampledPorts(l *lost) []string {
 	ports := map[string]bool{}
 	for _, s := range v.sampledServices(l) {
-		ports[protoPort{s.proto, s.port}.String()] = true
+		ports[s.name()] = true
 	}
 	return slices.Sorted(maps.Keys(ports))
 }
 
-// silenced reports whether a rule dropped what the node would tell one of the
+// errorDropped reports whether a rule dropped what the node would tell one of the
 // senders by ICMP.
 func (v *view) errorDropped(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]

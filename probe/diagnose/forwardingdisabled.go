@@ -20,11 +20,11 @@ var forwardingDisabled = kind{
 }
 
 func findForwardingDisabled(v *view) []finding {
-	out := unforwarded(v, v.refused4, path.Forward4)
+	out := v.unforwarded(v.refused4, path.Forward4)
 	if out == nil {
-		out = unforwardedUnseen(v)
+		out = v.unforwardedUnseen()
 	}
-	return append(out, unforwarded(v, v.unforwarded6, path.Forward6)...)
+	return append(out, v.unforwarded(v.refused6, path.Forward6)...)
 }
 
 // refused4 is the link by which an IPv4 packet arrived that the node dropped
@@ -49,9 +49,9 @@ func (v *view) refused4(d *model.Drop) string {
 	return link
 }
 
-// unforwarded6 is the same for IPv6, where one setting counts for all links. A
+// refused6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
-func (v *view) unforwarded6(d *model.Drop) string {
+func (v *view) refused6(d *model.Drop) string {
 	if v.sysctls().NotForwarding("", true) == "" {
 		return ""
 	}
@@ -73,31 +73,29 @@ func (v *view) unforwarded6(d *model.Drop) string {
 }
 
 // unforwarded is the finding on drops for want of forwarding.
-func unforwarded(v *view, refused func(*model.Drop) string, global string) []finding {
-	var l lost
-	links := map[string]bool{}
-	for d := range model.Each(v.Traffic.Drops) {
+func (v *view) unforwarded(refused func(*model.Drop) string, global string) []finding {
+	return foundBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
 		link := refused(d)
-		if link == "" || !v.ofPod(d) {
-			continue
+		if link == "" {
+			return all, pod
 		}
-		links[link] = true
 		// Of two pods the one is meant whose link it is.
-		pod := v.pod(d)
 		for _, p := range v.pods[d.Src] {
 			if own := v.router(p); own != nil && own.Name == link {
-				pod = d.Src
+				return all, d.Src
 			}
 		}
-		l.addFor(pod, d)
-	}
-	if l.packets < minDrops {
-		return nil
-	}
-	f := v.withoutForwarding(refused, links, global)
-	f.lost, f.silences, f.facts["drops"] = &l, silencesAll(sorted(l.pods)), l.evidence()
-	f.LastHopAlive = v.place(refused(mostDropped(l.drops)[0]), model.Ingress)
-	return []finding{f}
+		return all, v.pod(d)
+	}, func(_ struct{}, l *lost) finding {
+		links := map[string]bool{}
+		for _, d := range l.drops {
+			links[refused(d)] = true
+		}
+		f := v.withoutForwarding(refused, links, global)
+		f.lost, f.silences, f.facts["drops"] = l, silencesAll(sorted(l.pods)), l.evidence()
+		f.LastHopAlive = v.place(refused(mostDropped(l.drops)[0]), model.Ingress)
+		return f
+	})
 }
 
 // withoutForwarding is a finding with the settings to blame: the node's, or those of links.
@@ -118,7 +116,7 @@ func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[str
 // unforwardedUnseen is the finding on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
-func unforwardedUnseen(v *view) []finding {
+func (v *view) unforwardedUnseen() []finding {
 	leaves := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if p.Out.Packets > 0 {

@@ -18,36 +18,33 @@ var hairpinDrop = kind{
 }
 
 func findHairpinDrop(v *view) []finding {
-	var l lost
-	inPod := map[netip.Addr]bool{}
 	answered := v.hairpinsAnswered()
-	for d := range model.Each(v.Traffic.Drops) {
-		if v.hairpin(d) && !answered[d.Src] && !v.explained(d) && v.drops.Lost(d) {
-			l.addFor(d.Src, d)
-			inPod[d.Src] = inPod[d.Src] || d.OwnSource()
+	return foundBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
+		if v.hairpin(d) && !answered[d.Src] && v.drops.Lost(d) {
+			pod = d.Src
 		}
-	}
-	if l.packets < minDrops {
-		return nil
-	}
-	at := v.entering(l.pods)
-	if inPod[sorted(l.pods)[0]] {
-		at.Direction = model.Egress
-	}
-	peers, asked, rules := v.hairpinServices(l.pods)
+		return all, pod
+	}, func(_ struct{}, l *lost) finding { return v.hairpinDropped(l) })
+}
+
+func (v *view) hairpinDropped(l *lost) finding {
+	pods := sorted(l.pods)
 	l.peers = nil // The pods' own addresses are no others.
-	f := finding{lost: &l, facts: facts{"services": asked, "rules": rules}, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
-	f.Peers, f.LastHopAlive = peers, at
-	var mends []hairpinMend
-	for _, a := range sorted(l.pods) {
-		m := hairpinMend{Pod: a}
-		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
-			m.Port = port
-		}
-		mends = append(mends, m)
+	peers, asked, rules := v.hairpinServices(l.pods)
+	f := finding{lost: l, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
+	f.Peers, f.LastHopAlive = peers, v.entering(l.pods)
+	if slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return d.Src == pods[0] && d.OwnSource() }) {
+		f.LastHopAlive.Direction = model.Egress
 	}
-	f.facts["mends"] = mends
-	return []finding{f}
+	mends := make([]hairpinMend, len(pods))
+	for i, a := range pods {
+		mends[i].Pod = a
+		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
+			mends[i].Port = port
+		}
+	}
+	f.facts = facts{"services": asked, "rules": rules, "mends": mends}
+	return f
 }
 
 // hairpinMend is a pod, and its bridge's port where that does not send back what came by it.

@@ -34,7 +34,7 @@ func findInvalidDrop(v *view) []finding {
 	}) {
 		return nil
 	}
-	drops, _, _ := v.netfilterDrops()
+	drops, _ := v.netfilterDrops()
 	var out []finding
 	for _, a := range attribute(drops) {
 		if !dropsInvalid(a.Rule) {
@@ -62,11 +62,12 @@ func (v *view) invalidReason(d *model.Drop) string {
 	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
 		return flowClosed
 	}
+	samples := v.samples.All(d)
 	begun, replied := v.began(d.Dst, d.Src)
-	if v.anySample(d, isReply) && !begun {
+	if slices.ContainsFunc(samples, isReply) && !begun {
 		return requestUntracked
 	}
-	if v.anySample(d, closes) && !v.anySample(d, goesOn) {
+	if slices.ContainsFunc(samples, closes) && !slices.ContainsFunc(samples, goesOn) {
 		return flowClosed
 	}
 	onward, heard := v.began(d.Src, d.Dst)
@@ -128,11 +129,6 @@ func (v *view) mostOf(d *model.Drop) bool {
 	return total > 0 && 2*dropped >= total
 }
 
-// anySample reports whether a sample of the drop is of a kind.
-func (v *view) anySample(d *model.Drop, is func(*model.Sample) bool) bool {
-	return slices.ContainsFunc(v.samples.All(d), is)
-}
-
 // tcpFlags are a segment's FIN, SYN, RST and ACK.
 func tcpFlags(s *model.Sample) (flags byte, ok bool) {
 	const at = 13
@@ -153,16 +149,15 @@ func isReply(s *model.Sample) bool {
 	return len(t) > 0 && (s.Proto() == icmp4 && t[0] == 0 || s.Proto() == icmp6 && t[0] == 129)
 }
 
-// goesOn reports whether the segment is one within a connection.
+// goesOn reports whether the segment is one within a connection, closes whether it ends one.
 func goesOn(s *model.Sample) bool {
 	flags, ok := tcpFlags(s)
 	return ok && flags&0x07 == 0
 }
 
-// closes reports whether the segment ends a connection.
 func closes(s *model.Sample) bool {
-	flags, ok := tcpFlags(s)
-	return ok && flags&0x05 != 0
+	flags, _ := tcpFlags(s)
+	return flags&0x05 != 0
 }
 
 // invalid is the finding on what one rule dropped. Of each reason there is the drop
@@ -170,7 +165,7 @@ func closes(s *model.Sample) bool {
 func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
 	a.sum(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
 	most := mostDropped(a.drops)[0]
-	f := finding{lost: &a.lost, claims: netfiltered(a.drops), facts: facts{
+	f := finding{lost: &a.lost, claims: filteredDrops(a.drops), facts: facts{
 		"rule": a.candidateRule, "seen": a.shown(), "excluded": v.untracking(a.drops), "most": most,
 	}}
 	for why, d := range reasons {

@@ -20,11 +20,10 @@ var noListener = kind{
 
 func findNoListener(v *view) []finding {
 	nobody := func(d *model.Drop) bool {
-		s := v.samples.Of(d)
-		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || s != nil)
+		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || v.samples.Of(d) != nil)
 	}
-	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d, v.samples.Of(d)) }
-	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d, v.samples.Of(d)) }
+	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d) }
+	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d) }
 	return slices.Concat(
 		v.atSockets(asked, v.unheard),
 		v.atSockets(late, func(_ netip.Addr, l *lost) finding { return v.atSocket("NoListener-late", l) }),
@@ -101,12 +100,10 @@ const firstEphemeral = 32768
 // lateReply reports whether a sample is a datagram for a port from which the pod
 // itself asked: its socket is closed, and the reply came too late. Connection tracking
 // knows who began; where it has no such flow, the ports say so.
-func (v *view) lateReply(d *model.Drop, s *model.Sample) bool {
-	if s == nil || s.Proto() != udp {
-		return false
-	}
+func (v *view) lateReply(d *model.Drop) bool {
+	s := v.samples.Of(d)
 	from, to, ok := s.Ports()
-	if !ok {
+	if !ok || s.Proto() != udp {
 		return false
 	}
 	for f := range model.Each(v.Flows) {

@@ -41,7 +41,7 @@ type part struct {
 }
 
 func findPolicyDrop(v *view) []finding {
-	drops, unread, inPods := v.netfilterDrops()
+	drops, unread := v.netfilterDrops()
 	// cause is that of the drops of several rules, which has a name, or of one alone.
 	type cause struct {
 		name string
@@ -70,28 +70,30 @@ func findPolicyDrop(v *view) []finding {
 		f.Confidence, f.LastHopAlive = model.Likely, v.cameBy(mostDropped(unread.drops)[0])
 		out = append(out, f)
 	}
-	for _, pod := range sorted(inPods) {
-		if l := inPods[pod]; l.packets >= minDrops {
-			f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
-			f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
-			out = append(out, f)
+	return append(out, foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+		if v.netfiltered(d) {
+			pod = v.inPod(d)
 		}
-	}
-	return out
+		return pod, pod
+	}, func(pod netip.Addr, l *lost) finding {
+		f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
+		f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
+		return f
+	})...)
 }
 
-// netfilterDrops lists the drops of netfilter on the node with the rules that
-// may have dropped them; those that only rules which were not read can have
-// dropped; and the drops in pods' own namespaces by pod.
-func (v *view) netfilterDrops() (drops []*dropped, unread *lost, inPods map[netip.Addr]*lost) {
+// netfiltered reports whether a rule dropped a pod's packet that is lost.
+func (v *view) netfiltered(d *model.Drop) bool {
+	return d.Netfilter() && v.ofPod(d) && v.drops.Class(d) == loss.Lost
+}
+
+// netfilterDrops lists the drops of netfilter on the node with the rules that may have
+// dropped them, and those that only rules which were not read can have dropped.
+func (v *view) netfilterDrops() (drops []*dropped, unread *lost) {
 	rules := v.newDropRules()
-	unread, inPods = &lost{}, map[netip.Addr]*lost{}
+	unread = &lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.drops.Class(d) != loss.Lost {
-			continue
-		}
-		if pod := v.inPod(d); pod.IsValid() {
-			entry(inPods, pod).addFor(pod, d)
+		if !v.netfiltered(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		if x := v.dropIn(rules, d); len(x.candidates) > 0 || x.whole && v.Has(model.SourceNAT) {
@@ -100,7 +102,7 @@ func (v *view) netfilterDrops() (drops []*dropped, unread *lost, inPods map[neti
 			unread.add(v, d)
 		}
 	}
-	return drops, unread, inPods
+	return drops, unread
 }
 
 // attribute distributes the drops among their candidates, so that none has
@@ -180,10 +182,10 @@ func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
 	}
 }
 
-// netfiltered accounts for what was dropped and, where that was a pod's ICMPv6, for
+// filteredDrops accounts for what was dropped and, where that was a pod's ICMPv6, for
 // what the pod could not send: ip6tables drops the replies to its neighbour
 // solicitations too, which a bridge takes through it. ARP is not filtered.
-func netfiltered(drops []*model.Drop) func(*model.Drop) bool {
+func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 	unresolved := map[netip.Addr]bool{}
 	for _, d := range drops {
 		if d.Proto == icmp6 {
@@ -250,7 +252,7 @@ func (v *view) policyDropped(list []*attribution, calico bool) finding {
 			}
 		}
 	}
-	f := finding{lost: &all, claims: netfiltered(all.drops), facts: facts{
+	f := finding{lost: &all, claims: filteredDrops(all.drops), facts: facts{
 		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.lost.packets,
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(doubts),
 	}}

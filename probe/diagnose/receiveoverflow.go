@@ -56,10 +56,8 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 func (v *view) sampledServices(l *lost) []service {
 	var out []service
 	for _, d := range l.drops {
-		if s := v.samples.Of(d); s != nil {
-			if _, port, ok := s.Ports(); ok {
-				out = append(out, service{d.Dst, d.Proto, port})
-			}
+		if _, port, ok := v.samples.Of(d).Ports(); ok {
+			out = append(out, service{d.Dst, d.Proto, port})
 		}
 	}
 	slices.SortFunc(out, service.compare)
