@@ -20,6 +20,9 @@ type misroutedPod struct {
 	// first is the pod's address that the node routes to it, where this is a further one
 	// of the interface.
 	first netip.Addr
+	// facts are what shows it, seen that packets for the pod went elsewhere.
+	facts facts
+	seen  bool
 }
 
 // misroutedPods lists the addresses of pods that some packet would miss.
@@ -34,9 +37,8 @@ func (v *view) findMisroutedPods() []misroutedPod {
 	var out []misroutedPod
 	for i := range v.Pods {
 		p := &v.Pods[i]
-		l := v.links[p.LinkIndex]
 		// A link that is down takes its route along: that is another cause.
-		if l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
+		if l := v.links[p.LinkIndex]; l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
 			continue
 		}
 		before, routed := len(out), map[bool]netip.Addr{}
@@ -44,19 +46,21 @@ func (v *view) findMisroutedPods() []misroutedPod {
 			if !a.IsGlobalUnicast() {
 				continue
 			}
-			var found []misroutedPod
+			var m misroutedPod
 			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
 				d := v.routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
 				}
-				found = append(found, misroutedPod{pod: p, addr: a, query: q, decision: d})
-				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(found[0].rules, r) {
-					found[0].rules = append(found[0].rules, r)
+				if m.pod == nil {
+					m = misroutedPod{pod: p, addr: a, query: q, decision: d}
+				}
+				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(m.rules, r) {
+					m.rules = append(m.rules, r)
 				}
 			}
-			if len(found) > 0 {
-				out = append(out, found[0])
+			if m.pod != nil {
+				out = append(out, m)
 			} else {
 				routed[a.Is4()] = a
 			}
