@@ -49,8 +49,7 @@ func findDeadBackend(v *view) []finding {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it. nft's rules need not count.
 		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.lostFor(a).packets > 0) {
-			b := entry(found, a)
-			b.rules = append(b.rules, r)
+			entry(found, a).rules = append(entry(found, a).rules, r)
 		}
 	}
 	var out []finding
@@ -114,8 +113,8 @@ func (v *view) dead(a netip.Addr, b *backend) finding {
 	}
 	services := destinations(flows)
 	for _, r := range b.rules {
-		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-			services = append(services, r.Dst.Prefix.Addr())
+		if a := singleAddr(r.Dst); a.IsValid() {
+			services = append(services, a)
 		}
 	}
 	services = sortedPods(services)

@@ -87,8 +87,8 @@ func (v *view) hairpinServices(pods map[netip.Addr]bool) (all, asked []netip.Pre
 		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
 			continue
 		}
-		if !r.Dst.IsZero() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() {
-			services[r.Dst.Prefix] = true
+		if a := singleAddr(r.Dst); a.IsValid() {
+			services[host(a)] = true
 		}
 		rules = append(rules, r)
 	}
