@@ -91,13 +91,9 @@ func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 // servicesOf are the addresses that connection tracking translated to one of
 // the peers for one of the pods.
 func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
-	found := map[netip.Addr]bool{}
-	for f := range model.Each(v.Flows) {
-		if pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src {
-			found[f.Original.Dst] = true
-		}
-	}
-	return sorted(found)
+	return destinations(chosen(v.Flows, func(f *model.Flow) bool {
+		return pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
+	}))
 }
 
 // racedUnseen is the finding where no drop of a pod was seen. Where drops were not

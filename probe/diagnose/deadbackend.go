@@ -111,13 +111,7 @@ func (v *view) dead(a netip.Addr, b *backend) finding {
 			l.with(src, netip.Addr{})
 		}
 	}
-	services := destinations(flows)
-	for _, r := range b.rules {
-		if a := singleAddr(r.Dst); a.IsValid() {
-			services = append(services, a)
-		}
-	}
-	services = sortedPods(services)
+	services := union(destinations(flows), translated(b.rules), netip.Addr.Compare)
 	node := v.others.Vacant[a]
 	f := finding{lost: l, claims: lostTo(a), facts: facts{
 		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,

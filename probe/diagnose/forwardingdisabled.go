@@ -43,7 +43,7 @@ func (v *view) refused4(d *model.Drop) string {
 			}
 		}
 	}
-	if v.sysctls().NotForwarding(link, false) == "" {
+	if v.Settings.NotForwarding(link, false) == "" {
 		return ""
 	}
 	return link
@@ -52,7 +52,7 @@ func (v *view) refused4(d *model.Drop) string {
 // refused6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
 func (v *view) refused6(d *model.Drop) string {
-	if v.sysctls().NotForwarding("", true) == "" {
+	if v.Settings.NotForwarding("", true) == "" {
 		return ""
 	}
 	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
@@ -100,7 +100,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) []fi
 
 // withoutForwarding is a finding with the settings to blame: the node's, or those of links.
 func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[string]bool, global string) finding {
-	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.sysctls()[global] == "0"
+	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.Settings[global] == "0"
 	if !all {
 		settings = nil
 		for _, link := range names {
@@ -127,7 +127,7 @@ func (v *view) unforwardedUnseen() []finding {
 	links := map[string]bool{}
 	for p := range model.Each(v.Pods) {
 		link := v.router(p)
-		if link == nil || v.sysctls().NotForwarding(link.Name, false) == "" {
+		if link == nil || v.Settings.NotForwarding(link.Name, false) == "" {
 			continue
 		}
 		for _, a := range podAddrs(p) {

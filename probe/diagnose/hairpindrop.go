@@ -75,24 +75,14 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 // themselves, those that flows asked, and the rules. A packet that is dropped before it is
 // delivered leaves no flow; the rule has counted it.
 func (v *view) hairpinServices(pods map[netip.Addr]bool) (all, asked []netip.Prefix, rules []*model.PacketRule) {
-	services := map[netip.Prefix]bool{}
-	list := func() []netip.Prefix { return slices.SortedFunc(maps.Keys(services), comparePrefix) }
-	for f := range model.Each(v.Flows) {
-		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
-			services[host(f.Original.Dst)] = true
-		}
-	}
-	asked = list()
-	for r := range model.Each(v.PacketRules) {
-		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
-			continue
-		}
-		if a := singleAddr(r.Dst); a.IsValid() {
-			services[host(a)] = true
-		}
-		rules = append(rules, r)
-	}
-	return list(), asked, rules
+	asked = hosts(destinations(chosen(v.Flows, func(f *model.Flow) bool {
+		a := f.Original.Src
+		return pods[a] && f.Reply.Src == a && f.Original.Dst != a
+	})))
+	rules = chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return r.Target == "DNAT" && pods[r.To.Addr()] && r.Counter.Delta > 0
+	})
+	return union(asked, hosts(translated(rules)), comparePrefix), asked, rules
 }
 
 // hairpin reports whether a dropped packet is from a running pod to itself and had

@@ -47,8 +47,7 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 	} else if i := v.anUplink(); i != 0 {
 		f.facts["link"] = v.linkName(i)
 	}
-	f.Peers = l.finding().Peers
-	f.facts["nodes"] = !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() })
+	f.facts["nodes"] = !slices.ContainsFunc(sorted(l.peers), func(a netip.Addr) bool { return !v.remote(a).IsValid() })
 	return f
 }
 

@@ -206,15 +206,14 @@ func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
 
 // linksOf are the links by which the node has an address, and what they are
 // ports of: a pod's own, or the uplinks.
-func (v *view) linksOf(a netip.Addr) []string {
-	var out []string
+func (v *view) linksOf(a netip.Addr) (out []string) {
 	if v.nodeAddrs[a] {
 		return nil
 	}
-	if pods := v.pods[a]; len(pods) > 0 {
-		for _, p := range pods {
-			out = append(out, v.withMaster(p.Link)...)
-		}
+	for _, p := range v.pods[a] {
+		out = append(out, v.withMaster(p.Link)...)
+	}
+	if len(out) > 0 {
 		return out
 	}
 	for _, l := range v.uplinks {

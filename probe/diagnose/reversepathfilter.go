@@ -28,26 +28,31 @@ type detour struct {
 
 func findReversePathFilter(v *view) []finding {
 	return foundBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
-		// A node's own address as source is refused in the same place.
-		if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] || !v.drops.Lost(d) {
-			return k, pod
+		if k = v.detourOf(d); k.link != "" && v.drops.Lost(d) {
+			pod = v.pod(d)
 		}
-		back := v.wayBack(d)
-		return detour{d.Link, back.Route, back.Type}, v.pod(d)
+		return k, pod
 	}, v.filteredOn)
+}
+
+// detourOf is the detour of a packet that the filter refused, zero for others. A node's own
+// address as source is refused in the same place.
+func (v *view) detourOf(d *model.Drop) (k detour) {
+	if d.ReverseFiltered() && d.Link != "" && !v.nodeAddrs[d.Src] {
+		back := v.wayBack(d)
+		k = detour{d.Link, back.Route, back.Type}
+	}
+	return k
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
 func (v *view) filteredOn(k detour, l *lost) finding {
-	src, mode, way := l.drops[0].Src, v.sysctls().ReverseFilter(k.link), v.wayBack(l.drops[0])
+	src, mode, way := l.drops[0].Src, v.Settings.ReverseFilter(k.link), v.wayBack(l.drops[0])
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
-		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
-			way := v.wayBack(d)
-			return way.Route == k.route && way.Type == k.kind
-		}
 		// What pods send by that route may find nobody there.
-		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
+		return v.detourOf(d) == k ||
+			k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
 	}}
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	in := v.byName[k.link]
