@@ -117,34 +117,21 @@ func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[str
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
 func (v *view) unforwardedUnseen() []finding {
-	leaves := map[netip.Addr]bool{}
-	for p := range model.Each(v.peers) {
-		if p.Out.Packets > 0 {
-			leaves[p.Local] = true
-		}
-	}
-	var pods []netip.Addr
-	links := map[string]bool{}
+	pods, links := map[netip.Addr]bool{}, map[string]bool{}
 	for p := range model.Each(v.Pods) {
-		link := v.router(p)
-		if link == nil || v.Settings.NotForwarding(link.Name, false) == "" {
-			continue
-		}
-		for _, a := range podAddrs(p) {
-			if !a.Is4() {
-				continue
+		if link := v.router(p); link != nil && v.Settings.NotForwarding(link.Name, false) != "" {
+			for _, a := range podAddrs(p) {
+				if a.Is4() {
+					pods[a], links[link.Name] = true, true
+				}
 			}
-			if leaves[a] {
-				return nil
-			}
-			pods = append(pods, a)
-			links[link.Name] = true
 		}
 	}
-	if len(pods) == 0 {
+	leaves := func(p model.Peer) bool { return p.Out.Packets > 0 && pods[p.Local] }
+	if len(pods) == 0 || slices.ContainsFunc(v.peers, leaves) {
 		return nil
 	}
 	f := v.withoutForwarding(v.refused4, links, path.Forward4)
-	f.Confidence, f.Pods = model.Possible, pods
+	f.Confidence, f.Pods = model.Possible, sorted(pods)
 	return []finding{f}
 }

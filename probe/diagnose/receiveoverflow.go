@@ -74,7 +74,7 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 			ports = append(ports, port)
 		}
 	}
-	asking, about := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	var asked lost
 	var unreplied []facts
 	for _, pod := range podAddrs(p) {
 		for _, s := range services(all, pod) {
@@ -83,7 +83,7 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 				continue
 			}
 			for _, a := range clients(all[s].unreplied) {
-				asking[a], about[pod] = true, true
+				asked.with(pod, a)
 			}
 			if s.unanswered(all[s]) {
 				if !listed {
@@ -93,15 +93,12 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 			}
 		}
 	}
-	f.Peers = union(f.Peers, hosts(sorted(asking)), comparePrefix)
-	f.Pods = union(f.Pods, sorted(about), netip.Addr.Compare)
+	f.Peers = union(f.Peers, hosts(sorted(asked.peers)), comparePrefix)
+	f.Pods = union(f.Pods, sorted(asked.pods), netip.Addr.Compare)
 	if len(f.Pods) == 0 {
 		f.Pods = podAddrs(p)
 	}
-	queues, _ := f.facts["queues"].([]model.Evidence)
-	f.facts["queues"] = append(queues, words.Say("backlog", facts{"pod": p, "unreplied": unreplied})...)
-	full, _ := f.facts["full"].([]*model.Pod)
-	f.facts["full"] = append(full, p)
+	f.facts["queues"], f.facts["full"] = words.Say("backlog", facts{"pod": p, "unreplied": unreplied}), []*model.Pod{p}
 	if len(unreplied) > 0 {
 		f.Severity, f.facts["steady"] = model.Warning, ports
 	}
