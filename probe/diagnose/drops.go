@@ -69,10 +69,8 @@ func (v *view) inPod(d *model.Drop) netip.Addr {
 		return netip.Addr{}
 	}
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		for _, p := range v.pods[a] {
-			if p.Netns == d.Netns {
-				return a
-			}
+		if slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.Netns == d.Netns }) {
+			return a
 		}
 	}
 	return netip.Addr{}

@@ -55,9 +55,7 @@ func findMissingTableRoute(v *view) []finding {
 		case r.passed && !of.answered:
 			out = append(out, v.withoutRoute(r.RoutingRule, of.silent))
 		case !r.passed && !tables[r.Table]:
-			if other := v.rightTable(r.RoutingRule, of.silent, repliesBy); other != nil {
-				out = append(out, v.wrongTable(r.RoutingRule, other, of.silent))
-			}
+			out = append(out, v.wrongTable(r.RoutingRule, of.silent, repliesBy)...)
 		}
 	}
 	return out
@@ -82,10 +80,11 @@ func (v *view) podRule(p *model.Peer) podRule {
 	return podRule{d.Rule, false}
 }
 
-// rightTable is the rule of another pod, of the same priority, that leads by another next
-// hop, and by which two or more of the silent peers reply; nil for none. What drops packets
-// of one pod on purpose seldom stands before several peers.
-func (v *view) rightTable(r *model.RoutingRule, silent []*model.Peer, repliesBy map[netip.Addr][]*model.RoutingRule) *model.RoutingRule {
+// wrongTable is the finding on a rule whose table leads elsewhere than that of the pods like the
+// rule's: another pod's rule of the same priority leads by another next hop, and by that two or
+// more of the silent peers reply. What drops packets of one pod on purpose seldom stands before
+// several peers.
+func (v *view) wrongTable(r *model.RoutingRule, silent []*model.Peer, repliesBy map[netip.Addr][]*model.RoutingRule) []finding {
 	var other *model.RoutingRule
 	remotes := map[netip.Addr]bool{}
 	for _, p := range silent {
@@ -101,7 +100,10 @@ func (v *view) rightTable(r *model.RoutingRule, silent []*model.Peer, repliesBy 
 	if len(remotes) < 2 {
 		return nil
 	}
-	return other
+	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
+	f := v.byRule(r, silent, facts{"other": showRule(other), "right": v.shown(right.Route)})
+	f.page = "MissingTableRoute-wrong"
+	return []finding{f}
 }
 
 // byRule is a finding on what pods send by a rule in vain.
@@ -115,15 +117,6 @@ func (v *view) byRule(r *model.RoutingRule, silent []*model.Peer, facts facts) f
 	f := finding{lost: &l, facts: facts, cutOff: sorted(l.pods)}
 	f.LastHopAlive = v.place(d.Hops[0].Link, model.Egress)
 	f.facts["rule"], f.facts["route"], f.facts["to"] = showRule(r), v.shown(d.Route), silent[0].Remote
-	return f
-}
-
-// wrongTable is the finding on a rule whose table leads elsewhere than that of the pods like
-// the rule's.
-func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) finding {
-	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
-	f := v.byRule(r, silent, facts{"other": showRule(other), "right": v.shown(right.Route)})
-	f.page = "MissingTableRoute-wrong"
 	return f
 }
 

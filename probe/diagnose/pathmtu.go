@@ -17,9 +17,8 @@ var pathMTU = kind{
 	ends:     []model.HopKind{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge},
 }
 
-// tooBig reports whether a packet was dropped because the next link's MTU is
-// smaller.
-func tooBig(d *model.Drop) bool { return d.Reason == "PKT_TOO_BIG" }
+// tooBig is the reason where the next link's MTU is smaller than the packet.
+const tooBig model.Reason = "PKT_TOO_BIG"
 
 // learnt is how long after the first error a sender must have learnt the size.
 const learnt = time.Second
@@ -27,7 +26,7 @@ const learnt = time.Second
 func findPathMTU(v *view) []finding {
 	groups := map[int]*lost{}
 	for _, l := range lostBy(v, func(d *model.Drop) (_ pair, pod netip.Addr) {
-		if tooBig(d) {
+		if d.Reason == tooBig {
 			pod = v.pod(d)
 		}
 		return pair{d.Src, d.Dst}, pod
@@ -74,6 +73,6 @@ func narrow(v *view, next int, l *lost) finding {
 		f.facts["errors"] = errors.evidence()
 	}
 	// Those by which other senders learn the size have the same cause.
-	f.claims = func(d *model.Drop) bool { return tooBig(d) && nextLink(v, d) == next || v.errorDropped(d, l) }
+	f.claims = func(d *model.Drop) bool { return d.Reason == tooBig && nextLink(v, d) == next || v.errorDropped(d, l) }
 	return f
 }
