@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -46,7 +45,9 @@ func findConntrackRace(v *view) []finding {
 			}
 		}
 	}
-	services, backends := v.servicesOf(l.pods, l.peers), sorted(l.peers)
+	services, backends := destinations(chosen(v.Flows, func(f *model.Flow) bool {
+		return l.pods[f.Original.Src] && l.peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
+	})), sorted(l.peers)
 	f := finding{lost: &l, facts: facts{"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns}}
 	f.Peers, f.LastHopAlive = hosts(append(services, backends...)), v.entering(l.pods)
 	return []finding{f}
@@ -86,14 +87,6 @@ func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 		}
 	}
 	return l, out
-}
-
-// servicesOf are the addresses that connection tracking translated to one of
-// the peers for one of the pods.
-func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
-	return destinations(chosen(v.Flows, func(f *model.Flow) bool {
-		return pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
-	}))
 }
 
 // racedUnseen is the finding where no drop of a pod was seen. Where drops were not

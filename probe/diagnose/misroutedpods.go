@@ -33,7 +33,14 @@ func (v *view) findMisroutedPods() []misroutedPod {
 	for p := range model.Each(v.peers) {
 		sources[p.Local] = p.Remote
 	}
-	own := ownSources(v)
+	// The addresses with which the node sends are the lowest of each IP version that is on link
+	// at an uplink.
+	own := map[bool]netip.Addr{}
+	for _, a := range slices.Backward(sorted(v.nodeAddrs)) {
+		if inAny(v.onLink, a) {
+			own[a.Is4()] = a
+		}
+	}
 	var out []misroutedPod
 	for i := range v.Pods {
 		p := &v.Pods[i]
@@ -68,18 +75,6 @@ func (v *view) findMisroutedPods() []misroutedPod {
 		for i := range out[before:] {
 			m := &out[before+i]
 			m.first = routed[m.addr.Is4()]
-		}
-	}
-	return out
-}
-
-// ownSources are the addresses with which the node sends, for IPv4 (true) and
-// IPv6: the lowest of each that is on link at an uplink.
-func ownSources(v *view) map[bool]netip.Addr {
-	out := map[bool]netip.Addr{}
-	for a := range v.nodeAddrs {
-		if own := out[a.Is4()]; inAny(v.onLink, a) && (!own.IsValid() || a.Less(own)) {
-			out[a.Is4()] = a
 		}
 	}
 	return out

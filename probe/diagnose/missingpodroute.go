@@ -64,17 +64,10 @@ func (v *view) routedElsewhere(list []*misroutedPod) []finding {
 			continue
 		}
 		f.Pods = append(f.Pods, a.addr)
-		if way := v.misrouting(a); !slices.Contains(ways, way) {
-			ways = append(ways, way)
-		}
+		ways = withNew(ways, v.misrouting(a))
 		v.restore(a)
 		own := say("misrouted", a.facts)
-		said.Evidence = append(said.Evidence, own.Evidence...)
-		for _, line := range own.Fix {
-			if !slices.Contains(said.Fix, line) {
-				said.Fix = append(said.Fix, line)
-			}
-		}
+		said.Evidence, said.Fix = append(said.Evidence, own.Evidence...), withNew(said.Fix, own.Fix...)
 	}
 	if len(f.Pods) == 0 {
 		return nil

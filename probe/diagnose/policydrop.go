@@ -245,12 +245,7 @@ func (v *view) policyDropped(list []*attribution, calico bool) finding {
 		all.packets, all.drops = all.packets+a.lost.packets, append(all.drops, a.drops...)
 		seen = append(seen, a.shown()...)
 		unsure, rivals := v.doubts(a)
-		doubts = append(doubts, unsure...)
-		for _, r := range rivals {
-			if !slices.Contains(others, r) {
-				others = append(others, r)
-			}
-		}
+		doubts, others = append(doubts, unsure...), withNew(others, rivals...)
 	}
 	f := finding{lost: &all, claims: filteredDrops(all.drops), facts: facts{
 		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.lost.packets,

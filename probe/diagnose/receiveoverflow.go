@@ -70,9 +70,7 @@ func (v *view) sampledServices(l *lost) []service {
 func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
-		if port := (protoPort{tcp, l.Addr.Port()}).String(); !slices.Contains(ports, port) {
-			ports = append(ports, port)
-		}
+		ports = withNew(ports, protoPort{tcp, l.Addr.Port()}.String())
 	}
 	var asked lost
 	var unreplied []facts
@@ -86,9 +84,7 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 				asked.with(pod, a)
 			}
 			if s.unanswered(all[s]) {
-				if !listed {
-					ports = append(ports, s.name())
-				}
+				ports = withNew(ports, s.name())
 				unreplied = append(unreplied, s.facts(all[s]))
 			}
 		}
