@@ -30,9 +30,18 @@ func findHairpinDrop(v *view) []finding {
 func (v *view) hairpinDropped(l *lost) finding {
 	pods := sorted(l.pods)
 	l.peers = nil // The pods' own addresses are no others.
-	peers, asked, rules := v.hairpinServices(l.pods)
+	// The services whose translation leads the pods back to themselves are those that flows
+	// asked, and those of rules: a packet that is dropped before it is delivered leaves no
+	// flow; the rule has counted it.
+	asked := destinations(chosen(v.Flows, func(f *model.Flow) bool {
+		a := f.Original.Src
+		return l.pods[a] && f.Reply.Src == a && f.Original.Dst != a
+	}))
+	rules := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return r.Target == "DNAT" && l.pods[r.To.Addr()] && r.Counter.Delta > 0
+	})
 	f := finding{lost: l, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
-	f.Peers, f.LastHopAlive = peers, v.entering(l.pods)
+	f.Peers, f.LastHopAlive = hosts(union(asked, translated(rules), netip.Addr.Compare)), v.entering(l.pods)
 	if slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return d.Src == pods[0] && d.OwnSource() }) {
 		f.LastHopAlive.Direction = model.Egress
 	}
@@ -43,7 +52,7 @@ func (v *view) hairpinDropped(l *lost) finding {
 			mends[i].Port = port
 		}
 	}
-	f.facts = facts{"services": asked, "rules": rules, "mends": mends}
+	f.facts = facts{"services": hosts(asked), "rules": rules, "mends": mends}
 	return f
 }
 
@@ -69,20 +78,6 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 	}
 	maps.DeleteFunc(out, func(a netip.Addr, answered bool) bool { return !answered || silent[a] })
 	return out
-}
-
-// hairpinServices finds the services whose translation leads the pods back to
-// themselves, those that flows asked, and the rules. A packet that is dropped before it is
-// delivered leaves no flow; the rule has counted it.
-func (v *view) hairpinServices(pods map[netip.Addr]bool) (all, asked []netip.Prefix, rules []*model.PacketRule) {
-	asked = hosts(destinations(chosen(v.Flows, func(f *model.Flow) bool {
-		a := f.Original.Src
-		return pods[a] && f.Reply.Src == a && f.Original.Dst != a
-	})))
-	rules = chosen(v.PacketRules, func(r *model.PacketRule) bool {
-		return r.Target == "DNAT" && pods[r.To.Addr()] && r.Counter.Delta > 0
-	})
-	return union(asked, hosts(translated(rules)), comparePrefix), asked, rules
 }
 
 // hairpin reports whether a dropped packet is from a running pod to itself and had

@@ -165,24 +165,20 @@ func closes(s *model.Sample) bool {
 func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
 	a.sum(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
 	most := mostDropped(a.drops)[0]
+	// These rules exclude the other direction from connection tracking.
+	excluded := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return untracks(r) && slices.ContainsFunc(a.drops, func(d *model.Drop) bool {
+			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
+		})
+	})
 	f := finding{lost: &a.lost, claims: filteredDrops(a.drops), facts: facts{
-		"rule": a.candidateRule, "seen": a.shown(), "excluded": v.untracking(a.drops), "most": most,
+		"rule": a.candidateRule, "seen": a.shown(), "excluded": excluded, "most": most,
 	}}
 	for why, d := range reasons {
 		f.facts[why] = d
 	}
 	f.LastHopAlive = v.cameBy(most)
 	return f
-}
-
-// untracking are the rules that excluded the other direction of drops from connection
-// tracking in the window.
-func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
-	return chosen(v.PacketRules, func(r *model.PacketRule) bool {
-		return untracks(r) && slices.ContainsFunc(drops, func(d *model.Drop) bool {
-			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
-		})
-	})
 }
 
 // untracks reports whether a rule excluded packets from connection tracking in the window.

@@ -71,7 +71,12 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		return pod, pod
 	}, func(_ netip.Addr, l *lost) finding {
 		f := v.atSocket("NoListener-node", l)
-		ports, rule := f.facts["ports"].([]string), v.redirecting(l)
+		ports, asked := f.facts["ports"].([]string), v.sampledServices(l)
+		// A rule may lead packets to a port of the node's.
+		rule := first(v.PacketRules, func(r *model.PacketRule) bool {
+			return r.Target == "REDIRECT" && r.Counter.Delta > 0 &&
+				slices.ContainsFunc(asked, func(s service) bool { return r.ToPorts.First <= s.port && s.port <= r.ToPorts.Last })
+		})
 		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
 		if f.facts["dns"], f.facts["rule"] = dns, rule; dns || rule != nil {
 			f.Severity = model.Warning
@@ -80,16 +85,6 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		f.Pods, f.Peers = sorted(l.pods), hosts(sorted(l.peers))
 		f.silences = silencesPeers(&f.Finding)
 		return f
-	})
-}
-
-// redirecting is a rule that leads packets to a port of the node's, at which drops were
-// sampled; nil where none does.
-func (v *view) redirecting(l *lost) *model.PacketRule {
-	return first(v.PacketRules, func(r *model.PacketRule) bool {
-		return r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(v.sampledServices(l), func(s service) bool {
-			return s.port >= r.ToPorts.First && s.port <= r.ToPorts.Last
-		})
 	})
 }
 

@@ -63,23 +63,19 @@ func (v *view) queuesInPods() []finding {
 	})
 }
 
-// behindNode adds the pods whose packets leave by a link with the node's own address, and
-// the peers that did not reply to them.
-func (l *lost) behindNode(v *view, ifindex int) {
-	flows := v.unrepliedFlows()
-	for p := range model.Each(v.whole.Traffic.Peers) {
-		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] {
-			for pod := range m.pods {
-				l.with(pod, p.Remote)
-			}
-		}
-	}
-}
-
 // queueDropped is the finding on a queue that dropped packets of pods, and untold others.
 func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	if untold > 0 {
-		l.behindNode(v, q.IfIndex)
+		// Pods whose packets leave with the node's own address may have lost them, and peers that
+		// did not reply.
+		flows := v.unrepliedFlows()
+		for p := range model.Each(v.whole.Traffic.Peers) {
+			if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == q.IfIndex && v.nodeAddrs[p.Local] {
+				for pod := range m.pods {
+					l.with(pod, p.Remote)
+				}
+			}
+		}
 	}
 	// The fix is a queue for what came to it, twice.
 	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))
