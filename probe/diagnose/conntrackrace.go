@@ -48,7 +48,9 @@ func findConntrackRace(v *view) []finding {
 	services, backends := destinations(chosen(v.Flows, func(f *model.Flow) bool {
 		return l.pods[f.Original.Src] && l.peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
 	})), sorted(l.peers)
-	f := finding{lost: &l, facts: facts{"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns}}
+	f := finding{lost: &l, facts: facts{
+		"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns,
+	}}
 	f.Peers, f.LastHopAlive = hosts(append(services, backends...)), v.entering(l.pods)
 	return []finding{f}
 }

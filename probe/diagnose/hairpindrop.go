@@ -84,7 +84,8 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 // left the pod: the node dropped it, or the pod when it came back. Packets over the
 // pod's own loopback never left it.
 func (v *view) hairpin(d *model.Drop) bool {
-	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && !wasFull(d)
+	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback &&
+		!d.NoSocket() && !d.Delivered() && !wasFull(d)
 	return d.Src == d.Dst && len(v.pods[d.Src]) > 0 && (d.OwnSource() || onNode)
 }
 

@@ -84,7 +84,9 @@ func (v *view) podRule(p *model.Peer) podRule {
 // rule's: another pod's rule of the same priority leads by another next hop, and by that two or
 // more of the silent peers reply. What drops packets of one pod on purpose seldom stands before
 // several peers.
-func (v *view) wrongTable(r *model.RoutingRule, silent []*model.Peer, repliesBy map[netip.Addr][]*model.RoutingRule) []finding {
+func (v *view) wrongTable(
+	r *model.RoutingRule, silent []*model.Peer, repliesBy map[netip.Addr][]*model.RoutingRule,
+) []finding {
 	var other *model.RoutingRule
 	remotes := map[netip.Addr]bool{}
 	for _, p := range silent {

@@ -116,7 +116,8 @@ func attribute(drops []*dropped) iter.Seq2[*candidateRule, *attribution] {
 			if best == nil {
 				break
 			}
-			p := part{dropped: d, packets: min(rest, best.left), covered: true, sure: d.sure(best), others: d.others(best.candidateRule, rest)}
+			p := part{dropped: d, packets: min(rest, best.left), covered: true, sure: d.sure(best)}
+			p.others = d.others(best.candidateRule, rest)
 			if p.packets == 0 {
 				// It has no counter, or that was zeroed in between.
 				p.packets, p.covered = rest, false

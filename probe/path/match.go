@@ -52,7 +52,8 @@ func (p *Packet) Fits(r *model.PacketRule) Fit {
 		r.DstLocal != 0 && (r.DstLocal > 0) != p.DstLocal || r.SrcLocal != 0 && (r.SrcLocal > 0) != p.SrcLocal {
 		return No
 	}
-	f := min(linkFits(r.In, p.In), linkFits(r.Out, p.Out), p.portFits(r.SrcPorts, p.SrcPort), p.portFits(r.DstPorts, p.DstPort))
+	f := min(linkFits(r.In, p.In), linkFits(r.Out, p.Out),
+		p.portFits(r.SrcPorts, p.SrcPort), p.portFits(r.DstPorts, p.DstPort))
 	if r.Proto != 0 {
 		f = min(f, known(p.Proto != 0, (r.Proto == p.Proto) != r.ProtoNot))
 	}
@@ -98,7 +99,8 @@ func (p *Packet) portFits(ranges []model.PortRange, port uint16) Fit {
 	if ranges == nil {
 		return Yes
 	}
-	fit := known(port != 0, slices.ContainsFunc(ranges, func(r model.PortRange) bool { return r.First <= port && port <= r.Last }))
+	in := func(r model.PortRange) bool { return r.First <= port && port <= r.Last }
+	fit := known(port != 0, slices.ContainsFunc(ranges, in))
 	if p.Sampled {
 		return max(Unlikely, min(fit, Maybe))
 	}
