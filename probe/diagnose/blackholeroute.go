@@ -31,7 +31,7 @@ func findBlackholeRoute(v *view) []finding {
 		discard
 		unheld bool
 	}
-	told := map[discard]bool{}
+	reported := map[discard]bool{}
 	out := foundBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
 		if pod = v.pod(d); pod.IsValid() {
 			k.discard = discardedBy(v, d)
@@ -48,15 +48,15 @@ func findBlackholeRoute(v *view) []finding {
 		if k.unheld {
 			return v.unheld(k.discard, l)
 		}
-		told[k.discard] = true
+		reported[k.discard] = true
 		return v.blackhole(k.discard, l)
 	})
-	return append(out, v.blackholedPods(told)...)
+	return append(out, v.blackholedPods(reported)...)
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
 func discardedBy(v *view, d *model.Drop) discard {
-	// A rule that says unreachable is told as a route that is not there.
+	// A rule that says unreachable is reported as a route that is not there.
 	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
 		return discard{}
 	}
@@ -160,14 +160,14 @@ func (v *view) discards(by discard, l *lost) finding {
 
 // blackholedPods are the findings on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
-func (v *view) blackholedPods(told map[discard]bool) []finding {
+func (v *view) blackholedPods(reported map[discard]bool) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
 	byRoute := map[discard]*lost{}
 	for a := range model.Each(v.misroutedPods()) {
 		by := discarding(a.decision)
-		if by != (discard{}) && !told[by] && v.blocked(a) && v.unusedMisrouted(a) {
+		if by != (discard{}) && !reported[by] && v.blocked(a) && v.unusedMisrouted(a) {
 			entry(byRoute, by).with(a.addr, netip.Addr{})
 		}
 	}

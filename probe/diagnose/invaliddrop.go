@@ -70,11 +70,11 @@ func (v *view) invalidReason(d *model.Drop) string {
 	if slices.ContainsFunc(samples, closes) && !slices.ContainsFunc(samples, goesOn) {
 		return flowClosed
 	}
-	onward, heard := v.began(d.Src, d.Dst)
-	if onward && !heard {
+	onward, answered := v.began(d.Src, d.Dst)
+	if onward && !answered {
 		return replyUntracked
 	}
-	if (replied || heard) && (v.mostOf(d) || v.mostlyHalfOpen(d)) {
+	if (replied || answered) && (v.mostOf(d) || v.mostlyHalfOpen(d)) {
 		return outOfWindow
 	}
 	return flowClosed

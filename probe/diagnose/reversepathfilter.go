@@ -48,7 +48,7 @@ func (v *view) detourOf(d *model.Drop) (k detour) {
 // filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
 func (v *view) filteredOn(k detour, l *lost) finding {
-	src, mode, way := l.drops[0].Src, v.Settings.ReverseFilter(k.link), v.wayBack(l.drops[0])
+	src, mode, back := l.drops[0].Src, v.Settings.ReverseFilter(k.link), v.wayBack(l.drops[0])
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		// What pods send by that route may find nobody there.
 		return v.detourOf(d) == k ||
@@ -57,14 +57,14 @@ func (v *view) filteredOn(k detour, l *lost) finding {
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	in := v.byName[k.link]
 	f.facts = facts{
-		"link": k.link, "src": src, "route": v.shown(way.Route), "mode": mode,
+		"link": k.link, "src": src, "route": v.shown(back.Route), "mode": mode,
 		"setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.evidence(), "peers": sorted(l.peers),
-		"doubt": in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
+		"doubt": in == nil || !back.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
 	}
-	if len(v.pods[src]) > 0 && !v.misses(&way, src) {
+	if len(v.pods[src]) > 0 && !v.misses(&back, src) {
 		f.facts["pod"] = v.pods[src][0]
 	} else {
-		f.facts["detour"] = way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route)
+		f.facts["detour"] = back.Type == "unicast" && back.Route != nil && v.detourOnly(back.Route)
 	}
 	return f
 }
