@@ -25,38 +25,38 @@ type discard struct {
 }
 
 func findBlackholeRoute(v *view) []finding {
-	groups, unheld := map[discard]*lost{}, map[discard]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if !v.ofPod(d) || v.explained(d) {
-			continue
-		}
-		switch by := discardedBy(v, d); {
-		case by == discard{}:
-		case reserve(v, by, d.Dst):
-			entry(unheld, by).add(v, d)
-		default:
-			entry(groups, by).addFor(concerned(v, d), d)
-		}
+	// unheld: the route keeps packets for pods that are not there from leaving the node, as
+	// Calico's does for its block of addresses.
+	type key struct {
+		discard
+		unheld bool
 	}
-	var out []finding
-	for by, l := range unheld {
-		if l.packets >= minDrops {
-			out = append(out, v.unheld(by, l))
+	reported := map[discard]bool{}
+	out := foundBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
+		if pod = v.pod(d); pod.IsValid() {
+			k.discard = discardedBy(v, d)
 		}
-	}
-	told := map[discard]bool{}
-	for by, l := range groups {
-		if l.packets >= minDrops {
-			told[by] = true
-			out = append(out, blackhole(v, by, l))
+		k.unheld = v.ofBlock(k.discard, d.Dst) && !v.livesElsewhere(d.Dst)
+		switch {
+		case k == key{}:
+			return k, netip.Addr{}
+		case !k.unheld && v.ledBySender(d):
+			return k, d.Src
 		}
-	}
-	return append(out, blackholedPods(v, told)...)
+		return k, pod
+	}, func(k key, l *lost) finding {
+		if k.unheld {
+			return v.unheld(k.discard, l)
+		}
+		reported[k.discard] = true
+		return v.blackhole(k.discard, l)
+	})
+	return append(out, v.blackholedPods(reported)...)
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
 func discardedBy(v *view, d *model.Drop) discard {
-	// A rule that says unreachable is told as a route that is not there.
+	// A rule that says unreachable is reported as a route that is not there.
 	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
 		return discard{}
 	}
@@ -72,27 +72,23 @@ func discardedBy(v *view, d *model.Drop) discard {
 	return by
 }
 
-// concerned is the end of a discarded packet that is a pod: the sender where a
-// rule led there by the sender, who then reaches nobody.
-func concerned(v *view, d *model.Drop) netip.Addr {
+// ledBySender reports whether a rule led a pod's packet there by its sender, who then
+// reaches nobody.
+func (v *view) ledBySender(d *model.Drop) bool {
 	rule := v.routing().Lookup(v.arrived(d)).Rule
-	bySender := rule != nil && !rule.Not &&
+	return rule != nil && !rule.Not && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 &&
 		(rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
-	if bySender && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 {
-		return d.Src
-	}
-	return v.pod(d)
 }
 
 // discarding is what throws a packet away by such a decision; zero where nothing does.
-func discarding(way path.Decision) discard {
+func discarding(d path.Decision) discard {
 	switch {
-	case !way.Discards():
+	case !d.Discards():
 		return discard{}
-	case way.Route != nil:
-		return discard{route: way.Route}
+	case d.Route != nil:
+		return discard{route: d.Route}
 	}
-	return discard{rule: way.Rule}
+	return discard{rule: d.Rule}
 }
 
 // unreturnable finds the route or rule because of which the reverse path filter
@@ -102,12 +98,6 @@ func unreturnable(v *view, d *model.Drop) discard {
 		return discard{}
 	}
 	return discarding(v.wayBack(d))
-}
-
-// reserve reports whether a route keeps packets for pods that are not there
-// from leaving the node, as Calico's does for its block of addresses.
-func reserve(v *view, by discard, dst netip.Addr) bool {
-	return v.ofBlock(by, dst) && !v.livesElsewhere(dst)
 }
 
 // ofBlock reports whether a route discards what is for an address of the node's own
@@ -140,58 +130,53 @@ func (v *view) livesElsewhere(a netip.Addr) bool {
 }
 
 // blackhole is the finding on a route that threw packets of pods away.
-func blackhole(v *view, by discard, l *lost) finding {
-	f := v.discards(l.finding(), by)
-	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+func (v *view) blackhole(by discard, l *lost) finding {
+	at, shown := v.place(mostDropped(l.drops)[0].Link, model.Ingress), l.evidence()
 	lent := map[netip.Addr]bool{}
 	for _, d := range l.drops {
 		if v.ofBlock(by, d.Dst) {
 			lent[d.Dst] = true
 		}
 	}
-	f.facts["lent"], f.facts["drops"] = sorted(lent), l.evidence()
+	f := v.discards(by, l)
+	f.LastHopAlive, f.facts["lent"], f.facts["drops"] = at, sorted(lent), shown
 	return f
 }
 
 // discards is a finding on a route or rule, of drops for which it was looked up. The reverse
 // path filter refused others, as the return path to their source ends there.
-func (v *view) discards(f model.Finding, by discard) finding {
-	refused := v.dropped(func(d *model.Drop) bool {
-		if !v.ofPod(d) || unreturnable(v, d) != by {
-			return false
+func (v *view) discards(by discard, l *lost) finding {
+	before := l.packets
+	for d := range model.Each(v.Traffic.Drops) {
+		if v.ofPod(d) && !v.explained(d) && !d.Delivered() && unreturnable(v, d) == by {
+			l.add(v, d)
 		}
-		if len(f.Peers) > 0 && !slices.Contains(f.Peers, host(d.Src)) {
-			f.Peers = append(f.Peers, host(d.Src))
-		}
-		if !slices.Contains(f.Pods, v.pod(d)) {
-			f.Pods = append(f.Pods, v.pod(d))
-		}
-		return true
-	})
-	f.Packets += refused
+	}
 	return finding{
-		Finding: f, facts: facts{"route": v.shown(by.route), "rule": showRule(by.rule), "refused": refused},
+		lost: l, facts: facts{"route": v.shown(by.route), "rule": showRule(by.rule), "refused": l.packets - before},
 		claims: func(d *model.Drop) bool { return discardedBy(v, d) == by || unreturnable(v, d) == by },
 	}
 }
 
 // blackholedPods are the findings on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
-func blackholedPods(v *view, told map[discard]bool) []finding {
+func (v *view) blackholedPods(reported map[discard]bool) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
-	groups := map[discard][]netip.Addr{}
+	byRoute := map[discard]*lost{}
 	for a := range model.Each(v.misroutedPods()) {
 		by := discarding(a.decision)
-		if by != (discard{}) && !told[by] && v.blocked(a) && v.unusedMisrouted(a) {
-			groups[by] = append(groups[by], a.addr)
+		if by != (discard{}) && !reported[by] && v.blocked(a) && v.unusedMisrouted(a) {
+			entry(byRoute, by).with(a.addr, netip.Addr{})
 		}
 	}
 	var out []finding
-	for by, pods := range groups {
-		f := v.discards(model.Finding{Pods: pods, LastHopAlive: v.place(v.uplink(), model.Ingress)}, by)
-		if f.Packets < minDrops {
+	for by, l := range byRoute {
+		f := v.discards(by, l)
+		l.peers = nil // Nobody reaches these pods.
+		f.LastHopAlive = v.place(v.uplink(), model.Ingress)
+		if l.packets < minDrops {
 			f.Confidence, f.facts["unused"] = model.Possible, true
 		}
 		out = append(out, f)

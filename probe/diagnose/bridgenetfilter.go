@@ -31,7 +31,7 @@ func findBridgeNetfilterOff(v *view) []finding {
 
 func bypassing(v *view, isIPv6 bool) []finding {
 	name := path.BridgeCalls(isIPv6)
-	value, known := v.sysctls()[name]
+	value, known := v.Settings[name]
 	if known && value != "0" {
 		return nil
 	}

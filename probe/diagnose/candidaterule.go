@@ -23,8 +23,6 @@ type candidateRule struct {
 	Counter model.Counter
 	Counted bool
 	left    uint64
-	// native: only nft can edit it.
-	native bool
 	// unknown are its matches that were not decoded.
 	unknown []string
 	// Path are the chains that lead to it, its own last; jumps are the rules
@@ -33,19 +31,17 @@ type candidateRule struct {
 	jumps []*model.PacketRule
 }
 
-func newCandidateRule(k path.ChainKey, native bool, c model.Counter, counted bool, unknown []string) *candidateRule {
-	return &candidateRule{ChainKey: k, native: native, Counter: c, Counted: counted, left: c.Delta, unknown: unknown}
+func newCandidateRule(k path.ChainKey, native bool, c model.Counter, unknown []string) *candidateRule {
+	return &candidateRule{ChainKey: k, Counter: c, Counted: counts(native, c), left: c.Delta, unknown: unknown}
 }
 
 // Maker is the program that made it; empty where no known program did.
 func (c *candidateRule) Maker() string {
-	switch {
-	case c.policy != nil && madeByIptables(c.policy):
-		return ""
-	case c.Rule != nil:
-		return words.Maker(c.Path, c.Rule.Comment, c.Table)
+	comment := ""
+	if c.Rule != nil {
+		comment = c.Rule.Comment
 	}
-	return words.Maker(c.Path, "", c.Table)
+	return words.Maker(c.Path, comment, c.Table)
 }
 
 // madeByIptables reports whether iptables made the base chain.
@@ -59,8 +55,7 @@ func (c *candidateRule) IsPolicy() bool { return c.policy != nil }
 // Undo is the command that ends what the rule does, or sets the policy to accept. What a
 // program writes is changed where that program takes it from.
 func (c *candidateRule) Undo() string {
-	by := c.Maker()
-	switch {
+	switch by := c.Maker(); {
 	case c.Rule != nil:
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:
@@ -68,7 +63,7 @@ func (c *candidateRule) Undo() string {
 	case by != "":
 		return words.ChangeInstead(by)
 	}
-	return words.AcceptPolicy(c.Backend, c.Family, c.Table, c.Chain, c.native)
+	return words.AcceptPolicy(c.Backend, c.Family, c.Table, c.Chain, c.Backend == model.NFT && !madeByIptables(c.policy))
 }
 
 // Elements are those of named sets and maps that lead to it.
@@ -92,24 +87,25 @@ func (c *candidateRule) Remark() string {
 	return c.Rule.Comment
 }
 
+// leading are the rules that lead to it, its own last where that is a packet rule.
+func (c *candidateRule) leading() []*model.PacketRule {
+	if c.Rule == nil {
+		return c.jumps
+	}
+	return append(slices.Clone(c.jumps), c.Rule)
+}
+
 // names reports whether the rule, or a jump to it, names one sender or one
 // receiver.
 func (c *candidateRule) names() (src, dst bool) {
 	one := func(m model.AddrMatch) bool { return !m.IsZero() && !m.Not && m.Prefix.IsSingleIP() }
-	port := func(m model.IfMatch) bool {
-		return m.Name != "" && !m.Not && !strings.HasSuffix(m.Name, "+")
+	port := func(m model.IfMatch) bool { return m.Name != "" && !m.Not && !strings.HasSuffix(m.Name, "+") }
+	if r := c.Frame; r != nil {
+		return one(r.IPSrc) || port(r.In), one(r.IPDst) || port(r.Out)
 	}
-	rules := slices.Clone(c.jumps)
-	if c.Rule != nil {
-		rules = append(rules, c.Rule)
-	}
-	for _, r := range rules {
+	for _, r := range c.leading() {
 		src = src || one(r.Src) || port(r.In)
 		dst = dst || one(r.Dst) || port(r.Out)
-	}
-	if c.Frame != nil {
-		src = one(c.Frame.IPSrc) || port(c.Frame.In)
-		dst = one(c.Frame.IPDst) || port(c.Frame.Out)
 	}
 	return src, dst
 }
@@ -124,10 +120,10 @@ func (c *candidateRule) sides() (in, out bool) {
 	return in, out
 }
 
-// dropsInvalid reports whether the rule drops what connection tracking calls
+// dropsInvalid reports whether a rule drops what connection tracking calls
 // invalid, as kube-proxy does.
-func (c *candidateRule) dropsInvalid() bool {
-	return c.Rule != nil && slices.ContainsFunc(c.unknown, func(m string) bool {
+func dropsInvalid(r *model.PacketRule) bool {
+	return r != nil && slices.ContainsFunc(r.Unknown, func(m string) bool {
 		return strings.Contains(strings.ToLower(m), "state invalid") && !strings.HasPrefix(m, "!")
 	})
 }

@@ -1,8 +1,6 @@
 package diagnose
 
-import (
-	"github.com/lasthop/lasthop/probe/model"
-)
+import "github.com/lasthop/lasthop/probe/model"
 
 // ConntrackFull is the code of this finding.
 const ConntrackFull model.Code = "ConntrackFull"

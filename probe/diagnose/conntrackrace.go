@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -28,7 +27,7 @@ func findConntrackRace(v *view) []finding {
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
-	l, rivals := v.refusedEntries(failed)
+	l, drops := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
 		if v.inserts || failed-min(l.packets, failed) < minDrops {
@@ -36,70 +35,60 @@ func findConntrackRace(v *view) []finding {
 		}
 		return v.racedUnseen(failed)
 	}
-	services := v.servicesOf(l.pods, l.peers)
-	f := finding{lost: l, facts: facts{
-		"failed": failed, "rivals": rivals, "services": services, "backends": sorted(l.peers),
-		"dns": slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return v.dropIn(d).dstPort == dnsPort }),
+	dns := false
+	var rivals []*candidateRule
+	for _, d := range drops {
+		dns = dns || d.packet.DstPort == dnsPort
+		for _, c := range d.candidates {
+			if !c.Counted && c.fit == path.Maybe && !slices.Contains(rivals, c.candidateRule) {
+				rivals = append(rivals, c.candidateRule)
+			}
+		}
+	}
+	services, backends := destinations(chosen(v.Flows, func(f *model.Flow) bool {
+		return l.pods[f.Original.Src] && l.peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
+	})), sorted(l.peers)
+	f := finding{lost: &l, facts: facts{
+		"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns,
 	}}
-	f.Peers, f.LastHopAlive = hosts(append(services, sorted(l.peers)...)), v.entering(l.pods)
+	f.Peers, f.LastHopAlive = hosts(append(services, backends...)), v.entering(l.pods)
 	return []finding{f}
 }
 
 // refusedEntries are the drops that the failed insertions explain, no more packets
-// than these, and the rules that may have dropped them instead. A drop that a rule
-// counted is the rule's, and so is one that surely matched a rule without a counter.
-func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
+// than these. A drop that a rule counted is the rule's, and so is one that surely matched a
+// rule without a counter.
+func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 	rules := v.newDropRules()
-	var list []*model.Drop
-	rivals := map[*model.Drop][]candidate{}
+	var list []*dropped
 	for d := range model.Each(v.Traffic.Drops) {
 		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
 			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		found := rules.candidates(v.dropIn(d))
-		byRule := !found.whole || slices.ContainsFunc(found.candidates, func(c candidate) bool {
+		x := v.dropIn(rules, d)
+		byRule := slices.ContainsFunc(x.candidates, func(c candidate) bool {
 			return c.Counted && c.left >= d.Packets || !c.Counted && c.fit == path.Yes
 		})
-		if !byRule {
-			list = append(list, d)
-			rivals[d] = found.candidates
+		if x.whole && !byRule {
+			list = append(list, x)
 		}
 	}
 	// Datagrams race, connections hardly ever.
 	rank := map[bool]int{true: 1}
-	slices.SortStableFunc(list, func(a, b *model.Drop) int {
+	slices.SortStableFunc(list, func(a, b *dropped) int {
 		return cmp.Or(rank[a.Proto != udp]-rank[b.Proto != udp], cmp.Compare(b.Packets, a.Packets))
 	})
-	var out lost
-	var others []*candidateRule
 	left := failed
 	for _, d := range list {
 		// The two counts are not read at the same moment.
-		if d.Packets > left+left/10 {
-			continue
-		}
-		left -= min(d.Packets, left)
-		out.addFor(v.sender(d), d)
-		for _, c := range rivals[d] {
-			if !c.Counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
-				others = append(others, c.candidateRule)
-			}
+		if d.Packets <= left+left/10 {
+			left -= min(d.Packets, left)
+			l.addFor(v.sender(d.Drop), d.Drop)
+			out = append(out, d)
 		}
 	}
-	return &out, others
-}
-
-// servicesOf are the addresses that connection tracking translated to one of
-// the peers for one of the pods.
-func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
-	found := map[netip.Addr]bool{}
-	for f := range model.Each(v.Flows) {
-		if pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src {
-			found[f.Original.Dst] = true
-		}
-	}
-	return sorted(found)
+	return l, out
 }
 
 // racedUnseen is the finding where no drop of a pod was seen. Where drops were not
@@ -107,11 +96,11 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 // Otherwise only pods whose requests were masqueraded may have, since then the
 // dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []finding {
-	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
+	var l lost
 	for f := range model.Each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
-			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true
+			l.with(f.Original.Src, f.Original.Dst)
 		}
 	}
 	if len(l.pods) == 0 {

@@ -49,8 +49,7 @@ func findDeadBackend(v *view) []finding {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it. nft's rules need not count.
 		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.lostFor(a).packets > 0) {
-			b := entry(found, a)
-			b.rules = append(b.rules, r)
+			entry(found, a).rules = append(entry(found, a).rules, r)
 		}
 	}
 	var out []finding
@@ -85,11 +84,10 @@ func triedEnough(v *view, a netip.Addr, b *backend) bool {
 
 // lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
 func (v *view) lostFor(a netip.Addr) *lost {
-	l := &lost{pods: map[netip.Addr]bool{}, drops: chosen(v.Traffic.Drops, lostTo(a))}
+	l := &lost{drops: chosen(v.Traffic.Drops, lostTo(a))}
 	for _, d := range l.drops {
-		l.packets += d.Packets
-		if len(v.pods[d.Src]) > 0 {
-			l.pods[d.Src] = true
+		if l.packets += d.Packets; len(v.pods[d.Src]) > 0 {
+			l.with(d.Src, netip.Addr{})
 		}
 	}
 	return l
@@ -110,16 +108,10 @@ func (v *view) dead(a netip.Addr, b *backend) finding {
 	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
 	for _, src := range clients(flows) {
 		if len(v.pods[src]) > 0 {
-			l.pods[src] = true
+			l.with(src, netip.Addr{})
 		}
 	}
-	services := destinations(flows)
-	for _, r := range b.rules {
-		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-			services = append(services, r.Dst.Prefix.Addr())
-		}
-	}
-	services = sortedPods(services)
+	services := union(destinations(flows), translated(b.rules), netip.Addr.Compare)
 	node := v.others.Vacant[a]
 	f := finding{lost: l, claims: lostTo(a), facts: facts{
 		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,

@@ -69,10 +69,8 @@ func (v *view) inPod(d *model.Drop) netip.Addr {
 		return netip.Addr{}
 	}
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		for _, p := range v.pods[a] {
-			if p.Netns == d.Netns {
-				return a
-			}
+		if slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.Netns == d.Netns }) {
+			return a
 		}
 	}
 	return netip.Addr{}
@@ -127,23 +125,30 @@ func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
 
 // about notes a pod that a drop concerns, and its other end.
 func (l *lost) about(pod netip.Addr, d *model.Drop) {
+	far := otherEnd(d, pod)
+	if l.with(pod, far); !far.IsValid() && d.Range.Bits() > 0 {
+		l.ranges[d.Range] = true
+	}
+}
+
+// with notes a pod and its other end, where they are known.
+func (l *lost) with(pod, far netip.Addr) {
 	if l.pods == nil {
 		l.pods, l.peers, l.ranges = map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Prefix]bool{}
 	}
-	l.pods[pod] = true
-	switch far := otherEnd(d, pod); {
-	case far.IsValid():
+	if pod.IsValid() {
+		l.pods[pod] = true
+	}
+	if far.IsValid() {
 		l.peers[far] = true
-	case d.Range.Bits() > 0:
-		l.ranges[d.Range] = true
 	}
 }
 
 // finding is a proven one with the pods, peers and packets, and without any words.
 func (l *lost) finding() model.Finding {
 	return model.Finding{
-		Confidence: model.Proven, Packets: l.packets, Pods: slices.SortedFunc(maps.Keys(l.pods), netip.Addr.Compare),
-		Peers: append(hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)), slices.SortedFunc(maps.Keys(l.ranges), comparePrefix)...),
+		Confidence: model.Proven, Packets: l.packets, Pods: sorted(l.pods),
+		Peers: append(hosts(sorted(l.peers)), slices.SortedFunc(maps.Keys(l.ranges), comparePrefix)...),
 	}
 }
 
@@ -184,20 +189,20 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 // have their way out before FORWARD is asked (__br_forward), with or without translation.
 func (v *view) cameBy(d *model.Drop) model.Place {
 	out := v.byName[d.Link]
-	if out == nil || out.Master == 0 || !v.leadsTo(out, d.Dst) {
+	leadsTo := func(a netip.Addr, l *model.Link) bool {
+		return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
+	}
+	if out == nil || out.Master == 0 || !leadsTo(d.Dst, out) {
 		return v.place(d.Link, model.Ingress)
 	}
-	for _, p := range v.pods[d.Src] {
-		if l := v.links[p.LinkIndex]; l != nil && l != out && l.Master == out.Master {
-			return v.place(l.Name, model.Ingress)
-		}
+	in := first(v.Links, func(l *model.Link) bool {
+		own := leadsTo(d.Src, l) || len(v.pods[d.Src]) == 0 && v.outer[l.Index]
+		return own && l != out && l.Master == out.Master
+	})
+	if in == nil {
+		in = &model.Link{Name: v.linkName(out.Master)}
 	}
-	for l := range model.Each(v.Links) {
-		if l != out && l.Master == out.Master && v.outer[l.Index] {
-			return v.place(l.Name, model.Ingress)
-		}
-	}
-	return v.place(v.linkName(out.Master), model.Ingress)
+	return v.place(in.Name, model.Ingress)
 }
 
 // entering is where packets of pods enter the node, those of the first.
@@ -206,11 +211,6 @@ func (v *view) entering(pods map[netip.Addr]bool) model.Place {
 		return v.place(v.pods[list[0]][0].Link, model.Ingress)
 	}
 	return model.Place{Direction: model.Ingress}
-}
-
-// leadsTo reports whether a link is that of the pod with the address.
-func (v *view) leadsTo(l *model.Link, a netip.Addr) bool {
-	return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 }
 
 // lostBy sums up the drops that nothing explains by what they have in common, where enough
@@ -234,36 +234,39 @@ func lostBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr)) iter.Se
 	}
 }
 
-// atSockets are the losses of pods whose sockets did not take the packets that match.
-func (v *view) atSockets(match func(*model.Drop) bool) iter.Seq2[netip.Addr, *lost] {
-	return lostBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+// foundBy are the findings on these, one each.
+func foundBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr), find func(K, *lost) finding) []finding {
+	var out []finding
+	for k, l := range lostBy(v, of) {
+		out = append(out, find(k, l))
+	}
+	return out
+}
+
+// atSockets are the findings on pods whose sockets did not take the packets that match.
+func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lost) finding) []finding {
+	return foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
 		if match(d) && len(v.pods[d.Dst]) > 0 && (d.Netns == 0 || v.inPod(d) == d.Dst) {
 			return d.Dst, d.Dst
 		}
 		return pod, pod
-	})
+	}, find)
 }
 
 // atSocket is a finding on these, by a page. It has the ports that samples of the drops were for.
 func (v *view) atSocket(page string, l *lost) finding {
-	d := l.drops[0]
-	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": v.sampledPorts(l)}}
+	d, ports := l.drops[0], map[string]bool{}
+	for _, s := range v.sampledServices(l) {
+		ports[s.name()] = true
+	}
+	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": slices.Sorted(maps.Keys(ports))}}
 	if pods := v.pods[d.Dst]; len(pods) > 0 {
 		f.facts["pod"], f.LastHopAlive = pods[0], model.Place{Link: pods[0].Interface, Role: model.RolePod, Direction: model.Ingress}
 	}
 	return f
 }
 
-// sampledPorts are the ports that samples of the drops were for.
-func (v *view) sampledPorts(l *lost) []string {
-	ports := map[string]bool{}
-	for _, s := range v.sampledServices(l) {
-		ports[protoPort{s.proto, s.port}.String()] = true
-	}
-	return slices.Sorted(maps.Keys(ports))
-}
-
-// silenced reports whether a rule dropped what the node would tell one of the
+// errorDropped reports whether a rule dropped what the node would tell one of the
 // senders by ICMP.
 func (v *view) errorDropped(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -42,30 +43,26 @@ var knownReasons = []dropWords{
 	{key: "disabled", ordinary: true, matches: func(d *model.Drop) bool { return d.Reason == "IPV6DISABLED" }},
 }
 
-// wordsOf are the words for a drop, nil where the kernel's reason is all there is.
-func wordsOf(d *model.Drop) *dropWords {
-	for i := range knownReasons {
-		if knownReasons[i].matches(d) {
-			return &knownReasons[i]
+// wordsOf are the words for a drop, zero where the kernel's reason is all there is.
+func wordsOf(d *model.Drop) dropWords {
+	for _, w := range knownReasons {
+		if w.matches(d) {
+			return w
 		}
 	}
-	return nil
+	return dropWords{}
 }
 
 // refused reports whether a drop is of a kind that no healthy network has for long.
-func refused(d *model.Drop) bool {
-	w := wordsOf(d)
-	return w != nil && w.broken
-}
+func refused(d *model.Drop) bool { return wordsOf(d).broken }
 
 // lasting reports whether drops went on for a while.
-func (l *lost) lasting() bool {
-	if l.packets < manyRefused {
-		return false
-	}
+func (l *lost) lasting() bool { return l.packets >= manyRefused && l.span() >= 2*settled }
+
+// span is the time from the first drop to the last.
+func (l *lost) span() time.Duration {
 	first := slices.MinFunc(l.drops, func(a, b *model.Drop) int { return a.First.Compare(b.First) }).First
-	last := slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last
-	return last.Sub(first) >= 2*settled
+	return slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last.Sub(first)
 }
 
 // nothingPasses are two ends whose drops go on while no flow between them was replied
@@ -78,8 +75,7 @@ func (v *view) nothingPasses(l *lost) (most pair) {
 	}
 	byPair := map[pair]*lost{}
 	for _, d := range l.drops {
-		w := wordsOf(d)
-		if w != nil && w.ordinary || wasFull(d) || !model.Unicast(d.Src) || !model.Unicast(d.Dst) ||
+		if wordsOf(d).ordinary || wasFull(d) || !model.Unicast(d.Src) || !model.Unicast(d.Dst) ||
 			d.Src.Is6() && d.LookupRefused() && !hasDefault(v, true) {
 			continue
 		}

@@ -184,11 +184,7 @@ func (f *finding) complete(code model.Code) {
 // absorb makes a finding about an effect of this one's cause a part of it.
 func (f *finding) absorb(effect *finding) {
 	f.Pods = sortedPods(append(f.Pods, effect.Pods...))
-	for _, e := range effect.Evidence {
-		if !slices.Contains(f.Evidence, e) {
-			f.Evidence = append(f.Evidence, e)
-		}
-	}
+	f.Evidence = withNew(f.Evidence, effect.Evidence...)
 	if f.Packets == 0 {
 		f.LastHopAlive = effect.LastHopAlive
 	}

@@ -42,6 +42,16 @@ func chosen[T any](list []T, match func(*T) bool) []*T {
 	return out
 }
 
+// withNew is a list with those of more elements that it has not.
+func withNew[T comparable](list []T, more ...T) []T {
+	for _, x := range more {
+		if !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
 // first is the first element of a list that matches, nil for none.
 func first[T any](list []T, match func(*T) bool) *T {
 	for x := range model.Each(list) {

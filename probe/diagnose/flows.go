@@ -125,7 +125,7 @@ func (v *view) passed(f *model.Flow) (did, certain bool) {
 	if f.Assured {
 		name += "_stream"
 	}
-	text := v.sysctls()[name]
+	text := v.Settings[name]
 	whole, err := strconv.Atoi(text)
 	return err == nil && time.Duration(whole)*time.Second-f.Timeout <= v.Window.End.Sub(v.Window.Start), err == nil
 }

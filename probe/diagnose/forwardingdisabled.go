@@ -20,11 +20,11 @@ var forwardingDisabled = kind{
 }
 
 func findForwardingDisabled(v *view) []finding {
-	out := unforwarded(v, v.refused4, path.Forward4)
+	out := v.unforwarded(v.refused4, path.Forward4)
 	if out == nil {
-		out = unforwardedUnseen(v)
+		out = v.unforwardedUnseen()
 	}
-	return append(out, unforwarded(v, v.unforwarded6, path.Forward6)...)
+	return append(out, v.unforwarded(v.refused6, path.Forward6)...)
 }
 
 // refused4 is the link by which an IPv4 packet arrived that the node dropped
@@ -43,16 +43,16 @@ func (v *view) refused4(d *model.Drop) string {
 			}
 		}
 	}
-	if v.sysctls().NotForwarding(link, false) == "" {
+	if v.Settings.NotForwarding(link, false) == "" {
 		return ""
 	}
 	return link
 }
 
-// unforwarded6 is the same for IPv6, where one setting counts for all links. A
+// refused6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
-func (v *view) unforwarded6(d *model.Drop) string {
-	if v.sysctls().NotForwarding("", true) == "" {
+func (v *view) refused6(d *model.Drop) string {
+	if v.Settings.NotForwarding("", true) == "" {
 		return ""
 	}
 	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
@@ -73,36 +73,34 @@ func (v *view) unforwarded6(d *model.Drop) string {
 }
 
 // unforwarded is the finding on drops for want of forwarding.
-func unforwarded(v *view, refused func(*model.Drop) string, global string) []finding {
-	var l lost
-	links := map[string]bool{}
-	for d := range model.Each(v.Traffic.Drops) {
+func (v *view) unforwarded(refused func(*model.Drop) string, global string) []finding {
+	return foundBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
 		link := refused(d)
-		if link == "" || !v.ofPod(d) {
-			continue
+		if link == "" {
+			return all, pod
 		}
-		links[link] = true
 		// Of two pods the one is meant whose link it is.
-		pod := v.pod(d)
 		for _, p := range v.pods[d.Src] {
 			if own := v.router(p); own != nil && own.Name == link {
-				pod = d.Src
+				return all, d.Src
 			}
 		}
-		l.addFor(pod, d)
-	}
-	if l.packets < minDrops {
-		return nil
-	}
-	f := v.withoutForwarding(refused, links, global)
-	f.lost, f.silences, f.facts["drops"] = &l, silencesAll(sorted(l.pods)), l.evidence()
-	f.LastHopAlive = v.place(refused(mostDropped(l.drops)[0]), model.Ingress)
-	return []finding{f}
+		return all, v.pod(d)
+	}, func(_ struct{}, l *lost) finding {
+		links := map[string]bool{}
+		for _, d := range l.drops {
+			links[refused(d)] = true
+		}
+		f := v.withoutForwarding(refused, links, global)
+		f.lost, f.silences, f.facts["drops"] = l, silencesAll(sorted(l.pods)), l.evidence()
+		f.LastHopAlive = v.place(refused(mostDropped(l.drops)[0]), model.Ingress)
+		return f
+	})
 }
 
 // withoutForwarding is a finding with the settings to blame: the node's, or those of links.
 func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[string]bool, global string) finding {
-	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.sysctls()[global] == "0"
+	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.Settings[global] == "0"
 	if !all {
 		settings = nil
 		for _, link := range names {
@@ -118,35 +116,22 @@ func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[str
 // unforwardedUnseen is the finding on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
-func unforwardedUnseen(v *view) []finding {
-	leaves := map[netip.Addr]bool{}
-	for p := range model.Each(v.peers) {
-		if p.Out.Packets > 0 {
-			leaves[p.Local] = true
-		}
-	}
-	var pods []netip.Addr
-	links := map[string]bool{}
+func (v *view) unforwardedUnseen() []finding {
+	pods, links := map[netip.Addr]bool{}, map[string]bool{}
 	for p := range model.Each(v.Pods) {
-		link := v.router(p)
-		if link == nil || v.sysctls().NotForwarding(link.Name, false) == "" {
-			continue
-		}
-		for _, a := range podAddrs(p) {
-			if !a.Is4() {
-				continue
+		if link := v.router(p); link != nil && v.Settings.NotForwarding(link.Name, false) != "" {
+			for _, a := range podAddrs(p) {
+				if a.Is4() {
+					pods[a], links[link.Name] = true, true
+				}
 			}
-			if leaves[a] {
-				return nil
-			}
-			pods = append(pods, a)
-			links[link.Name] = true
 		}
 	}
-	if len(pods) == 0 {
+	leaves := func(p model.Peer) bool { return p.Out.Packets > 0 && pods[p.Local] }
+	if len(pods) == 0 || slices.ContainsFunc(v.peers, leaves) {
 		return nil
 	}
 	f := v.withoutForwarding(v.refused4, links, path.Forward4)
-	f.Confidence, f.Pods = model.Possible, pods
+	f.Confidence, f.Pods = model.Possible, sorted(pods)
 	return []finding{f}
 }

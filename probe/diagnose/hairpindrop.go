@@ -18,36 +18,42 @@ var hairpinDrop = kind{
 }
 
 func findHairpinDrop(v *view) []finding {
-	var l lost
-	inPod := map[netip.Addr]bool{}
 	answered := v.hairpinsAnswered()
-	for d := range model.Each(v.Traffic.Drops) {
-		if v.hairpin(d) && !answered[d.Src] && !v.explained(d) && v.drops.Lost(d) {
-			l.addFor(d.Src, d)
-			inPod[d.Src] = inPod[d.Src] || d.OwnSource()
+	return foundBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
+		if v.hairpin(d) && !answered[d.Src] && v.drops.Lost(d) {
+			pod = d.Src
 		}
-	}
-	if l.packets < minDrops {
-		return nil
-	}
-	at := v.entering(l.pods)
-	if inPod[sorted(l.pods)[0]] {
-		at.Direction = model.Egress
-	}
-	peers, asked, rules := v.hairpinServices(l.pods)
+		return all, pod
+	}, func(_ struct{}, l *lost) finding { return v.hairpinDropped(l) })
+}
+
+func (v *view) hairpinDropped(l *lost) finding {
+	pods := sorted(l.pods)
 	l.peers = nil // The pods' own addresses are no others.
-	f := finding{lost: &l, facts: facts{"services": asked, "rules": rules}, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
-	f.Peers, f.LastHopAlive = peers, at
-	var mends []hairpinMend
-	for _, a := range sorted(l.pods) {
-		m := hairpinMend{Pod: a}
-		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
-			m.Port = port
-		}
-		mends = append(mends, m)
+	// The services whose translation leads the pods back to themselves are those that flows
+	// asked, and those of rules: a packet that is dropped before it is delivered leaves no
+	// flow; the rule has counted it.
+	asked := destinations(chosen(v.Flows, func(f *model.Flow) bool {
+		a := f.Original.Src
+		return l.pods[a] && f.Reply.Src == a && f.Original.Dst != a
+	}))
+	rules := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return r.Target == "DNAT" && l.pods[r.To.Addr()] && r.Counter.Delta > 0
+	})
+	f := finding{lost: l, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
+	f.Peers, f.LastHopAlive = hosts(union(asked, translated(rules), netip.Addr.Compare)), v.entering(l.pods)
+	if slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return d.Src == pods[0] && d.OwnSource() }) {
+		f.LastHopAlive.Direction = model.Egress
 	}
-	f.facts["mends"] = mends
-	return []finding{f}
+	mends := make([]hairpinMend, len(pods))
+	for i, a := range pods {
+		mends[i].Pod = a
+		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
+			mends[i].Port = port
+		}
+	}
+	f.facts = facts{"services": hosts(asked), "rules": rules, "mends": mends}
+	return f
 }
 
 // hairpinMend is a pod, and its bridge's port where that does not send back what came by it.
@@ -74,41 +80,13 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 	return out
 }
 
-// hairpinServices finds the services whose translation leads the pods back to
-// themselves, those that flows asked, and the rules. A packet that is dropped before it is
-// delivered leaves no flow; the rule has counted it.
-func (v *view) hairpinServices(pods map[netip.Addr]bool) (all, asked []netip.Prefix, rules []*model.PacketRule) {
-	services := map[netip.Prefix]bool{}
-	list := func() []netip.Prefix { return slices.SortedFunc(maps.Keys(services), comparePrefix) }
-	for f := range model.Each(v.Flows) {
-		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
-			services[host(f.Original.Dst)] = true
-		}
-	}
-	asked = list()
-	for r := range model.Each(v.PacketRules) {
-		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
-			continue
-		}
-		if !r.Dst.IsZero() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() {
-			services[r.Dst.Prefix] = true
-		}
-		rules = append(rules, r)
-	}
-	return list(), asked, rules
-}
-
 // hairpin reports whether a dropped packet is from a running pod to itself and had
 // left the pod: the node dropped it, or the pod when it came back. Packets over the
 // pod's own loopback never left it.
 func (v *view) hairpin(d *model.Drop) bool {
-	if d.Src != d.Dst || len(v.pods[d.Src]) == 0 {
-		return false
-	}
-	if d.OwnSource() {
-		return true
-	}
-	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && !wasFull(d)
+	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback &&
+		!d.NoSocket() && !d.Delivered() && !wasFull(d)
+	return d.Src == d.Dst && len(v.pods[d.Src]) > 0 && (d.OwnSource() || onNode)
 }
 
 // loopback is the index of every namespace's loopback link.

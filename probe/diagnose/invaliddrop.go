@@ -30,23 +30,23 @@ const (
 
 func findInvalidDrop(v *view) []finding {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
-		return (&candidateRule{Rule: &r, unknown: r.Unknown}).dropsInvalid() && r.Counter.Delta >= minDrops
+		return dropsInvalid(&r) && r.Counter.Delta >= minDrops
 	}) {
 		return nil
 	}
-	drops, _, _ := v.netfilterDrops()
+	drops, _ := v.netfilterDrops()
 	var out []finding
 	for _, a := range attribute(drops) {
-		if !a.dropsInvalid() {
+		if !dropsInvalid(a.Rule) {
 			continue
 		}
 		bad := &attribution{candidateRule: a.candidateRule}
 		reasons := map[string]*model.Drop{}
 		for _, p := range a.parts {
-			if why := v.invalidReason(p.drop); why != flowClosed {
+			if why := v.invalidReason(p.Drop); why != flowClosed {
 				bad.parts = append(bad.parts, p)
-				if reasons[why] == nil || reasons[why].Packets < p.drop.Packets {
-					reasons[why] = p.drop
+				if reasons[why] == nil || reasons[why].Packets < p.Packets {
+					reasons[why] = p.Drop
 				}
 			}
 		}
@@ -62,18 +62,19 @@ func (v *view) invalidReason(d *model.Drop) string {
 	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
 		return flowClosed
 	}
+	samples := v.samples.All(d)
 	begun, replied := v.began(d.Dst, d.Src)
-	if v.anySample(d, isReply) && !begun {
+	if slices.ContainsFunc(samples, isReply) && !begun {
 		return requestUntracked
 	}
-	if v.anySample(d, closes) && !v.anySample(d, goesOn) {
+	if slices.ContainsFunc(samples, closes) && !slices.ContainsFunc(samples, goesOn) {
 		return flowClosed
 	}
-	onward, heard := v.began(d.Src, d.Dst)
-	if onward && !heard {
+	onward, answered := v.began(d.Src, d.Dst)
+	if onward && !answered {
 		return replyUntracked
 	}
-	if (replied || heard) && (v.mostOf(d) || v.mostlyHalfOpen(d)) {
+	if (replied || answered) && (v.mostOf(d) || v.mostlyHalfOpen(d)) {
 		return outOfWindow
 	}
 	return flowClosed
@@ -128,11 +129,6 @@ func (v *view) mostOf(d *model.Drop) bool {
 	return total > 0 && 2*dropped >= total
 }
 
-// anySample reports whether a sample of the drop is of a kind.
-func (v *view) anySample(d *model.Drop, is func(*model.Sample) bool) bool {
-	return slices.ContainsFunc(v.samples.All(d), is)
-}
-
 // tcpFlags are a segment's FIN, SYN, RST and ACK.
 func tcpFlags(s *model.Sample) (flags byte, ok bool) {
 	const at = 13
@@ -153,41 +149,36 @@ func isReply(s *model.Sample) bool {
 	return len(t) > 0 && (s.Proto() == icmp4 && t[0] == 0 || s.Proto() == icmp6 && t[0] == 129)
 }
 
-// goesOn reports whether the segment is one within a connection.
+// goesOn reports whether the segment is one within a connection, closes whether it ends one.
 func goesOn(s *model.Sample) bool {
 	flags, ok := tcpFlags(s)
 	return ok && flags&0x07 == 0
 }
 
-// closes reports whether the segment ends a connection.
 func closes(s *model.Sample) bool {
-	flags, ok := tcpFlags(s)
-	return ok && flags&0x05 != 0
+	flags, _ := tcpFlags(s)
+	return flags&0x05 != 0
 }
 
 // invalid is the finding on what one rule dropped. Of each reason there is the drop
 // with the most packets.
 func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
-	l := a.lost(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
-	most := mostDropped(l.drops)[0]
-	f := finding{lost: &l, claims: a.explains(), facts: facts{
-		"rule": a.candidateRule, "seen": a.shown(&l), "excluded": v.untracking(l.drops), "most": most,
+	a.sum(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
+	most := mostDropped(a.drops)[0]
+	// These rules exclude the other direction from connection tracking.
+	excluded := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return untracks(r) && slices.ContainsFunc(a.drops, func(d *model.Drop) bool {
+			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
+		})
+	})
+	f := finding{lost: &a.lost, claims: filteredDrops(a.drops), facts: facts{
+		"rule": a.candidateRule, "seen": a.shown(), "excluded": excluded, "most": most,
 	}}
 	for why, d := range reasons {
 		f.facts[why] = d
 	}
 	f.LastHopAlive = v.cameBy(most)
 	return f
-}
-
-// untracking are the rules that excluded the other direction of drops from connection
-// tracking in the window.
-func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
-	return chosen(v.PacketRules, func(r *model.PacketRule) bool {
-		return untracks(r) && slices.ContainsFunc(drops, func(d *model.Drop) bool {
-			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
-		})
-	})
 }
 
 // untracks reports whether a rule excluded packets from connection tracking in the window.

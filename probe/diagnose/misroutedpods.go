@@ -20,6 +20,9 @@ type misroutedPod struct {
 	// first is the pod's address that the node routes to it, where this is a further one
 	// of the interface.
 	first netip.Addr
+	// facts are what shows it, seen that packets for the pod went elsewhere.
+	facts facts
+	seen  bool
 }
 
 // findMisroutedPods lists the addresses of pods that some packet would miss.
@@ -28,13 +31,19 @@ func (v *view) findMisroutedPods() []misroutedPod {
 	for p := range model.Each(v.peers) {
 		sources[p.Local] = p.Remote
 	}
-	own := ownSources(v)
+	// The addresses with which the node sends are the lowest of each IP version that is on link
+	// at an uplink.
+	own := map[bool]netip.Addr{}
+	for _, a := range slices.Backward(sorted(v.nodeAddrs)) {
+		if inAny(v.onLink, a) {
+			own[a.Is4()] = a
+		}
+	}
 	var out []misroutedPod
 	for i := range v.Pods {
 		p := &v.Pods[i]
-		l := v.links[p.LinkIndex]
 		// A link that is down takes its route along: that is another cause.
-		if l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
+		if l := v.links[p.LinkIndex]; l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
 			continue
 		}
 		before, routed := len(out), map[bool]netip.Addr{}
@@ -42,19 +51,21 @@ func (v *view) findMisroutedPods() []misroutedPod {
 			if !a.IsGlobalUnicast() {
 				continue
 			}
-			var found []misroutedPod
+			var m misroutedPod
 			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
 				d := v.routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
 				}
-				found = append(found, misroutedPod{pod: p, addr: a, query: q, decision: d})
-				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(found[0].rules, r) {
-					found[0].rules = append(found[0].rules, r)
+				if m.pod == nil {
+					m = misroutedPod{pod: p, addr: a, query: q, decision: d}
+				}
+				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(m.rules, r) {
+					m.rules = append(m.rules, r)
 				}
 			}
-			if len(found) > 0 {
-				out = append(out, found[0])
+			if m.pod != nil {
+				out = append(out, m)
 			} else {
 				routed[a.Is4()] = a
 			}
@@ -62,18 +73,6 @@ func (v *view) findMisroutedPods() []misroutedPod {
 		for i := range out[before:] {
 			m := &out[before+i]
 			m.first = routed[m.addr.Is4()]
-		}
-	}
-	return out
-}
-
-// ownSources are the addresses with which the node sends, for IPv4 (true) and
-// IPv6: the lowest of each that is on link at an uplink.
-func ownSources(v *view) map[bool]netip.Addr {
-	out := map[bool]netip.Addr{}
-	for a := range v.nodeAddrs {
-		if own := out[a.Is4()]; inAny(v.onLink, a) && (!own.IsValid() || a.Less(own)) {
-			out[a.Is4()] = a
 		}
 	}
 	return out

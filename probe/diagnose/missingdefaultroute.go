@@ -21,23 +21,19 @@ func findMissingDefaultRoute(v *view) []finding {
 		return nil
 	}
 	has6 := hasDefault(v, true)
-	var out []finding
-	for six, l := range lostBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
 		a, is := v.unroutable(d)
 		if is && !(a.Is6() && has6) && v.elsewhere(a) && !inAny(v.ranges.local, a) {
 			pod = v.pod(d)
 		}
 		return a.Is6(), pod
-	}) {
-		out = append(out, withoutDefault(v, six, l))
-	}
-	return out
+	}, v.withoutDefault)
 }
 
 // hasDefault reports whether the main table has a default route of the family.
 func hasDefault(v *view, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }
 
-func withoutDefault(v *view, six bool, l *lost) finding {
+func (v *view) withoutDefault(six bool, l *lost) finding {
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)
@@ -51,8 +47,7 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 	} else if i := v.anUplink(); i != 0 {
 		f.facts["link"] = v.linkName(i)
 	}
-	f.Peers = l.finding().Peers
-	f.facts["nodes"] = !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() })
+	f.facts["nodes"] = !slices.ContainsFunc(sorted(l.peers), func(a netip.Addr) bool { return !v.remote(a).IsValid() })
 	return f
 }
 

@@ -24,30 +24,23 @@ func findMissingPodRoute(v *view) []finding {
 		// further has an address that nothing on the node gives to the pod: each is one finding.
 		further *misroutedPod
 	}
-	groups := map[cause][]*astray{}
+	groups := map[cause][]*misroutedPod{}
 	for a := range model.Each(v.misroutedPods()) {
-		x := v.astray(a)
-		if a.decision.Discards() && v.blocked(a) || a.first.IsValid() && !x.seen {
+		v.findAstray(a)
+		if a.decision.Discards() && v.blocked(a) || a.first.IsValid() && !a.seen {
 			continue
 		}
 		k := cause{route: a.decision.Route, kind: a.decision.Type}
 		if a.first.IsValid() {
 			k.further = a
 		}
-		groups[k] = append(groups[k], x)
+		groups[k] = append(groups[k], a)
 	}
 	var out []finding
 	for _, list := range groups {
-		out = append(out, routedElsewhere(v, list)...)
+		out = append(out, v.routedElsewhere(list)...)
 	}
 	return out
-}
-
-// astray is a misrouted pod with what was seen of packets for it that went elsewhere.
-type astray struct {
-	*misroutedPod
-	facts facts
-	seen  bool
 }
 
 // misrouting is where packets for a pod go instead.
@@ -58,51 +51,37 @@ type misrouting struct {
 
 // routedElsewhere is the finding on pods that share a route which is not theirs, or on an
 // address that a pod's interface has beside the one which the node routes to it.
-func routedElsewhere(v *view, list []*astray) []finding {
+func (v *view) routedElsewhere(list []*misroutedPod) []finding {
 	// One that was seen proves the route for all that share it.
-	proven := slices.ContainsFunc(list, func(a *astray) bool { return a.seen })
+	proven := slices.ContainsFunc(list, func(a *misroutedPod) bool { return a.seen })
 	f := finding{facts: facts{"proven": proven}}
-	var shown []model.Evidence
+	var said model.Finding
 	var ways []misrouting
-	var fix []string
-	wrong := map[netip.Addr]bool{}
 	for _, a := range list {
 		// What a pod on a bridge gets from its neighbours there needs no route.
 		shares := proven && v.bridgeOf(a.pod) != nil
-		if !a.seen && !shares && !v.unusedMisrouted(a.misroutedPod) {
+		if !a.seen && !shares && !v.unusedMisrouted(a) {
 			continue
 		}
 		f.Pods = append(f.Pods, a.addr)
-		wrong[a.addr] = true
-		if way := v.misrouting(a.misroutedPod); !slices.Contains(ways, way) {
-			ways = append(ways, way)
-		}
-		restore(v, a)
-		said := say("misrouted", a.facts)
-		shown = append(shown, said.Evidence...)
-		for _, line := range said.Fix {
-			if !slices.Contains(fix, line) {
-				fix = append(fix, line)
-			}
-		}
+		ways = withNew(ways, v.misrouting(a))
+		v.restore(a)
+		own := say("misrouted", a.facts)
+		said.Evidence, said.Fix = append(said.Evidence, own.Evidence...), withNew(said.Fix, own.Fix...)
 	}
 	if len(f.Pods) == 0 {
 		return nil
 	}
-	f.facts["shown"], f.facts["ways"], f.facts["fix"] = shown, ways, fix
-	f.claims, f.silences, f.returns = v.misroutes(wrong), silencesAll(f.Pods), f.Pods
+	f.facts["shown"], f.facts["ways"], f.facts["fix"] = said.Evidence, ways, said.Fix
+	f.claims, f.silences, f.returns = v.misroutes(setOf(f.Pods)), silencesAll(f.Pods), f.Pods
 	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
 	if !proven {
 		f.Confidence = model.Possible
 	}
 	if a := list[0]; a.first.IsValid() {
 		f.Severity, f.facts["first"], f.facts["pod"], f.facts["fix"] = model.Warning, a.first, a.pod, nil
-		return []finding{f}
-	}
-	for d := range model.Each(v.Traffic.Drops) {
-		if f.claims(d) {
-			f.Packets += d.Packets
-		}
+	} else {
+		f.Packets = v.dropped(f.claims)
 	}
 	return []finding{f}
 }
@@ -127,8 +106,8 @@ type passing struct {
 	TTLs    uint64
 }
 
-// astray looks for packets for the pod that went elsewhere.
-func (v *view) astray(a *misroutedPod) *astray {
+// findAstray looks for packets for the pod that went elsewhere.
+func (v *view) findAstray(a *misroutedPod) {
 	var hops []passing
 	for _, h := range v.hops[a.addr] {
 		if h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
@@ -145,14 +124,14 @@ func (v *view) astray(a *misroutedPod) *astray {
 			l.add(v, d)
 		}
 	}
-	x := &astray{a, facts{
+	a.seen = len(hops) > 0 || l.packets >= minDrops
+	a.facts = facts{
 		"addr": a.addr, "further": a.first.IsValid(), "link": a.pod.Link, "query": a.query,
 		"route": v.shown(a.decision.Route), "hops": hops,
-	}, len(hops) > 0}
-	if l.packets >= minDrops {
-		x.facts["drops"], x.seen = l.evidence(), true
 	}
-	return x
+	if l.packets >= minDrops {
+		a.facts["drops"] = l.evidence()
+	}
 }
 
 func (v *view) misrouting(a *misroutedPod) misrouting {
@@ -172,7 +151,7 @@ type leading struct {
 }
 
 // restore adds what brings the route, or the rule, back.
-func restore(v *view, a *astray) {
+func (v *view) restore(a *misroutedPod) {
 	target, dev := host(a.addr), a.pod.Link
 	if l := v.links[a.pod.LinkIndex]; l.Master != 0 && v.links[l.Master] != nil {
 		dev = v.links[l.Master].Name
@@ -184,8 +163,8 @@ func restore(v *view, a *astray) {
 	}
 	var rules []leading
 	for _, r := range a.rules {
-		x := leading{shownRule: showRule(r), Rule: v.leftOverRule(r, a.misroutedPod), Before: r.Priority - 1}
-		x.Route = !x.Rule && v.leftOverRoute(r, a.misroutedPod, target)
+		x := leading{shownRule: showRule(r), Rule: v.leftOverRule(r, a), Before: r.Priority - 1}
+		x.Route = !x.Rule && v.leftOverRoute(r, a, target)
 		rules = append(rules, x)
 	}
 	r, main := a.decision.Route, v.routing().Covering(mainTable, a.addr)

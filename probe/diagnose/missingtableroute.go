@@ -24,33 +24,38 @@ type podRule struct {
 	passed bool
 }
 
+// inVain is a podRule with the peers that did not reply to what is sent by it.
+type inVain struct {
+	silent   []*model.Peer
+	answered bool
+}
+
 func findMissingTableRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes) || !slices.ContainsFunc(v.Rules, func(r model.RoutingRule) bool { return r.From.IsValid() }) {
 		return nil
 	}
-	silent, answered := map[podRule][]*model.Peer{}, map[podRule]bool{}
+	var byRule groups[podRule, inVain]
 	tables, repliesBy := map[int]bool{}, map[netip.Addr][]*model.RoutingRule{}
-	var rules []podRule
 	for p := range model.Each(v.peers) {
 		r := v.podRule(p)
 		switch {
 		case r.RoutingRule == nil:
 		case v.unanswered(p) && v.elsewhere(p.Remote):
-			if silent[r] == nil {
-				rules = append(rules, r)
-			}
-			silent[r] = append(silent[r], p)
+			of := byRule.of(r)
+			of.silent = append(of.silent, p)
 		case p.In.Packets > 0:
-			answered[r], tables[r.Table] = true, true
+			byRule.of(r).answered, tables[r.Table] = true, true
 			repliesBy[p.Remote] = append(repliesBy[p.Remote], r.RoutingRule)
 		}
 	}
 	var out []finding
-	for _, r := range rules {
-		if r.passed && !answered[r] {
-			out = append(out, v.withoutRoute(r.RoutingRule, silent[r]))
-		} else if other := v.rightTable(r.RoutingRule, silent[r], repliesBy); !r.passed && !tables[r.Table] && other != nil {
-			out = append(out, v.wrongTable(r.RoutingRule, other, silent[r]))
+	for r, of := range byRule.all() {
+		switch {
+		case len(of.silent) == 0:
+		case r.passed && !of.answered:
+			out = append(out, v.withoutRoute(r.RoutingRule, of.silent))
+		case !r.passed && !tables[r.Table]:
+			out = append(out, v.wrongTable(r.RoutingRule, of.silent, repliesBy)...)
 		}
 	}
 	return out
@@ -69,16 +74,19 @@ func (v *view) podRule(p *model.Peer) podRule {
 	if i := slices.IndexFunc(d.Passed, func(r *model.RoutingRule) bool { return r.From.IsValid() && !r.Not }); i >= 0 {
 		return podRule{d.Passed[i], true}
 	}
-	if r := d.Rule; r.From.IsSingleIP() && !r.Not {
-		return podRule{r, false}
+	if !d.Rule.From.IsSingleIP() || d.Rule.Not {
+		return podRule{}
 	}
-	return podRule{}
+	return podRule{d.Rule, false}
 }
 
-// rightTable is the rule of another pod, of the same priority, that leads by another next
-// hop, and by which two or more of the silent peers reply; nil for none. What drops packets
-// of one pod on purpose seldom stands before several peers.
-func (v *view) rightTable(r *model.RoutingRule, silent []*model.Peer, repliesBy map[netip.Addr][]*model.RoutingRule) *model.RoutingRule {
+// wrongTable is the finding on a rule whose table leads elsewhere than that of the pods like the
+// rule's: another pod's rule of the same priority leads by another next hop, and by that two or
+// more of the silent peers reply. What drops packets of one pod on purpose seldom stands before
+// several peers.
+func (v *view) wrongTable(
+	r *model.RoutingRule, silent []*model.Peer, repliesBy map[netip.Addr][]*model.RoutingRule,
+) []finding {
 	var other *model.RoutingRule
 	remotes := map[netip.Addr]bool{}
 	for _, p := range silent {
@@ -94,30 +102,23 @@ func (v *view) rightTable(r *model.RoutingRule, silent []*model.Peer, repliesBy 
 	if len(remotes) < 2 {
 		return nil
 	}
-	return other
+	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
+	f := v.byRule(r, silent, facts{"other": showRule(other), "right": v.shown(right.Route)})
+	f.page = "MissingTableRoute-wrong"
+	return []finding{f}
 }
 
 // byRule is a finding on what pods send by a rule in vain.
 func (v *view) byRule(r *model.RoutingRule, silent []*model.Peer, facts facts) finding {
-	f := finding{facts: facts}
+	var l lost
 	for _, p := range silent {
-		f.Pods, f.Peers, f.Packets = append(f.Pods, p.Local), append(f.Peers, host(p.Remote)), f.Packets+p.Out.Packets
+		l.with(p.Local, p.Remote)
+		l.packets += p.Out.Packets
 	}
-	f.Pods = sortedPods(f.Pods)
-	slices.SortFunc(f.Peers, comparePrefix)
-	f.Peers, f.cutOff = slices.Compact(f.Peers), f.Pods
-	way := v.routing().Lookup(v.fromPod(silent[0].Local, silent[0].Remote))
-	f.LastHopAlive = v.place(way.Hops[0].Link, model.Egress)
-	f.facts["rule"], f.facts["route"], f.facts["to"] = showRule(r), v.shown(way.Route), silent[0].Remote
-	return f
-}
-
-// wrongTable is the finding on a rule whose table leads elsewhere than that of the pods like
-// the rule's.
-func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) finding {
-	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
-	f := v.byRule(r, silent, facts{"other": showRule(other), "right": v.shown(right.Route)})
-	f.page = "MissingTableRoute-wrong"
+	d := v.routing().Lookup(v.fromPod(silent[0].Local, silent[0].Remote))
+	f := finding{lost: &l, facts: facts, cutOff: sorted(l.pods)}
+	f.LastHopAlive = v.place(d.Hops[0].Link, model.Egress)
+	f.facts["rule"], f.facts["route"], f.facts["to"] = showRule(r), v.shown(d.Route), silent[0].Remote
 	return f
 }
 

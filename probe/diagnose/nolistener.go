@@ -20,27 +20,23 @@ var noListener = kind{
 
 func findNoListener(v *view) []finding {
 	nobody := func(d *model.Drop) bool {
-		s := v.samples.Of(d)
-		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || s != nil)
+		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || v.samples.Of(d) != nil)
 	}
-	reply := func(d *model.Drop) bool { return v.lateReply(d, v.samples.Of(d)) }
-	var out []finding
-	for _, l := range v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }) {
-		out = append(out, v.unheard(l))
-	}
-	for _, l := range v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }) {
-		out = append(out, v.atSocket("NoListener-late", l))
-	}
-	return slices.Concat(out, v.atNode(func(d *model.Drop) bool { return nobody(d) && !reply(d) }), v.atLoopback(nobody))
+	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d) }
+	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d) }
+	return slices.Concat(
+		v.atSockets(asked, v.unheard),
+		v.atSockets(late, func(_ netip.Addr, l *lost) finding { return v.atSocket("NoListener-late", l) }),
+		v.atNode(asked), v.atLoopback(nobody),
+	)
 }
 
 // unheard is the finding on what reached a pod where nobody listens. It may have said so.
-func (v *view) unheard(l *lost) finding {
+func (v *view) unheard(pod netip.Addr, l *lost) finding {
 	f := v.atSocket("", l)
-	pod := f.facts["pod"].(*model.Pod)
 	var resets, errors uint64
-	for _, h := range v.hops[l.drops[0].Dst] {
-		if h.IfIndex == pod.LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
+	for _, h := range v.hops[pod] {
+		if h.IfIndex == v.pods[pod][0].LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}
 	}
@@ -51,34 +47,36 @@ func (v *view) unheard(l *lost) finding {
 // atLoopback are the findings on pods that send what is for others to their own loopback
 // address, as by a rule in the pod that leads it to a proxy (REDIRECT), where nobody listens.
 func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
-	var out []finding
-	for _, l := range lostBy(v, func(d *model.Drop) (uint32, netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (netns uint32, pod netip.Addr) {
 		if d.Dst.IsLoopback() && match(d) && v.inPod(d).IsValid() {
 			return d.Netns, d.Src
 		}
-		return 0, netip.Addr{}
-	}) {
+		return netns, pod
+	}, func(_ uint32, l *lost) finding {
 		f := v.atSocket("NoListener-loopback", l)
 		f.facts["pod"] = v.pods[sorted(l.pods)[0]][0]
 		l.peers = nil // The loopback address is no other end.
 		f.Severity, f.LastHopAlive = model.Warning, model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
-		out = append(out, f)
-	}
-	return out
+		return f
+	})
 }
 
 // atNode are the findings on what pods send to addresses of the node where nobody
 // listens.
 func (v *view) atNode(match func(*model.Drop) bool) []finding {
-	var out []finding
-	for _, l := range lostBy(v, func(d *model.Drop) (_, pod netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (_, pod netip.Addr) {
 		if match(d) && v.nodeAddrs[d.Dst] && len(v.pods[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
 			return d.Dst, d.Src
 		}
 		return pod, pod
-	}) {
+	}, func(_ netip.Addr, l *lost) finding {
 		f := v.atSocket("NoListener-node", l)
-		ports, rule := f.facts["ports"].([]string), v.redirecting(l)
+		ports, asked := f.facts["ports"].([]string), v.sampledServices(l)
+		// A rule may lead packets to a port of the node's.
+		rule := first(v.PacketRules, func(r *model.PacketRule) bool {
+			return r.Target == "REDIRECT" && r.Counter.Delta > 0 &&
+				slices.ContainsFunc(asked, func(s service) bool { return r.ToPorts.First <= s.port && s.port <= r.ToPorts.Last })
+		})
 		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
 		if f.facts["dns"], f.facts["rule"] = dns, rule; dns || rule != nil {
 			f.Severity = model.Warning
@@ -86,18 +84,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 		f.Pods, f.Peers = sorted(l.pods), hosts(sorted(l.peers))
 		f.silences = silencesPeers(&f.Finding)
-		out = append(out, f)
-	}
-	return out
-}
-
-// redirecting is a rule that leads packets to a port of the node's, at which drops were
-// sampled; nil where none does.
-func (v *view) redirecting(l *lost) *model.PacketRule {
-	return first(v.PacketRules, func(r *model.PacketRule) bool {
-		return r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(v.sampledServices(l), func(s service) bool {
-			return s.port >= r.ToPorts.First && s.port <= r.ToPorts.Last
-		})
+		return f
 	})
 }
 
@@ -108,12 +95,10 @@ const firstEphemeral = 32768
 // lateReply reports whether a sample is a datagram for a port from which the pod
 // itself asked: its socket is closed, and the reply came too late. Connection tracking
 // knows who began; where it has no such flow, the ports say so.
-func (v *view) lateReply(d *model.Drop, s *model.Sample) bool {
-	if s == nil || s.Proto() != udp {
-		return false
-	}
+func (v *view) lateReply(d *model.Drop) bool {
+	s := v.samples.Of(d)
 	from, to, ok := s.Ports()
-	if !ok {
+	if !ok || s.Proto() != udp {
 		return false
 	}
 	for f := range model.Each(v.Flows) {

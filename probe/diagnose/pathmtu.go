@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -16,27 +17,24 @@ var pathMTU = kind{
 	ends:     []model.HopKind{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge},
 }
 
-// tooBig reports whether a packet was dropped because the next link's MTU is
-// smaller.
-func tooBig(d *model.Drop) bool { return d.Reason == "PKT_TOO_BIG" }
+// tooBig is the reason where the next link's MTU is smaller than the packet.
+const tooBig model.Reason = "PKT_TOO_BIG"
 
 // learnt is how long after the first error a sender must have learnt the size.
 const learnt = time.Second
 
 func findPathMTU(v *view) []finding {
-	pairs := map[pair]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if tooBig(d) && v.ofPod(d) && !v.explained(d) {
-			entry(pairs, pair{d.Src, d.Dst}).add(v, d)
-		}
-	}
 	groups := map[int]*lost{}
-	for _, p := range pairs {
-		if p.packets < minDrops || p.span() < learnt {
-			continue
+	for _, l := range lostBy(v, func(d *model.Drop) (_ pair, pod netip.Addr) {
+		if d.Reason == tooBig {
+			pod = v.pod(d)
 		}
-		for _, d := range p.drops {
-			entry(groups, nextLink(v, d)).add(v, d)
+		return pair{d.Src, d.Dst}, pod
+	}) {
+		for _, d := range l.drops {
+			if l.span() >= learnt {
+				entry(groups, nextLink(v, d)).add(v, d)
+			}
 		}
 	}
 	out := v.unlikeEnds()
@@ -46,28 +44,13 @@ func findPathMTU(v *view) []finding {
 	return out
 }
 
-// span is the time from the first drop to the last.
-func (l *lost) span() time.Duration {
-	first, last := l.drops[0].First, l.drops[0].Last
-	for _, d := range l.drops {
-		if d.First.Before(first) {
-			first = d.First
-		}
-		if d.Last.After(last) {
-			last = d.Last
-		}
-	}
-	return last.Sub(first)
-}
-
 // nextLink is the index of the link by which a dropped packet would have left,
 // 0 where that is not known.
 func nextLink(v *view, d *model.Drop) int {
-	way := v.routing().Lookup(v.arrived(d))
-	if way.Type != "unicast" || len(way.Hops) == 0 {
-		return 0
+	if to := v.routing().Lookup(v.arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
+		return to.Hops[0].IfIndex
 	}
-	return way.Hops[0].IfIndex
+	return 0
 }
 
 // narrow is the finding on packets that are too big for a link, and on the errors that a rule
@@ -90,6 +73,6 @@ func narrow(v *view, next int, l *lost) finding {
 		f.facts["errors"] = errors.evidence()
 	}
 	// Those by which other senders learn the size have the same cause.
-	f.claims = func(d *model.Drop) bool { return tooBig(d) && nextLink(v, d) == next || v.errorDropped(d, l) }
+	f.claims = func(d *model.Drop) bool { return d.Reason == tooBig && nextLink(v, d) == next || v.errorDropped(d, l) }
 	return f
 }

@@ -23,51 +23,43 @@ var policyDrop = kind{
 	ends:     []model.HopKind{model.HopPolicy, model.HopPod},
 }
 
-// netfilterDrop is a drop whose rule is looked for.
-type netfilterDrop struct {
-	*model.Drop
-	found
-}
-
 // attribution is a rule with the drops that are put down to it.
 type attribution struct {
 	*candidateRule
+	lost
 	parts []part
 }
 
 // part is what one rule dropped of a drop's packets.
 type part struct {
-	drop    *model.Drop
+	*dropped
 	packets uint64
 	// others are further rules that may have dropped them as well.
 	others []*candidateRule
-	// covered: the rule counted as many. sure: if not, no other may have dropped
-	// them. whole is as in found.
-	covered, sure, whole bool
+	// covered: the rule counted as many. sure: if not, no other may have dropped them.
+	covered, sure bool
 }
 
 func findPolicyDrop(v *view) []finding {
-	drops, unread, inPods := v.netfilterDrops()
-	// oneCause are rules whose drops have one cause, which has a name; others have their own.
-	type oneCause struct {
+	drops, unread := v.netfilterDrops()
+	// cause is that of the drops of several rules, which has a name, or of one alone.
+	type cause struct {
 		name string
 		only *attribution
 	}
-	var byCause groups[oneCause, []droppedBy]
+	var byCause groups[cause, []*attribution]
 	for _, a := range attribute(drops) {
-		d := v.droppedBy(a)
-		if d.packets < minDrops {
+		if a.sum(func(d *model.Drop) []netip.Addr { return v.concernedBy(a.candidateRule, d) }); a.lost.packets < minDrops {
 			continue
 		}
-		var k oneCause
-		if k.name, _ = a.serviceWithout(); a.dropsUnknownLink() {
-			k.name = words.Calico
-		}
-		if k.name == "" {
-			k.only = a
+		k := cause{only: a}
+		if a.dropsUnknownLink() {
+			k = cause{name: words.Calico}
+		} else if service, _ := a.serviceWithout(); service != "" {
+			k = cause{name: service}
 		}
 		list := byCause.of(k)
-		*list = append(*list, d)
+		*list = append(*list, a)
 	}
 	var out []finding
 	for k, list := range byCause.all() {
@@ -78,44 +70,45 @@ func findPolicyDrop(v *view) []finding {
 		f.Confidence, f.LastHopAlive = model.Likely, v.cameBy(mostDropped(unread.drops)[0])
 		out = append(out, f)
 	}
-	for _, pod := range sorted(inPods) {
-		if l := inPods[pod]; l.packets >= minDrops {
-			f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
-			f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
-			out = append(out, f)
+	return append(out, foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+		if v.netfiltered(d) {
+			pod = v.inPod(d)
 		}
-	}
-	return out
+		return pod, pod
+	}, func(pod netip.Addr, l *lost) finding {
+		f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
+		f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
+		return f
+	})...)
 }
 
-// netfilterDrops lists the drops of netfilter on the node with the rules that
-// may have dropped them; those that only rules which were not read can have
-// dropped; and the drops in pods' own namespaces by pod.
-func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map[netip.Addr]*lost) {
+// netfiltered reports whether a rule dropped a pod's packet that is lost.
+func (v *view) netfiltered(d *model.Drop) bool {
+	return d.Netfilter() && v.ofPod(d) && v.drops.Class(d) == loss.Lost
+}
+
+// netfilterDrops lists the drops of netfilter on the node with the rules that may have
+// dropped them, and those that only rules which were not read can have dropped.
+func (v *view) netfilterDrops() (drops []*dropped, unread *lost) {
 	rules := v.newDropRules()
-	unread, inPods = &lost{}, map[netip.Addr]*lost{}
+	unread = &lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.drops.Class(d) != loss.Lost {
+		if !v.netfiltered(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		if pod := v.inPod(d); pod.IsValid() {
-			entry(inPods, pod).addFor(pod, d)
-			continue
-		}
-		n := netfilterDrop{d, rules.candidates(v.dropIn(d))}
-		if len(n.candidates) == 0 && !(n.whole && v.Has(model.SourceNAT)) {
+		if x := v.dropIn(rules, d); len(x.candidates) > 0 || x.whole && v.Has(model.SourceNAT) {
+			drops = append(drops, x)
+		} else {
 			unread.add(v, d)
-			continue
 		}
-		drops = append(drops, n)
 	}
-	return drops, unread, inPods
+	return drops, unread
 }
 
 // attribute distributes the drops among their candidates, so that none has
 // dropped more than it counted. Drops with few candidates go first.
-func attribute(drops []netfilterDrop) iter.Seq2[*candidateRule, *attribution] {
-	slices.SortStableFunc(drops, func(a, b netfilterDrop) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
+func attribute(drops []*dropped) iter.Seq2[*candidateRule, *attribution] {
+	slices.SortStableFunc(drops, func(a, b *dropped) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
 	var found groups[*candidateRule, attribution]
 	for _, d := range drops {
 		for rest := d.Packets; rest > 0; {
@@ -123,15 +116,16 @@ func attribute(drops []netfilterDrop) iter.Seq2[*candidateRule, *attribution] {
 			if best == nil {
 				break
 			}
-			p := part{drop: d.Drop, packets: min(rest, best.left), covered: true, sure: d.sure(best), whole: d.whole, others: d.others(best, rest)}
+			p := part{dropped: d, packets: min(rest, best.left), covered: true, sure: d.sure(best)}
+			p.others = d.others(best.candidateRule, rest)
 			if p.packets == 0 {
 				// It has no counter, or that was zeroed in between.
 				p.packets, p.covered = rest, false
 			}
 			best.left -= min(p.packets, best.left)
 			rest -= p.packets
-			a := found.of(best)
-			a.candidateRule, a.parts = best, append(a.parts, p)
+			a := found.of(best.candidateRule)
+			a.candidateRule, a.parts = best.candidateRule, append(a.parts, p)
 		}
 	}
 	return found.all()
@@ -140,20 +134,19 @@ func attribute(drops []netfilterDrop) iter.Seq2[*candidateRule, *attribution] {
 // best is the candidate for so many packets: one whose counter covers them, the
 // first that the packet meets; then one whose counter covers some; then one
 // without a counter; then one whose counter is used up.
-func (d *netfilterDrop) best(packets uint64) *candidateRule {
+func (d *dropped) best(packets uint64) *candidate {
+	likely := func(c *candidate) bool { return c.fit > path.Unlikely }
 	for _, ok := range []func(*candidate) bool{
-		func(c *candidate) bool { return !c.poor && c.left == packets },
-		func(c *candidate) bool { return !c.poor && c.left > packets },
+		func(c *candidate) bool { return likely(c) && c.left == packets },
+		func(c *candidate) bool { return likely(c) && c.left > packets },
 		func(c *candidate) bool { return c.left > packets },
 		func(c *candidate) bool { return c.left > 0 },
-		func(c *candidate) bool { return !c.Counted && !c.poor },
+		func(c *candidate) bool { return !c.Counted && likely(c) },
 		func(c *candidate) bool { return !c.Counted },
 		func(*candidate) bool { return true },
 	} {
-		for i := range d.candidates {
-			if ok(&d.candidates[i]) {
-				return d.candidates[i].candidateRule
-			}
+		if c := first(d.candidates, ok); c != nil {
+			return c
 		}
 	}
 	return nil
@@ -161,43 +154,47 @@ func (d *netfilterDrop) best(packets uint64) *candidateRule {
 
 // sure reports whether a rule whose count does not tell dropped the packets: they surely
 // meet it and match; or the kernel says that a rule of nft did, and no other can be.
-func (d *netfilterDrop) sure(best *candidateRule) bool {
-	for _, c := range d.candidates {
-		if c.candidateRule == best {
-			return !c.poor && (c.fit == path.Yes || len(d.candidates) == 1 && d.whole && !d.open && d.Location == model.LocationNFT)
-		}
-	}
-	return false
+func (d *dropped) sure(c *candidate) bool {
+	alone := len(d.candidates) == 1 && d.whole && !d.open && d.Location == model.LocationNFT
+	return c.fit == path.Yes || c.fit == path.Maybe && alone
 }
 
 // others are the candidates besides the best that counted enough to have dropped
 // so many packets: where the best counted just these, others that did so too. Besides one
 // without a counter they are those without.
-func (d *netfilterDrop) others(best *candidateRule, packets uint64) []*candidateRule {
+func (d *dropped) others(best *candidateRule, packets uint64) []*candidateRule {
 	var out []*candidateRule
 	for _, c := range d.candidates {
 		enough := c.Counted && (c.left >= packets && best.left != packets || c.left == packets) || !c.Counted && !best.Counted
-		if c.candidateRule != best && !c.poor && enough {
+		if c.candidateRule != best && c.fit > path.Unlikely && enough {
 			out = append(out, c.candidateRule)
 		}
 	}
 	return out
 }
 
-// explains accounts for what was dropped and, where that was a pod's ICMPv6, for
+// sum adds up the parts, with the pods that each drop is about.
+func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
+	for _, p := range a.parts {
+		for _, pod := range of(p.Drop) {
+			a.about(pod, p.Drop)
+		}
+		a.lost.packets, a.drops = a.lost.packets+p.packets, append(a.drops, p.Drop)
+	}
+}
+
+// filteredDrops accounts for what was dropped and, where that was a pod's ICMPv6, for
 // what the pod could not send: ip6tables drops the replies to its neighbour
 // solicitations too, which a bridge takes through it. ARP is not filtered.
-func (a *attribution) explains() func(*model.Drop) bool {
-	drops := make([]*model.Drop, len(a.parts))
-	deaf := map[netip.Addr]bool{}
-	for i, p := range a.parts {
-		drops[i] = p.drop
-		if p.drop.Proto == icmp6 {
-			deaf[p.drop.Dst] = true
+func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
+	unresolved := map[netip.Addr]bool{}
+	for _, d := range drops {
+		if d.Proto == icmp6 {
+			unresolved[d.Dst] = true
 		}
 	}
 	these := sameDrops(drops)
-	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && d.NeighborFailed() }
+	return func(d *model.Drop) bool { return these(d) || unresolved[d.Src] && d.Link == "" && d.NeighborFailed() }
 }
 
 func union[T comparable](a, b []T, compare func(T, T) int) []T {
@@ -206,87 +203,56 @@ func union[T comparable](a, b []T, compare func(T, T) int) []T {
 	return slices.Compact(out)
 }
 
-// droppedBy is what one rule or policy dropped, and what speaks against its being that.
-type droppedBy struct {
-	lost
-	*attribution
-	others []*candidateRule
-	doubts []doubt
-	claims func(*model.Drop) bool
-}
-
 // doubt is what is not known of a rule and its drops: a key of the page, or a match.
 type doubt struct{ Of, Match string }
 
-func (v *view) droppedBy(a *attribution) droppedBy {
-	out := droppedBy{attribution: a, claims: a.explains(), lost: a.lost(func(d *model.Drop) []netip.Addr { return v.struck(a.candidateRule, d) })}
+// doubts are what speaks against the rule's having made its drops, and the rules that may have.
+func (v *view) doubts(a *attribution) (out []doubt, others []*candidateRule) {
 	covered, sure, whole := true, true, true
 	for _, p := range a.parts {
 		covered, sure, whole = covered && p.covered, sure && (p.covered || p.sure), whole && p.whole
-		for _, o := range p.others {
-			if !slices.Contains(out.others, o) {
-				out.others = append(out.others, o)
-			}
-		}
+		others = append(others, p.others...)
 	}
 	if !whole {
-		out.doubts = append(out.doubts, doubt{Of: "last"})
+		out = append(out, doubt{Of: "last"})
 	}
 	if !covered && (a.Counted || a.Counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
-		out.doubts = append(out.doubts, doubt{Of: "counter"})
+		out = append(out, doubt{Of: "counter"})
 	}
-	if len(out.doubts)+len(out.others) > 0 {
+	if len(out)+len(others) > 0 {
 		for _, m := range a.unknown {
-			out.doubts = append(out.doubts, doubt{Match: m})
+			out = append(out, doubt{Match: m})
 		}
 	}
-	return out
-}
-
-// lost are the drops, with the pods that each is about.
-func (a *attribution) lost(of func(*model.Drop) []netip.Addr) (l lost) {
-	for _, p := range a.parts {
-		for _, pod := range of(p.drop) {
-			l.about(pod, p.drop)
-		}
-		l.packets, l.drops = l.packets+p.packets, append(l.drops, p.drop)
-	}
-	return l
+	return out, others
 }
 
 // shown are the rule and the drops.
-func (a *attribution) shown(l *lost) []model.Evidence {
-	return words.Say("dropRule", facts{"rule": a.candidateRule, "lost": mostDropped(l.drops)})
+func (a *attribution) shown() []model.Evidence {
+	return words.Say("dropRule", facts{"rule": a.candidateRule, "lost": mostDropped(a.drops)})
 }
 
 // policyDropped is the finding on what rules of one cause dropped. The first tells what the
 // cause is.
-func (v *view) policyDropped(list []droppedBy, calico bool) finding {
-	first := &list[0]
+func (v *view) policyDropped(list []*attribution, calico bool) finding {
+	first := list[0]
 	all := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
 	var seen []model.Evidence
 	var others []*candidateRule
 	var doubts []doubt
-	for d := range model.Each(list) {
-		maps.Copy(all.pods, d.pods)
-		maps.Copy(all.peers, d.peers)
-		all.packets += d.packets
-		seen = append(seen, d.shown(&d.lost)...)
-		doubts = append(doubts, d.doubts...)
-		for _, o := range d.others {
-			if !slices.Contains(others, o) {
-				others = append(others, o)
-			}
-		}
+	for _, a := range list {
+		maps.Copy(all.pods, a.pods)
+		maps.Copy(all.peers, a.peers)
+		all.packets, all.drops = all.packets+a.lost.packets, append(all.drops, a.drops...)
+		seen = append(seen, a.shown()...)
+		unsure, rivals := v.doubts(a)
+		doubts, others = append(doubts, unsure...), withNew(others, rivals...)
 	}
-	f := finding{lost: &all, facts: facts{
-		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.packets,
+	f := finding{lost: &all, claims: filteredDrops(all.drops), facts: facts{
+		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.lost.packets,
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(doubts),
 	}}
-	f.claims = func(d *model.Drop) bool {
-		return slices.ContainsFunc(list, func(x droppedBy) bool { return x.claims(d) })
-	}
-	if first.dropsInvalid() {
+	if dropsInvalid(first.Rule) {
 		// A few late segments of closed connections are no fault.
 		f.Severity = model.Info
 	}
@@ -298,14 +264,13 @@ func (v *view) policyDropped(list []droppedBy, calico bool) finding {
 	return f
 }
 
-// struck are the pods that the rule is about: the receiver, or the sender where
+// concernedBy are the pods that the rule is about: the receiver, or the sender where
 // the rule or a jump to it names the sender; both where neither is named.
-func (v *view) struck(c *candidateRule, d *model.Drop) []netip.Addr {
-	src, dst := len(v.pods[d.Src]) > 0, len(v.pods[d.Dst]) > 0
-	if !src || !dst {
+func (v *view) concernedBy(c *candidateRule, d *model.Drop) []netip.Addr {
+	if len(v.pods[d.Src]) == 0 || len(v.pods[d.Dst]) == 0 {
 		return []netip.Addr{v.pod(d)}
 	}
-	src, dst = c.names()
+	src, dst := c.names()
 	if src == dst {
 		src, dst = c.sides()
 	}

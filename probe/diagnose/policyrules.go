@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/loss"
@@ -14,13 +15,10 @@ type ruleStep struct {
 	// One of these is set.
 	packet *model.PacketRule
 	frame  *model.FrameRule
-	// candidate is set where the rule itself drops; to is the chain that it
-	// leads to; targets are those of a map's elements; mapped says that a map
-	// whose elements are not known decides.
+	// candidate is set where the rule itself drops.
 	candidate *candidateRule
-	to        string
-	targets   []string
-	mapped    bool
+	// targets are the chains that it leads to, and the verdicts of a map's elements.
+	targets []string
 }
 
 // dropRules are all candidates of a node, with the chains that lead to them.
@@ -30,9 +28,9 @@ type dropRules struct {
 	// policies are the candidates at the ends of base chains, and of the
 	// chains of ebtables that have a policy.
 	policies map[path.ChainKey]*candidateRule
-	// mapped are the chains that maps may lead to whose elements are not known, by
-	// table.
-	mapped map[path.ChainKey][]path.ChainKey
+	// loose are the chains that no rule leads to, by table: a map whose elements are not
+	// known may lead to any of them.
+	loose map[path.ChainKey][]path.ChainKey
 	// sets are what rules look packets up in; chosen are the candidates that an
 	// element of a map is, or leads to.
 	sets   path.Sets
@@ -54,7 +52,7 @@ type chosenBy struct {
 func (v *view) newDropRules() *dropRules {
 	t := &dropRules{
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
-		mapped: map[path.ChainKey][]path.ChainKey{}, sets: v.Tables().Sets, chosen: map[chosenBy]*candidateRule{},
+		loose: map[path.ChainKey][]path.ChainKey{}, sets: v.Tables().Sets, chosen: map[chosenBy]*candidateRule{},
 		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}
@@ -66,17 +64,43 @@ func (v *view) newDropRules() *dropRules {
 		}
 		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
-			p := newCandidateRule(k, c.Backend == model.NFT && !madeByIptables(c), c.Counter, counted, nil)
-			p.policy, t.policies[k] = c, p
+			p := newCandidateRule(k, false, c.Counter, nil)
+			p.policy, p.Counted, t.policies[k] = c, counted, p
 		}
 	}
 	slices.SortStableFunc(t.bases, func(a, b *model.Chain) int {
 		return cmp.Or(cmp.Compare(hookOrder(a), hookOrder(b)), cmp.Compare(a.Priority, b.Priority))
 	})
-	t.addFrameRules(v)
-	t.addPacketRules(v, chains)
-	t.findMapped(v)
-	t.prune()
+	for r := range model.Each(v.FrameRules) {
+		k := path.ChainKey{Backend: r.Backend, Family: "bridge", Table: r.Table, Chain: r.Chain}
+		switch s := (ruleStep{frame: r}); {
+		case unused(r.Native, r.Counter):
+		case r.Target == model.TargetDrop && !loss.Deduplicates(v.Snapshot, r):
+			s.candidate = newCandidateRule(k, r.Native, r.Counter, r.Unknown)
+			s.candidate.Frame = r
+			t.steps[k] = append(t.steps[k], s)
+		case r.Target == model.TargetJump:
+			s.targets = []string{r.TargetName}
+			t.steps[k] = append(t.steps[k], s)
+		}
+	}
+	for r := range model.Each(v.PacketRules) {
+		k, s := keyOf(r), ruleStep{packet: r}
+		switch {
+		case r.Map != "":
+		case unused(r.Native, r.Counter), loss.Bans(r):
+			continue
+		case r.Target == "DROP" || r.Target == "REJECT":
+			s.candidate = newCandidateRule(k, r.Native, r.Counter, r.Unknown)
+			s.candidate.Rule = r
+		case chains[k.To(r.Target)]:
+			s.targets = []string{r.Target}
+		default:
+			s.targets = t.sets.Targets(r)
+		}
+		t.steps[k] = append(t.steps[k], s)
+	}
+	t.prune(v)
 	return t
 }
 
@@ -90,136 +114,55 @@ func hookOrder(c *model.Chain) int {
 	return order
 }
 
-// counts reports whether a rule's counter covers the window.
+// keyOf is the key of a rule's chain.
+func keyOf(r *model.PacketRule) path.ChainKey {
+	return path.ChainKey{Backend: r.Backend, Family: r.Family, Table: r.Table, Chain: r.Chain}
+}
+
+// counts reports whether a rule's counter covers the window, unused whether it does and
+// counted nothing.
 func counts(native bool, c model.Counter) bool {
 	return !c.Restarted && (!native || c.Kept || c.Packets > 0)
 }
 
-func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
-	for r := range model.Each(v.PacketRules) {
-		k := path.ChainKey{Backend: r.Backend, Family: r.Family, Table: r.Table, Chain: r.Chain}
-		s := ruleStep{packet: r}
-		counted := counts(r.Native, r.Counter)
-		idle := counted && r.Counter.Delta == 0
-		switch {
-		case r.Map != "":
-			s.mapped = true
-		case idle:
-			continue
-		case t.sets.Targets(r) != nil:
-			s.targets = t.sets.Targets(r)
-		case r.Target == "DROP" || r.Target == "REJECT":
-			if loss.Bans(r) {
-				continue
-			}
-			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
-			s.candidate.Rule = r
-		case chains[k.To(r.Target)]:
-			s.to = r.Target
-		default:
-			continue
-		}
-		t.steps[k] = append(t.steps[k], s)
-	}
-}
-
-func (t *dropRules) addFrameRules(v *view) {
-	for r := range model.Each(v.FrameRules) {
-		k := path.ChainKey{Backend: r.Backend, Family: "bridge", Table: r.Table, Chain: r.Chain}
-		s := ruleStep{frame: r}
-		counted := counts(r.Native, r.Counter)
-		switch {
-		case counted && r.Counter.Delta == 0:
-			continue
-		case r.Target == model.TargetDrop && !loss.Deduplicates(v.Snapshot, r):
-			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
-			s.candidate.Frame = r
-		case r.Target == model.TargetJump:
-			s.to = r.TargetName
-		default:
-			continue
-		}
-		t.steps[k] = append(t.steps[k], s)
-	}
-}
-
-// leads are the chains that the step leads to, but by maps whose elements are not known.
-func (s *ruleStep) leads(k path.ChainKey) []path.ChainKey {
-	var out []path.ChainKey
-	if s.to != "" {
-		out = append(out, k.To(s.to))
-	}
-	for _, to := range s.targets {
-		out = append(out, k.To(to))
-	}
-	return out
-}
+func unused(native bool, c model.Counter) bool { return counts(native, c) && c.Delta == 0 }
 
 // drops reports whether the step itself may drop.
-func (s *ruleStep) drops() bool { return s.candidate != nil || slices.Contains(s.targets, "DROP") }
-
-// findMapped lists the chains that no rule leads to, by table: a map whose elements are
-// not known may lead to any of them.
-func (t *dropRules) findMapped(v *view) {
-	led := map[path.ChainKey]bool{}
-	for k, list := range t.steps {
-		for _, s := range list {
-			for _, to := range s.leads(k) {
-				led[to] = true
-			}
-		}
-	}
-	for i := range v.Chains {
-		if k := path.KeyOf(&v.Chains[i]); v.Chains[i].Hook == "" && !led[k] {
-			t.mapped[k.To("")] = append(t.mapped[k.To("")], k)
-		}
-	}
+func (s *ruleStep) drops() bool {
+	return s.candidate != nil || s.packet != nil && s.packet.Map != "" || slices.Contains(s.targets, "DROP")
 }
 
-// prune takes out the rules that lead to no candidate. A way to one leads through one
-// map at most whose elements are not known, so that many maps and chains do not multiply.
-func (t *dropRules) prune() {
-	direct := t.leading(false)
-	for table, chains := range t.mapped {
-		t.mapped[table] = slices.DeleteFunc(chains, func(k path.ChainKey) bool { return !direct[k] })
-	}
-	leading := t.leading(true)
-	for k, list := range t.steps {
-		t.steps[k] = slices.DeleteFunc(list, func(s ruleStep) bool {
-			if s.mapped {
-				return len(t.mapped[k.To("")]) == 0
-			}
-			return !s.drops() && !slices.ContainsFunc(s.leads(k), func(to path.ChainKey) bool { return leading[to] })
-		})
-	}
-}
-
-// leading are the chains that lead to a candidate, by maps whose elements are not known
-// too where asked for.
-func (t *dropRules) leading(maps bool) map[path.ChainKey]bool {
-	var reached []path.ChainKey
+// prune takes out the rules that lead to no candidate, so that searches are short.
+func (t *dropRules) prune(v *view) {
+	reached := slices.Collect(maps.Keys(t.policies))
 	from := map[path.ChainKey][]path.ChainKey{}
-	for k := range t.policies {
-		reached = append(reached, k)
-	}
 	for k, list := range t.steps {
 		for _, s := range list {
-			if s.drops() || s.mapped && maps && len(t.mapped[k.To("")]) > 0 {
+			if s.drops() {
 				reached = append(reached, k)
 			}
-			for _, to := range s.leads(k) {
-				from[to] = append(from[to], k)
+			for _, to := range s.targets {
+				from[k.To(to)] = append(from[k.To(to)], k)
 			}
 		}
 	}
-	out := map[path.ChainKey]bool{}
+	leading := map[path.ChainKey]bool{}
 	for len(reached) > 0 {
 		k := reached[len(reached)-1]
 		reached = reached[:len(reached)-1]
-		if !out[k] {
-			out[k] = true
+		if !leading[k] {
+			leading[k] = true
 			reached = append(reached, from[k]...)
 		}
 	}
-	return out
+	for k, list := range t.steps {
+		t.steps[k] = slices.DeleteFunc(list, func(s ruleStep) bool {
+			return !s.drops() && !slices.ContainsFunc(s.targets, func(to string) bool { return leading[k.To(to)] })
+		})
+	}
+	for c := range model.Each(v.Chains) {
+		if k := path.KeyOf(c); c.Hook == "" && from[k] == nil && leading[k] {
+			t.loose[k.To("")] = append(t.loose[k.To("")], k)
+		}
+	}
 }

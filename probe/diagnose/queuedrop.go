@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -42,15 +41,13 @@ func findQueueDrop(v *view) []finding {
 // queuesInPods are the findings on queues in pods' own namespaces: these are not read, and
 // the drops tell. What such a queue dropped was never counted as sent.
 func (v *view) queuesInPods() []finding {
-	of := func(d *model.Drop) (*model.Pod, netip.Addr) {
+	return foundBy(v, func(d *model.Drop) (p *model.Pod, pod netip.Addr) {
 		i := slices.IndexFunc(v.pods[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
 		if !d.Queued() || v.inPod(d) != d.Src || i < 0 {
-			return nil, netip.Addr{}
+			return p, pod
 		}
 		return v.pods[d.Src][i], d.Src
-	}
-	var out []finding
-	for p, l := range lostBy(v, of) {
+	}, func(p *model.Pod, l *lost) finding {
 		sent := uint64(0)
 		for a := range l.pods {
 			if h := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource); h != nil {
@@ -62,30 +59,23 @@ func (v *view) queuesInPods() []finding {
 		if l.packets*droppedShare < sent+l.packets || !l.lasting() {
 			f.Severity = model.Info
 		}
-		out = append(out, f)
-	}
-	return out
-}
-
-// behindNode adds the pods whose packets leave by a link with the node's own address, and
-// the peers that did not reply to them.
-func (l *lost) behindNode(v *view, ifindex int) {
-	flows := v.unrepliedFlows()
-	if l.pods == nil {
-		l.pods, l.peers = map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	}
-	for p := range model.Each(v.whole.Traffic.Peers) {
-		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] && len(m.pods) > 0 {
-			maps.Copy(l.pods, m.pods)
-			l.peers[p.Remote] = true
-		}
-	}
+		return f
+	})
 }
 
 // queueDropped is the finding on a queue that dropped packets of pods, and untold others.
 func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	if untold > 0 {
-		l.behindNode(v, q.IfIndex)
+		// Pods whose packets leave with the node's own address may have lost them, and peers that
+		// did not reply.
+		flows := v.unrepliedFlows()
+		for p := range model.Each(v.whole.Traffic.Peers) {
+			if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == q.IfIndex && v.nodeAddrs[p.Local] {
+				for pod := range m.pods {
+					l.with(pod, p.Remote)
+				}
+			}
+		}
 	}
 	// The fix is a queue for what came to it, twice.
 	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))

@@ -38,14 +38,14 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 		byPair[ends{pair{d.Src, d.Dst}, d.IfIndex}] += d.Packets
 	}
 	t.Hops, t.Peers = slices.Clone(t.Hops), slices.Clone(t.Peers)
-	less := func(n *uint64, by uint64) { *n -= min(*n, by) }
+	less := func(by uint64, counts ...*uint64) {
+		for _, n := range counts {
+			*n -= min(*n, by)
+		}
+	}
 	for h := range model.Each(t.Hops) {
-		if n := byEnd[end{h.Addr, h.IfIndex, h.Side}]; n > 0 && h.Direction == model.Egress {
-			less(&h.Packets, n)
-			less(&h.SYN, n)
-			less(&h.SYNACK, n)
-			less(&h.FromInside, n)
-			less(&h.FromUplink, n)
+		if h.Direction == model.Egress {
+			less(byEnd[end{h.Addr, h.IfIndex, h.Side}], &h.Packets, &h.SYN, &h.SYNACK, &h.FromInside, &h.FromUplink)
 		}
 	}
 	for p := range model.Each(t.Peers) {
@@ -53,12 +53,7 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 		if node[p.Local] {
 			n += untold[p.IfIndex]
 		}
-		if n > 0 {
-			less(&p.Out.Packets, n)
-			less(&p.Out.Requests, n)
-			less(&p.Out.Replies, n)
-			less(&p.Out.Other, n)
-		}
+		less(n, &p.Out.Packets, &p.Out.Requests, &p.Out.Replies, &p.Out.Other)
 	}
 	return t
 }

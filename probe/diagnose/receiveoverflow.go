@@ -20,10 +20,7 @@ var receiveOverflow = kind{
 
 func findReceiveOverflow(v *view) []finding {
 	all := v.asksOf()
-	var out []finding
-	for _, l := range v.atSockets(wasFull) {
-		out = append(out, v.overflowed(l, all))
-	}
+	out := v.atSockets(wasFull, func(_ netip.Addr, l *lost) finding { return v.overflowed(l, all) })
 	for p := range model.Each(v.Pods) {
 		if p.Backlog == nil || p.Backlog.Delta < minDrops {
 			continue
@@ -59,10 +56,8 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 func (v *view) sampledServices(l *lost) []service {
 	var out []service
 	for _, d := range l.drops {
-		if s := v.samples.Of(d); s != nil {
-			if _, port, ok := s.Ports(); ok {
-				out = append(out, service{d.Dst, d.Proto, port})
-			}
+		if _, port, ok := v.samples.Of(d).Ports(); ok {
+			out = append(out, service{d.Dst, d.Proto, port})
 		}
 	}
 	slices.SortFunc(out, service.compare)
@@ -75,11 +70,9 @@ func (v *view) sampledServices(l *lost) []service {
 func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
-		if port := (protoPort{tcp, l.Addr.Port()}).String(); !slices.Contains(ports, port) {
-			ports = append(ports, port)
-		}
+		ports = withNew(ports, protoPort{tcp, l.Addr.Port()}.String())
 	}
-	asking, about := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	var asked lost
 	var unreplied []facts
 	for _, pod := range podAddrs(p) {
 		for _, s := range services(all, pod) {
@@ -88,25 +81,20 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 				continue
 			}
 			for _, a := range clients(all[s].unreplied) {
-				asking[a], about[pod] = true, true
+				asked.with(pod, a)
 			}
 			if s.unanswered(all[s]) {
-				if !listed {
-					ports = append(ports, s.name())
-				}
+				ports = withNew(ports, s.name())
 				unreplied = append(unreplied, s.facts(all[s]))
 			}
 		}
 	}
-	f.Peers = union(f.Peers, hosts(sorted(asking)), comparePrefix)
-	f.Pods = union(f.Pods, sorted(about), netip.Addr.Compare)
+	f.Peers = union(f.Peers, hosts(sorted(asked.peers)), comparePrefix)
+	f.Pods = union(f.Pods, sorted(asked.pods), netip.Addr.Compare)
 	if len(f.Pods) == 0 {
 		f.Pods = podAddrs(p)
 	}
-	queues, _ := f.facts["queues"].([]model.Evidence)
-	f.facts["queues"] = append(queues, words.Say("backlog", facts{"pod": p, "unreplied": unreplied})...)
-	full, _ := f.facts["full"].([]*model.Pod)
-	f.facts["full"] = append(full, p)
+	f.facts["queues"], f.facts["full"] = words.Say("backlog", facts{"pod": p, "unreplied": unreplied}), []*model.Pod{p}
 	if len(unreplied) > 0 {
 		f.Severity, f.facts["steady"] = model.Warning, ports
 	}

@@ -27,43 +27,44 @@ type detour struct {
 }
 
 func findReversePathFilter(v *view) []finding {
-	var out []finding
-	for k, l := range lostBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
-		// A node's own address as source is refused in the same place.
-		if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] || !v.drops.Lost(d) {
-			return k, pod
+	return foundBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
+		if k = v.detourOf(d); k.link != "" && v.drops.Lost(d) {
+			pod = v.pod(d)
 		}
-		way := v.wayBack(d)
-		return detour{d.Link, way.Route, way.Type}, v.pod(d)
-	}) {
-		out = append(out, filteredOn(v, k, l))
+		return k, pod
+	}, v.filteredOn)
+}
+
+// detourOf is the detour of a packet that the filter refused, zero for others. A node's own
+// address as source is refused in the same place.
+func (v *view) detourOf(d *model.Drop) (k detour) {
+	if d.ReverseFiltered() && d.Link != "" && !v.nodeAddrs[d.Src] {
+		back := v.wayBack(d)
+		k = detour{d.Link, back.Route, back.Type}
 	}
-	return out
+	return k
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
-func filteredOn(v *view, k detour, l *lost) finding {
-	src, mode, way := l.drops[0].Src, v.sysctls().ReverseFilter(k.link), v.wayBack(l.drops[0])
+func (v *view) filteredOn(k detour, l *lost) finding {
+	src, mode, back := l.drops[0].Src, v.Settings.ReverseFilter(k.link), v.wayBack(l.drops[0])
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
-		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
-			way := v.wayBack(d)
-			return way.Route == k.route && way.Type == k.kind
-		}
 		// What pods send by that route may find nobody there.
-		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
+		return v.detourOf(d) == k ||
+			k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
 	}}
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	in := v.byName[k.link]
 	f.facts = facts{
-		"link": k.link, "src": src, "route": v.shown(way.Route), "mode": mode,
+		"link": k.link, "src": src, "route": v.shown(back.Route), "mode": mode,
 		"setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.evidence(), "peers": sorted(l.peers),
-		"doubt": in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
+		"doubt": in == nil || !back.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
 	}
-	if len(v.pods[src]) > 0 && !v.misses(&way, src) {
+	if len(v.pods[src]) > 0 && !v.misses(&back, src) {
 		f.facts["pod"] = v.pods[src][0]
 	} else {
-		f.facts["detour"] = way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route)
+		f.facts["detour"] = back.Type == "unicast" && back.Route != nil && v.detourOnly(back.Route)
 	}
 	return f
 }

@@ -154,9 +154,5 @@ func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop stri
 
 // AddRows has the fix of a finding add rows.
 func AddRows(f *model.Finding, rows ...model.Row) {
-	for _, r := range rows {
-		if !slices.Contains(f.Rows, r) {
-			f.Rows = append(f.Rows, r)
-		}
-	}
+	f.Rows = withNew(f.Rows, rows...)
 }

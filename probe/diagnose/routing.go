@@ -11,9 +11,6 @@ import (
 // routing predicts what the node's tables do.
 func (v *view) routing() *path.Routing { return v.Routing() }
 
-// sysctls are the kernel's settings.
-func (v *view) sysctls() path.Settings { return v.Settings }
-
 // shownRoute is a route with the name of its link, empty where it has none: in a page it is as
 // ip(8) prints it, and Typed as ip(8) takes it from a shell.
 type shownRoute struct {

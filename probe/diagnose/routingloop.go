@@ -38,21 +38,15 @@ type loops struct {
 	once    bool
 }
 
-// sentBack are the addresses of pods whose packets loop for another cause: the
-// route to the pod is gone, or went with its link, or a wrong route beyond the
-// node brings them back.
-func sentBack(v *view) map[netip.Addr]bool {
+func findRoutingLoop(v *view) []finding {
+	// known are pods whose packets loop for another cause: the route to the pod is gone, or
+	// went with its link, or a wrong route beyond the node brings them back.
 	known := maps.Clone(v.returned)
 	for p := range model.Each(v.Pods) {
 		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
 			maps.Copy(known, setOf(podAddrs(p)))
 		}
 	}
-	return known
-}
-
-func findRoutingLoop(v *view) []finding {
-	known := sentBack(v)
 	type looped struct {
 		addr    netip.Addr
 		ifindex int
@@ -110,7 +104,13 @@ func circling(v *view) []finding {
 			continue
 		}
 		entry := v.links[l.Peer]
-		programs, cilium := v.handingOver(entry)
+		// What may hand packets to pods, up to Cilium's program, which does.
+		programs, cilium := chosen(v.Programs, func(p *model.Program) bool {
+			return p.Netns == v.Node.Netns && p.IfIndex == entry.Index && p.Direction == model.Egress
+		}), false
+		if i := slices.IndexFunc(programs, func(p *model.Program) bool { return programOwner(p) == "Cilium" }); i >= 0 {
+			programs, cilium = programs[:i+1], true
+		}
 		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
 			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
 			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
@@ -119,16 +119,6 @@ func circling(v *view) []finding {
 		out = append(out, f)
 	}
 	return out
-}
-
-// handingOver are the programs of a link that may hand packets to pods, up to Cilium's, which does.
-func (v *view) handingOver(l *model.Link) (programs []*model.Program, cilium bool) {
-	for p := range model.Each(v.Programs) {
-		if p.Netns == v.Node.Netns && p.IfIndex == l.Index && p.Direction == model.Egress && !cilium {
-			programs, cilium = append(programs, p), programOwner(p) == "Cilium"
-		}
-	}
-	return programs, cilium
 }
 
 // forNobody reports whether most of a pod's packets that come back at an uplink
@@ -201,8 +191,8 @@ func targets(v *view, f *finding, ifindex int) {
 	var routes []target
 	for _, a := range sorted(peers) {
 		f.Peers = append(f.Peers, host(a))
-		if d := v.routing().Lookup(v.fromPod(f.Pods[0], a)); d.Route != nil {
-			routes = append(routes, target{a, v.shown(d.Route)})
+		if r := v.routing().Lookup(v.fromPod(f.Pods[0], a)).Route; r != nil {
+			routes = append(routes, target{a, v.shown(r)})
 		}
 	}
 	f.facts["routes"] = routes

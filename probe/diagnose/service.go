@@ -88,6 +88,17 @@ func addrsOf(flows []*model.Flow, of func(*model.Flow) netip.Addr) []netip.Addr 
 	return sorted(set)
 }
 
+// translated are the single addresses that rules translate.
+func translated(rules []*model.PacketRule) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range rules {
+		if a := singleAddr(r.Dst); a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 // services are those of a pod's address, sorted.
 func services(all map[service]*asks, pod netip.Addr) []service {
 	var out []service

@@ -21,14 +21,13 @@ func (c *candidateRule) serviceWithout() (service string, local bool) {
 	if c.Rule == nil || c.Maker() != "kube-proxy" {
 		return "", false
 	}
-	for _, r := range append(slices.Clone(c.jumps), c.Rule) {
-		name, port := strings.CutSuffix(r.Comment, noEndpoints)
-		if !port {
-			name, local = strings.CutSuffix(r.Comment, noLocalEndpoints)
-		}
+	for _, r := range c.leading() {
+		port, none := strings.CutSuffix(r.Comment, noEndpoints)
+		port, local = strings.CutSuffix(port, noLocalEndpoints)
 		byMap := slices.ContainsFunc(r.Lookups, func(l model.Lookup) bool { return l.Element != "" && strings.HasPrefix(l.Set, "no-endpoint-") })
-		if name, _, _ = strings.Cut(name, ":"); port || local || byMap {
-			return name, local || byMap && r.Target == "DROP"
+		if none || local || byMap {
+			service, _, _ = strings.Cut(port, ":")
+			return service, local || byMap && r.Target == "DROP"
 		}
 	}
 	return "", false

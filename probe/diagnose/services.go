@@ -90,9 +90,6 @@ func (v *view) besideServices(a netip.Addr) bool {
 	is, known := v.services[block]
 	if !known {
 		is = len(v.Tables().Services(a)) > 0
-		if v.services == nil {
-			v.services = map[netip.Prefix]bool{}
-		}
 		v.services[block] = is
 	}
 	return is

@@ -157,7 +157,7 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 		proxy, all = path.LinkSetting6(link, "proxy_ndp"), path.LinkSetting6("all", "proxy_ndp")
 		own = v.holds(link, g.Addr)
 	}
-	set := v.sysctls()
+	set := v.Settings
 	switch {
 	case !own && set[proxy] == "0" && set[all] == "0":
 		return &model.Sysctl{Name: proxy, Value: "0"}

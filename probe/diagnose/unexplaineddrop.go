@@ -25,27 +25,20 @@ type dropKind struct {
 }
 
 func findUnexplainedDrop(v *view) []finding {
+	left := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+		// Before Linux 5.17 a segment without a socket may be the last of a connection.
+		// NoListener tells of requests.
+		old := d.Reason == "" && d.NoSocket()
+		return !old && v.ofPod(d) && v.drops.Class(d) == loss.Lost && !v.explained(d)
+	})
 	groups := map[dropKind]*lost{}
-	add := func(d *model.Drop) {
+	for _, d := range append(left, v.foldedDrops()...) {
 		k := dropKind{d.Reason, d.Location}
 		if d.NeighborFailed() {
 			// One of the packets that wait is freed as failed, the others are purged.
 			k.reason = "NEIGH_FAILED"
 		}
 		entry(groups, k).add(v, d)
-	}
-	for d := range model.Each(v.Traffic.Drops) {
-		if d.Reason == "" && d.NoSocket() {
-			// Before Linux 5.17. NoListener tells of requests; others may be
-			// the last segments of connections.
-			continue
-		}
-		if v.ofPod(d) && v.drops.Class(d) == loss.Lost && !v.explained(d) {
-			add(d)
-		}
-	}
-	for _, d := range v.foldedDrops() {
-		add(d)
 	}
 	var out []finding
 	for k, l := range groups {
@@ -57,10 +50,8 @@ func findUnexplainedDrop(v *view) []finding {
 }
 
 func (v *view) unexplained(k dropKind, l *lost) finding {
-	first, w := mostDropped(l.drops)[0], dropWords{}
-	if known := wordsOf(mostDropped(l.drops)[0]); known != nil {
-		w = *known
-	}
+	first := mostDropped(l.drops)[0]
+	w := wordsOf(first)
 	ends := v.nothingPasses(l)
 	from, to := first.Src, first.Dst
 	if v.pods[from] == nil {

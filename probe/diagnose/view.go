@@ -112,6 +112,7 @@ func newView(whole *model.Snapshot) *view {
 		talks:       map[model.Direction]map[question]talk{},
 		nextHops:    map[netip.Addr]bool{},
 		onLinkAlone: map[netip.Addr]bool{},
+		services:    map[netip.Prefix]bool{},
 	}}
 	v.pods, v.links, v.outer, v.gatewayAddrs = v.Owners, v.ByIndex, v.Outer, v.GatewayAddrs
 	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)

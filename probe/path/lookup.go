@@ -100,10 +100,15 @@ func (p *Packet) finds(r *model.PacketRule, l *model.Lookup) Fit {
 			found = max(found, p.Fits(&element))
 		}
 	}
-	if l.Not {
-		return Yes - found
+	switch {
+	case !l.Not:
+		return found
+	case found == No:
+		return Yes
+	case found == Yes:
+		return No
 	}
-	return found
+	return Maybe
 }
 
 // inRanges reports whether the packet's addresses are in the ranges of a key that are no

@@ -45,8 +45,8 @@ func TestSets(t *testing.T) {
 				t.Errorf("in the set: %d, want %d", got, tt.set)
 			}
 			r.Lookups[0].Not = true
-			if got := p.Fits(&r); got != Yes-tt.set {
-				t.Errorf("not in the set: %d, want %d", got, Yes-tt.set)
+			if got, want := p.Fits(&r), map[Fit]Fit{No: Yes, Maybe: Maybe, Yes: No}[tt.set]; got != want {
+				t.Errorf("not in the set: %d, want %d", got, want)
 			}
 			r.Lookups[0] = model.Lookup{Set: "s", Key: tt.key, Map: true}
 			maps := ""
@@ -67,5 +67,16 @@ func TestSets(t *testing.T) {
 	unread := model.PacketRule{Family: "ip", Table: "t", Lookups: []model.Lookup{{Set: "other", Key: []string{"ip daddr"}, Map: true}}}
 	if got := packet.Choices(&unread); len(got) != 1 || got[0].Map != "other" {
 		t.Errorf("a map that was not read: %+v", got)
+	}
+}
+
+// TestSampled: what other packets than the sample may match is unlikely, and never sure.
+func TestSampled(t *testing.T) {
+	rule := model.PacketRule{DstPorts: []model.PortRange{{First: 80, Last: 90}}}
+	for port, want := range map[uint16]Fit{0: Maybe, 85: Maybe, 91: Unlikely} {
+		p := Packet{DstPort: port, Sampled: true}
+		if got := p.Fits(&rule); got != want {
+			t.Errorf("a sample to port %d, a rule for 80 to 90: %d, want %d", port, got, want)
+		}
 	}
 }

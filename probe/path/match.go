@@ -14,6 +14,8 @@ type Fit int
 // The grades, the least sure first.
 const (
 	No Fit = iota
+	// Unlikely: it does not match, and is one of several, which may.
+	Unlikely
 	Maybe
 	Yes
 )
@@ -25,6 +27,8 @@ type Packet struct {
 	// not known.
 	Proto            uint8
 	SrcPort, DstPort uint16
+	// Sampled: the ports are those of one of several packets.
+	Sampled bool
 	// In and Out are the links that the packet may have had; none where they
 	// are not known. An empty name stands for no link at all.
 	In, Out []string
@@ -48,7 +52,8 @@ func (p *Packet) Fits(r *model.PacketRule) Fit {
 		r.DstLocal != 0 && (r.DstLocal > 0) != p.DstLocal || r.SrcLocal != 0 && (r.SrcLocal > 0) != p.SrcLocal {
 		return No
 	}
-	f := min(linkFits(r.In, p.In), linkFits(r.Out, p.Out), portFits(r.SrcPorts, p.SrcPort), portFits(r.DstPorts, p.DstPort))
+	f := min(linkFits(r.In, p.In), linkFits(r.Out, p.Out),
+		p.portFits(r.SrcPorts, p.SrcPort), p.portFits(r.DstPorts, p.DstPort))
 	if r.Proto != 0 {
 		f = min(f, known(p.Proto != 0, (r.Proto == p.Proto) != r.ProtoNot))
 	}
@@ -90,16 +95,16 @@ func linkFits(m model.IfMatch, links []string) Fit {
 	return known(len(links) > 0 && (matched == 0 || matched == len(links)), matched > 0)
 }
 
-func portFits(ranges []model.PortRange, port uint16) Fit {
+func (p *Packet) portFits(ranges []model.PortRange, port uint16) Fit {
 	if ranges == nil {
 		return Yes
 	}
-	return known(port != 0, InRanges(ranges, port))
-}
-
-// InRanges reports whether one of the ranges holds the port.
-func InRanges(ranges []model.PortRange, port uint16) bool {
-	return slices.ContainsFunc(ranges, func(r model.PortRange) bool { return r.First <= port && port <= r.Last })
+	in := func(r model.PortRange) bool { return r.First <= port && port <= r.Last }
+	fit := known(port != 0, slices.ContainsFunc(ranges, in))
+	if p.Sampled {
+		return max(Unlikely, min(fit, Maybe))
+	}
+	return fit
 }
 
 // stateFits decodes the one kind of further match that can be judged: the state
