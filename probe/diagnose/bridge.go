@@ -3,7 +3,6 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -26,10 +25,9 @@ func (v *view) podOnly(b *model.Link) bool {
 // hears reports whether packets for the pod still left by its link at the end of
 // the window, on whatever path they came.
 func (v *view) hears(p *model.Pod) bool {
-	const lately = 3 * time.Second
 	return slices.ContainsFunc(p.Addresses, func(a netip.Prefix) bool {
 		h := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
-		return h != nil && h.Packets > 0 && (h.Last.IsZero() || v.Window.End.Sub(h.Last) < lately)
+		return h != nil && h.Packets > 0 && v.lately(h.Last)
 	})
 }
 
@@ -37,15 +35,9 @@ func (v *view) hears(p *model.Pod) bool {
 // requests for MACs without a reply, and packets that waited for its MAC or for that of its
 // next hop. It reports whether there was any.
 func (v *view) addIsolation(f *finding, p *model.Pod) bool {
-	var t talk
-	for q, n := range v.resolutions(model.Ingress) {
-		if q.ifindex == p.LinkIndex {
-			t.requests += n.requests
-			t.replies += n.replies
-		}
-	}
+	t := v.resolutions(model.Ingress)[question{ifindex: p.LinkIndex}]
 	f.Packets = v.dropped(unresolvedFor(podAddrs(p)))
-	asked, waited := t.requests >= minDrops && t.replies == 0, f.Packets >= minDrops
+	asked, waited := t.inVain(), f.Packets >= minDrops
 	f.facts["asked"], f.facts["requests"], f.facts["waited"] = asked, t.requests, waited
 	return asked || waited
 }
@@ -53,9 +45,7 @@ func (v *view) addIsolation(f *finding, p *model.Pod) bool {
 // unresolvedFor accounts for packets from or to the addresses that waited for a MAC
 // in vain.
 func unresolvedFor(pods []netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool {
-		return d.NeighborFailed() && fromOrTo(pods, d)
-	}
+	return func(d *model.Drop) bool { return d.NeighborFailed() && fromOrTo(pods, d) }
 }
 
 // commonest is the first element of a list of the shape that most of it have, and how many

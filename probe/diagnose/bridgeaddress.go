@@ -27,7 +27,7 @@ func findBridgeAddress(v *view) []finding {
 		byGateway := map[netip.Addr][]*model.Pod{}
 		for _, p := range v.bridgePods(b) {
 			for g := range model.Each(p.Gateways) {
-				if v.stood(p) && p.Up && g.Addr.IsValid() && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 {
+				if v.stood(p) && p.Up && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 && len(sameFamily(podAddrs(p), g.Addr)) > 0 {
 					byGateway[g.Addr] = append(byGateway[g.Addr], p)
 				}
 			}
@@ -55,7 +55,9 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 			}
 		}
 	}
-	if len(was) == 0 && (!v.podOnly(b) || within(b, gateway)) {
+	// Beside an address of the bridge in its network, the gateway may be of something else.
+	near := func(x netip.Prefix) bool { return !x.IsSingleIP() && x.Contains(gateway) }
+	if len(was) == 0 && (!v.podOnly(b) || slices.ContainsFunc(b.Addresses, near)) {
 		return nil
 	}
 	f := finding{facts: facts{"bridge": b, "gateway": gateway, "pods": pods}}
@@ -68,10 +70,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 		requests += t.requests
 		f.Pods = append(f.Pods, sameFamily(podAddrs(p), gateway)...)
 	}
-	if len(f.Pods) == 0 {
-		return nil
-	}
-	f.cutOff, f.claims = f.Pods, leftAlone(v, b, f.Pods)
+	f.cutOff, f.claims = f.Pods, leftAlone(f.Pods)
 	f.LastHopAlive, f.Packets = v.place(pods[0].Link, model.Ingress), v.dropped(f.claims)
 	if len(was) > 0 {
 		f.facts["was"] = was[0]
@@ -86,41 +85,28 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	} else if f.Packets < minDrops {
 		f.stateAlone()
 	}
-	prefix := netip.PrefixFrom(gateway, gatewayBits(pods, gateway))
+	prefix := gatewayPrefix(pods, gateway)
 	f.facts["prefix"] = prefix
 	f.facts["uncovered"] = hosts(slices.DeleteFunc(slices.Clone(f.Pods), prefix.Contains))
 	return []finding{f}
 }
 
-// within reports whether a bridge has an address of its own in the gateway's network: then
-// the gateway may be of something else.
-func within(b *model.Link, gateway netip.Addr) bool {
-	return slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool { return !x.IsSingleIP() && x.Contains(gateway) })
-}
-
 // leftAlone accounts for packets from and to pods whose bridge is no link of the
 // node's routing any more.
-func leftAlone(v *view, b *model.Link, pods []netip.Addr) func(*model.Drop) bool {
+func leftAlone(pods []netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		from, to := slices.Contains(pods, d.Src), slices.Contains(pods, d.Dst)
-		if from == to {
-			return false
-		}
-		return d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OwnSource() || d.ReverseFiltered() ||
-			to && v.nodeAddrs[d.Src] && d.Location == "ip_rcv_finish_core"
+		return slices.Contains(pods, d.Src) != slices.Contains(pods, d.Dst) &&
+			(d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OwnSource() || d.ReverseFiltered())
 	}
 }
 
-// gatewayBits is the prefix length that most of the pods have for their gateway's
-// network.
-func gatewayBits(pods []*model.Pod, gateway netip.Addr) int {
-	var own []netip.Prefix
+// gatewayPrefix is a gateway with the prefix length that most of its pods have for its network.
+func gatewayPrefix(pods []*model.Pod, gateway netip.Addr) netip.Prefix {
+	var all []netip.Prefix
 	for _, p := range pods {
-		own = append(own, p.Addresses...)
+		all = append(all, p.Addresses...)
 	}
-	if own = slices.DeleteFunc(own, func(a netip.Prefix) bool { return !a.Contains(gateway) }); len(own) == 0 {
-		return gateway.BitLen()
-	}
-	most, _ := commonest(own, netip.Prefix.Bits)
-	return most.Bits()
+	all = slices.DeleteFunc(append(all, host(gateway)), func(a netip.Prefix) bool { return !a.Contains(gateway) })
+	most, _ := commonest(all, netip.Prefix.Bits)
+	return netip.PrefixFrom(gateway, most.Bits())
 }

@@ -151,7 +151,7 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 	for _, p := range pods {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 		for g := range model.Each(p.Gateways) {
-			own := netip.PrefixFrom(g.Addr, gatewayBits(pods, g.Addr))
+			own := gatewayPrefix(pods, g.Addr)
 			// The kernel takes IPv6 addresses from a link that goes down.
 			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && !v.nodeAddrs[g.Addr] && v.podOnly(b) &&
 				!slices.Contains(gateways, own) {
@@ -159,7 +159,7 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 			}
 		}
 	}
-	alone, waits := leftAlone(v, b, f.Pods), stuckAtPort(f.Pods)
+	alone, waits := leftAlone(f.Pods), stuckAtPort(f.Pods)
 	f.facts["gateways"], f.cutOff = gateways, f.Pods
 	f.claims = func(d *model.Drop) bool { return alone(d) || waits(d) }
 	f.Packets, f.page = v.dropped(f.claims), "BridgePortBlocked-down"
@@ -202,7 +202,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 	for _, a := range sorted(isolated) {
 		for _, p := range alone {
 			t := asked[question{p.LinkIndex, a}]
-			if isolated[a] == p || t.requests < minDrops || t.replies > 0 {
+			if isolated[a] == p || !t.inVain() {
 				continue
 			}
 			requests = append(requests, request{p.Link, a, t.requests})

@@ -84,27 +84,19 @@ func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
 
 // namedPods are the running pods that a rule names by address, link or MAC.
 func namedPods(v *view, r *model.FrameRule) []netip.Addr {
-	found := map[netip.Addr]bool{}
-	for _, m := range []model.AddrMatch{r.IPDst, r.IPSrc, r.ARPDst, r.ARPSrc} {
-		if m.IsZero() || m.Not {
-			continue
-		}
-		for a := range v.pods {
-			if m.Prefix.Contains(a) {
-				found[a] = true
-			}
-		}
-	}
+	var out []netip.Addr
 	for p := range model.Each(v.Pods) {
-		here := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
+		link := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
 		mac := func(m model.MACMatch) bool { return m.Set && !m.Not && m.Addr == p.MAC && m.Mask == model.Broadcast }
-		if here(r.In) || here(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC) {
-			for _, a := range podAddrs(p) {
-				found[a] = true
+		named := link(r.In) || link(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC)
+		for _, a := range podAddrs(p) {
+			addr := func(m model.AddrMatch) bool { return !m.IsZero() && !m.Not && m.Prefix.Contains(a) }
+			if named || addr(r.IPDst) || addr(r.IPSrc) || addr(r.ARPDst) || addr(r.ARPSrc) {
+				out = append(out, a)
 			}
 		}
 	}
-	return sorted(found)
+	return sortedPods(out)
 }
 
 // bridgeRule is the finding on a rule with the drops that it made, of which some packets may
@@ -129,10 +121,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) 
 	}
 	f.Peers, f.Packets = hosts(sorted(peers)), cmp.Or(f.Packets, r.Counter.Delta)
 	if len(mine) > 0 {
-		last := slices.MaxFunc(slices.Collect(maps.Keys(mine)), func(a, b *model.Drop) int {
-			return cmp.Or(cmp.Compare(a.Packets, b.Packets), b.Src.Compare(a.Src), b.Dst.Compare(a.Dst),
-				cmp.Compare(b.IfIndex, a.IfIndex), cmp.Compare(b.Proto, a.Proto), cmp.Compare(b.Location, a.Location))
-		})
+		last := mostDropped(slices.Collect(maps.Keys(mine)))[0]
 		f.facts["last"], f.LastHopAlive = last, v.place(last.Link, model.Egress)
 	}
 	if len(r.Unknown) > 0 {

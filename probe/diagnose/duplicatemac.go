@@ -1,6 +1,8 @@
 package diagnose
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -45,17 +47,11 @@ func findDuplicateMAC(v *view) []finding {
 // apart reports whether the bridge keeps the pods in VLANs of their own, where each
 // MAC is looked up by itself.
 func (v *view) apart(bridge int, list []*model.Pod) bool {
-	at := map[int]int{}
-	for e := range model.Each(v.FDB) {
-		if e.Bridge == bridge && e.MAC == list[0].MAC && e.VLAN != 0 {
-			at[e.VLAN] = e.IfIndex
-		}
-	}
-	heard := map[int]bool{}
-	for _, port := range at {
-		heard[port] = true
-	}
-	return !slices.ContainsFunc(list, func(p *model.Pod) bool { return !heard[p.LinkIndex] })
+	return !slices.ContainsFunc(list, func(p *model.Pod) bool {
+		return !slices.ContainsFunc(v.FDB, func(e model.FDBEntry) bool {
+			return e.Bridge == bridge && e.MAC == p.MAC && e.VLAN != 0 && e.IfIndex == p.LinkIndex
+		})
+	})
 }
 
 func sharedMAC(v *view, list []*model.Pod) finding {
@@ -111,26 +107,27 @@ type changedMAC struct {
 
 // anotherMAC gives all but one of the pods another MAC: the one that the node's
 // entries or rules hold for it, else one that nobody on the node has. The pod that
-// keeps the shared one is the first that nothing gives another.
+// keeps the shared one is the first that nothing gives another, rather one whose MAC
+// is made of its own address.
 func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
-	keeper := max(0, slices.IndexFunc(list, func(p *model.Pod) bool { return v.givenMAC(p).IsZero() }))
-	if i := slices.IndexFunc(list, v.namesake); i >= 0 && v.givenMAC(list[i]).IsZero() {
-		keeper = i
-	}
-	var out []changedMAC
-	taken := map[model.MAC]bool{}
-	for m := range v.macs {
-		taken[m] = true
-	}
-	for i, p := range list {
-		if i == keeper {
-			continue
+	rank := func(p *model.Pod) int {
+		switch {
+		case !v.givenMAC(p).IsZero():
+			return 2
+		case slices.ContainsFunc(podAddrs(p), func(a netip.Addr) bool { return named(p.MAC, a) }):
+			return 0
 		}
+		return 1
+	}
+	list = slices.SortedStableFunc(slices.Values(list), func(a, b *model.Pod) int { return cmp.Compare(rank(a), rank(b)) })
+	var out []changedMAC
+	taken := maps.Clone(v.macs)
+	for _, p := range list[1:] {
 		c := changedMAC{Pod: p, To: v.givenMAC(p)}
 		if c.To.IsZero() {
 			c.To = free(p.MAC, taken)
 		}
-		taken[c.To] = true
+		taken[c.To] = p.Interface
 		if len(ownIn(p, false)) > 0 {
 			c.Settings = append(c.Settings, path.LinkSetting(p.Interface, "arp_notify"))
 		}
@@ -140,11 +137,6 @@ func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
 		out = append(out, c)
 	}
 	return out
-}
-
-// namesake reports whether a pod's MAC is made of its own address.
-func (v *view) namesake(p *model.Pod) bool {
-	return slices.ContainsFunc(podAddrs(p), func(a netip.Addr) bool { return named(p.MAC, a) })
 }
 
 // givenMAC is the MAC that a pinned neighbour entry or a bridge rule of the node
@@ -162,7 +154,7 @@ func (v *view) givenMAC(p *model.Pod) model.MAC {
 	}
 	for r := range model.Each(v.FrameRules) {
 		for _, m := range []model.AddrMatch{r.ARPDst, r.IPDst} {
-			if !m.IsZero() && !m.Not && m.Prefix.IsSingleIP() && p.Has(m.Prefix.Addr()) && fits(r.MAC) {
+			if p.Has(m.Addr()) && fits(r.MAC) {
 				return r.MAC
 			}
 		}
@@ -171,9 +163,9 @@ func (v *view) givenMAC(p *model.Pod) model.MAC {
 }
 
 // free is a locally administered MAC close to m that is not taken.
-func free(m model.MAC, taken map[model.MAC]bool) model.MAC {
+func free(m model.MAC, taken map[model.MAC]string) model.MAC {
 	m[0] = m[0]&^1 | 2
-	for taken[m] {
+	for taken[m] != "" {
 		m[5]++
 		if m[5] == 0 {
 			m[4]++

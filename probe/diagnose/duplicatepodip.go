@@ -116,23 +116,9 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 // they come to the wrong one, or from the one that the route does not lead to.
 func confused(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		if d.Dst != a && d.Src != a {
-			return false
-		}
-		if d.Unspecified() {
-			return slices.Contains(confusedAt, d.Location)
-		}
-		return slices.Contains(confusedFor, d.Reason)
+		return (d.Dst == a || d.Src == a) &&
+			(d.OtherHost() || d.NoSocket() || d.NeighborFailed() || d.ReverseFiltered() || d.OwnSource())
 	}
-}
-
-// confusedFor are the kernel's reasons for such drops, confusedAt is where it frees them
-// without a reason.
-var confusedFor = []model.Reason{"OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE"}
-
-var confusedAt = []string{
-	"tcp_v4_rcv", "tcp_v6_rcv", "__udp4_lib_rcv", "__udp6_lib_rcv", "udp_rcv", "udpv6_rcv", "raw_rcv", "ping_rcv",
-	"neigh_invalidate", "ip_rcv_finish_core",
 }
 
 // contested finds pods of this node for which somebody beyond it answers ARP

@@ -40,26 +40,24 @@ func (v *view) staleRules(target model.FrameTarget) []stale {
 // have: no bridge has a port that its frames may come in by, a match of it could not be
 // read, or what it is about came by and did not match.
 func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
-	bridged := func(ifindex int, link string) bool {
+	port := func(ifindex int) bool {
 		l := v.links[ifindex]
-		return l != nil && v.links[l.Master] != nil && v.links[l.Master].Kind == "bridge" && r.In.Matches(link)
+		return v.Bridge(l) != nil && r.In.Matches(l.Name)
 	}
-	if r.Counter.Delta > 0 {
+	switch {
+	case r.Counter.Delta > 0:
 		return false
-	}
-	if !slices.ContainsFunc(v.Links, func(l model.Link) bool { return bridged(l.Index, l.Name) }) {
+	case !slices.ContainsFunc(v.Links, func(l model.Link) bool { return port(l.Index) }):
 		return true
-	}
-	if !r.Standing || len(r.Unknown) > 0 {
+	case !r.Standing || len(r.Unknown) > 0:
 		return r.Standing
-	}
-	if r.Target == model.TargetARPReply {
+	case r.Target == model.TargetARPReply:
 		return slices.ContainsFunc(v.Traffic.ARP, func(a model.ARPCount) bool {
-			return a.Addr == addr && !a.Reply && a.Direction == model.Ingress && bridged(a.IfIndex, a.Link)
+			return a.Addr == addr && !a.Reply && a.Direction == model.Ingress && port(a.IfIndex)
 		})
 	}
 	return slices.ContainsFunc(v.hops[addr], func(h *model.HopCount) bool {
-		return h.Side == model.AsDestination && h.Direction == model.Ingress && bridged(h.IfIndex, h.Link)
+		return h.Side == model.AsDestination && h.Direction == model.Ingress && port(h.IfIndex)
 	})
 }
 
@@ -137,6 +135,6 @@ func (s *stale) facts(v *view) facts {
 }
 
 // misled accounts for drops of frames for the address that carry the wrong MAC.
-func misled(addr netip.Addr, mac model.MAC) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return d.Dst == addr && d.DstMAC == mac }
+func misled(wrong belief) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return d.Dst == wrong.addr && d.DstMAC == wrong.mac }
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -31,6 +32,20 @@ func (v *view) frames(a netip.Addr, ifindex int, d model.Direction, side model.S
 		}
 	}
 	return n
+}
+
+// wrongEntry is the finding on a neighbour entry with a wrong MAC by which frames were sent.
+func (v *view) wrongEntry(n *model.Neighbor, sent uint64, claims func(*model.Drop) bool) finding {
+	drops := v.dropped(func(d *model.Drop) bool { return claims(d) && d.OtherHost() })
+	f := finding{cause: belief{n.Addr, n.MAC}, claims: claims, facts: facts{
+		"entry": n, "holder": v.owner(n.MAC), "sent": sent, "drops": drops,
+	}}
+	f.Packets = cmp.Or(sent, drops) // A flood is freed by every pod that it reaches.
+	if f.Packets == 0 && n.State != "PERMANENT" {
+		// One that nobody pinned the kernel asks for again before it uses it for long.
+		f.stateAlone()
+	}
+	return f
 }
 
 // podMACs are the addresses of the living interfaces that hold an address.

@@ -23,53 +23,56 @@ func findPodDefaultRoute(v *view) []finding {
 	var out []finding
 	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			// A pod has either a default route elsewhere or none.
-			out = append(out, withoutPodDefault(v, p, isIPv6)...)
-			out = append(out, defaultElsewhere(v, p, isIPv6)...)
+			if own := addrs(ownIn(p, isIPv6)); len(own) > 0 && podDefault(p, isIPv6) == nil {
+				out = append(out, withoutPodDefault(v, p, own, isIPv6)...)
+			}
 		}
 	}
 	return out
 }
 
-func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
-	own := addrs(ownIn(p, isIPv6))
-	if len(own) == 0 || sendsBeyond(p, isIPv6) {
-		return nil
-	}
-	var with, without []*model.Pod
+// withoutPodDefault is the finding on a pod that has no default route by its interface.
+func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) []finding {
+	var with, elsewhere, without []*model.Pod
 	for _, o := range v.alike(p) {
 		switch {
-		case len(ownIn(o, isIPv6)) == 0:
-		case sendsBeyond(o, isIPv6):
+		case podDefault(o, isIPv6) != nil:
 			with = append(with, o)
-		default:
+		case sendsBeyond(o, isIPv6):
+			elsewhere = append(elsewhere, o)
+		case len(ownIn(o, isIPv6)) > 0:
 			without = append(without, o)
 		}
 	}
 	u := v.beyondLink(p, own)
-	switch {
-	case u.sends:
-		// By a table that only the pod's rules lead to.
-		return nil
-	case len(with) == 0 && (len(without) > 0 || !u.lost()):
-		// By intention: the network is isolated.
-		return nil
-	case len(with) <= len(without) && !u.lost():
-		return nil
+	if u.sends {
+		return nil // By a table that only the pod's rules lead to.
 	}
-	f := finding{facts: facts{
-		"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p), "single": u.lost() && len(with) == 0,
-	}}
-	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-	f.Pods, f.Packets = own, u.requests
+	f := finding{facts: facts{"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p)}, cutOff: own}
+	f.Packets, f.LastHopAlive = u.requests, model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
 	if len(with) > 0 {
 		f.facts["usual"] = podDefault(with[0], isIPv6)
 	}
-	if !u.lost() {
+	from, votes := commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
+	if gw := v.bridgePrefix(p, own[0]).Addr(); votes > 1 || len(with) == 1 {
+		f.facts["routes"] = lackedRoutes(p, from, isIPv6)
+	} else if gw.IsValid() {
+		f.facts["routes"] = []lackedRoute{{Route: &model.Route{Dst: netip.PrefixFrom(gw, 0).Masked(), Gateway: gw}}}
+	} else {
+		f.facts["noGateway"] = true
+	}
+	switch {
+	case sendsBeyond(p, isIPv6):
+		if len(with) == 0 || len(elsewhere) > 0 || !v.defaultElsewhere(&f, p, &u, isIPv6) {
+			return nil // By intention, where pods like it have that too.
+		}
+		return []finding{f}
+	case len(with) == 0 && len(without) > 0, len(with) <= len(without) && !u.lost():
+		return nil // By intention: the network is isolated.
+	case !u.lost():
 		f.stateAlone()
 	}
-	v.giveDefault(&f, p, with, isIPv6)
-	f.cutOff = own
+	f.Pods, f.facts["single"] = own, len(with) == 0
 	f.claims = func(d *model.Drop) bool {
 		return p.Netns == d.Netns && (slices.Contains(own, d.Src) && path.PodRoute(p, d.Dst) == nil ||
 			slices.Contains(own, d.Dst) && path.PodRoute(p, d.Src) == nil)
@@ -77,24 +80,14 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 	return []finding{f}
 }
 
-// defaultElsewhere is the finding on a pod whose default route is another interface's, as a
+// defaultElsewhere makes it one on a pod whose default route is another interface's, as a
 // plugin for further networks makes it, while the pods like it have it by the first one, and
-// that gets no replies from beyond.
-func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
-	own := addrs(ownIn(p, isIPv6))
-	if len(own) == 0 || podDefault(p, isIPv6) != nil || !sendsBeyond(p, isIPv6) {
-		return nil
+// that gets no replies from beyond: it reports whether that is so.
+func (v *view) defaultElsewhere(f *finding, p *model.Pod, u *unsent, isIPv6 bool) bool {
+	type interfaceRoute struct {
+		*model.Route
+		Interface string
 	}
-	var with []*model.Pod
-	for _, o := range v.alike(p) {
-		switch {
-		case podDefault(o, isIPv6) != nil:
-			with = append(with, o)
-		case sendsBeyond(o, isIPv6):
-			return nil // By intention: pods like it have that too.
-		}
-	}
-	u, second := v.beyondLink(p, own), ""
 	var defaults []interfaceRoute
 	mine := map[netip.Addr]bool{}
 	for o := range model.Each(v.Pods) {
@@ -105,36 +98,20 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 			mine[a.Addr()] = true
 		}
 		if r := podDefault(o, isIPv6); r != nil {
-			second = o.Interface
+			f.facts["second"] = o.Interface
 			defaults = append(defaults, interfaceRoute{r, o.Interface})
 		}
 	}
 	x := v.sumPeers(v.inVain(mine))
-	lost := func(d *model.Drop) bool {
+	f.claims = func(d *model.Drop) bool {
 		return (mine[d.Src] || mine[d.Dst]) && (d.NeighborFailed() || d.ReverseFiltered() || d.Netns == p.Netns && d.LookupRefused())
 	}
-	dropped := v.dropped(lost)
-	if len(with) == 0 || u.sends || !u.lost() && x.packets+dropped < minDrops {
-		return nil
-	}
-	f := finding{
-		page: "PodDefaultRoute-elsewhere",
-		facts: facts{
-			"pod": p, "addr": own[0], "with": with, "usual": podDefault(with[0], isIPv6), "defaults": defaults,
-			"second": second, "unsent": u.evidence(p), "packets": x.packets, "remotes": sorted(x.remotes), "dropped": dropped,
-		},
-		cutOff: sorted(mine), claims: lost,
-	}
-	f.Pods, f.Packets = f.cutOff, u.requests+x.packets+dropped
-	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-	v.giveDefault(&f, p, with, isIPv6)
-	return []finding{f}
-}
-
-// interfaceRoute is a route by an interface of a pod.
-type interfaceRoute struct {
-	*model.Route
-	Interface string
+	dropped := v.dropped(f.claims)
+	f.page, f.cutOff = "PodDefaultRoute-elsewhere", sorted(mine)
+	f.Pods, f.Packets = f.cutOff, f.Packets+x.packets+dropped
+	f.facts["addr"], f.facts["defaults"] = firstIn(p, isIPv6).Addr(), defaults
+	f.facts["packets"], f.facts["remotes"], f.facts["dropped"] = x.packets, sorted(x.remotes), dropped
+	return u.lost() || x.packets+dropped >= minDrops
 }
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
@@ -142,39 +119,6 @@ func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
 	return chosen(v.peers, func(p *model.Peer) bool {
 		return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p)
 	})
-}
-
-// giveDefault has the page give the pod the routes of those that have a default route.
-func (v *view) giveDefault(f *finding, p *model.Pod, with []*model.Pod, isIPv6 bool) {
-	with = slices.DeleteFunc(slices.Clone(with), func(o *model.Pod) bool { return podDefault(o, isIPv6) == nil })
-	from, votes := commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
-	if from != nil && (votes > 1 || len(with) == 1) {
-		f.facts["routes"] = lackedRoutes(p, from, isIPv6)
-	} else if gw := v.ownGateway(p, isIPv6); gw.IsValid() {
-		f.facts["routes"] = []lackedRoute{{Route: &model.Route{Dst: netip.PrefixFrom(gw, 0).Masked(), Gateway: gw}}}
-	} else {
-		f.facts["noGateway"] = true
-	}
-}
-
-// ownGateway is the pod's gateway as far as its own link shows it: the bridge's
-// address in the pod's network, or the only single address that the pod routes by
-// its link.
-func (v *view) ownGateway(p *model.Pod, isIPv6 bool) netip.Addr {
-	if b := v.bridgeOf(p); b != nil {
-		for _, a := range b.Addresses {
-			if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() && slices.ContainsFunc(ownIn(p, isIPv6), func(x netip.Prefix) bool { return x.Contains(a.Addr()) }) {
-				return a.Addr()
-			}
-		}
-	}
-	found := chosen(p.Routes, func(r *model.Route) bool {
-		return r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr())
-	})
-	if len(found) != 1 {
-		return netip.Addr{}
-	}
-	return found[0].Dst.Addr()
 }
 
 // unsent is what a pod should have sent to addresses that none of its routes leads

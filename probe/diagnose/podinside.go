@@ -70,25 +70,14 @@ func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
 // order in which they can be made: the way to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
 	out := chosen(p.Routes, func(r *model.Route) bool {
-		return r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 &&
-			(r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || linkToGateway(p, r))
+		if !r.Dst.IsValid() || r.Dst.Addr().Is6() != isIPv6 {
+			return false
+		}
+		toGateway := func(g model.Neighbor) bool { return r.Dst == host(g.Addr) }
+		return r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(p.Gateways, toGateway)
 	})
-	slices.SortStableFunc(out, func(a, b *model.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
-	return directFirst(out)
-}
-
-// directFirst puts the routes by a gateway behind the others, which lead to it.
-func directFirst(list []*model.Route) []*model.Route {
-	via := func(r *model.Route) bool { return r.Gateway.IsValid() }
-	direct := slices.DeleteFunc(slices.Clone(list), via)
-	return append(direct, slices.DeleteFunc(list, func(r *model.Route) bool { return !via(r) })...)
-}
-
-// linkToGateway reports whether a route leads to the single address of one of the
-// pod's gateways.
-func linkToGateway(p *model.Pod, r *model.Route) bool {
-	return r.Dst.IsSingleIP() &&
-		slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
+	slices.SortStableFunc(out, func(a, b *model.Route) int { return cmp.Compare(a.Gateway.BitLen(), b.Gateway.BitLen()) })
+	return out
 }
 
 // lackedRoute is a route that a pod should have as another has it. OnLink: it has none to

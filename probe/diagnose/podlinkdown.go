@@ -128,9 +128,5 @@ func (v *view) addLostInside(f *finding, p *model.Pod) {
 			f.facts["addr"] = netip.PrefixFrom(f.Pods[at], usual.Bits())
 		}
 	}
-	f.facts["inside"] = directFirst(chosen(o.Routes, func(r *model.Route) bool {
-		return r.Type == "unicast" && r.Protocol != "kernel" && (r.Link == "" || r.Link == o.Interface) &&
-			len(r.NextHops) == 0 && !o.Has(r.Dst.Addr()) &&
-			!slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst })
-	}))
+	f.facts["inside"] = append(lackedRoutes(p, o, false), lackedRoutes(p, o, true)...)
 }

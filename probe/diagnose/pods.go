@@ -64,11 +64,3 @@ func (v *view) ownRange(a netip.Addr) bool {
 func (f *finding) stateAlone() {
 	f.Confidence, f.Severity, f.facts["idle"] = model.Possible, model.Warning, true
 }
-
-// unused weakens a finding on a neighbour entry by which nothing was sent. One that nobody
-// pinned the kernel asks for again before it uses it for long.
-func (f *finding) unused(n *model.Neighbor) {
-	if n.State != "PERMANENT" {
-		f.stateAlone()
-	}
-}

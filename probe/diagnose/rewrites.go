@@ -15,15 +15,9 @@ import (
 func MACRewrites(s *model.Snapshot) []model.MACRewrite {
 	b := bridging{master: map[int]int{}, uplink: map[int]bool{}, lost: &s.Traffic.Lost}
 	for _, l := range s.Links {
-		if l.Master != 0 {
-			b.master[l.Index] = l.Master
-		}
-		b.uplink[l.Index] = l.Role == model.RoleUplink
+		b.master[l.Index], b.uplink[l.Index] = l.Master, l.Role == model.RoleUplink
 	}
-	var out []model.MACRewrite
-	for _, field := range []model.MACField{model.SourceMAC, model.DestinationMAC} {
-		out = append(out, b.rewrites(s.Traffic.MACs, field)...)
-	}
+	out := b.rewrites(s.Traffic.MACs)
 	slices.SortFunc(out, func(a, b model.MACRewrite) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Field, b.Field),
 			cmp.Compare(a.From.Link, b.From.Link), cmp.Compare(a.To.Link, b.To.Link),
@@ -39,6 +33,13 @@ type bridging struct {
 	// lost has the packets of an address whose pair of MACs was not recorded: that
 	// many may have carried any MAC anywhere.
 	lost *model.Lost
+}
+
+// subject is the MAC of an address's frames that is held against itself: what is written
+// over a source concerns the sender, over a destination the receiver.
+type subject struct {
+	addr  netip.Addr
+	field model.MACField
 }
 
 // port is where one value of a MAC field was seen on frames of one address.
@@ -58,33 +59,25 @@ func (f frames) total() uint64 {
 	return n
 }
 
-func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model.MACRewrite {
-	// The side follows from the field: what is written over a source
-	// address concerns the sender, over a destination the receiver.
-	side := model.AsSource
-	if field == model.DestinationMAC {
-		side = model.AsDestination
-	}
-	byAddr := map[netip.Addr]map[port]frames{}
+func (b *bridging) rewrites(pairs []model.MACPair) []model.MACRewrite {
+	bySubject := map[subject]map[port]frames{}
 	for _, p := range pairs {
-		if p.Side != side {
-			continue
+		of, mac, other := subject{p.Addr, model.SourceMAC}, p.Src, p.Dst
+		if p.Side == model.AsDestination {
+			of, mac, other = subject{p.Addr, model.DestinationMAC}, p.Dst, p.Src
 		}
-		k, other := port{model.MACPlace{MAC: p.Src, Link: p.Link, Direction: p.Direction}, p.IfIndex}, p.Dst
-		if field == model.DestinationMAC {
-			k.MAC, other = p.Dst, p.Src
+		at := port{model.MACPlace{MAC: mac, Link: p.Link, Direction: p.Direction}, p.IfIndex}
+		if bySubject[of] == nil {
+			bySubject[of] = map[port]frames{}
 		}
-		if byAddr[p.Addr] == nil {
-			byAddr[p.Addr] = map[port]frames{}
+		if bySubject[of][at] == nil {
+			bySubject[of][at] = frames{}
 		}
-		if byAddr[p.Addr][k] == nil {
-			byAddr[p.Addr][k] = frames{}
-		}
-		byAddr[p.Addr][k][other] += p.Packets
+		bySubject[of][at][other] += p.Packets
 	}
 	var out []model.MACRewrite
-	for addr, ports := range byAddr {
-		lost := b.lost.Of(addr).MACs
+	for of, ports := range bySubject {
+		lost := b.lost.Of(of.addr).MACs
 		for from, in := range ports {
 			if from.Direction != model.Ingress || b.master[from.ifindex] == 0 {
 				continue
@@ -95,10 +88,10 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 					continue
 				}
 				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.MAC)+lost
-				n := min(b.common(in, left, field, to), all-min(all, untouched))
+				n := min(b.common(in, left, of.field, to), all-min(all, untouched))
 				if n > 0 {
 					out = append(out, model.MACRewrite{
-						Addr: addr, Field: field, Packets: n, From: from.MACPlace, To: to.MACPlace,
+						Addr: of.addr, Field: of.field, Packets: n, From: from.MACPlace, To: to.MACPlace,
 					})
 				}
 			}

@@ -92,7 +92,7 @@ func addrsOf(flows []*model.Flow, of func(*model.Flow) netip.Addr) []netip.Addr 
 func translated(rules []*model.PacketRule) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range rules {
-		if a := singleAddr(r.Dst); a.IsValid() {
+		if a := r.Dst.Addr(); a.IsValid() {
 			out = append(out, a)
 		}
 	}

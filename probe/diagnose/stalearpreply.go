@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,19 +27,28 @@ func findStaleARPReply(v *view) []finding {
 
 func misanswered(v *view, s *stale) finding {
 	wrong := belief{s.addr, s.rule.MAC}
-	f := finding{facts: s.facts(v), claims: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
-	f.Pods = []netip.Addr{s.addr}
-	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
-	var replies, asker uint64
+	f := finding{facts: s.facts(v), claims: misled(wrong), effects: []any{wrong}}
+	f.Pods, f.LastHopAlive = []netip.Addr{s.addr}, model.Place{Direction: model.Ingress}
+	var most uint64
+	for _, m := range v.macPairs[s.addr] {
+		if m.Dst != s.rule.MAC || m.Side != model.AsDestination || m.Direction != model.Ingress {
+			continue
+		}
+		f.Packets += m.Packets
+		if m.Packets > most {
+			most, f.LastHopAlive = m.Packets, v.place(m.Link, model.Ingress)
+		}
+	}
+	var replies uint64
+	most = 0
 	for a := range model.Each(v.Traffic.ARP) {
 		if !a.Reply || a.Addr != s.addr || a.MAC != s.rule.MAC || a.Direction != model.Egress {
 			continue
 		}
 		replies += a.Packets
-		if a.Packets > asker {
+		if a.Packets > most {
 			// The answer leaves by the port that the question came in by.
-			asker = a.Packets
-			f.LastHopAlive = v.place(a.Link, model.Ingress)
+			most, f.LastHopAlive = a.Packets, v.place(a.Link, model.Ingress)
 		}
 	}
 	f.facts["replies"], f.facts["sent"] = replies, f.Packets
@@ -62,52 +70,28 @@ func misanswered(v *view, s *stale) finding {
 // silentBy are the peers that do not reply to these pods alone, whose packets leave the node in
 // frames for a wrong MAC, also with the node's address.
 func (v *view) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
-	only := map[netip.Addr]bool{}
+	these, others := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if !v.unanswered(p) {
 			continue
 		}
-		behind := sorted(v.senders(p))
-		others := slices.ContainsFunc(behind, func(a netip.Addr) bool { return !slices.Contains(pods, a) })
-		mine := len(behind) > 0 && !others && v.leftWith(p, wrong)
-		if was, seen := only[p.Remote]; mine || seen {
-			only[p.Remote] = mine && (was || !seen)
+		set, behind := others, sorted(v.senders(p))
+		other := func(a netip.Addr) bool { return !slices.Contains(pods, a) }
+		if len(behind) > 0 && !slices.ContainsFunc(behind, other) && v.leftWith(p, wrong) {
+			set = these
 		}
+		set[p.Remote] = true
 	}
-	maps.DeleteFunc(only, func(_ netip.Addr, mine bool) bool { return !mine })
-	return sorted(only)
+	return slices.DeleteFunc(sorted(these), func(a netip.Addr) bool { return others[a] })
 }
 
-// believing are the pods that have the entry for their gateway or, if none has, those
-// that would ask for it.
+// believing are the pods that have the entry for their gateway.
 func (v *view) believing(e belief) []netip.Addr {
-	var have, would []netip.Addr
+	var out []netip.Addr
 	for _, p := range v.behind(e.addr) {
-		own := sameFamily(podAddrs(p), e.addr)
-		would = append(would, own...)
 		if slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == e.addr && g.MAC == e.mac }) {
-			have = append(have, own...)
+			out = append(out, sameFamily(podAddrs(p), e.addr)...)
 		}
 	}
-	if len(have) > 0 {
-		return have
-	}
-	return would
-}
-
-// sentTo is how many packets for the address came in from pods with the MAC,
-// and the link that most of them came by.
-func sentTo(v *view, addr netip.Addr, mac model.MAC) (uint64, model.Place) {
-	var sum, most uint64
-	at := model.Place{Direction: model.Ingress}
-	for _, p := range v.macPairs[addr] {
-		if p.Dst != mac || p.Side != model.AsDestination || p.Direction != model.Ingress {
-			continue
-		}
-		sum += p.Packets
-		if p.Packets > most {
-			most, at = p.Packets, v.place(p.Link, model.Ingress)
-		}
-	}
-	return sum, at
+	return out
 }

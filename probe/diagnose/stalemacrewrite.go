@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -34,13 +35,15 @@ func findStaleMACRewrite(v *view) []finding {
 	return out
 }
 
-// rewrittenByRule is the finding on a rule, with the frames that it spoilt.
+// rewrittenByRule is the finding on a rule, with the frames that it spoilt. They were last
+// right where they came in before the rewrite, or at the port that the rule names.
 func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
-	f := finding{facts: s.facts(v), claims: misled(s.addr, s.rule.MAC)}
-	seen := mostRewritten(rewrites, s.addr, s.rule.MAC)
-	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{s.addr}, arrival(v, s, seen), s.rule.Counter.Delta
-	if seen != nil {
+	f := finding{facts: s.facts(v), claims: misled(belief{s.addr, s.rule.MAC})}
+	f.Pods, f.Packets = []netip.Addr{s.addr}, s.rule.Counter.Delta
+	f.LastHopAlive = v.place(cmp.Or(s.rule.In.Name, v.linkName(v.anUplink())), model.Ingress)
+	if seen := mostRewritten(rewrites, s.addr, s.rule.MAC); seen != nil {
 		f.facts["rewrite"], f.Packets = seen, max(f.Packets, seen.Packets)
+		f.LastHopAlive = v.place(seen.From.Link, seen.From.Direction)
 	}
 	return f
 }
@@ -69,7 +72,7 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 // rewrittenUnseen is the finding where the frames were seen to change and no
 // rule about the address is known.
 func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
-	f := finding{page: "StaleMACRewrite-unseen", claims: misled(r.Addr, r.To.MAC)}
+	f := finding{page: "StaleMACRewrite-unseen", claims: misled(belief{r.Addr, r.To.MAC})}
 	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{r.Addr}, v.place(r.From.Link, r.From.Direction), r.Packets
 	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool {
 		return x.Target == model.TargetDNAT && x.MAC == r.To.MAC
@@ -100,18 +103,4 @@ func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *mode
 		}
 	}
 	return most
-}
-
-// arrival is where frames for the address were last right: where they came in
-// before the rewrite, or the port that the rule names, or the uplink.
-func arrival(v *view, s *stale, seen *model.MACRewrite) model.Place {
-	if seen != nil {
-		return v.place(seen.From.Link, seen.From.Direction)
-	}
-	for l := range model.Each(v.Links) {
-		if s.rule.In.Name != "" && s.rule.In.Matches(l.Name) || s.rule.In.Name == "" && l.Role == model.RoleUplink {
-			return v.place(l.Name, model.Ingress)
-		}
-	}
-	return model.Place{Direction: model.Ingress}
 }

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -60,26 +59,16 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 	if p == nil || !v.stood(p) && n.State != "PERMANENT" {
 		return nil
 	}
-	f := finding{claims: misledBy(n), cause: belief{n.Addr, n.MAC}}
-	drops := v.dropped(func(d *model.Drop) bool { return f.claims(d) && d.OtherHost() })
 	sent, link := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC), v.linkName(n.IfIndex)
-	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.place(link, model.Egress)
-	f.Packets = cmp.Or(sent, drops) // A flood is freed by every pod that it reaches.
-	f.facts = facts{"entry": n, "link": link, "pod": p, "holder": v.owner(n.MAC), "sent": sent, "drops": drops}
-	if f.Packets == 0 {
-		f.unused(n)
-	}
-	return []finding{f}
-}
-
-// misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the
-// answers to the pod's own requests for its gateway's MAC, so that the pod has
-// no neighbour either.
-func misledBy(n *model.Neighbor) func(*model.Drop) bool {
-	frames := misled(n.Addr, n.MAC)
-	return func(d *model.Drop) bool {
+	frames := misled(belief{n.Addr, n.MAC})
+	f := v.wrongEntry(n, sent, func(d *model.Drop) bool {
+		// By IPv6 these are also the answers to the pod's own requests for its gateway's MAC,
+		// so that the pod has no neighbour either.
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
-	}
+	})
+	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.place(link, model.Egress)
+	f.facts["link"], f.facts["pod"] = link, p
+	return []finding{f}
 }
 
 // unresolved is an entry without a MAC for a pod that is there.

@@ -22,40 +22,68 @@ var unansweredARP = kind{
 }
 
 func findUnansweredARP(v *view) []finding {
-	var out []finding
-	asked, hops := v.resolutions(model.Ingress), v.silentNextHops()
+	// One setting that silences the node for several pods is one cause.
+	var byCause groups[any, []unanswered]
+	hops, watched := v.silentNextHops(), v.Has(model.SourceTC)
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
 			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], host(g.Addr)) {
 				continue
 			}
-			t := asked[question{p.LinkIndex, g.Addr}]
-			if v.asksBeyond(hops, p, g, t) {
+			t := v.resolutions(model.Ingress)[question{p.LinkIndex, g.Addr}]
+			if v.asksBeyond(hops, p, g, t) || watched && !t.inVain() || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
 				continue
 			}
-			for _, f := range unansweredGateway(v, p, g, t) {
-				out = joinBySetting(out, f)
+			x := unanswered{p, pods, facts{"pod": p, "gateway": g, "watched": watched, "requests": t.requests}}
+			var cause any = g
+			if right := v.fixedMAC(p, g); !right.IsZero() {
+				// With the setting alone the node would still not answer: it does not for
+				// the others either, which need no answer.
+				x.facts["right"] = right
+			} else if setting := whySilent(v, p, g); setting != nil {
+				x.facts["setting"] = setting
+				if watched {
+					cause = *setting
+				}
 			}
+			list := byCause.of(cause)
+			*list = append(*list, x)
 		}
 	}
-	out = append(out, unheldAddresses(v, asked)...)
+	var out []finding
+	for _, list := range byCause.all() {
+		out = append(out, unansweredGateway(v, *list))
+	}
+	out = append(out, unheldAddresses(v)...)
 	return append(out, v.silentBeyond(hops)...)
 }
 
-// joinBySetting adds a finding to those that are there: one setting that silences the
-// node for several pods is one cause.
-func joinBySetting(list []finding, f finding) []finding {
-	at := slices.IndexFunc(list, func(o finding) bool { return f.cause != nil && o.cause == f.cause })
-	if at < 0 {
-		return append(list, f)
+// unanswered is a pod that does not learn its gateway's MAC.
+type unanswered struct {
+	pod   *model.Pod
+	addrs []netip.Addr
+	facts facts
+}
+
+// unansweredGateway is the finding on pods that do not learn their gateways' MACs for one cause.
+func unansweredGateway(v *view, list []unanswered) finding {
+	f := finding{facts: list[0].facts}
+	f.Severity, f.LastHopAlive = model.Critical, v.place(list[0].pod.Link, model.Ingress)
+	var shown []model.Evidence
+	for _, x := range list {
+		packets := v.dropped(func(d *model.Drop) bool { return slices.Contains(x.addrs, d.Src) && d.NeighborFailed() })
+		x.facts["packets"] = packets
+		shown = append(shown, words.Say("gateway", x.facts)...)
+		f.Pods, f.Packets = append(f.Pods, x.addrs...), f.Packets+packets
 	}
-	o, first := &list[at], list[at].claims
-	o.Pods, o.Packets = sortedPods(append(o.Pods, f.Pods...)), o.Packets+f.Packets
-	o.facts["shown"] = append(o.facts["shown"].([]model.Evidence), f.facts["shown"].([]model.Evidence)...)
-	o.facts["joined"] = true
-	o.claims = func(d *model.Drop) bool { return first(d) || f.claims(d) }
-	return list
+	f.Pods = sortedPods(f.Pods)
+	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Src) && d.NeighborFailed() }
+	f.facts["shown"], f.facts["joined"] = shown, len(list) > 1
+	if f.facts["watched"] == false {
+		f.Confidence = model.Possible
+	}
+	return f
 }
 
 // question is an address that is asked for at a link.
@@ -67,90 +95,55 @@ type question struct {
 // talk counts what came in and what went out again.
 type talk struct{ requests, replies uint64 }
 
+// inVain reports whether nothing replied to several requests.
+func (t talk) inVain() bool { return t.requests >= minDrops && t.replies == 0 }
+
 // resolutions counts the requests that pass links in a direction, and the replies that pass
-// in the other.
+// in the other: of each address at each link, of an address at all links, which is without
+// one, and of all addresses at a link.
 func (v *view) resolutions(asks model.Direction) map[question]talk {
 	if v.talks[asks] == nil {
 		out := map[question]talk{}
 		for a := range model.Each(v.Traffic.ARP) {
-			k := question{a.IfIndex, a.Addr}
-			t := out[k]
-			if !a.Reply && a.Direction == asks {
-				t.requests += a.Packets
-			} else if a.Reply && a.Direction != asks {
-				t.replies += a.Packets
+			for _, k := range []question{{a.IfIndex, a.Addr}, {0, a.Addr}, {a.IfIndex, netip.Addr{}}} {
+				t := out[k]
+				if !a.Reply && a.Direction == asks {
+					t.requests += a.Packets
+				} else if a.Reply && a.Direction != asks {
+					t.replies += a.Packets
+				}
+				out[k] = t
 			}
-			out[k] = t
 		}
 		v.talks[asks] = out
 	}
 	return v.talks[asks]
 }
 
-// unansweredGateway is the finding on a pod that does not learn its gateway's MAC.
-func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) []finding {
-	watched := v.Has(model.SourceTC)
-	if watched && (t.requests < minDrops || t.replies > 0) || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
-		return nil
-	}
-	pods := sameFamily(podAddrs(p), g.Addr)
-	f := finding{
-		facts:  facts{"pod": p, "gateway": g, "watched": watched, "requests": t.requests},
-		claims: func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() },
-	}
-	f.Severity, f.LastHopAlive = model.Critical, v.place(p.Link, model.Ingress)
-	f.Pods, f.Packets = pods, v.dropped(f.claims)
-	if right, ok := v.fixedMAC(p, g); ok {
-		// With the setting alone the node would still not answer: it does not for
-		// the others either, which need no answer.
-		f.facts["right"], f.cause = right, lostEntry{p.NetnsName, p.Interface, belief{g.Addr, right}}
-	} else if setting := whySilent(v, p, g); setting != nil {
-		f.facts["setting"], f.cause = setting, *setting
-	}
-	if !watched {
-		f.Confidence, f.cause = model.Possible, nil
-	}
-	f.facts["packets"] = f.Packets
-	f.facts["shown"] = words.Say("gateway", f.facts)
-	return []finding{f}
-}
-
-// lostEntry is an entry for a gateway that a pod lacks.
-type lostEntry struct {
-	netns, iface string
-	belief
-}
-
 // fixedMAC is the MAC that a pod should have for its gateway as another pod has a permanent
 // entry for it: that of the node's end of its link, where it is routed, or else the other's.
-func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) (mac model.MAC, ok bool) {
+func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
 	for o := range model.Each(v.Pods) {
-		h := first(o.Gateways, func(h *model.Neighbor) bool {
-			return h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero()
-		})
+		h := first(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && path.Resolved(h) })
 		switch {
 		case o == p || h == nil:
 		case v.routed(p):
-			return v.links[p.LinkIndex].MAC, true
+			return v.links[p.LinkIndex].MAC
 		default:
-			return h.MAC, true
+			return h.MAC
 		}
 	}
-	return model.MAC{}, false
+	return model.MAC{}
 }
 
 // whySilent finds the setting that keeps the node from answering a pod for its gateway;
 // nil when it is not a setting, or they are unread.
 func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
-	link := p.Link
-	if b := v.bridgeOf(p); b != nil && v.nodeAddrs[g.Addr] {
-		link = b.Name
-	} else if !v.routed(p) {
+	l := v.router(p)
+	if l == nil || !v.routed(p) && !v.nodeAddrs[g.Addr] || !v.Has(model.SourceLinks) {
 		return nil
 	}
-	if !v.Has(model.SourceLinks) {
-		return nil
-	}
+	link := l.Name
 	// IPv6 answers for the link's own addresses alone.
 	proxy, all, own := path.LinkSetting(link, "proxy_arp"), path.LinkSetting("all", "proxy_arp"), v.nodeAddrs[g.Addr]
 	if g.Addr.Is6() {
@@ -175,42 +168,33 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 	return nil
 }
 
-// absent is what was lost to an address that no pod holds.
-type absent struct {
-	lost
-	talk
-}
-
 // everySecond is how often the kernel asks again for a neighbour that is wanted.
 const everySecond = time.Second
 
 // unheldAddresses finds the addresses of this node's own pod ranges that no pod holds
 // and that its pods keep asking for.
-func unheldAddresses(v *view, asked map[question]talk) []finding {
+func unheldAddresses(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceTC) {
 		return nil
 	}
-	found := map[netip.Addr]*absent{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if d.NeighborFailed() && v.vacant(d.Dst) && len(v.pods[d.Src]) > 0 && !v.explained(d) {
-			entry(found, d.Dst).addFor(d.Src, d)
+	found := map[netip.Addr]*lost{}
+	for a, l := range lostBy(v, func(d *model.Drop) (addr, asker netip.Addr) {
+		if !d.NeighborFailed() || !v.vacant(d.Dst) || len(v.pods[d.Src]) == 0 {
+			return addr, asker
 		}
-	}
-	for k, t := range asked {
-		if a := found[k.addr]; a != nil {
-			a.requests += t.requests
-			a.replies += t.replies
+		return d.Dst, d.Src
+	}) {
+		// Who asks a while for a pod that was just deleted is no news.
+		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
+		if t := v.resolutions(model.Ingress)[question{addr: a}]; t.requests >= often && t.replies == 0 {
+			found[a] = l
 		}
 	}
 	// Who asks for several addresses has one reason to.
 	var byAskers groups[string, []netip.Addr]
 	for _, addr := range sorted(found) {
-		// Who asks a while for a pod that was just deleted is no news.
-		a, often := found[addr], max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
-		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			list := byAskers.of(fmt.Sprint(sorted(a.pods)))
-			*list = append(*list, addr)
-		}
+		list := byAskers.of(fmt.Sprint(sorted(found[addr].pods)))
+		*list = append(*list, addr)
 	}
 	var out []finding
 	for _, list := range byAskers.all() {
@@ -220,7 +204,7 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 }
 
 // nobodyHas is the finding on addresses that the same pods keep asking for.
-func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*absent) finding {
+func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*lost) finding {
 	f := finding{page: "UnansweredARP-unheld"}
 	f.Pods, f.Peers = sorted(found[addrs[0]].pods), hosts(addrs)
 	asker := v.pods[f.Pods[0]][0]
@@ -229,10 +213,10 @@ func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*absent) findin
 	var held [][]model.MAC
 	gone := setOf(addrs)
 	for i, addr := range addrs {
-		a := found[addr]
-		f.Packets += a.packets
+		f.Packets += found[addr].packets
 		if i < mostEvidence {
-			x := facts{"addr": addr, "packets": a.packets, "requests": a.requests}
+			requests := v.resolutions(model.Ingress)[question{addr: addr}].requests
+			x := facts{"addr": addr, "packets": found[addr].packets, "requests": requests}
 			shown = append(shown, words.Say("absent", x)...)
 		}
 		if p := v.arped(addr); p != nil {

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -42,23 +41,15 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who
 	for _, a := range pods {
 		sent += v.frames(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
 	}
-	f := finding{cause: belief{g.Addr, g.MAC}, claims: func(d *model.Drop) bool {
+	f := v.wrongEntry(g, sent, func(d *model.Drop) bool {
 		// By IPv6 the node asks with the gateway's own address, so that the pod's answer
 		// goes to the wrong MAC too, and the node has no neighbour.
 		return slices.Contains(pods, d.Src) && d.DstMAC == g.MAC ||
 			g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
-	}}
-	drops := v.dropped(func(d *model.Drop) bool { return f.claims(d) && d.OtherHost() })
+	})
 	f.Pods, f.LastHopAlive = sameFamily(pods, g.Addr), v.place(p.Link, model.Ingress)
-	f.Packets = cmp.Or(sent, drops) // A flood is freed by every pod that it reaches.
 	f.cutOff = v.silentBy(g.MAC, f.Pods)
-	f.facts = facts{
-		"pod": p, "entry": g, "right": right, "who": who, "holder": v.owner(g.MAC), "sent": sent, "drops": drops,
-		"byLink": v.fitsLink(p, g),
-	}
-	if f.Packets == 0 {
-		f.unused(g)
-	}
+	f.facts["pod"], f.facts["right"], f.facts["who"], f.facts["byLink"] = p, right, who, v.fitsLink(p, g)
 	return []finding{f}
 }
 
