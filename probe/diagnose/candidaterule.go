@@ -23,6 +23,8 @@ type candidateRule struct {
 	Counter model.Counter
 	Counted bool
 	left    uint64
+	// Pod is the pod in whose own namespace it is; nil for the node's.
+	Pod *model.Pod
 	// native: only nft can edit it.
 	native bool
 	// unknown are its matches that were not decoded.
@@ -61,6 +63,10 @@ func (c *candidateRule) IsPolicy() bool { return c.policy != nil }
 func (c *candidateRule) Undo() string {
 	by := c.Maker()
 	switch {
+	case by == "" && c.Pod != nil:
+		own := *c
+		own.Pod = nil
+		return words.Inside(c.Pod) + own.Undo()
 	case c.Rule != nil:
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:

@@ -49,7 +49,7 @@ func findConntrackRace(v *view) []finding {
 // than these, and the rules that may have dropped them instead. A drop that a rule
 // counted is the rule's, and so is one that surely matched a rule without a counter.
 func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
-	rules := v.newDropRules()
+	rules := newDropRules(v.Snapshot, nil)
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
 	for d := range model.Each(v.Traffic.Drops) {

@@ -44,8 +44,24 @@ func (v *view) unheard(l *lost) finding {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}
 	}
-	f.facts["resets"], f.facts["errors"] = resets, errors
+	f.facts["resets"], f.facts["errors"], f.facts["loopback"] = resets, errors, v.atLoopbackOnly(pod, l)
 	return f
+}
+
+// atLoopbackOnly are the sockets of the pod's loopback address for the ports that drops were
+// sampled at.
+func (v *view) atLoopbackOnly(pod *model.Pod, l *lost) []string {
+	var out []string
+	if pod.Inside == nil {
+		return nil
+	}
+	asked := v.sampledServices(l)
+	for _, s := range pod.Inside.Loopback {
+		if slices.ContainsFunc(asked, func(a service) bool { return a.proto == s.Proto && a.port == s.Addr.Port() }) {
+			out = append(out, s.Addr.Addr().String()+" "+protoPort{s.Proto, s.Addr.Port()}.String())
+		}
+	}
+	return out
 }
 
 // atLoopback are the findings on pods that send what is for others to their own loopback
@@ -59,7 +75,11 @@ func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
 		return 0, netip.Addr{}
 	}) {
 		f := v.atSocket("NoListener-loopback", l)
-		f.facts["pod"] = v.pods[sorted(l.pods)[0]][0]
+		pod := v.pods[sorted(l.pods)[0]][0]
+		f.facts["pod"] = pod
+		if pod.Inside != nil {
+			f.facts["rule"] = v.redirecting(pod.Inside.PacketRules, l)
+		}
 		l.peers = nil // The loopback address is no other end.
 		f.Severity, f.LastHopAlive = model.Warning, model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
 		out = append(out, f)
@@ -78,7 +98,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		return pod, pod
 	}) {
 		f := v.atSocket("NoListener-node", l)
-		ports, rule := f.facts["ports"].([]string), v.redirecting(l)
+		ports, rule := f.facts["ports"].([]string), v.redirecting(v.PacketRules, l)
 		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
 		if f.facts["dns"], f.facts["rule"] = dns, rule; dns || rule != nil {
 			f.Severity = model.Warning
@@ -91,11 +111,11 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 	return out
 }
 
-// redirecting is a rule that leads packets to a port of the node's, at which drops were
+// redirecting is a rule that leads packets to a port of its own namespace, at which drops were
 // sampled; nil where none does.
-func (v *view) redirecting(l *lost) *model.PacketRule {
-	return first(v.PacketRules, func(r *model.PacketRule) bool {
-		return r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(v.sampledServices(l), func(s service) bool {
+func (v *view) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule {
+	return first(rules, func(r *model.PacketRule) bool {
+		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) && slices.ContainsFunc(v.sampledServices(l), func(s service) bool {
 			return s.port >= r.ToPorts.First && s.port <= r.ToPorts.Last
 		})
 	})

@@ -80,7 +80,7 @@ func findPolicyDrop(v *view) []finding {
 	}
 	for _, pod := range sorted(inPods) {
 		if l := inPods[pod]; l.packets >= minDrops {
-			f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
+			f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0], "read": v.pods[pod][0].Inside != nil}}
 			f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
 			out = append(out, f)
 		}
@@ -89,17 +89,23 @@ func findPolicyDrop(v *view) []finding {
 }
 
 // netfilterDrops lists the drops of netfilter on the node with the rules that
-// may have dropped them; those that only rules which were not read can have
-// dropped; and the drops in pods' own namespaces by pod.
+// or in pods that may have dropped them; those that only rules of the node which were not
+// read can have dropped; and those in pods of which no rule that was read can have.
 func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map[netip.Addr]*lost) {
-	rules := v.newDropRules()
+	rules := newDropRules(v.Snapshot, nil)
 	unread, inPods = &lost{}, map[netip.Addr]*lost{}
+	inside := map[uint32]*dropRules{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.drops.Class(d) != loss.Lost {
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {
-			entry(inPods, pod).addFor(pod, d)
+			n := netfilterDrop{d, v.dropInside(d, pod, inside)}
+			if len(n.candidates) == 0 {
+				entry(inPods, pod).addFor(pod, d)
+			} else {
+				drops = append(drops, n)
+			}
 			continue
 		}
 		n := netfilterDrop{d, rules.candidates(v.dropIn(d))}
@@ -110,6 +116,25 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 		drops = append(drops, n)
 	}
 	return drops, unread, inPods
+}
+
+// dropInside finds the rules in the namespace of the pod with an address that may have made a
+// drop there. known are the rules by namespace.
+func (v *view) dropInside(d *model.Drop, a netip.Addr, known map[uint32]*dropRules) found {
+	p := first(v.Pods, func(p *model.Pod) bool { return p.Netns == d.Netns && slices.Contains(p.Known(), a) })
+	if p == nil || p.Inside == nil {
+		return found{}
+	}
+	if known[p.Netns] == nil {
+		in := p.Inside
+		known[p.Netns] = newDropRules(&model.Snapshot{
+			PacketRules: in.PacketRules, Chains: in.Chains, Sets: in.Sets, Traffic: model.Traffic{Drops: v.Traffic.Drops},
+		}, p)
+	}
+	x, links := v.dropIn(d), []string{p.Interface, "lo"}
+	own := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(p.Known(), a) }
+	x.packet.In, x.packet.Out, x.packet.SrcLocal, x.packet.DstLocal = links, links, own(d.Src), own(d.Dst)
+	return known[p.Netns].candidates(x)
 }
 
 // attribute distributes the drops among their candidates, so that none has
@@ -232,7 +257,9 @@ func (v *view) droppedBy(a *attribution) droppedBy {
 	if !whole {
 		out.doubts = append(out.doubts, doubt{Of: "last"})
 	}
-	if !covered && (a.Counted || a.Counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
+	// What rules in pods counted before the window is not known.
+	restarted := a.Counter.Restarted && a.Pod == nil
+	if !covered && (a.Counted || restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
 		out.doubts = append(out.doubts, doubt{Of: "counter"})
 	}
 	if len(out.doubts)+len(out.others) > 0 {
@@ -294,6 +321,9 @@ func (v *view) policyDropped(list []droppedBy, calico bool) finding {
 		f.Confidence = model.Likely
 	}
 	f.LastHopAlive = v.cameBy(mostDropped(first.drops)[0])
+	if first.Pod != nil {
+		f.LastHopAlive = v.place(first.Pod.Link, model.Egress)
+	}
 	first.serviceFacts(f.facts)
 	return f
 }
@@ -301,6 +331,9 @@ func (v *view) policyDropped(list []droppedBy, calico bool) finding {
 // struck are the pods that the rule is about: the receiver, or the sender where
 // the rule or a jump to it names the sender; both where neither is named.
 func (v *view) struck(c *candidateRule, d *model.Drop) []netip.Addr {
+	if c.Pod != nil {
+		return []netip.Addr{v.inPod(d)}
+	}
 	src, dst := len(v.pods[d.Src]) > 0, len(v.pods[d.Dst]) > 0
 	if !src || !dst {
 		return []netip.Addr{v.pod(d)}

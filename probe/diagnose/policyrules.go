@@ -37,6 +37,8 @@ type dropRules struct {
 	// element of a map is, or leads to.
 	sets   path.Sets
 	chosen map[chosenBy]*candidateRule
+	// pod is whose namespace they are in, nil for the node's.
+	pod *model.Pod
 	// inNFT: this kernel frees what nft drops in nft_do_chain itself, as Linux
 	// 6.12 does and 6.1 does not; legacy tables and connection tracking never
 	// free there.
@@ -49,12 +51,14 @@ type chosenBy struct {
 	drops   *candidateRule
 }
 
-// newDropRules indexes the rules and policies that may have dropped packets in
-// the window: those that counted some, and those whose counter does not tell.
-func (v *view) newDropRules() *dropRules {
+// newDropRules indexes the rules and policies of a node, or of a pod's own namespace, that may
+// have dropped packets in the window: those that counted some, and those whose counter does
+// not tell.
+func newDropRules(v *model.Snapshot, pod *model.Pod) *dropRules {
 	t := &dropRules{
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
-		mapped: map[path.ChainKey][]path.ChainKey{}, sets: path.NewSets(v.Snapshot), chosen: map[chosenBy]*candidateRule{},
+		mapped: map[path.ChainKey][]path.ChainKey{}, sets: path.NewSets(v), chosen: map[chosenBy]*candidateRule{},
+		pod:   pod,
 		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}
@@ -67,7 +71,7 @@ func (v *view) newDropRules() *dropRules {
 		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
 			p := newCandidateRule(k, c.Backend == model.NFT && !madeByIptables(c), c.Counter, counted, nil)
-			p.policy, t.policies[k] = c, p
+			p.Pod, p.policy, t.policies[k] = pod, c, p
 		}
 	}
 	slices.SortStableFunc(t.bases, func(a, b *model.Chain) int {
@@ -95,7 +99,7 @@ func counts(native bool, c model.Counter) bool {
 	return !c.Restarted && (!native || c.Kept || c.Packets > 0)
 }
 
-func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
+func (t *dropRules) addPacketRules(v *model.Snapshot, chains map[path.ChainKey]bool) {
 	for r := range model.Each(v.PacketRules) {
 		k := path.ChainKey{Backend: r.Backend, Family: r.Family, Table: r.Table, Chain: r.Chain}
 		s := ruleStep{packet: r}
@@ -113,7 +117,7 @@ func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
 				continue
 			}
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
-			s.candidate.Rule = r
+			s.candidate.Rule, s.candidate.Pod = r, t.pod
 		case chains[k.To(r.Target)]:
 			s.to = r.Target
 		default:
@@ -123,7 +127,7 @@ func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
 	}
 }
 
-func (t *dropRules) addFrameRules(v *view) {
+func (t *dropRules) addFrameRules(v *model.Snapshot) {
 	for r := range model.Each(v.FrameRules) {
 		k := path.ChainKey{Backend: r.Backend, Family: "bridge", Table: r.Table, Chain: r.Chain}
 		s := ruleStep{frame: r}
@@ -131,7 +135,7 @@ func (t *dropRules) addFrameRules(v *view) {
 		switch {
 		case counted && r.Counter.Delta == 0:
 			continue
-		case r.Target == model.TargetDrop && !loss.Deduplicates(v.Snapshot, r):
+		case r.Target == model.TargetDrop && !loss.Deduplicates(v, r):
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
 			s.candidate.Frame = r
 		case r.Target == model.TargetJump:
@@ -160,7 +164,7 @@ func (s *ruleStep) drops() bool { return s.candidate != nil || slices.Contains(s
 
 // findMapped lists the chains that no rule leads to, by table: a map whose elements are
 // not known may lead to any of them.
-func (t *dropRules) findMapped(v *view) {
+func (t *dropRules) findMapped(v *model.Snapshot) {
 	led := map[path.ChainKey]bool{}
 	for k, list := range t.steps {
 		for _, s := range list {

@@ -42,7 +42,7 @@ func TestLayeredChains(t *testing.T) {
 		t.Errorf("want the way %s…: %s", path, found[0].Evidence[0].Text)
 	}
 	v := newView(&n.Snapshot)
-	got := v.newDropRules().candidates(v.dropIn(&n.Traffic.Drops[0]))
+	got := newDropRules(v.Snapshot, nil).candidates(v.dropIn(&n.Traffic.Drops[0]))
 	if len(got.candidates) != width || !got.whole {
 		t.Errorf("%d candidates, all searched %v; want each of %d rules once", len(got.candidates), got.whole, width)
 	}
