@@ -137,8 +137,9 @@ func masqueradeNFT(x *target) error {
 
 // serverFaults are those that the servers of the traffic act on when they start.
 var serverFaults = map[scenario.FaultType]injection{
-	scenario.NoListener: func(*target) error { return nil },
-	scenario.DeafServer: func(*target) error { return nil },
+	scenario.NoListener:       func(*target) error { return nil },
+	scenario.LoopbackListener: func(*target) error { return nil },
+	scenario.DeafServer:       func(*target) error { return nil },
 	scenario.PodHung:    func(*target) error { return nil },
 	scenario.PodGone: func(x *target) error {
 		c := &churn{builder: builder{Lab: x.Lab, topology: x.topology, log: func(string, ...any) {}}, node: x.node}

@@ -407,6 +407,13 @@ func (t *traffic) serve(ctx context.Context) error {
 			continue
 		}
 		started[s] = true
+		if t.scenario.Afflicted(scenario.LoopbackListener, s.place) {
+			loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+			if s.addr.Addr().Is6() {
+				loopback = netip.IPv6Loopback()
+			}
+			s.addr = netip.AddrPortFrom(loopback, s.addr.Port())
+		}
 		hung := t.scenario.Afflicted(scenario.PodHung, s.place)
 		var err error
 		if s.proto == scenario.UDP {

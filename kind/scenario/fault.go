@@ -120,6 +120,7 @@ const (
 	MasqueradeTCP       FaultType = "masquerade-tcp"
 	ConntrackRace       FaultType = "conntrack-race"
 	NoListener          FaultType = "no-listener"
+	LoopbackListener    FaultType = "loopback-listener"
 	DeafServer          FaultType = "deaf-server"
 	PodHung             FaultType = "pod-hung"
 	PodGone             FaultType = "pod-gone"
@@ -334,6 +335,7 @@ var faultRows = map[FaultType]faultRow{
 	ConntrackFull:       {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
 	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
 	NodeDNSGone:         {args: "node", doc: "leaves node the rules of NodeLocal DNSCache for 169.254.20.10, and takes the address from it"},
+	LoopbackListener:    {args: "pod", family: everyFamily, doc: "has the servers in pod that traffic asks listen at its loopback address alone, from the next start of the traffic on"},
 	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
 	DeafServer:          {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
 	PodGone:             {args: "pod", refuse: []refusal{noKnownMAC}, doc: "deletes pod, as its plugin does; nothing of the traffic may be from it"},

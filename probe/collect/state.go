@@ -39,7 +39,9 @@ type reading struct {
 	linkConf, settings        []model.Sysctl
 	frameChains, packetChains []model.Chain
 	far                       map[int]*pods.Namespace
-	files                     files.Files
+	// lossy are the pods' namespaces whose rules and listeners are read.
+	lossy []uint32
+	files files.Files
 
 	mu      sync.Mutex
 	sources map[string]model.Source
@@ -87,9 +89,10 @@ func reason(source string, err error) string {
 	return text + " (" + cmp.Or(remedy, "root with CAP_NET_ADMIN would be allowed") + ")"
 }
 
-// State reads all sources once. It fails only if ctx ends.
-func (c *Collector) State(ctx context.Context) (*model.Snapshot, error) {
-	r := &reading{c: c, s: &model.Snapshot{}, sources: map[string]model.Source{}}
+// State reads all sources once, and rules and listeners in those pods' namespaces whose
+// inodes are given. It fails only if ctx ends.
+func (c *Collector) State(ctx context.Context, lossy ...uint32) (*model.Snapshot, error) {
+	r := &reading{c: c, lossy: lossy, s: &model.Snapshot{}, sources: map[string]model.Source{}}
 	g, ctx := errgroup.WithContext(ctx)
 	// Flows are filtered by the pods' addresses, and which port of a bridge is an
 	// uplink may depend on the bridge's rules.
@@ -178,7 +181,7 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.s.FDB, err = neigh.FDB(ctx, r.c.conn)
 	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
-	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, nil)
+	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, pods.Node{Programs: true, Lossy: r.lossy})
 	r.c.know(r.far)
 	r.report(model.SourcePods, model.Plural(len(r.far), "network namespace"), len(r.far) > 0, err)
 	r.label()
@@ -220,21 +223,20 @@ func (c *Collector) know(far map[int]*pods.Namespace) {
 	c.mu.Unlock()
 }
 
-// behind reads the namespaces at the far ends of the links: all that is there, or
-// without what is attached and listens if their processes are known. Links that a
-// default route uses lead to the network, whose namespaces are not read.
-func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, known map[uint32][]string) (map[int]*pods.Namespace, error) {
+// behind reads the namespaces at the far ends of the links, as much as n asks for. Links that
+// a default route uses lead to the network, whose namespaces are not read.
+func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, n pods.Node) (map[int]*pods.Namespace, error) {
 	up := map[int]bool{}
 	for _, hop := range defaults(routes, links) {
 		up[hop.IfIndex] = true
 	}
-	var inner []model.Link
+	n.Inode, n.Conn, n.Handle, n.Kernel = c.ns.Inode(), c.conn, c.handle, c.kernel
 	for _, l := range links {
 		if !up[l.Index] && !slices.Contains(c.options.Uplinks, l.Name) {
-			inner = append(inner, l)
+			n.Links = append(n.Links, l)
 		}
 	}
-	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner, Programs: known == nil, Known: known}, c.roots()...)
+	return pods.Read(ctx, n, c.roots()...)
 }
 
 // label sets the link names of routes, neighbours and queues.
@@ -409,7 +411,7 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	c.mu.Unlock()
 	// A namespace that cannot be read leaves its link without a pod. State reports
 	// why.
-	if v.far, _ = c.behind(ctx, v.links, v.routes, known); ctx.Err() != nil {
+	if v.far, _ = c.behind(ctx, v.links, v.routes, pods.Node{Known: known}); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
 	pods := v.assign(v.uplinks())

@@ -23,6 +23,8 @@ type candidateRule struct {
 	Counter model.Counter
 	Counted bool
 	left    uint64
+	// Pod is the pod in whose own namespace it is; nil for the node's.
+	Pod *model.Pod
 	// unknown are its matches that were not decoded.
 	unknown []string
 	// Path are the chains that lead to it, its own last; jumps are the rules
@@ -56,6 +58,10 @@ func (c *candidateRule) IsPolicy() bool { return c.policy != nil }
 // program writes is changed where that program takes it from.
 func (c *candidateRule) Undo() string {
 	switch by := c.Maker(); {
+	case by == "" && c.Pod != nil:
+		own := *c
+		own.Pod = nil
+		return words.Inside(c.Pod) + own.Undo()
 	case c.Rule != nil:
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:

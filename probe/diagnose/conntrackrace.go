@@ -59,7 +59,7 @@ func findConntrackRace(v *view) []finding {
 // than these. A drop that a rule counted is the rule's, and so is one that surely matched a
 // rule without a counter.
 func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
-	rules := v.newDropRules()
+	rules := newDropRules(v.State, nil)
 	var list []*dropped
 	for d := range model.Each(v.Traffic.Drops) {
 		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||

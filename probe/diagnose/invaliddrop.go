@@ -34,10 +34,10 @@ func findInvalidDrop(v *view) []finding {
 	}) {
 		return nil
 	}
-	drops, _ := v.netfilterDrops()
+	drops, _, _ := v.netfilterDrops()
 	var out []finding
 	for _, a := range attribute(drops) {
-		if !dropsInvalid(a.Rule) {
+		if a.Pod != nil || !dropsInvalid(a.Rule) {
 			continue
 		}
 		bad := &attribution{candidateRule: a.candidateRule}

@@ -932,6 +932,101 @@ func TestDeadProxyInPod(t *testing.T) {
 	}
 }
 
+// inside is a node whose pod 172.20.1.5 lost packets in its own namespace, which has rules in
+// chains of the filter table, and sockets at its loopback address.
+func inside(rules []model.PacketRule, sockets ...string) *node {
+	n := filtered()
+	p := n.inner(0, pod5+"/24", "default via 172.20.1.1")
+	held := filtered()
+	held.PacketRules = nil
+	held.chain(model.NFT, "ip", "filter", "INPUT", "INPUT", "ACCEPT", 0)
+	held.chain(model.NFT, "ip", "filter", "OUTPUT", "OUTPUT", "ACCEPT", 0)
+	for _, r := range rules {
+		counted := r.Counter
+		held.filter(model.NFT, r.Chain, 0, r).Counter = counted
+	}
+	p.Inside = &model.Inside{PacketRules: held.PacketRules, Chains: held.Chains}
+	for _, s := range sockets {
+		p.Inside.Loopback = append(p.Inside.Loopback, model.Socket{Proto: tcp, Addr: netip.MustParseAddrPort(s)})
+	}
+	return n
+}
+
+// TestRulesInPod: a rule in the pod's own namespace is found by what it matches, since its
+// counter tells nothing of the window; one that never counted dropped nothing.
+func TestRulesInPod(t *testing.T) {
+	counted := model.Counter{Packets: 700, Restarted: true}
+	deny := model.PacketRule{Chain: "INPUT", In: model.IfMatch{Name: "lo", Not: true}, Target: "DROP", Counter: counted}
+	tests := []struct {
+		name     string
+		rules    []model.PacketRule
+		src, dst string
+		want     string
+	}{
+		{"what comes from outside", []model.PacketRule{deny}, far, pod5,
+			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is meant"},
+		{"what the pod sends", []model.PacketRule{deny, {Chain: "OUTPUT", Dst: to(far + "/32"), Target: "DROP", Counter: counted}}, pod5, far,
+			"proven filter OUTPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D OUTPUT -j DROP # unless this is meant"},
+		{"a program keeps it", []model.PacketRule{{Chain: "INPUT", Target: "DROP", Counter: counted, Comment: "cali:x"}}, far, pod5,
+			"proven filter INPUT in the pod behind tap10 drops its packets: kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules of them"},
+		{"another counted nothing", []model.PacketRule{{Chain: "INPUT", Target: "DROP"}, deny}, far, pod5,
+			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is meant"},
+		{"no rule matches", []model.PacketRule{{Chain: "INPUT", Src: to("192.0.2.1/32"), Target: "DROP", Counter: counted}}, far, pod5,
+			"likely the pod behind tap10 drops packets by rules of its own: nsenter --net=/run/netns/cni-0 nft list ruleset"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := inside(tt.rules)
+			d := n.refuse("nft_do_chain", tt.src, tt.dst, 9)
+			d.Netns, d.Link = 100, ""
+			found := agreed(t, n)
+			if len(found) != 1 || !slices.Equal(found[0].Pods, []netip.Addr{addr(pod5)}) {
+				t.Fatalf("found %+v", found)
+			}
+			if got := string(found[0].Confidence) + " " + found[0].Title + ": " + found[0].Fix[0]; got != tt.want {
+				t.Errorf("got\n%s, want\n%s", got, tt.want)
+			}
+		})
+	}
+	// Rules that dropped nothing in the window are no fault.
+	verdicts(t, inside([]model.PacketRule{deny}), nil)
+}
+
+// TestListenersInPod: what listens on the pod's loopback address alone is told where somebody
+// outside asks for that port, and the pod's own rule where one leads to a port.
+func TestListenersInPod(t *testing.T) {
+	redirect := model.PacketRule{Chain: "OUTPUT", Target: "REDIRECT", ToPorts: model.PortRange{First: 15001, Last: 15001},
+		Counter: model.Counter{Packets: 40, Restarted: true}}
+	for name, tt := range map[string]struct {
+		dst   string
+		port  uint16
+		title string
+		seen  string
+	}{
+		"on loopback": {pod5, 8080, "the pod behind tap10 listens only on its loopback address for tcp/8080", "127.0.0.1 tcp/8080"},
+		"nowhere":     {pod5, 9999, "nobody listens at 172.20.1.5 tcp/9999", ""},
+		"redirected":  {"127.0.0.1", 15001, "nobody listens at 127.0.0.1 tcp/15001 in the pod behind tap10", "filter OUTPUT rule"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := inside([]model.PacketRule{redirect}, "127.0.0.1:8080", "[::1]:53")
+			src := far
+			if tt.dst != pod5 {
+				src = pod5
+			}
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", src, tt.dst, 9)
+			d.Netns, d.Proto = 100, tcp
+			n.sampled(d, head(tcp, tt.port, 2))
+			found := agreed(t, n)
+			if len(found) != 1 || found[0].Code != NoListener || found[0].Title != tt.title {
+				t.Fatalf("found %+v", found)
+			}
+			if seen := fmt.Sprint(found[0].Evidence); !strings.Contains(seen, tt.seen) {
+				t.Errorf("evidence %s lacks %q", seen, tt.seen)
+			}
+		})
+	}
+}
+
 // TestBridgedDrop: the kernel says of a packet that a bridge forwards the link that it was
 // to leave by. It was seen last where it came in.
 func TestBridgedDrop(t *testing.T) {

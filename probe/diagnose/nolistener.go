@@ -40,8 +40,24 @@ func (v *view) unheard(pod netip.Addr, l *lost) finding {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}
 	}
-	f.facts["resets"], f.facts["errors"] = resets, errors
+	f.facts["resets"], f.facts["errors"], f.facts["loopback"] = resets, errors, v.atLoopbackOnly(v.pods[pod][0], l)
 	return f
+}
+
+// atLoopbackOnly are the sockets of the pod's loopback address for the ports that drops were
+// sampled at.
+func (v *view) atLoopbackOnly(pod *model.Pod, l *lost) []string {
+	var out []string
+	if pod.Inside == nil {
+		return nil
+	}
+	asked := v.sampledServices(l)
+	for _, s := range pod.Inside.Loopback {
+		if slices.ContainsFunc(asked, func(a service) bool { return a.proto == s.Proto && a.port == s.Addr.Port() }) {
+			out = append(out, s.Addr.Addr().String()+" "+protoPort{s.Proto, s.Addr.Port()}.String())
+		}
+	}
+	return out
 }
 
 // atLoopback are the findings on pods that send what is for others to their own loopback
@@ -54,7 +70,11 @@ func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
 		return netns, pod
 	}, func(_ uint32, l *lost) finding {
 		f := v.atSocket("NoListener-loopback", l)
-		f.facts["pod"] = v.pods[sorted(l.pods)[0]][0]
+		pod := v.pods[sorted(l.pods)[0]][0]
+		f.facts["pod"] = pod
+		if pod.Inside != nil {
+			f.facts["rule"] = v.redirecting(pod.Inside.PacketRules, l)
+		}
 		l.peers = nil // The loopback address is no other end.
 		f.Severity, f.LastHopAlive = model.Warning, model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
 		return f
@@ -71,12 +91,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		return pod, pod
 	}, func(_ netip.Addr, l *lost) finding {
 		f := v.atSocket("NoListener-node", l)
-		ports, asked := f.facts["ports"].([]string), v.sampledServices(l)
-		// A rule may lead packets to a port of the node's.
-		rule := first(v.PacketRules, func(r *model.PacketRule) bool {
-			return r.Target == "REDIRECT" && r.Counter.Delta > 0 &&
-				slices.ContainsFunc(asked, func(s service) bool { return r.ToPorts.First <= s.port && s.port <= r.ToPorts.Last })
-		})
+		ports, rule := f.facts["ports"].([]string), v.redirecting(v.PacketRules, l)
 		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
 		if f.facts["dns"], f.facts["rule"] = dns, rule; dns || rule != nil {
 			f.Severity = model.Warning
@@ -85,6 +100,16 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		f.Pods, f.Peers = sorted(l.pods), hosts(sorted(l.peers))
 		f.silences = silencesPeers(&f.Finding)
 		return f
+	})
+}
+
+// redirecting is a rule that leads packets to a port of its own namespace, at which drops were
+// sampled; nil where none does.
+func (v *view) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule {
+	asked := v.sampledServices(l)
+	return first(rules, func(r *model.PacketRule) bool {
+		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) &&
+			slices.ContainsFunc(asked, func(s service) bool { return r.ToPorts.First <= s.port && s.port <= r.ToPorts.Last })
 	})
 }
 

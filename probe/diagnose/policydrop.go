@@ -41,7 +41,7 @@ type part struct {
 }
 
 func findPolicyDrop(v *view) []finding {
-	drops, unread := v.netfilterDrops()
+	drops, unread, unknown := v.netfilterDrops()
 	// cause is that of the drops of several rules, which has a name, or of one alone.
 	type cause struct {
 		name string
@@ -71,12 +71,12 @@ func findPolicyDrop(v *view) []finding {
 		out = append(out, f)
 	}
 	return append(out, foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
-		if v.netfiltered(d) {
+		if unknown[d] {
 			pod = v.inPod(d)
 		}
 		return pod, pod
 	}, func(pod netip.Addr, l *lost) finding {
-		f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0]}}
+		f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0], "read": v.pods[pod][0].Inside != nil}}
 		f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
 		return f
 	})...)
@@ -87,13 +87,24 @@ func (v *view) netfiltered(d *model.Drop) bool {
 	return d.Netfilter() && v.ofPod(d) && v.drops.Class(d) == loss.Lost
 }
 
-// netfilterDrops lists the drops of netfilter on the node with the rules that may have
-// dropped them, and those that only rules which were not read can have dropped.
-func (v *view) netfilterDrops() (drops []*dropped, unread *lost) {
-	rules := v.newDropRules()
-	unread = &lost{}
+// netfilterDrops lists the drops of netfilter on the node and in pods with the rules that may
+// have dropped them, those that only rules of the node which were not read can have dropped,
+// and those in pods of which no rule is known that can.
+func (v *view) netfilterDrops() (drops []*dropped, unread *lost, unknown map[*model.Drop]bool) {
+	rules := newDropRules(v.State, nil)
+	inside := map[*model.Pod]*dropRules{}
+	unread, unknown = &lost{}, map[*model.Drop]bool{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !v.netfiltered(d) || v.inPod(d).IsValid() || v.explained(d) {
+		if !v.netfiltered(d) || v.explained(d) {
+			continue
+		}
+		if a := v.inPod(d); a.IsValid() {
+			p := first(v.Pods, func(p *model.Pod) bool { return p.Netns == d.Netns && slices.Contains(p.Known(), a) })
+			if x := v.droppedInside(p, inside, d); x != nil {
+				drops = append(drops, x)
+			} else {
+				unknown[d] = true
+			}
 			continue
 		}
 		if x := v.dropIn(rules, d); len(x.candidates) > 0 || x.whole && v.Has(model.SourceNAT) {
@@ -102,7 +113,24 @@ func (v *view) netfilterDrops() (drops []*dropped, unread *lost) {
 			unread.add(v, d)
 		}
 	}
-	return drops, unread
+	return drops, unread, unknown
+}
+
+// droppedInside is a drop in a pod's namespace with the rules there that may have made it; nil
+// where none is known. rules are those of pods.
+func (v *view) droppedInside(p *model.Pod, rules map[*model.Pod]*dropRules, d *model.Drop) *dropped {
+	if p == nil || p.Inside == nil {
+		return nil
+	}
+	if in := p.Inside; rules[p] == nil {
+		rules[p] = newDropRules(path.NewState(&model.Snapshot{
+			PacketRules: in.PacketRules, Chains: in.Chains, Sets: in.Sets, Traffic: model.Traffic{Drops: v.Traffic.Drops},
+		}), p)
+	}
+	if x := v.dropIn(rules[p], d); len(x.candidates) > 0 {
+		return x
+	}
+	return nil
 }
 
 // attribute distributes the drops among their candidates, so that none has
@@ -216,7 +244,9 @@ func (v *view) doubts(a *attribution) (out []doubt, others []*candidateRule) {
 	if !whole {
 		out = append(out, doubt{Of: "last"})
 	}
-	if !covered && (a.Counted || a.Counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
+	// What rules in pods counted before the window is not known.
+	restarted := a.Counter.Restarted && a.Pod == nil
+	if !covered && (a.Counted || restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
 		out = append(out, doubt{Of: "counter"})
 	}
 	if len(out)+len(others) > 0 {
@@ -260,6 +290,9 @@ func (v *view) policyDropped(list []*attribution, calico bool) finding {
 		f.Confidence = model.Likely
 	}
 	f.LastHopAlive = v.cameBy(mostDropped(first.drops)[0])
+	if first.Pod != nil {
+		f.LastHopAlive = v.place(first.Pod.Link, model.Egress)
+	}
 	first.serviceFacts(f.facts)
 	return f
 }
@@ -267,7 +300,10 @@ func (v *view) policyDropped(list []*attribution, calico bool) finding {
 // concernedBy are the pods that the rule is about: the receiver, or the sender where
 // the rule or a jump to it names the sender; both where neither is named.
 func (v *view) concernedBy(c *candidateRule, d *model.Drop) []netip.Addr {
-	if len(v.pods[d.Src]) == 0 || len(v.pods[d.Dst]) == 0 {
+	switch {
+	case c.Pod != nil:
+		return []netip.Addr{v.inPod(d)}
+	case len(v.pods[d.Src]) == 0 || len(v.pods[d.Dst]) == 0:
 		return []netip.Addr{v.pod(d)}
 	}
 	src, dst := c.names()

@@ -35,6 +35,8 @@ type dropRules struct {
 	// element of a map is, or leads to.
 	sets   path.Sets
 	chosen map[chosenBy]*candidateRule
+	// pod is whose namespace they are in, nil for the node's.
+	pod *model.Pod
 	// inNFT: this kernel frees what nft drops in nft_do_chain itself, as Linux
 	// 6.12 does and 6.1 does not; legacy tables and connection tracking never
 	// free there.
@@ -47,12 +49,14 @@ type chosenBy struct {
 	drops   *candidateRule
 }
 
-// newDropRules indexes the rules and policies that may have dropped packets in
-// the window: those that counted some, and those whose counter does not tell.
-func (v *view) newDropRules() *dropRules {
+// newDropRules indexes the rules and policies of a node, or of a pod's own namespace, that may
+// have dropped packets in the window: those that counted some, and those whose counter does
+// not tell.
+func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 	t := &dropRules{
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
 		loose: map[path.ChainKey][]path.ChainKey{}, sets: v.Tables().Sets, chosen: map[chosenBy]*candidateRule{},
+		pod:   pod,
 		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}
@@ -65,7 +69,7 @@ func (v *view) newDropRules() *dropRules {
 		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
 			p := newCandidateRule(k, false, c.Counter, nil)
-			p.policy, p.Counted, t.policies[k] = c, counted, p
+			p.Pod, p.policy, p.Counted, t.policies[k] = pod, c, counted, p
 		}
 	}
 	slices.SortStableFunc(t.bases, func(a, b *model.Chain) int {
@@ -92,7 +96,7 @@ func (v *view) newDropRules() *dropRules {
 			continue
 		case r.Target == "DROP" || r.Target == "REJECT":
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, r.Unknown)
-			s.candidate.Rule = r
+			s.candidate.Rule, s.candidate.Pod = r, pod
 		case chains[k.To(r.Target)]:
 			s.targets = []string{r.Target}
 		default:
@@ -133,7 +137,7 @@ func (s *ruleStep) drops() bool {
 }
 
 // prune takes out the rules that lead to no candidate, so that searches are short.
-func (t *dropRules) prune(v *view) {
+func (t *dropRules) prune(v *path.State) {
 	reached := slices.Collect(maps.Keys(t.policies))
 	from := map[path.ChainKey][]path.ChainKey{}
 	for k, list := range t.steps {

@@ -42,7 +42,7 @@ func TestLayeredChains(t *testing.T) {
 		t.Errorf("want the way %s…: %s", path, found[0].Evidence[0].Text)
 	}
 	v := newView(&n.Snapshot)
-	got := v.dropIn(v.newDropRules(), &n.Traffic.Drops[0])
+	got := v.dropIn(newDropRules(v.State, nil), &n.Traffic.Drops[0])
 	if len(got.candidates) != width || !got.whole {
 		t.Errorf("%d candidates, all searched %v; want each of %d rules once", len(got.candidates), got.whole, width)
 	}

@@ -127,7 +127,7 @@ func (s *search) chosenBy(element *model.PacketRule, drops *candidateRule) *cand
 	at := chosenBy{element, drops}
 	if s.chosen[at] == nil {
 		c := newCandidateRule(keyOf(element), element.Native, element.Counter, element.Unknown)
-		c.Rule = element
+		c.Rule, c.Pod = element, s.pod
 		if drops != nil {
 			*c = *drops
 			c.Path, c.jumps = nil, nil
@@ -182,17 +182,20 @@ func (s *search) add(c *candidateRule, fit path.Fit) path.Action {
 // packets' marks, states and sets are not known, and a sample is one of several, perhaps to
 // other ports.
 func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
-	in, out := v.linksOf(d.Src), v.linksOf(d.Dst)
-	if d.Link != "" {
+	in, out, own := v.linksOf(d.Src), v.linksOf(d.Dst), func(a netip.Addr) bool { return v.nodeAddrs[a] }
+	if p := rules.pod; p != nil {
+		in = []string{p.Interface, "lo"}
+		out, own = in, func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(p.Known(), a) }
+	} else if d.Link != "" {
 		// Which of the two the packet's device is depends on the hook.
-		own := v.withMaster(d.Link)
-		in, out = union(in, own, strings.Compare), union(out, own, strings.Compare)
+		by := v.withMaster(d.Link)
+		in, out = union(in, by, strings.Compare), union(out, by, strings.Compare)
 	}
 	x := &dropped{
 		Drop: d,
 		packet: path.Packet{
 			Src: d.Src, Dst: d.Dst, Proto: d.Proto, Sampled: true, In: in, Out: out, Marked: true,
-			SrcLocal: v.nodeAddrs[d.Src], DstLocal: v.nodeAddrs[d.Dst], Sets: rules.sets,
+			SrcLocal: own(d.Src), DstLocal: own(d.Dst), Sets: rules.sets,
 		},
 		frame: path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC, In: in, Out: out, LogicalIn: in, LogicalOut: out},
 	}

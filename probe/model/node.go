@@ -263,6 +263,9 @@ type Pod struct {
 	Elsewhere []netip.Prefix
 	// Backlog is nil where it was not read.
 	Backlog *Backlog
+	// Inside is what was read of the pod's namespace beside that, since packets were lost
+	// there; nil where it was not read.
+	Inside *Inside
 	// Since and Until are when the pod was first and last seen.
 	Since, Until time.Time
 }
@@ -278,6 +281,24 @@ func (p *Pod) Known() []netip.Addr {
 		out = append(out, a.Addr())
 	}
 	return append(out, p.Given...)
+}
+
+// Inside is what decides in a pod's namespace on what comes to it or leaves it.
+type Inside struct {
+	// PacketRules, Chains and Sets are netfilter's. They are read once: their counters are the
+	// kernel's totals, and one that is not zero is Restarted.
+	PacketRules []PacketRule
+	Chains      []Chain
+	Sets        []Set
+	// Loopback are the sockets that take what comes to a loopback address alone.
+	Loopback []Socket
+}
+
+// Socket is one that anybody who reaches its address may send to.
+type Socket struct {
+	// Proto is the IP protocol number.
+	Proto uint8
+	Addr  netip.AddrPort
 }
 
 // Backlog says how the TCP listeners of a pod keep up with new connections.

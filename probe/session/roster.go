@@ -49,8 +49,8 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 			if p.Name == "" {
 				p.Namespace, p.Name, p.UID, p.Labels = old.Namespace, old.Name, old.UID, old.Labels
 			}
-			// A quick reading leaves the listeners out.
-			p.Backlog = cmp.Or(p.Backlog, old.Backlog)
+			// A quick reading leaves the listeners and rules out.
+			p.Backlog, p.Inside = cmp.Or(p.Backlog, old.Backlog), cmp.Or(p.Inside, old.Inside)
 		}
 		r.pods[k] = &p
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/netip"
 	"os/exec"
@@ -393,7 +394,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 // whole reads the state after the counters t. At the start it was read before
 // them. So a rule never counts less in the window than the drops it caused.
 func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (model.Point, error) {
-	state, err := w.collector.State(ctx)
+	state, err := w.collector.State(ctx, lossy(t.Drops, w.state.Node.Netns)...)
 	if err != nil {
 		return model.Point{}, err
 	}
@@ -401,6 +402,22 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 	w.state = state
 	w.roster.see(now, state.Pods)
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
+}
+
+// mostLossy bounds the pods whose own rules and listeners are read.
+const mostLossy = 16
+
+// lossy are the namespaces beside the node's in which netfilter dropped most packets, or no
+// socket took most.
+func lossy(drops []model.Drop, node uint32) []uint32 {
+	lost := map[uint32]uint64{}
+	for d := range model.Each(drops) {
+		if d.Netns != 0 && d.Netns != node && (d.Netfilter() || d.NoSocket()) {
+			lost[d.Netns] += d.Packets
+		}
+	}
+	most := slices.SortedFunc(maps.Keys(lost), func(a, b uint32) int { return cmp.Or(cmp.Compare(lost[b], lost[a]), cmp.Compare(a, b)) })
+	return most[:min(len(most), mostLossy)]
 }
 
 // total is the latest state with the counts since the start.

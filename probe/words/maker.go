@@ -31,6 +31,7 @@ var chainMakers = []makerOf{
 	{"ANTREA-", "Antrea"},
 	{"WEAVE-", "Weave Net"},
 	{"FLANNEL-", "flannel"},
+	{"ISTIO_", "Istio"},
 	{"SWIFT", "Azure CNI"},
 	{"CNI-", "the CNI plugins"},
 	{"DOCKER-USER", ""}, // what people put there stays

@@ -28,6 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/iptables"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/neigh"
 	"github.com/lasthop/lasthop/probe/collect/program"
@@ -56,6 +58,8 @@ type Namespace struct {
 	Refused  error
 	// Backlog is read if Node.Programs is set.
 	Backlog *model.Backlog
+	// Inside is read if Node.Lossy has the inode.
+	Inside *model.Inside
 }
 
 // Node is what Read needs of the node's own namespace.
@@ -67,6 +71,9 @@ type Node struct {
 	Links []model.Link
 	// Programs asks for the programs on the far links and the listeners too.
 	Programs bool
+	// Lossy are the namespaces, by inode, whose rules and listeners are read.
+	Lossy  []uint32
+	Kernel *kmod.Kernel
 	// Known, if not nil, are the processes of namespaces by inode, as they were found
 	// before. Then processes are searched only if not all namespaces have names.
 	Known map[uint32][]string
@@ -198,7 +205,36 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 		out.Backlog, unread = socket.Read(ns)
 		failed = errors.Join(failed, unread)
 	}
+	if slices.Contains(n.Lossy, out.Inode) {
+		var unread error
+		out.Inside, unread = n.inside(ctx, ns)
+		failed = errors.Join(failed, unread)
+	}
 	return id, out, errors.Join(failed, err)
+}
+
+// inside reads what decides on packets in a namespace; nil with an error.
+func (n Node) inside(ctx context.Context, ns *netns.NS) (*model.Inside, error) {
+	c := dump.NewNetfilter(ns, n.Kernel, kmod.NFTables)
+	defer c.Close()
+	var r iptables.Reader
+	t, _, err := r.Read(ctx, ns, n.Kernel, c)
+	if err != nil {
+		return nil, fmt.Errorf("read its rules: %w", err)
+	}
+	loopback, err := socket.Loopback(ns)
+	if err != nil {
+		return nil, err
+	}
+	// Nothing tells what was counted in the window alone.
+	once := func(c *model.Counter) { c.Restarted = c.Packets > 0 }
+	for x := range model.Each(t.Rules) {
+		once(&x.Counter)
+	}
+	for x := range model.Each(t.Chains) {
+		once(&x.Counter)
+	}
+	return &model.Inside{PacketRules: t.Rules, Chains: t.Chains, Sets: t.Sets, Loopback: loopback}, nil
 }
 
 // Far returns the namespace and link at the far end of a node's link, nil if they
@@ -255,6 +291,7 @@ func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 		NetnsName: ns.Name,
 		Up:        far.Up,
 		Backlog:   ns.Backlog,
+		Inside:    ns.Inside,
 	}
 	for _, a := range far.Addresses {
 		if a.Addr().IsLinkLocalUnicast() {

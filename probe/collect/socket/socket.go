@@ -1,8 +1,7 @@
-// Package socket reads how the TCP listeners of a network namespace keep up, from
-// /proc/net/netstat, tcp and tcp6 in that namespace: how often a queue of
-// connections to be accepted was full, and where connections wait. Since the kernel
-// takes a SYN that finds the queue full for consumed, no trace of dropped packets
-// shows it. The files are readable without rights; entering another namespace takes
+// Package socket reads what listens in a network namespace, from /proc/net/netstat, tcp, udp
+// and their IPv6 twins there: how often a queue of connections to be accepted was full, where
+// connections wait, and what listens on a loopback address. Since the kernel takes a SYN
+// that finds the queue full for consumed, no trace of dropped packets shows it. The files are readable without rights; entering another namespace takes
 // CAP_SYS_ADMIN. The interface of ss(8), sock_diag, would load a kernel module.
 package socket
 
@@ -19,6 +18,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -39,23 +40,49 @@ func Read(ns *netns.NS) (*model.Backlog, error) {
 		if err != nil || out.Overflows == 0 {
 			return err
 		}
-		for _, file := range []string{"tcp", "tcp6"} {
-			err := open(file, func(r io.Reader) error {
-				found, err := waiting(r)
-				out.Waiting = append(out.Waiting, found...)
-				return err
-			})
-			// A kernel without IPv6 has no tcp6.
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		return nil
+		return tables("tcp", func(r io.Reader) error {
+			found, err := listeners(r, tcpListen)
+			found = slices.DeleteFunc(found, func(l model.Listener) bool { return l.Queue == 0 })
+			out.Waiting = append(out.Waiting, found...)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read TCP listeners: %w", err)
 	}
 	return out, nil
+}
+
+// Loopback lists the sockets that take what comes to a loopback address alone.
+func Loopback(ns *netns.NS) ([]model.Socket, error) {
+	var out []model.Socket
+	read := func(file, state string, proto uint8) error {
+		return tables(file, func(r io.Reader) error {
+			found, err := listeners(r, state)
+			for _, l := range found {
+				if l.Addr.Addr().Unmap().IsLoopback() {
+					out = append(out, model.Socket{Proto: proto, Addr: l.Addr})
+				}
+			}
+			return err
+		})
+	}
+	err := ns.Do(func() error {
+		return errors.Join(read("tcp", tcpListen, unix.IPPROTO_TCP), read("udp", udpUnconnected, unix.IPPROTO_UDP))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read listeners: %w", err)
+	}
+	return out, nil
+}
+
+// tables reads the table of a protocol's sockets and, but for a kernel without IPv6, its twin.
+func tables(file string, read func(io.Reader) error) error {
+	err := open(file, read)
+	if failed := open(file+"6", read); !errors.Is(failed, fs.ErrNotExist) {
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 func open(file string, read func(io.Reader) error) error {
@@ -92,28 +119,37 @@ func overflows(r io.Reader) (uint64, error) {
 	return 0, fmt.Errorf("read %s: no values", group)
 }
 
-// waiting returns the listeners with connections that wait to be accepted. The kernel
-// lists listeners first, so the rest, which may be long, is not read.
-func waiting(r io.Reader) ([]model.Listener, error) {
-	const local, state, queues, listening = 1, 3, 4, "0A"
+// The states of sockets that anybody may send to.
+const (
+	tcpListen      = "0A"
+	udpUnconnected = "07"
+)
+
+// mostSockets bounds the lines read of a table.
+const mostSockets = 1 << 16
+
+// listeners are the sockets of a state. The kernel lists TCP's listeners first, so the rest,
+// which may be long, is not read.
+func listeners(r io.Reader, in string) ([]model.Listener, error) {
+	const local, state, queues = 1, 3, 4
 	var out []model.Listener
 	s := bufio.NewScanner(r)
 	s.Scan() // the names of the columns
-	for s.Scan() {
+	for n := 0; n < mostSockets && s.Scan(); n++ {
 		fields := strings.Fields(s.Text())
 		if len(fields) <= queues {
 			return out, fmt.Errorf("%d columns", len(fields))
 		}
-		if fields[state] != listening {
-			break
+		if fields[state] != in {
+			if in == tcpListen {
+				break
+			}
+			continue
 		}
 		_, received, _ := strings.Cut(fields[queues], ":")
 		n, err := strconv.ParseUint(received, 16, 32)
 		if err != nil {
 			return out, err
-		}
-		if n == 0 {
-			continue
 		}
 		at, err := parseAddr(fields[local])
 		if err != nil {

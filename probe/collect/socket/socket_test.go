@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,19 +89,59 @@ func TestParse(t *testing.T) {
 		}
 	}
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when\n"
-	found, err := waiting(strings.NewReader(head +
-		"   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000\n" +
-		"   1: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000081 00:00000000\n" +
-		"   2: 0100007F:1F90 0100007F:8000 01 00000000:00000005 00:00000000\n"))
-	if err != nil || len(found) != 1 || found[0] != (model.Listener{Addr: netip.MustParseAddrPort("[::]:80"), Queue: 129}) {
-		t.Errorf("waiting: %+v, %v", found, err)
+	found, err := listeners(strings.NewReader(head+
+		"   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000\n"+
+		"   1: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000081 00:00000000\n"+
+		"   2: 0100007F:1F90 0100007F:8000 01 00000000:00000005 00:00000000\n"), tcpListen)
+	want := []model.Listener{{Addr: netip.MustParseAddrPort("0.0.0.0:8080")}, {Addr: netip.MustParseAddrPort("[::]:80"), Queue: 129}}
+	if err != nil || !slices.Equal(found, want) {
+		t.Errorf("listeners: %+v, %v", found, err)
 	}
 }
 
-func FuzzWaiting(f *testing.F) {
+// TestLoopback tells what listens on loopback addresses from what listens on all, and a
+// socket that is connected from one that anybody may send to.
+func TestLoopback(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Run("ip link set lo up")
+	var tcp, udp []model.Socket
+	err := ns.Do(func() error {
+		for _, at := range []string{"127.0.0.1:0", "[::1]:0", "0.0.0.0:0"} {
+			l, err := net.Listen("tcp", at)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { l.Close() })
+			u, err := net.ListenPacket("udp", at)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { u.Close() })
+			c, err := net.Dial("udp", u.LocalAddr().String())
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { c.Close() })
+			if !strings.HasPrefix(at, "0") {
+				tcp = append(tcp, model.Socket{Proto: unix.IPPROTO_TCP, Addr: netip.MustParseAddrPort(l.Addr().String())})
+				udp = append(udp, model.Socket{Proto: unix.IPPROTO_UDP, Addr: netip.MustParseAddrPort(u.LocalAddr().String())})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := Loopback(ns.NS); err != nil || !slices.Equal(found, slices.Concat(tcp, udp)) {
+		t.Errorf("listeners: %v, %v, want %v", found, err, slices.Concat(tcp, udp))
+	}
+}
+
+func FuzzListeners(f *testing.F) {
 	f.Add("head\n   0: 00000000:1F90 00000000:0000 0A 00000000:00000003 00:00000000\n")
 	f.Fuzz(func(_ *testing.T, text string) {
-		_, _ = waiting(strings.NewReader(text))
+		_, _ = listeners(strings.NewReader(text), tcpListen)
+		_, _ = listeners(strings.NewReader(text), udpUnconnected)
 		_, _ = overflows(strings.NewReader(text))
 	})
 }
