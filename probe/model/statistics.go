@@ -62,19 +62,6 @@ func (d *Device) Lost(kinds ...LossKind) uint64 {
 	return n
 }
 
-// Moved are the counters of these kinds that counted in the window.
-func (d *Device) Moved(kinds ...LossKind) []DeviceLoss {
-	var out []DeviceLoss
-	for _, l := range d.Losses {
-		for _, k := range kinds {
-			if l.Kind == k && l.Delta > 0 {
-				out = append(out, l)
-			}
-		}
-	}
-	return out
-}
-
 // Softnet is what one CPU counts of the packets that its network softirq handles
 // (/proc/net/softnet_stat). It is the machine's, whatever network namespace the node is.
 type Softnet struct {
