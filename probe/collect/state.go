@@ -25,6 +25,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/pods"
 	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/collect/route"
+	"github.com/lasthop/lasthop/probe/collect/stats"
 	"github.com/lasthop/lasthop/probe/collect/sysctl"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/plugin"
@@ -37,6 +38,7 @@ type reading struct {
 	s *model.Snapshot
 
 	linkConf, settings        []model.Sysctl
+	linkCounts                map[int]link.Counts
 	frameChains, packetChains []model.Chain
 	far                       map[int]*pods.Namespace
 	// lossy are the pods' namespaces whose rules and listeners are read.
@@ -49,7 +51,7 @@ type reading struct {
 
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
-	model.SourceLinks, model.SourceQueues, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
+	model.SourceLinks, model.SourceQueues, model.SourceStats, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
 	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
@@ -115,6 +117,7 @@ func (c *Collector) State(ctx context.Context, lossy ...uint32) (*model.Snapshot
 		r.readNetwork(ctx)
 		<-framesRead
 		r.place()
+		r.readStats()
 		local <- r.localAddresses()
 		return ctx.Err()
 	})
@@ -164,7 +167,7 @@ func (r *reading) readFiles() {
 // links.
 func (r *reading) readNetwork(ctx context.Context) {
 	t, err := link.Read(ctx, r.c.conn)
-	r.s.Links, r.linkConf = t.Links, t.Sysctls
+	r.s.Links, r.linkConf, r.linkCounts = t.Links, t.Sysctls, t.Counts
 	r.report(model.SourceLinks, model.Plural(len(t.Links), "link"), len(t.Links) > 0, err)
 
 	r.s.Queues, err = link.Queues(ctx, r.c.handle)
@@ -268,6 +271,17 @@ func (r *reading) place() {
 	r.s.Node.Uplinks = v.uplinks()
 	r.s.Pods = v.assign(r.s.Node.Uplinks)
 	v.setGiven(r.s.Pods)
+}
+
+// readStats reads what is counted below IP.
+func (r *reading) readStats() {
+	got, err := stats.Read(r.c.ns, r.s.Links, r.linkCounts)
+	r.s.Devices, r.s.Softnet, r.s.NeighborTables = got.Devices, got.Softnet, got.Tables
+	detail := model.Plural(len(got.Devices), "NIC") + ", " + model.Plural(len(got.Softnet), "CPU")
+	if len(got.Tables) == 0 {
+		detail += "; tables of neighbours are counted in the machine's own namespace alone"
+	}
+	r.report(model.SourceStats, detail, len(got.Devices)+len(got.Softnet) > 0, err)
 }
 
 // localAddresses returns the addresses of the pods and the node, without loopback.

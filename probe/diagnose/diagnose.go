@@ -74,6 +74,7 @@ type belief struct {
 // specific cause first, and what no other explains last. Each proposes findings for the
 // losses that none before it has claimed.
 var kinds = []kind{
+	neighborTableFull,
 	podLinkDown,
 	podAddress,
 	podPrefix,
@@ -116,6 +117,9 @@ var kinds = []kind{
 	conntrackFull,
 	conntrackRace,
 	invalidDrop,
+	allowanceExceeded,
+	nicDrop,
+	backlogFull,
 	queueDrop,
 	policyDrop,
 	bpfDrop,

@@ -34,7 +34,6 @@ var knownReasons = []dropWords{
 		return d.Transmitting() && (strings.HasPrefix(string(d.Reason), "QDISC_") || strings.HasPrefix(string(d.Reason), "FQ_"))
 	}},
 	{key: "expired", ordinary: true, matches: func(d *model.Drop) bool { return d.Expired() && d.Reason != "" }},
-	{key: "backlog", ordinary: true, matches: func(d *model.Drop) bool { return d.Reason == "CPU_BACKLOG" }},
 	{key: "fragments", matches: func(d *model.Drop) bool { return strings.HasPrefix(string(d.Reason), "FRAG_") }},
 	{key: "protocol", ordinary: true, matches: func(d *model.Drop) bool { return d.Reason == "IP_NOPROTO" || d.Reason == "UNHANDLED_PROTO" }},
 	{key: "rule", matches: (*model.Drop).Netfilter},

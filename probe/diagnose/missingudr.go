@@ -194,7 +194,9 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
 		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(v.ownerSilent),
 	}
-	if cause != nil {
+	if cause == nil {
+		f.facts["below"] = v.below(name)
+	} else {
 		f.facts["own"], f.facts["theirs"] = cause.own && !cause.Unassociated, !cause.own && !cause.Unassociated
 		if cause.state == routeUnlisted && control == nil && !is(s.familyAnswered) {
 			f.Confidence, f.facts["alone"] = model.Possible, true

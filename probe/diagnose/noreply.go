@@ -220,7 +220,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 			return f
 		}
 	}
-	f.facts["filed"] = filedRoutes(v, remotes)
+	f.facts["filed"], f.facts["below"] = filedRoutes(v, remotes), v.below(name)
 	probedSilence(v, &f, remotes)
 	f.facts["inside"] = slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !outside(v, a) })
 	if !translated {

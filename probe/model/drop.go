@@ -217,6 +217,18 @@ func (d *Drop) Queued() bool {
 		d.Unspecified() && strings.HasPrefix(d.Location, "kfree_skb_list")
 }
 
+// BacklogFull reports whether a CPU's backlog of packets to be received had no room.
+func (d *Drop) BacklogFull() bool { return d.Reason == "CPU_BACKLOG" }
+
+// TableFull reports whether the table of neighbours had no room for the next hop.
+func (d *Drop) TableFull() bool { return d.Reason == "NEIGH_CREATEFAIL" }
+
+// ByDriver reports whether the driver of the packet's device dropped it when it was to send
+// it, or the other end of a veth, which its driver asks.
+func (d *Drop) ByDriver() bool {
+	return d.Transmitting() && !d.Queued() && (d.Unspecified() || d.Reason == "FULL_RING") && !strings.HasPrefix(d.Location, "__dev_queue_xmit")
+}
+
 // NotBridged reports whether a bridge freed a frame since the port that it was for
 // may not have it. The compiler moves the check into the caller.
 func (d *Drop) NotBridged() bool {

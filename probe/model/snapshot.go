@@ -16,7 +16,12 @@ type Snapshot struct {
 
 	Links []Link
 	// Queues are the queueing disciplines at the roots of the links.
-	Queues    []Queue
+	Queues []Queue
+	// Devices are the uplinks and the other NICs. Softnet is by CPU.
+	Devices        []Device
+	Softnet        []Softnet
+	NeighborTables []NeighborTable
+
 	Routes    []Route
 	Rules     []RoutingRule
 	Neighbors []Neighbor
@@ -91,6 +96,7 @@ const (
 const (
 	SourceLinks     = "links"
 	SourceQueues    = "qdiscs"
+	SourceStats     = "stats"
 	SourceRoutes    = "routes"
 	SourceNeighbors = "neighbors"
 	SourceBridge    = "bridge"

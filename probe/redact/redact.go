@@ -151,6 +151,7 @@ var fields = map[string]treatment{
 	"Source.Name": keep, "Source.Detail": withhold,
 	"Link.Name": link, "Link.Kind": keep,
 	"Queue.Link": link, "Queue.Kind": keep, "Queue.Handle": keep,
+	"Device.Link": link, "Device.Driver": keep, "DeviceLoss.Name": keep, "NeighborTable.Name": keep,
 	"Route.Link": link, "Route.Type": keep, "Route.Scope": keep, "Route.Protocol": keep,
 	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": keep,
 	"Neighbor.Link": link, "Neighbor.State": keep,

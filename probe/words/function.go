@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -15,6 +16,8 @@ import (
 var functions = template.FuncMap{
 	// {{count .n "packet"}}, {{plural .n "reply" "replies"}}
 	"count":  func(n any, noun string) string { return Count(number(n), noun) },
+	// {{rate .n .window}}
+	"rate":   rate,
 	"plural": func(n any, one, many string) string { return Plural(number(n), one, many) },
 	// {{few .list}}: the first few of many
 	"few":  few,
@@ -48,6 +51,14 @@ var functions = template.FuncMap{
 	// {{next}} begins another text of the same part.
 	"next": func() string { return separator },
 	"add":  func(a, b int) int { return a + b },
+}
+
+// rate is a number of events in some time as one a second.
+func rate(n uint64, in time.Duration) string {
+	if in <= 0 {
+		return "at no known rate"
+	}
+	return fmt.Sprintf("%.3g a second", float64(n)/in.Seconds())
 }
 
 func protocol(a netip.Addr) string {

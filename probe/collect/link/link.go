@@ -38,7 +38,12 @@ type Table struct {
 	Links []model.Link
 	// Sysctls are the settings of each link.
 	Sysctls []model.Sysctl
+	// Counts are by the index of the link.
+	Counts map[int]Counts
 }
+
+// Counts are a link's own statistics, in packets.
+type Counts struct{ Received, Sent, RxDropped, TxDropped, RxFIFO, RxMissed uint64 }
 
 // Read lists the links of the socket's namespace with their addresses.
 func Read(ctx context.Context, c dump.Dumper) (Table, error) {
@@ -50,12 +55,13 @@ func Read(ctx context.Context, c dump.Dumper) (Table, error) {
 // could be read is returned too.
 func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 	type linkConf struct {
-		link model.Link
-		conf []model.Sysctl
+		link   model.Link
+		counts Counts
+		conf   []model.Sysctl
 	}
 	decode := func(m []byte) (x linkConf, ok bool, err error) {
 		var afSpec []byte
-		if x.link, afSpec, err = decodeLink(m); err == nil {
+		if x.link, x.counts, afSpec, err = decodeLink(m); err == nil {
 			x.conf, err = sysctl.Decode(x.link.Name, afSpec)
 		}
 		return x, true, err
@@ -63,8 +69,9 @@ func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 	body := request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid)
 	links, err := dump.List(ctx, "list links", c, unix.RTM_GETLINK, body, unix.RTM_NEWLINK, decode)
 	slices.SortStableFunc(links, func(a, b linkConf) int { return a.link.Index - b.link.Index })
-	var t Table
+	t := Table{Counts: make(map[int]Counts, len(links))}
 	for _, x := range links {
+		t.Counts[x.link.Index] = x.counts
 		t.Links = append(t.Links, x.link)
 		t.Sysctls = append(t.Sysctls, x.conf...)
 	}
@@ -89,10 +96,10 @@ func request(header int, attr uint16, nsid int) []byte {
 
 // decodeLink decodes an RTM_NEWLINK message. Its IFLA_AF_SPEC, which holds the
 // link's settings, is returned as it is.
-func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
+func decodeLink(m []byte) (l model.Link, counts Counts, afSpec []byte, err error) {
 	a := dump.ParseAfter(m, unix.SizeofIfInfomsg)
 	if err := a.Err(); err != nil {
-		return l, nil, err
+		return l, counts, nil, err
 	}
 	flags := binary.NativeEndian.Uint32(m[8:])
 	l = model.Link{
@@ -109,6 +116,7 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 		unix.IFLA_ADDRESS:     func(a *dump.Attrs) { l.MAC = model.MACFrom(a.Data) },
 		unix.IFLA_PROMISCUITY: func(a *dump.Attrs) { l.Promisc = a.Uint32() > 0 },
 		unix.IFLA_STATS64: func(a *dump.Attrs) {
+			counts = decodeCounts(a.Data)
 			if len(a.Data) >= otherHostDropped+8 {
 				l.OtherHost = binary.NativeEndian.Uint64(a.Data[otherHostDropped:])
 			}
@@ -117,14 +125,25 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 		unix.IFLA_LINKINFO: func(a *dump.Attrs) { a.Fail(decodeInfo(a.Nested(), &l)) },
 	})
 	if err != nil {
-		return l, nil, fmt.Errorf("link %d: %w", l.Index, err)
+		return l, counts, nil, fmt.Errorf("link %d: %w", l.Index, err)
 	}
 	if Paired(l.Kind) {
 		l.Peer = peer
 	} else {
 		l.PeerNetNSID = Here
 	}
-	return l, afSpec, nil
+	return l, counts, afSpec, nil
+}
+
+// decodeCounts decodes struct rtnl_link_stats64.
+func decodeCounts(b []byte) Counts {
+	at := func(i int) uint64 {
+		if len(b) < 8*(i+1) {
+			return 0
+		}
+		return binary.NativeEndian.Uint64(b[8*i:])
+	}
+	return Counts{Received: at(0), Sent: at(1), RxDropped: at(6), TxDropped: at(7), RxFIFO: at(14), RxMissed: at(15)}
 }
 
 // Paired reports whether links of this kind come in pairs whose ends may be in

@@ -21,7 +21,7 @@ import (
 
 func FuzzLink(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		l, afSpec, err := decodeLink(m)
+		l, _, afSpec, err := decodeLink(m)
 		if err == nil {
 			_, _ = sysctl.Decode(l.Name, afSpec)
 		}

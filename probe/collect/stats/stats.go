@@ -1,0 +1,227 @@
+// Package stats reads what the kernel, drivers and NICs count of packets that die below IP:
+// NICs by ioctl (SIOCETHTOOL), softirqs and tables of neighbours from /proc/net. The links'
+// own statistics come with their dump (package link).
+//
+// No capability is needed, but to enter the namespace. What a kernel, a driver or a namespace
+// does not have is no gap: tables of neighbours are counted in the machine's first network
+// namespace alone.
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// Statistics are totals; differences are for who has two readings.
+type Statistics struct {
+	Devices []model.Device
+	Softnet []model.Softnet
+	Tables  []model.NeighborTable
+}
+
+// Read reads the statistics of the namespace's NICs, among its links, and of the machine. Counts
+// are the links' own, by index. With an error, what could be read is returned too.
+func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Statistics, err error) {
+	err = ns.Do(func() error {
+		var errs []error
+		if s, err := open(); err != nil {
+			errs = append(errs, err)
+		} else {
+			defer s.close()
+			for l := range model.Each(links) {
+				if IsNIC(l) {
+					d, err := s.device(l, counts[l.Index])
+					out.Devices = append(out.Devices, d)
+					errs = append(errs, err)
+				}
+			}
+		}
+		err := read("softnet_stat", func(text string) (err error) {
+			out.Softnet, err = decodeSoftnet(text)
+			return err
+		})
+		errs = append(errs, err)
+		for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
+			errs = append(errs, read("stat/"+name, func(text string) error {
+				t, err := decodeTable(name, text)
+				if err == nil {
+					out.Tables = append(out.Tables, t)
+				}
+				return err
+			}))
+		}
+		return errors.Join(errs...)
+	})
+	return out, err
+}
+
+// IsNIC reports whether a link leads off the node: an uplink, or hardware, such as a port of a
+// bond, a virtual function, or a card that pods' packets leave by.
+func IsNIC(l *model.Link) bool {
+	return l.Role == model.RoleUplink || l.Kind == "" && l.Up && l.Name != "lo"
+}
+
+// read decodes a file of the thread's network namespace; one that is not there has nothing.
+func read(name string, decode func(string) error) error {
+	b, err := os.ReadFile("/proc/thread-self/net/" + name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = decode(string(b))
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
+}
+
+// decodeSoftnet decodes /proc/net/softnet_stat: a line of hexadecimal numbers for each CPU that
+// is online. The thirteenth is the CPU's since Linux 5.10.
+func decodeSoftnet(text string) ([]model.Softnet, error) {
+	const columnCPU = 12
+	var out []model.Softnet
+	for line := range strings.Lines(text) {
+		n, err := numbers(strings.Fields(line))
+		if err == nil && len(n) < 3 {
+			err = errors.New("too few columns")
+		}
+		if err != nil {
+			return nil, err
+		}
+		c := model.Softnet{CPU: len(out), Processed: n[0], Dropped: n[1], Squeezed: n[2]}
+		if len(n) > columnCPU {
+			c.CPU = int(n[columnCPU])
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// decodeTable decodes /proc/net/stat/arp_cache or ndisc_cache: names, then a line of hexadecimal
+// numbers for each CPU. The entries are the table's on every line.
+func decodeTable(name, text string) (model.NeighborTable, error) {
+	t := model.NeighborTable{Name: name}
+	head, rows, _ := strings.Cut(text, "\n")
+	names := strings.Fields(head)
+	entries, fulls := slices.Index(names, "entries"), slices.Index(names, "table_fulls")
+	if entries < 0 || fulls < 0 {
+		return t, errors.New("no column entries or table_fulls")
+	}
+	for line := range strings.Lines(rows) {
+		n, err := numbers(strings.Fields(line))
+		if err == nil && len(n) <= max(entries, fulls) {
+			err = errors.New("too few columns")
+		}
+		if err != nil {
+			return t, err
+		}
+		t.Entries, t.Fulls = n[entries], t.Fulls+n[fulls]
+	}
+	return t, nil
+}
+
+// numbers are hexadecimal, of 32 bits each.
+func numbers(fields []string) ([]uint64, error) {
+	out := make([]uint64, len(fields))
+	for i, f := range fields {
+		var err error
+		if out[i], err = strconv.ParseUint(f, 16, 32); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// device reads what a link and its driver count.
+func (s *socket) device(l *model.Link, counts link.Counts) (model.Device, error) {
+	d := model.Device{IfIndex: l.Index, Link: l.Name, Received: counts.Received, Sent: counts.Sent}
+	d.Losses = []model.DeviceLoss{
+		{Name: "rx_dropped", Kind: model.LossReceived, Total: counts.RxDropped},
+		{Name: "rx_fifo_errors", Kind: model.LossNoBuffer, Total: counts.RxFIFO},
+		{Name: "rx_missed_errors", Kind: model.LossNoBuffer, Total: counts.RxMissed},
+		{Name: "tx_dropped", Kind: model.LossSent, Total: counts.TxDropped},
+	}
+	err := s.driver(&d)
+	sortLosses(&d)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
+		return d, nil // a driver without statistics, or a link that has just gone
+	}
+	if err != nil {
+		return d, fmt.Errorf("read statistics of %s: %w", l.Name, err)
+	}
+	return d, nil
+}
+
+func sortLosses(d *model.Device) {
+	slices.SortFunc(d.Losses, func(a, b model.DeviceLoss) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// losses are the counters of packets that are lost, by the names that drivers give them, with
+// * for numbers.
+var losses = map[string]model.LossKind{
+	"rx_no_buffer":            model.LossNoBuffer,
+	"rx_no_buffers":           model.LossNoBuffer,
+	"rx_no_buffer_count":      model.LossNoBuffer, // e1000, igb
+	"rx_no_dma_resources":     model.LossNoBuffer, // ixgbe
+	"rx_missed":               model.LossNoBuffer,
+	"rx_missed_errors":        model.LossNoBuffer,
+	"rx_fifo_errors":          model.LossNoBuffer,
+	"rx_over_errors":          model.LossNoBuffer,
+	"rx_out_of_buffer":        model.LossNoBuffer, // mlx5
+	"rx_discards_phy":         model.LossNoBuffer,
+	"hc_rx_discards_no_wqe":   model.LossNoBuffer, // mana
+	"rx_no_buffers_posted[*]": model.LossNoBuffer, // gve
+	"rx_queue_*_drops":        model.LossNoBuffer, // veth, virtio_net
+	"rx*_drops":               model.LossNoBuffer,
+	"pkts rx OOB":             model.LossNoBuffer, // vmxnet3
+
+	"rx_dropped":               model.LossReceived,
+	"rx_drops":                 model.LossReceived,
+	"rx_discards":              model.LossReceived, // iavf
+	"port.rx_dropped":          model.LossReceived, // i40e
+	"rx_dropped.nic":           model.LossReceived, // ice
+	"vport_rx_dropped":         model.LossReceived, // mlx4
+	"rx_no_memory":             model.LossReceived, // hv_netvsc
+	"rx_queue_drop_cnt[*]":     model.LossReceived,
+	"drv dropped rx total":     model.LossReceived,
+	"alloc_rx_buff_failed":     model.LossReceived,
+	"rx_buff_alloc_err":        model.LossReceived,
+	"hc_rx_err_vport_disabled": model.LossReceived,
+
+	"tx_dropped":               model.LossSent,
+	"tx_queue_dropped":         model.LossSent,
+	"tx_queue_*_dropped":       model.LossSent,
+	"tx*_dropped":              model.LossSent,
+	"tx_discards_phy":          model.LossSent,
+	"tx_no_memory":             model.LossSent, // hv_netvsc
+	"tx_no_space":              model.LossSent,
+	"vf_tx_dropped":            model.LossSent,
+	"drv dropped tx total":     model.LossSent,
+	"hc_tx_err_vport_disabled": model.LossSent,
+
+	"tx_timeout":             model.LossTimeout,
+	"tx_timeouts":            model.LossTimeout,
+	"tx_timeout_count":       model.LossTimeout,
+	"tx*_tx_timeouts":        model.LossTimeout,
+	"tx_queue_*_tx_timeouts": model.LossTimeout,
+}
+
+// kindOf is what a driver's counter counts, empty for what is no loss.
+func kindOf(name string) model.LossKind {
+	if k := losses[name]; k != "" || !strings.HasSuffix(name, "_allowance_exceeded") {
+		return k
+	}
+	return model.LossAllowance // ena: bw_in_, bw_out_, pps_, conntrack_, linklocal_
+}

@@ -1,0 +1,79 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// countedShare is the part of a NIC's or a CPU's packets, one in so many, from which on what
+// it loses is a fault: a burst that no queue holds loses fewer.
+const countedShare = 100
+
+// notable reports whether so many of all packets are no bad luck.
+func notable(lost, passed uint64) bool {
+	return lost >= manyRefused && lost*countedShare >= passed+lost
+}
+
+// linkDropped is a link's own counter of packets that came and were dropped. Those of
+// protocols that the kernel does not take are among them.
+const linkDropped = "rx_dropped"
+
+// broken reports whether what a device's counter lost is more than a burst loses.
+func broken(d *model.Device, l *model.DeviceLoss) bool {
+	switch l.Kind {
+	case model.LossNoBuffer, model.LossReceived:
+		return l.Name != linkDropped && notable(l.Delta, d.ReceivedDelta)
+	case model.LossSent:
+		return notable(l.Delta, d.SentDelta)
+	case model.LossTimeout:
+		return l.Delta > 0
+	case model.LossAllowance:
+		// Beyond bandwidth and packets a second the cloud holds packets back at first.
+		// Beyond the others it drops.
+		refused := strings.HasPrefix(l.Name, "conntrack_") || strings.HasPrefix(l.Name, "linklocal_")
+		return refused && l.Delta >= manyRefused || notable(l.Delta, d.ReceivedDelta+d.SentDelta)
+	}
+	return false
+}
+
+// moved are the counters of a device that are of these kinds and counted in the window.
+func moved(d *model.Device, kinds ...model.LossKind) (out []counted, severe bool) {
+	for l := range model.Each(d.Losses) {
+		if slices.Contains(kinds, l.Kind) && l.Delta > 0 {
+			out = append(out, counted{l, d.Link})
+			severe = severe || broken(d, l)
+		}
+	}
+	return out, severe
+}
+
+// counted is a counter of a device, or of the CPUs' backlogs without a link.
+type counted struct {
+	*model.DeviceLoss
+	Link string
+}
+
+// below is what notably dies between a link's hooks and the network: no count at a hook shows
+// it, so that silence may have that cause.
+func (v *view) below(link string) []counted {
+	var out []counted
+	on := v.byName[link]
+	for d := range model.Each(v.Devices) {
+		l := v.links[d.IfIndex]
+		if on == nil || l == nil || l != on && l.Master != on.Index {
+			continue
+		}
+		for x := range model.Each(d.Losses) {
+			if broken(d, x) {
+				out = append(out, counted{x, d.Link})
+			}
+		}
+	}
+	_, own := v.limit(maxBacklog)
+	if dropped, processed, _ := v.softnet(); own && notable(dropped, processed) {
+		out = append(out, counted{&model.DeviceLoss{Delta: dropped}, ""})
+	}
+	return out
+}

@@ -1,0 +1,67 @@
+package diagnose
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// NeighborTableFull is the code of this finding.
+const NeighborTableFull model.Code = "NeighborTableFull"
+
+var neighborTableFull = kind{
+	code:     NeighborTableFull,
+	severity: model.Critical,
+	find:     findNeighborTableFull,
+	ends:     []model.HopKind{model.HopNeighbor, model.HopPod, model.HopLink},
+}
+
+func findNeighborTableFull(v *view) []finding {
+	var out []finding
+	for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
+		// The machine's own namespace alone has the table's counts.
+		t := model.NeighborTable{Name: name}
+		if counted := first(v.NeighborTables, func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
+			t = *counted
+		}
+		l := &lost{}
+		for d := range model.Each(v.Traffic.Drops) {
+			if d.TableFull() && v.ofPod(d) && d.Dst.Is6() == t.Is6() && !v.explained(d) {
+				l.add(v, d)
+			}
+		}
+		if n := max(l.packets, t.FullsDelta); n >= minDrops {
+			out = append(out, v.tableFull(&t, l))
+		}
+	}
+	return out
+}
+
+// tableFull is the finding on a table that had no room for new neighbours, and on the packets
+// that were dropped for that.
+func (v *view) tableFull(t *model.NeighborTable, l *lost) finding {
+	family := "ipv4"
+	if t.Is6() {
+		family = "ipv6"
+	}
+	setting := func(n int) string { return "net." + family + ".neigh.default.gc_thresh" + strconv.Itoa(n) }
+	limit, known := v.limit(setting(3))
+	larger := 4 * max(limit, t.Entries)
+	f := finding{lost: l, facts: facts{
+		"table": t, "six": t.Is6(), "limit": limit, "known": known, "window": v.Window.Duration(),
+		"soft": setting(2), "hard": setting(3), "softer": strconv.FormatUint(larger/2, 10), "larger": strconv.FormatUint(larger, 10),
+	}}
+	f.Packets, f.Cause = max(l.packets, t.FullsDelta), v.Node.Name
+	if len(l.drops) > 0 {
+		f.LastHopAlive = v.entering(map[netip.Addr]bool{v.sender(mostDropped(l.drops)[0]): true})
+	}
+	switch {
+	case l.lasting():
+	case t.FullsDelta >= manyRefused:
+		f.Severity = model.Warning // what the node itself sends is counted for no pod
+	default:
+		f.Severity = model.Info
+	}
+	return f
+}
