@@ -70,6 +70,11 @@ var fabricFaults = map[scenario.FaultType]injection{
 				append(append(words("? FORWARD -o ?", x.op("-I"), x.port), long...), "-j", "DROP"))
 		})
 	},
+	scenario.NICRefuses: func(x *target) error {
+		return x.inFabric(func(fabric *space) error {
+			return fabric.withLink(x.port, "set MTU of", func(l netlink.Link) error { return fabric.nl.LinkSetMTU(l, pick(x, smallMTU, fullMTU)) })
+		})
+	},
 	scenario.TunnelDrop: func(x *target) error {
 		return x.inFabric(func(fabric *space) error {
 			return fabric.runAll(iptables,

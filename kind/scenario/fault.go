@@ -25,6 +25,7 @@ const (
 	NoReturn         FaultType = "no-return"
 	SilentFabric     FaultType = "silent-fabric"
 	FabricMTU        FaultType = "fabric-mtu"
+	NICRefuses       FaultType = "nic-refuses"
 	TunnelDrop       FaultType = "tunnel-drop"
 	TunnelAstray     FaultType = "tunnel-astray"
 )
@@ -242,6 +243,7 @@ var faultRows = map[FaultType]faultRow{
 	NSGDrop:          {args: "node prefix? port?", refuse: []refusal{onSwitch}, doc: "has the network drop what node's pods send to prefix, or to anybody, or only to port of TCP and UDP, as a security group does that leaves the pods' addresses out"},
 	NoReturn:         {args: "node", refuse: []refusal{onSwitch}, doc: "has the network drop what comes back to node from outside, as a firewall does that sees one direction only"},
 	SilentFabric:     {args: "node", doc: "has the network answer no ARP request of node any more"},
+	NICRefuses:       {args: "node", refuse: []refusal{onSwitch}, doc: "gives the network's end of node's link an MTU of 1280: the driver drops what is longer once the node has sent it, and counts it"},
 	FabricMTU:        {args: "node", refuse: []refusal{onSwitch}, doc: "has the network lose what is longer than 1280 bytes on its way to or from node, and say nothing, as behind a tunnel whose ICMP errors are filtered"},
 	TunnelDrop:       {args: "node", refuse: []refusal{onSwitch, noOverlay}, doc: "has the network drop what carries the overlay to or from node, as a security group does that leaves its UDP port out"},
 	TunnelAstray:     {args: "node prefix via", refuse: []refusal{noOverlay, nobodysRange, nodesOwn}, doc: "has node send what its overlay carries for the pods of the node that has prefix to via instead"},

@@ -23,7 +23,7 @@ func findAllowanceExceeded(v *view) []finding {
 		if n < minDrops {
 			continue
 		}
-		list, severe := moved(d, model.LossAllowance)
+		list, severe := risen(d, model.LossAllowance)
 		f := finding{facts: facts{"device": d, "moved": list, "window": v.Window.Duration()}}
 		for _, c := range list {
 			what, _, _ := strings.Cut(c.Name, "_") // bw, pps, conntrack, linklocal

@@ -65,7 +65,7 @@ func (v *view) softnet() (dropped, processed uint64, cpus []*model.Softnet) {
 
 // limit is a setting that is a number; ok is false where it was not read.
 func (v *view) limit(name string) (n uint64, ok bool) {
-	n, err := strconv.ParseUint(v.sysctls()[name], 10, 32)
+	n, err := strconv.ParseUint(v.Settings[name], 10, 32)
 	return n, err == nil
 }
 

@@ -38,8 +38,8 @@ func broken(d *model.Device, l *model.DeviceLoss) bool {
 	return false
 }
 
-// moved are the counters of a device that are of these kinds and counted in the window.
-func moved(d *model.Device, kinds ...model.LossKind) (out []counted, severe bool) {
+// risen are the counters of a device that are of these kinds and counted in the window.
+func risen(d *model.Device, kinds ...model.LossKind) (out []counted, severe bool) {
 	for l := range model.Each(d.Losses) {
 		if slices.Contains(kinds, l.Kind) && l.Delta > 0 {
 			out = append(out, counted{l, d.Link})

@@ -31,7 +31,7 @@ func (v *view) nicReceives(d *model.Device) []finding {
 	if n < minDrops {
 		return nil
 	}
-	list, severe := moved(d, model.LossNoBuffer, model.LossReceived)
+	list, severe := risen(d, model.LossNoBuffer, model.LossReceived)
 	// Most of these may be of no protocol that anybody here wants.
 	unclear := !slices.ContainsFunc(list, func(c counted) bool { return c.Name != linkDropped && c.Delta >= minDrops })
 	f := finding{facts: facts{
@@ -57,12 +57,17 @@ func (v *view) nicSends(d *model.Device) []finding {
 			l.add(v, x)
 		}
 	}
-	list, severe := moved(d, model.LossSent, model.LossTimeout)
+	list, severe := risen(d, model.LossSent, model.LossTimeout)
+	severe = severe || v.starve(l)
+	others := n - min(n, l.packets)
+	if severe && others > 0 {
+		v.addMasqueraded(l, d.IfIndex)
+	}
 	f := finding{page: "NICDrop-sent", lost: l, facts: facts{
-		"device": d, "moved": list, "window": v.Window.Duration(), "hung": hung, "others": n - min(n, l.packets),
+		"device": d, "moved": list, "window": v.Window.Duration(), "hung": hung, "others": others,
 	}}
 	f.Packets, f.Cause, f.LastHopAlive = n, v.Node.Name+" "+d.Link, v.place(d.Link, model.Egress)
-	if !severe && !v.starve(l) {
+	if !severe {
 		f.Severity = model.Info
 	}
 	return []finding{f}

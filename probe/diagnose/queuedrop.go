@@ -66,16 +66,7 @@ func (v *view) queuesInPods() []finding {
 // queueDropped is the finding on a queue that dropped packets of pods, and untold others.
 func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	if untold > 0 {
-		// Pods whose packets leave with the node's own address may have lost them, and peers that
-		// did not reply.
-		flows := v.unrepliedFlows()
-		for p := range model.Each(v.whole.Traffic.Peers) {
-			if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == q.IfIndex && v.nodeAddrs[p.Local] {
-				for pod := range m.pods {
-					l.with(pod, p.Remote)
-				}
-			}
-		}
+		v.addMasqueraded(l, q.IfIndex)
 	}
 	// The fix is a queue for what came to it, twice.
 	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))
@@ -95,6 +86,19 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 		}
 	}
 	return f
+}
+
+// addMasqueraded adds to what a link lost the pods whose packets leave by it with the node's own
+// address and got no reply, and their peers: the drops do not tell which of them lost packets.
+func (v *view) addMasqueraded(l *lost, link int) {
+	flows := v.unrepliedFlows()
+	for p := range model.Each(v.whole.Traffic.Peers) {
+		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == link && v.nodeAddrs[p.Local] {
+			for pod := range m.pods {
+				l.with(pod, p.Remote)
+			}
+		}
+	}
 }
 
 // starves reports whether the queue dropped a notable part of what one address sent or
