@@ -140,7 +140,7 @@ var serverFaults = map[scenario.FaultType]injection{
 	scenario.NoListener:       func(*target) error { return nil },
 	scenario.LoopbackListener: func(*target) error { return nil },
 	scenario.DeafServer:       func(*target) error { return nil },
-	scenario.PodHung:    func(*target) error { return nil },
+	scenario.PodHung:          func(*target) error { return nil },
 	scenario.PodGone: func(x *target) error {
 		c := &churn{builder: builder{Lab: x.Lab, topology: x.topology, log: func(string, ...any) {}}, node: x.node}
 		for i := range x.s.Traffic {

@@ -171,6 +171,12 @@ var routeFaults = map[scenario.FaultType]injection{
 		return pick(x, x.sp.unrule, x.sp.rule)(toPod(x.pod))
 	},
 	scenario.PodTableEmpty: func(x *target) error { return x.sp.haveRoute(x.tableDefault(), x.undo) },
+	scenario.PodTableUnruled: func(x *target) error {
+		if x.undo {
+			return x.sp.rule(x.podRule())
+		}
+		return x.sp.unrule(x.podRule())
+	},
 	scenario.PodTableWrong: func(x *target) error {
 		const table = 77
 		first := route{dst: defaultRoute, via: x.topology.Gateway, link: uplinkOf(x.node), table: table}

@@ -139,6 +139,7 @@ const (
 	PodTable        FaultType = "pod-table"
 	PodTableEmpty   FaultType = "pod-table-empty"
 	PodTableWrong   FaultType = "pod-table-wrong"
+	PodTableUnruled FaultType = "pod-table-unruled"
 	PingDenied      FaultType = "ping-denied"
 	InvalidDropped  FaultType = "invalid-dropped"
 )
@@ -310,6 +311,7 @@ var faultRows = map[FaultType]faultRow{
 	PodTable:        {args: "pod", refuse: []refusal{oneNIC}, doc: "leads what pod sends to a table of its own, which has a default route by its node's second NIC, as plugins do that give pods addresses of a NIC", ordinary: true},
 	PodTableEmpty:   {args: "pod", refuse: []refusal{oneNIC}, doc: "takes the default route from pod's own table"},
 	PodTableWrong:   {args: "pod", refuse: []refusal{oneNIC}, doc: "leads what pod sends to a table of the first NIC instead of pod's own, and leaves both whole"},
+	PodTableUnruled: {args: "pod", refuse: []refusal{oneNIC}, doc: "deletes the rule that leads what pod sends to its own table"},
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
 	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
 	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},

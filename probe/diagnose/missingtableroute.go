@@ -18,10 +18,12 @@ var missingTableRoute = kind{
 }
 
 // podRule is a rule for a pod's own packets, which leads to a table that decides or, where
-// it has no route for them, is passed.
+// it has no route for them, is passed; or the rule for everybody's, where the pod has none.
 type podRule struct {
 	*model.RoutingRule
 	passed bool
+	// without is the pod that has no rule of its own.
+	without netip.Addr
 }
 
 // inVain is a podRule with the peers that did not reply to what is sent by it.
@@ -54,15 +56,15 @@ func findMissingTableRoute(v *view) []finding {
 		case len(of.silent) == 0:
 		case r.passed && !of.answered:
 			out = append(out, v.withoutRoute(r.RoutingRule, of.silent))
-		case !r.passed && !tables[r.Table]:
+		case !r.passed && !of.answered && (r.without.IsValid() || !tables[r.Table]):
 			out = append(out, v.wrongTable(r.RoutingRule, of.silent, repliesBy)...)
 		}
 	}
 	return out
 }
 
-// podRule is the rule for a pod's own packets to a peer whose table decides, or has no route
-// for them, so that another table's default route does; nil for none.
+// podRule is the rule whose table's default route decides on a pod's packets to a peer, or the
+// pod's own one whose table has no route for them; nil for none.
 func (v *view) podRule(p *model.Peer) podRule {
 	if len(v.pods[p.Local]) == 0 {
 		return podRule{}
@@ -72,16 +74,20 @@ func (v *view) podRule(p *model.Peer) podRule {
 		return podRule{}
 	}
 	if i := slices.IndexFunc(d.Passed, func(r *model.RoutingRule) bool { return r.From.IsValid() && !r.Not }); i >= 0 {
-		return podRule{d.Passed[i], true}
+		return podRule{RoutingRule: d.Passed[i], passed: true}
 	}
-	if !d.Rule.From.IsSingleIP() || d.Rule.Not {
+	switch from := d.Rule.From; {
+	case d.Rule.Not || from.IsValid() && !from.IsSingleIP():
 		return podRule{}
+	case from.IsValid():
+		return podRule{RoutingRule: d.Rule}
 	}
-	return podRule{d.Rule, false}
+	return podRule{RoutingRule: d.Rule, without: p.Local}
 }
 
-// wrongTable is the finding on a rule whose table leads elsewhere than that of the pods like the
-// rule's: another pod's rule of the same priority leads by another next hop, and by that two or
+// wrongTable is the finding on a pod's rule whose table leads elsewhere than that of pods like it,
+// or on a pod that lacks such a rule: another pod's rule, of the same priority, leads by another
+// next hop, and by that two or
 // more of the silent peers reply. What drops packets of one pod on purpose seldom stands before
 // several peers.
 func (v *view) wrongTable(
@@ -92,7 +98,7 @@ func (v *view) wrongTable(
 	for _, p := range silent {
 		own := v.routing().Lookup(v.fromPod(p.Local, p.Remote))
 		at := slices.IndexFunc(repliesBy[p.Remote], func(o *model.RoutingRule) bool {
-			return o.Priority == r.Priority && o.Table != r.Table && o.From.IsSingleIP() &&
+			return (o.Priority == r.Priority || !r.From.IsValid()) && o.Table != r.Table && o.From.IsSingleIP() &&
 				!slices.Equal(v.routing().Lookup(v.fromPod(o.From.Addr(), p.Remote)).Hops, own.Hops)
 		})
 		if at >= 0 {
@@ -105,6 +111,9 @@ func (v *view) wrongTable(
 	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
 	f := v.byRule(r, silent, facts{"other": showRule(other), "right": v.shown(right.Route)})
 	f.page = "MissingTableRoute-wrong"
+	if !r.From.IsValid() {
+		f.page = "MissingTableRoute-rule"
+	}
 	return []finding{f}
 }
 

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -48,6 +49,7 @@ func TestMissingTableRoute(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
 	}
 	t.Run("another table than that of the pods like it", testWrongTable)
+	t.Run("no rule", testWithoutRule)
 	n := twoTables()
 	n.silent("172.20.1.5", "192.168.7.9")
 	if got := Diagnose(&n.Snapshot)[0].Fix[0]; got != "ip route add default via 10.50.0.9 dev ens5 table 7" {
@@ -75,5 +77,34 @@ func testWrongTable(t *testing.T) {
 			n.answered("172.20.1.6", a)
 		}
 		verdicts(t, n, tt.want)
+	}
+}
+
+// testWithoutRule: the first pod has lost its rule, and leaves by the main table in vain, while
+// peers reply to what leaves by another's. A pod that gets replies without a rule lacks none.
+func testWithoutRule(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		replies []string
+		own     string
+		want    []string
+	}{
+		{"two silent peers reply to another pod", []string{"192.168.7.9", "192.168.7.10"}, "",
+			[]string{"MissingTableRoute likely 172.20.1.5 192.168.7.9 192.168.7.10"}},
+		{"one alone may have a policy", []string{"192.168.7.9"}, "", []string{"NoReply possible 172.20.1.5 192.168.7.9 192.168.7.10"}},
+		{"another peer replies without a rule", []string{"192.168.7.9", "192.168.7.10"}, "192.168.7.11",
+			[]string{"NoReply likely 172.20.1.5 192.168.7.9 192.168.7.10"}},
+	} {
+		n := twoTables()
+		n.Rules = slices.Delete(n.Rules, 2, 3)
+		n.silent("172.20.1.5", "192.168.7.9")
+		n.silent("172.20.1.5", "192.168.7.10")
+		for _, a := range tt.replies {
+			n.answered("172.20.1.6", a)
+		}
+		if tt.own != "" {
+			n.answered("172.20.1.5", tt.own)
+		}
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, n, tt.want) })
 	}
 }
