@@ -38,7 +38,7 @@ func TestLayer2Words(t *testing.T) {
 			n.frames("10.60.0.20", 11, model.Ingress, model.AsDestination, deadMAC, 40)
 			return n
 		}, StaleARPReply, []string{
-			"title: ebtables rule answers ARP for 10.60.0.20 with a stale MAC",
+			"title: stale ARP answer for 10.60.0.20 from an ebtables rule",
 			"why: An ebtables rule answers ARP for 10.60.0.20 with a2:96:88:20:cb:c6 instead of the pod's 0a:58:00:00:00:20; " +
 				"nobody on this node has it. Hosts that get this answer send packets to the stale MAC. The packets never reach the pod.",
 			"tc: tap11 egress: 2 ARP replies that 10.60.0.20 is at a2:96:88:20:cb:c6",

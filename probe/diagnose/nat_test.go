@@ -919,7 +919,7 @@ func TestDeadProxy(t *testing.T) {
 func TestDeadProxyInPod(t *testing.T) {
 	for netns, want := range map[uint32][]string{
 		77: {"warning NoListener nothing listens at 127.0.0.1 tcp/15001 in the pod behind tap10"},
-		0:  {"info UnexplainedDrop kernel drops packets at tcp_v4_rcv: NO_SOCKET"},
+		0:  {"info UnexplainedDrop NO_SOCKET drops at tcp_v4_rcv"},
 	} {
 		n := kubenet()
 		n.Pods[0].Netns = 77

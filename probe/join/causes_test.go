@@ -138,7 +138,7 @@ func TestStateOnly(t *testing.T) {
 	c.nodes[1].source(model.SourceTC, model.Missing)
 	c.nodes[1].Window.End = c.nodes[1].Window.Start
 	for _, n := range Judge(c.sources()).Nodes {
-		if want := map[string]string{"n2": "no packets were watched"}[n.Name]; n.Name == "n2" && n.Reason != want {
+		if want := map[string]string{"n2": "no packet was watched"}[n.Name]; n.Name == "n2" && n.Reason != want {
 			t.Errorf("%s: %q, want %q", n.Name, n.Reason, want)
 		}
 	}

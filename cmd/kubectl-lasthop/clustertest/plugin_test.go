@@ -115,7 +115,7 @@ func TestRole(t *testing.T) {
 	removed(t)
 }
 
-// TestStrict is status 4, of one node and of several: no packets were watched.
+// TestStrict is status 4, of one node and of several: no packet was watched.
 func TestStrict(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
