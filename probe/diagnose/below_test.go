@@ -48,15 +48,15 @@ func TestBelow(t *testing.T) {
 		want string
 		fix  string
 	}{
-		{"no receive buffer was free", nic(model.LossNoBuffer, "rx_no_buffer", 500, 10_000), "warning NICDrop the NIC ens5 has no room for packets that come in", "ethtool -G ens5 rx 8192 # the link may be down for a moment"},
-		{"a burst", nic(model.LossNoBuffer, "rx_no_buffer", 50, 100_000), "info NICDrop the NIC ens5 has no room for packets that come in", ""},
+		{"no receive buffer was free", nic(model.LossNoBuffer, "rx_no_buffer", 500, 10_000), "warning NICDrop the receive queue of NIC ens5 is full", "ethtool -G ens5 rx 8192 # the link may be down for a moment"},
+		{"a burst", nic(model.LossNoBuffer, "rx_no_buffer", 50, 100_000), "info NICDrop the receive queue of NIC ens5 is full", ""},
 		{"before the window", nic(model.LossNoBuffer, "rx_no_buffer", 0, 100_000), "", ""},
-		{"protocols that nobody takes", nic(model.LossReceived, "rx_dropped", 500, 1000), "info NICDrop packets that come in by ens5 are dropped before they are counted", ""},
-		{"not sent", nic(model.LossSent, "tx_dropped", 500, 1000), "warning NICDrop ens5 does not send packets that it was given", ""},
+		{"protocols that nobody takes", nic(model.LossReceived, "rx_dropped", 500, 1000), "info NICDrop NIC ens5 drops received packets", ""},
+		{"not sent", nic(model.LossSent, "tx_dropped", 500, 1000), "warning NICDrop NIC ens5 drops packets that it should send", ""},
 		{"a queue hung", nic(model.LossTimeout, "tx_timeout", 1, 100_000), "warning NICDrop a transmit queue of ens5 hung and was reset", ""},
-		{"connections beyond the machine's size", nic(model.LossAllowance, "conntrack_allowance_exceeded", 30, 100_000), "warning AllowanceExceeded the cloud tracks no more connections of this machine: new ones by ens5 are dropped", ""},
-		{"bandwidth for a moment", nic(model.LossAllowance, "bw_in_allowance_exceeded", 30, 100_000), "info AllowanceExceeded the cloud drops or holds back packets of ens5: the machine's size allows no more", ""},
-		{"a CPU does not keep up", softnet(900, 10_000, true), "warning BacklogFull the backlog of 1 CPU for received packets is full", "sysctl -w net.core.netdev_max_backlog=4000 # a longer queue helps against bursts alone"},
+		{"connections beyond the machine's size", nic(model.LossAllowance, "conntrack_allowance_exceeded", 30, 100_000), "warning AllowanceExceeded the cloud drops new connections on ens5: the machine's limit of tracked connections is reached", ""},
+		{"bandwidth for a moment", nic(model.LossAllowance, "bw_in_allowance_exceeded", 30, 100_000), "info AllowanceExceeded the cloud drops or delays packets of ens5: the machine's size allows no more", ""},
+		{"a CPU does not keep up", softnet(900, 10_000, true), "warning BacklogFull the backlog of 1 CPU for received packets is full", "sysctl -w net.core.netdev_max_backlog=4000 # a longer queue helps only against bursts"},
 		{"a CPU in a burst", softnet(40, 1_000_000, true), "info BacklogFull the backlog of 1 CPU for received packets is full", ""},
 		{"the machine's CPUs, in another namespace", softnet(900, 10_000, false), "", ""},
 		{"neighbours of the node's own", table(90), "warning NeighborTableFull the ARP table is full: 1024 entries, limit 1024", "sysctl -w net.ipv4.neigh.default.gc_thresh3=4096; sysctl -w net.ipv4.neigh.default.gc_thresh2=2048"},
@@ -94,7 +94,7 @@ func TestBelowSilence(t *testing.T) {
 				alternatives = f.Alternatives
 			}
 		}
-		said := slices.Contains(alternatives, fmt.Sprintf("packets died below the hooks of ens5 in the window: its counter rx_no_buffer rose by %d", lost))
+		said := slices.Contains(alternatives, fmt.Sprintf("packets were lost below the hooks of ens5 in the window: its counter rx_no_buffer rose by %d", lost))
 		if len(alternatives) == 0 || said != want {
 			t.Errorf("%d lost: alternatives %q", lost, alternatives)
 		}

@@ -510,9 +510,9 @@ func TestFixesNameTheResources(t *testing.T) {
 // with how to find out; a route that something shows to be there is not in doubt.
 func TestSilentPod(t *testing.T) {
 	const (
-		policy = "a network policy on the other side drops what these pods send"
-		route3 = "the network lacks the route to 172.20.3.0/24"
-		back   = "the network lacks the route back to this node's pods"
+		policy = "a network policy on the other node drops packets from these pods"
+		route3 = "the network has no route to 172.20.3.0/24"
+		back   = "the network has no route back to this node's pods"
 	)
 	for _, tt := range []struct {
 		name string
@@ -521,7 +521,7 @@ func TestSilentPod(t *testing.T) {
 	}{
 		{"another range answers", func(n *node) { n.answered("172.20.1.6", "172.20.2.9") }, []string{policy, route3}},
 		{"another pod of the range answers", func(n *node) { n.answered("172.20.1.6", "172.20.3.8") }, []string{policy}},
-		{"nobody's pods answer", func(n *node) { n.answered(selfAddr, "10.50.0.5") }, []string{policy, route3 + ", or the one back to this node's pods"}},
+		{"nobody's pods answer", func(n *node) { n.answered(selfAddr, "10.50.0.5") }, []string{policy, route3 + ", or none back to this node's pods"}},
 		{"a probe of the forward path", func(n *node) { n.echo(selfAddr, "172.20.3.1", true) }, []string{policy, back}},
 		{"a probe of both", func(n *node) { n.echo(rangeAddr, "172.20.3.9", true) }, []string{policy}},
 		{"files", func(n *node) { n.table(rightRows, subnetA); n.subnet(tableA) }, []string{policy}},
@@ -536,7 +536,7 @@ func TestSilentPod(t *testing.T) {
 				t.Fatalf("%+v", found)
 			}
 			f := found[0]
-			routes := slices.DeleteFunc(slices.Clone(f.Alternatives[1:]), func(s string) bool { return !strings.HasPrefix(s, "the network lacks") })
+			routes := slices.DeleteFunc(slices.Clone(f.Alternatives[1:]), func(s string) bool { return !strings.HasPrefix(s, "the network has no route") })
 			if got := append(f.Alternatives[:1:1], routes...); !slices.Equal(got, tt.want) || f.Severity != model.Warning {
 				t.Errorf("%s: %q, want %q", f.Severity, got, tt.want)
 			}

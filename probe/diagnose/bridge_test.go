@@ -153,7 +153,7 @@ func TestBridge(t *testing.T) {
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			return n
-		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what beside the pod behind tap10 connects tap10 to br-pods: bridge -d link show"},
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides the pod behind tap10 connects tap10 to br-pods? bridge -d link show"},
 		{"the port's settings were not read", func() *node {
 			n := podBridge()
 			n.link(10).Port = nil
@@ -193,7 +193,7 @@ func TestBridge(t *testing.T) {
 			n.unheard(0)
 			return n
 		}, []string{"BridgePortBlocked proven 172.20.1.5"},
-			"bridge vlan add dev tap10 vid 1 pvid untagged # and bridge vlan del dev tap10 vid 7, unless the pod is meant to be apart"},
+			"bridge vlan add dev tap10 vid 1 pvid untagged # and bridge vlan del dev tap10 vid 7, unless the pod is meant to be in that VLAN"},
 		{"a port without a VLAN for untagged frames", func() *node { return vlanBridge(1, 0, 1, 1) },
 			[]string{"BridgePortBlocked possible 172.20.1.5"}, "bridge vlan add dev tap10 vid 1 pvid untagged"},
 		{"the gateway is in another VLAN than all pods", func() *node { return vlanBridge(1, 7, 7, 7) },
@@ -207,13 +207,13 @@ func TestBridge(t *testing.T) {
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.6", 20)
 			return n
 		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6 172.20.1.5 172.20.1.6"},
-			"bridge link set dev tap10 isolated off # unless these pods are meant to be kept apart"},
+			"bridge link set dev tap10 isolated off # unless these pods are meant to be separated"},
 		{"isolated ports, and pods that know each other's MAC", func() *node {
 			n := isolatedPair()
 			n.drop("NOT_SPECIFIED", "br_handle_frame_finish", "172.20.1.5", "172.20.1.6", 20)
 			return n
 		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6 172.20.1.5 172.20.1.6"},
-			"bridge link set dev tap10 isolated off # unless these pods are meant to be kept apart"},
+			"bridge link set dev tap10 isolated off # unless these pods are meant to be separated"},
 		{"isolated ports, and pods that have nothing to say to each other", func() *node {
 			n := isolatedPair()
 			n.answered("172.20.1.5", "172.20.2.9")

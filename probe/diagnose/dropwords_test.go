@@ -42,42 +42,42 @@ func TestSeverityOfDrops(t *testing.T) {
 		want []string
 	}{
 		{"checksums are wrong all the time", func() *node { return lasting("TCP_CSUM", "tcp_v4_rcv", "172.20.1.5") },
-			[]string{"warning UnexplainedDrop TCP_CSUM at tcp_v4_rcv"}},
+			[]string{"warning UnexplainedDrop TCP_CSUM drops at tcp_v4_rcv"}},
 		{"some were wrong for a moment", func() *node {
 			n := lasting("UDP_CSUM", "__udp4_lib_rcv", "172.20.1.5")
 			n.Traffic.Drops[0].Last = start
 			return n
-		}, []string{"info UnexplainedDrop UDP_CSUM at __udp4_lib_rcv"}},
+		}, []string{"info UnexplainedDrop UDP_CSUM drops at __udp4_lib_rcv"}},
 		{"a key differs", func() *node { return lasting("TCP_MD5FAILURE", "tcp_v4_rcv", "172.20.1.5") },
-			[]string{"warning UnexplainedDrop TCP_MD5FAILURE at tcp_v4_rcv"}},
+			[]string{"warning UnexplainedDrop TCP_MD5FAILURE drops at tcp_v4_rcv"}},
 		{"translated to the loopback address", func() *node {
 			n := lasting("IP_LOCALNET", "ip_route_input_slow", "127.0.0.1")
 			n.Traffic.Drops[0].Src = addr("172.20.1.5")
 			return n
-		}, []string{"warning UnexplainedDrop IP_LOCALNET at ip_route_input_slow"}},
+		}, []string{"warning UnexplainedDrop IP_LOCALNET drops at ip_route_input_slow"}},
 		{"a queue is full, as with a bandwidth limit", func() *node { return lasting("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5") },
-			[]string{"info UnexplainedDrop QDISC_DROP at __dev_queue_xmit"}},
+			[]string{"info UnexplainedDrop QDISC_DROP drops at __dev_queue_xmit"}},
 		{"nothing passes between two, and no rule that is read drops it", func() *node { return lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5") },
-			[]string{"warning UnexplainedDrop NETFILTER_DROP at nft_do_chain"}},
+			[]string{"warning UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
 		{"the tunnel knows nobody for the next hop", func() *node { return lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5") },
-			[]string{"warning UnexplainedDrop NO_TX_TARGET at vxlan_xmit"}},
+			[]string{"warning UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
 		{"some of it passes", func() *node {
 			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
 			n.flow(far, "172.20.1.5", true)
 			return n
-		}, []string{"info UnexplainedDrop NETFILTER_DROP at nft_do_chain"}},
+		}, []string{"info UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
 		{"what passes is not known", func() *node {
 			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
 			n.lose(model.SourceConntrack, model.Missing)
 			return n
-		}, []string{"info UnexplainedDrop NETFILTER_DROP at nft_do_chain"}},
+		}, []string{"info UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
 		{"what traceroute sends", func() *node { return lasting("IP_INHDR", "ip_forward", "172.20.1.5") },
-			[]string{"info UnexplainedDrop IP_INHDR at ip_forward"}},
+			[]string{"info UnexplainedDrop IP_INHDR drops at ip_forward"}},
 		{"a pod looks for whoever is there", func() *node {
 			n := kubenet()
 			n.vacant(40)
 			return n
-		}, []string{"info UnansweredARP 172.20.1.5 asks for 40 addresses that no pod has"}},
+		}, []string{"info UnansweredARP 172.20.1.5 sends to 40 addresses that no pod has"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := judged(tt.node()); !slices.Equal(got, tt.want) {
@@ -86,7 +86,7 @@ func TestSeverityOfDrops(t *testing.T) {
 		})
 	}
 	f := Diagnose(&lasting("TCP_CSUM", "tcp_v4_rcv", "172.20.1.5").Snapshot)[0]
-	if !strings.Contains(f.Why, "the checksum is wrong") || !strings.Contains(f.Fix[0], "ethtool") {
+	if !strings.Contains(f.Why, "The checksum is wrong") || !strings.Contains(f.Fix[0], "ethtool") {
 		t.Errorf("the words for a wrong checksum are missing: %s %q", f.Why, f.Fix)
 	}
 }

@@ -74,7 +74,7 @@ func TestInvalidDrop(t *testing.T) {
 }
 
 // TestLateReplies: a datagram for a client's port that is closed is no request to a
-// port that nobody listens at.
+// port that nothing listens at.
 func TestLateReplies(t *testing.T) {
 	datagram := func(from, to uint16, began string) *node {
 		n := kubenet().live()
@@ -98,7 +98,7 @@ func TestLateReplies(t *testing.T) {
 		n.Flows = append(n.Flows, flow)
 		return n
 	}
-	const late, closed = "late replies for 172.20.1.5 udp/44184", "nobody listens at 172.20.1.5 udp/44184"
+	const late, closed = "late replies to 172.20.1.5 udp/44184", "nothing listens at 172.20.1.5 udp/44184"
 	for _, tt := range []struct {
 		name string
 		node *node

@@ -38,11 +38,11 @@ func TestLayer2Words(t *testing.T) {
 			n.frames("10.60.0.20", 11, model.Ingress, model.AsDestination, deadMAC, 40)
 			return n
 		}, StaleARPReply, []string{
-			"title: stale ARP answer for 10.60.0.20",
+			"title: stale ARP answer for 10.60.0.20 from an ebtables rule",
 			"why: An ebtables rule answers ARP for 10.60.0.20 with a2:96:88:20:cb:c6 instead of the pod's 0a:58:00:00:00:20; " +
-				"nobody on this node has it. Who asks sends there, and the packets never reach the pod.",
+				"nobody on this node has it. Hosts that get this answer send packets to the stale MAC. The packets never reach the pod.",
 			"tc: tap11 egress: 2 ARP replies that 10.60.0.20 is at a2:96:88:20:cb:c6",
-			"tc: 40 packets for 10.60.0.20 came from pods with the destination MAC a2:96:88:20:cb:c6",
+			"tc: 40 packets for 10.60.0.20 from pods have the destination MAC a2:96:88:20:cb:c6",
 		}},
 		{"a rule answers ARP for an address that nobody has", func() *node {
 			n := bridged()
@@ -50,10 +50,10 @@ func TestLayer2Words(t *testing.T) {
 			n.Probes = []model.Probe{{Kind: model.ProbeARP, Link: "azure0", IfIndex: 3, From: addr("10.60.0.4"), To: addr("10.60.0.99")}}
 			return n
 		}, StaleARPReply, []string{
-			"pods: no pod on this node holds 10.60.0.99; nobody on this node has a2:96:88:20:cb:c6",
+			"pods: no pod on this node has 10.60.0.99; nobody on this node has a2:96:88:20:cb:c6",
 			"probes: ARP request from 10.60.0.4 on azure0 for 10.60.0.99: no answer",
-			"unseen: who holds 10.60.0.99 now: nobody on this node",
-			"else: the pod was deleted and its peers still ask for it",
+			"unseen: which pod has 10.60.0.99 now: none on this node",
+			"else: the pod was deleted, and its peers still send to it",
 		}},
 		{"STP's forward delay runs, and packets are lost", func() *node {
 			n := podBridge()
@@ -62,13 +62,13 @@ func TestLayer2Words(t *testing.T) {
 			n.unheard(0)
 			return n
 		}, BridgePortBlocked, []string{
-			"severity: info", "title: tap10 is learning, and will forward soon",
-			"why: tap10 is the port of the pod behind tap10 on br-pods: STP's forward delay runs, as for every port that came up lately. " +
+			"severity: info", "title: bridge port tap10 does not forward yet: state learning",
+			"why: tap10 is the port of the pod behind tap10 on br-pods. The STP forward delay is running, as for every port that came up recently. " +
 				"No frame passes between the pod and the bridge.",
-			"links: tap10, a port of br-pods: state learning, and the bridge runs STP; the forward delay runs",
+			"links: tap10, a port of br-pods: state learning, and the bridge runs STP; the forward delay is running",
 			"tc: tap10 ingress: 7 requests for MACs; egress: no reply",
 			"drops: 60 packets from or to the pod dropped: neighbour resolution failed",
-			"fix: wait for the forward delay to end, at most a minute: bridge -d link show dev tap10",
+			"fix: wait for the forward delay to end (at most one minute): bridge -d link show dev tap10",
 		}},
 		{"a bridge with an IPv6 gateway was taken down", func() *node {
 			n := six(podBridge())
@@ -85,17 +85,17 @@ func TestLayer2Words(t *testing.T) {
 			n.drop("NETFILTER_DROP", "nf_hook_slow", "10.60.0.9", "10.60.0.20", 6).IfIndex = 10
 			return n
 		}, BridgeRuleDrop, []string{
-			"confidence: likely", "title: rule 6 of the bridge's filter FORWARD drops frames",
-			"drops: 9 packets that it matches dropped as NETFILTER_DROP at nf_hook_slow, most of them 10.60.0.9 to 10.60.0.20",
-			"unseen: matches of the rule that lasthop cannot read: [limit among]",
+			"confidence: likely", "title: rule 6 of bridge chain filter FORWARD drops frames",
+			"drops: 9 packets that match it dropped at nf_hook_slow (NETFILTER_DROP), most of them 10.60.0.9 to 10.60.0.20",
+			"unseen: matches of the rule that lasthop cannot decode: [limit among]",
 		}},
 		{"pods of two families have one MAC, and a rule has another", func() *node {
 			n := sharedMAC()
 			n.dnat("172.20.1.6", deadMAC)
 			return n
 		}, DuplicateMAC, []string{
-			"title: two pods have the MAC 0a:58:00:00:00:05", "unseen: a packet at the wrong pod",
-			"else: the bridge's VLANs keep the pods apart",
+			"title: two pods have the MAC 0a:58:00:00:00:05", "unseen: a packet that reached the wrong pod",
+			"else: VLANs on the bridge separate the pods",
 			"fix: nsenter --net=/run/netns/cni-1 sysctl -w net.ipv4.conf.eth0.arp_notify=1",
 			"fix: nsenter --net=/run/netns/cni-1 sysctl -w net.ipv6.conf.eth0.ndisc_notify=1",
 			"fix: nsenter --net=/run/netns/cni-1 ip link set dev eth0 address a2:96:88:20:cb:c6",
@@ -111,7 +111,7 @@ func TestLayer2Words(t *testing.T) {
 			n.Pods[1].Addresses = n.Pods[0].Addresses
 			return n
 		}, DuplicatePodIP, []string{
-			"why: The address 172.20.1.5 is on live interfaces of the pod behind tap10 and of the pod behind tap11.",
+			"why: the pod behind tap10 and the pod behind tap11 have the same address 172.20.1.5 on interfaces that are up.",
 			"pods: the pod behind tap11:  has 172.20.1.5, MAC 0a:58:00:00:00:06, behind tap11",
 		}},
 		{"the default route is by a second interface that is known", func() *node {
@@ -123,9 +123,9 @@ func TestLayer2Words(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.3.9", none, syn)
 			return n
 		}, PodDefaultRoute, []string{
-			"title: the default route of the pod behind tap10 is not by eth0",
-			"pods: in the pod: default by 192.168.5.1 dev net1",
-			"pods: the pod behind tap11 and 1 pod like it: default by 172.20.1.1 dev eth0",
+			"title: the default route of the pod behind tap10 does not use eth0",
+			"pods: in the pod: default via 192.168.5.1 dev net1",
+			"pods: the pod behind tap11 and 1 similar pod: default via 172.20.1.1 dev eth0",
 			"fix: nsenter --net=/run/netns/cni-0 ip route del default dev net1",
 		}},
 		{"a static entry of the bridge's own, in a VLAN", func() *node {
@@ -135,7 +135,7 @@ func TestLayer2Words(t *testing.T) {
 			n.link(3).VLANs, n.link(10).VLANs = &model.VLANs{PVID: 7}, &model.VLANs{PVID: 7}
 			return n
 		}, StaleFDB, []string{
-			"title: br-pods gives frames for 172.20.1.5 to the node", "bridge: 0a:58:00:00:00:05 dev br-pods master br-pods permanent",
+			"title: FDB of br-pods sends frames for 172.20.1.5 to the node", "bridge: 0a:58:00:00:00:05 dev br-pods master br-pods permanent",
 			"fix: bridge fdb del 0a:58:00:00:00:05 dev br-pods self vlan 7",
 		}},
 	}

@@ -253,14 +253,14 @@ func TestPolicyDropOwner(t *testing.T) {
 	tests := []struct {
 		chain, comment, owner, fix string
 	}{
-		{"FORWARD", "", "no program known", "iptables-nft -t filter -D FORWARD -j DROP # unless this is meant"},
+		{"FORWARD", "", "no program that lasthop knows", "iptables-nft -t filter -D FORWARD -j DROP # unless this is intended"},
 		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules of them"},
 		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A # Azure Network Policy Manager makes its rules of them"},
 		{"IP-MASQ-AGENT", "", "ip-masq-agent",
 			"ip-masq-agent keeps the rule: change its ranges, kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"},
 		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "Docker keeps the rule: change the configuration of Docker"},
-		{"DOCKER-USER", "", "no program known", "iptables-nft -t filter -D DOCKER-USER -j DROP # unless this is meant"},
-		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy refuses what 172.20.1.5 send to the service shop/cart", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
+		{"DOCKER-USER", "", "no program that lasthop knows", "iptables-nft -t filter -D DOCKER-USER -j DROP # unless this is intended"},
+		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy rejects packets from 172.20.1.5 to the service shop/cart", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
 	}
 	for _, tt := range tests {
 		n := filtered()
@@ -281,13 +281,13 @@ func TestPolicyDropFix(t *testing.T) {
 	n := kubenet()
 	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 9)
 	n.refuse("nf_hook_slow", far, pod5, 9)
-	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "iptables-legacy -t filter -P FORWARD ACCEPT # unless this is meant"; got != want {
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "iptables-legacy -t filter -P FORWARD ACCEPT # unless this is intended"; got != want {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 	n = kubenet()
 	n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "DROP", 0)
 	n.refuse("nft_do_chain", far, pod5, 9)
-	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft chain inet site fw '{ policy accept; }' # unless this is meant"; got != want {
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft chain inet site fw '{ policy accept; }' # unless this is intended"; got != want {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 }
@@ -569,7 +569,7 @@ func TestDeadBackendNamesRule(t *testing.T) {
 	n.natRules(model.PacketRule{Chain: "KUBE-SEP-X", Number: 2, Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.77:80"), Text: "-j DNAT"})
 	n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
 	n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
-	if why := Diagnose(&n.Snapshot)[0].Why; !strings.Contains(why, "translated by nat KUBE-SEP-X rule 2 to 172.20.1.77") {
+	if why := Diagnose(&n.Snapshot)[0].Why; !strings.Contains(why, "translated to 172.20.1.77 by nat KUBE-SEP-X rule 2") {
 		t.Error(why)
 	}
 }
@@ -643,7 +643,7 @@ func TestSNATPortExhaustion(t *testing.T) {
 	if want := "iptables-nft -t nat -R POSTROUTING 4 -p tcp -j MASQUERADE --to-ports 1024-65535"; f.Fix[1] != want {
 		t.Errorf("fix %q, want %s", f.Fix, want)
 	}
-	if f.Packets != 7 || !strings.Contains(f.Why, "7 first packets of new flows got none") {
+	if f.Packets != 7 || !strings.Contains(f.Why, "7 new flows got no port") {
 		t.Errorf("%d packets: %s", f.Packets, f.Why)
 	}
 }
@@ -686,15 +686,15 @@ func TestBPFDropNamesPrograms(t *testing.T) {
 	at(n.Node.Netns, 11, "tap11")
 	at(inside, 10, "")
 	want := map[string][]string{
-		"tap10": {"on tap10 ingress, number 1 of 2: tcx program first, id 4",
-			"on tap10 ingress, number 2 of 2: tc program cil_from_container-tap10, id 5, pref 1 handle 0x1 — owner: Cilium"},
+		"tap10": {"on tap10 ingress, program 1 of 2: tcx program first, id 4",
+			"on tap10 ingress, program 2 of 2: tc program cil_from_container-tap10, id 5, pref 1 handle 0x1 — owner: Cilium"},
 		"tap11": {"on tap11 ingress: tc filter flower, pref 7 handle 0x1"},
 		"eth0":  {"on eth0 ingress: tcx program in_pod, id 8"},
 	}
 	fixes := map[string]string{
 		"tap10": "owner: Cilium;",
-		"tap11": "if nobody owns it: tc filter del dev tap11 ingress pref 7 handle 0x1 flower",
-		"eth0":  "if nobody owns it: nsenter --net=/run/netns/cni-1 bpftool net detach tcx_ingress dev eth0 #",
+		"tap11": "if it has no owner: tc filter del dev tap11 ingress pref 7 handle 0x1 flower",
+		"eth0":  "if it has no owner: nsenter --net=/run/netns/cni-1 bpftool net detach tcx_ingress dev eth0 #",
 	}
 	for _, f := range Diagnose(&n.Snapshot) {
 		link := f.LastHopAlive.Link
@@ -872,7 +872,7 @@ func TestInetTable(t *testing.T) {
 	excluded.silent(pod5, "203.0.113.10")
 	found := Diagnose(&excluded.Snapshot)
 	if len(found) != 1 || found[0].Code != "MissingMasquerade" || !slices.Equal(found[0].Fix, []string{
-		"ask who wrote the exclusion: no program known has such a rule", "if this exclusion is not meant:", "nft delete rule inet site_nat leaving handle 2",
+		"ask who wrote the exclusion: no known program writes such a rule", "if the exclusion is not intended:", "nft delete rule inet site_nat leaving handle 2",
 	}) {
 		t.Errorf("an exclusion in a table of the family inet: %+v", found)
 	}
@@ -889,7 +889,7 @@ func TestNodeNameServer(t *testing.T) {
 			n.sampled(d, head(udp, port, 0))
 		}
 		found := agreed(t, n)
-		title := fmt.Sprintf("nobody listens at the node's address 10.50.0.4 udp/%d", port)
+		title := fmt.Sprintf("nothing listens at the node's address 10.50.0.4 udp/%d", port)
 		if len(found) != 1 || found[0].Severity != want || found[0].Title != title || len(found[0].Pods) != 2 {
 			t.Errorf("port %d: %+v", port, found)
 		}
@@ -900,8 +900,8 @@ func TestNodeNameServer(t *testing.T) {
 // nobody listens any more.
 func TestDeadProxy(t *testing.T) {
 	for port, want := range map[uint16]string{
-		3129: "warning NoListener nobody listens at the node's address 10.50.0.4 tcp/3129",
-		9100: "info NoListener nobody listens at the node's address 10.50.0.4 tcp/9100",
+		3129: "warning NoListener nothing listens at the node's address 10.50.0.4 tcp/3129",
+		9100: "info NoListener nothing listens at the node's address 10.50.0.4 tcp/9100",
 	} {
 		n := kubenet()
 		d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "10.50.0.4", 9)
@@ -918,8 +918,8 @@ func TestDeadProxy(t *testing.T) {
 // the node's own programs lose there is no pod's.
 func TestDeadProxyInPod(t *testing.T) {
 	for netns, want := range map[uint32][]string{
-		77: {"warning NoListener nobody listens at 127.0.0.1 tcp/15001 in the pod behind tap10"},
-		0:  {"info UnexplainedDrop NO_SOCKET at tcp_v4_rcv"},
+		77: {"warning NoListener nothing listens at 127.0.0.1 tcp/15001 in the pod behind tap10"},
+		0:  {"info UnexplainedDrop NO_SOCKET drops at tcp_v4_rcv"},
 	} {
 		n := kubenet()
 		n.Pods[0].Netns = 77

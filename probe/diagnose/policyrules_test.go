@@ -11,7 +11,7 @@ import (
 )
 
 // tooManyRules is what is not known where the search was cut off.
-const tooManyRules = "the rules that a packet meets last: there are more than lasthop follows"
+const tooManyRules = "the last rules that a packet passes: there are more than lasthop follows"
 
 // TestLayeredChains has few rules and ways through them without number: each
 // rule of a layer leads to the whole of the next.

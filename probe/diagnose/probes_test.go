@@ -47,9 +47,9 @@ func TestProbesTellTheRoute(t *testing.T) {
 		both      = "MissingUDR likely " + restUDR + "; "
 		second    = "MissingUDR likely 172.20.1.5 172.20.2.0/24; "
 		third     = "MissingUDR likely 172.20.1.6 172.20.3.0/24; "
-		own       = "no route to this node's own pods; route 10.50.0.4"
-		either    = "no route either way between this node's pods and 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
-		untold    = "no return from 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
+		own       = "no route back to this node's pods; route 10.50.0.4"
+		either    = "no route in either direction between this node's pods and 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
+		untold    = "no reply from 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
 		to2, to3  = "no route to 172.20.2.0/24; route 10.50.0.5", "no route to 172.20.3.0/24; route 10.50.0.6"
 		noReply23 = "NoReply likely " + twoPods + " 172.20.2.9 172.20.3.9"
 	)
@@ -248,7 +248,7 @@ func TestProbesOfOneFamily(t *testing.T) {
 		title string
 	}{
 		{"IPv6 answers from the node alone", true, "no route to fd20:0:0:2::/64"},
-		{"IPv4 answers from the node alone", false, "no return from fd20:0:0:2::/64"},
+		{"IPv4 answers from the node alone", false, "no reply from fd20:0:0:2::/64"},
 	} {
 		n := node()
 		n.echo("10.50.0.4", "10.50.0.5", true)
@@ -279,9 +279,9 @@ func TestMoreRangesThanProbes(t *testing.T) {
 		n.echo(selfAddr, "10.50.0.6", true)
 		n.echo(rangeAddr, "10.50.0.5", false)
 		n.echo(rangeAddr, "10.50.0.6", false)
-		want := "no route either way"
+		want := "no route in either direction"
 		if there {
-			want = "no route to this node's own pods"
+			want = "no route back to this node's pods"
 		}
 		if got := Diagnose(&n.Snapshot); len(got) != 1 || len(got[0].Peers) != 5 || !strings.HasPrefix(got[0].Title, want) {
 			t.Errorf("echoes answered %v: got %v, want one %q of five ranges", there, got, want)

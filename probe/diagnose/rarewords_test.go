@@ -24,7 +24,7 @@ func TestRareWords(t *testing.T) {
 			n.table(rightRows)
 			return n
 		}, []string{
-			"413 routes are wanted, a table holds 400", "No further route fits into the table", "nodes: 413 nodes with 413 pod ranges",
+			"413 routes needed, but the limit of a route table is 400", "The table is full.", "nodes: 413 nodes with 413 pod ranges",
 			"cloud: route table rt-a in tables.json holds 3 routes",
 		}},
 		{"a pair of links without Cilium's program", func() *node {
@@ -37,8 +37,8 @@ func TestRareWords(t *testing.T) {
 			n.drop("IP_INHDR", "ip_forward", "10.60.0.21", "10.60.0.20", 10).IfIndex = 30
 			return n
 		}, []string{
-			"packets for 10.60.0.20 circle between out and in", "in ingress: 640 packets for 10.60.0.20, with 60 different TTLs",
-			"find what should hand packets for 10.60.0.20 to the pod: bpftool net show dev out; ip route get 10.60.0.20",
+			"packets for 10.60.0.20 loop between out and in", "in ingress: 640 packets for 10.60.0.20, with 60 different TTLs",
+			"find what should deliver packets for 10.60.0.20 to the pod: bpftool net show dev out; ip route get 10.60.0.20",
 		}},
 		{"a pod that sends by its second interface", func() *node {
 			n := kubenet().live()
@@ -47,15 +47,15 @@ func TestRareWords(t *testing.T) {
 			n.Pods[0].Interface = "eth0"
 			return n
 		}, []string{
-			"That way is the right one: the pod sends by another of its interfaces than eth0.",
-			"ip route show # have the routes to 203.0.113.9 leave by eth0",
+			"The node's route is correct: the pod sends through another interface than eth0.",
+			"ip route show # make the routes to 203.0.113.9 use eth0",
 		}},
 		{"a queue that drops", func() *node {
 			n := kubenet()
 			n.silent(pod5, "203.0.113.9")
 			n.Queues = []model.Queue{{Link: n.Links[0].Name, DropsDelta: 5}}
 			return n
-		}, []string{"Packets that the queue of " + kubenet().Links[0].Name + " dropped (5 of any sender in the window) are not counted here"}},
+		}, []string{"Packets that the queue of " + kubenet().Links[0].Name + " dropped (5 from any sender in the window) are not counted here"}},
 		{"Kubernetes knows that the route is missing", func() *node {
 			n := three()
 			n.Cluster.Nodes[2].NoRoute = "no route was created"
@@ -71,7 +71,7 @@ func TestRareWords(t *testing.T) {
 			n.silent(pod5, "172.20.3.9")
 			return n
 		}, []string{
-			"the route for 172.20.3.0/24 leads to 10.50.0.4, not to node n3 at 10.50.0.6", "got another range, and its route stayed. That machine is this node.",
+			"the route for 172.20.3.0/24 leads to 10.50.0.4, not to node n3 at 10.50.0.6", "gets another range, and its route is not updated. That machine is this node.",
 			`route table rt-a in tables.json, which applies to the subnet in subnet.json: route "to-10.50.0.4" sends 172.20.3.0/24 to VirtualAppliance 10.50.0.4`,
 			"nodes: 10.50.0.4 is node n1",
 		}},
@@ -81,7 +81,7 @@ func TestRareWords(t *testing.T) {
 			n.unroute("0.0.0.0/0")
 			n.unroute("10.50.0.0/16")
 			return n
-		}, []string{"10.50.0.20 is behind tap10, and the lookup for a packet from 10.50.0.21 on tap11 finds no route", "packets for it are discarded."}},
+		}, []string{"10.50.0.20 is behind tap10, but the lookup for a packet from 10.50.0.21 on tap11 finds no route", "Packets for it are discarded."}},
 		{"a service whose chain is empty", func() *node {
 			n := kubenet()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100})
@@ -93,7 +93,7 @@ func TestRareWords(t *testing.T) {
 			n.answered("10.50.0.4", "10.50.0.5")
 			n.silent(pod5, "10.0.0.10")
 			return n
-		}, []string{"iptables: this rule is for 10.0.0.10, and leads to none that translates it: nat KUBE-SERVICES rule "}},
+		}, []string{"iptables: this rule matches 10.0.0.10, but leads to no rule that translates it: nat KUBE-SERVICES rule "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := tt.node()

@@ -343,8 +343,8 @@ func TestDeadCard(t *testing.T) {
 	}{
 		{down(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
 		{uplink(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
-		{tunnel(), "MissingNodeRoute", "vx0, a tunnel of the node, is down", "ip link set dev vx0 up"},
-		{unplugged(), "UnansweredARP", "nic0 has no carrier", "see what nic0 is connected to: ip -d link show dev nic0"},
+		{tunnel(), "MissingNodeRoute", "The node's tunnel vx0 is down", "ip link set dev vx0 up"},
+		{unplugged(), "UnansweredARP", "nic0 has no carrier", "check what nic0 is connected to: ip -d link show dev nic0"},
 	} {
 		found := agreed(t, tt.node)
 		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || found[0].Fix[0] != tt.fix {
@@ -803,8 +803,8 @@ func TestNoPodHas(t *testing.T) {
 		node *node
 		want []string
 	}{
-		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop no pod of the node has 100.64.3.77"}},
-		{"one of another range", back("100.64.9.77"), []string{"critical RoutingLoop packets come back to nic0"}},
+		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop packets for 100.64.3.77, which no pod of the node has"}},
+		{"one of another range", back("100.64.9.77"), []string{"critical RoutingLoop the next router sends packets back to nic0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := judged(tt.node); !slices.Equal(got, tt.want) {
@@ -890,9 +890,9 @@ func TestLeftOverRule(t *testing.T) {
 // TestWayBack: what may be missing is the return path too.
 func TestWayBack(t *testing.T) {
 	for want, silence := range map[string]func(*node){
-		"the gateway knows that range, and the return path to this node's pods is missing":  func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
-		"the destination, or a router on the way, lacks the route back to this node's pods": func(n *node) { n.silent("172.20.1.5", "10.99.0.7") },
-		"the node of these pods has no route back to this node's":                           func(n *node) { n.silent("172.20.1.5", "172.20.2.10") },
+		"the gateway has a route to this range, and the return path to this node's pods is missing": func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
+		"the destination, or a router on the path, has no route back to this node's pods":           func(n *node) { n.silent("172.20.1.5", "10.99.0.7") },
+		"the node of these pods has no route back to this node's pods":                              func(n *node) { n.silent("172.20.1.5", "172.20.2.10") },
 	} {
 		n := plain()
 		n.answered("172.20.1.5", "172.20.2.9")

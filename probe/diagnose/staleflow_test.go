@@ -164,7 +164,7 @@ func TestTranslationByProtocol(t *testing.T) {
 	n.datagrams(pod5, out, 53, 5, false)
 	n.datagrams(pod5, out2, 53, 5, false)
 	got := Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Code != MissingMasquerade || !strings.Contains(got[0].Why, "No MASQUERADE rule is left") {
+	if len(got) != 1 || got[0].Code != MissingMasquerade || !strings.Contains(got[0].Why, "No MASQUERADE rule matches") {
 		t.Errorf("a rule for TCP alone: %+v", got)
 	}
 	n = serving(pod6)
@@ -172,7 +172,7 @@ func TestTranslationByProtocol(t *testing.T) {
 	n.flow(pod6, far, true)
 	n.Flows[len(n.Flows)-1].Original.DstPort = 5353
 	got = Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Title != "no rule translates 10.0.0.10 for udp/5353, and what is sent there leaves the node" {
+	if len(got) != 1 || got[0].Title != "no rule translates 10.0.0.10 for udp/5353, and the packets leave the node" {
 		t.Errorf("a service with another port: %+v", got)
 	}
 }

@@ -37,29 +37,29 @@ func TestScans(t *testing.T) {
 		want []string
 	}{
 		{"many addresses on three ports each", func() *node { return scanned(40, 3) },
-			[]string{"info NoReply 172.20.1.5 asks for 40 addresses of 172.20.3.0/24 that do not reply"}},
+			[]string{"info NoReply 172.20.1.5 sends requests to 40 addresses of 172.20.3.0/24 that do not reply"}},
 		{"all of a range that is known to be a node's", func() *node {
 			n := scanned(200, 3)
 			n.Cluster.Nodes = []model.ClusterNode{{Name: "aks-3", PodCIDRs: []netip.Prefix{prefix("172.20.3.0/24")}}}
 			return n
-		}, []string{"critical MissingUDR no return from 172.20.3.0/24"}},
+		}, []string{"critical MissingUDR no reply from 172.20.3.0/24"}},
 		{"many on two ports each, as a pod that reads metrics", func() *node { return scanned(40, 2) },
-			[]string{"critical MissingUDR no return from 172.20.3.0/24"}},
+			[]string{"critical MissingUDR no reply from 172.20.3.0/24"}},
 		{"more than a node has pods", func() *node { return scanned(200, 1) },
-			[]string{"info NoReply 172.20.1.5 asks for 200 addresses of 172.20.3.0/24 that do not reply"}},
+			[]string{"info NoReply 172.20.1.5 sends requests to 200 addresses of 172.20.3.0/24 that do not reply"}},
 		{"few on many ports each", func() *node { return scanned(5, 9) },
-			[]string{"critical MissingUDR no return from 172.20.3.0/24"}},
+			[]string{"critical MissingUDR no reply from 172.20.3.0/24"}},
 		{"another pod asks for one of them too", func() *node {
 			n := scanned(40, 3)
 			n.scans(pod6, "172.20.3.7", 1)
 			return n
-		}, []string{"warning NoReply no reply from 172.20.3.7", "info NoReply 172.20.1.5 asks for 39 addresses of 172.20.3.0/24 that do not reply"}},
+		}, []string{"warning NoReply no reply from 172.20.3.7", "info NoReply 172.20.1.5 sends requests to 39 addresses of 172.20.3.0/24 that do not reply"}},
 		{"another pod asks for two of them too", func() *node {
 			n := scanned(40, 3)
 			n.scans(pod6, "172.20.3.7", 1)
 			n.scans(pod6, "172.20.3.8", 1)
 			return n
-		}, []string{"critical MissingUDR no return from 172.20.3.0/24", "info NoReply 172.20.1.5 asks for 38 addresses of 172.20.3.0/24 that do not reply"}},
+		}, []string{"critical MissingUDR no reply from 172.20.3.0/24", "info NoReply 172.20.1.5 sends requests to 38 addresses of 172.20.3.0/24 that do not reply"}},
 		{"a peer of a peer-to-peer network, many of whose peers are gone", func() *node {
 			n := kubenet().live()
 			n.datagrams(pod5, "198.51.100.9", 30303, 3, true)
@@ -68,7 +68,7 @@ func TestScans(t *testing.T) {
 			}
 			n.Flows[20].Start = time.Time{} // asked before the window, and again
 			return n
-		}, []string{"info NoReply 172.20.1.5 asks for 40 addresses of the internet that do not reply on udp/30303"}},
+		}, []string{"info NoReply 172.20.1.5 sends requests to 40 internet addresses that do not reply on udp/30303"}},
 		{"none of them replies on that port", func() *node {
 			n := kubenet().live()
 			n.answered(pod6, "198.51.100.9")

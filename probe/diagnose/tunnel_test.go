@@ -75,8 +75,8 @@ func TestTakenRange(t *testing.T) {
 		node *node
 		want []string
 	}{
-		{"that of another node's pods", engine("172.20.2.1/24", far), []string{"critical UnansweredARP br-engine has 172.20.2.0/24, where other nodes' pods are"}},
-		{"its own", engine("192.168.9.1/24", "192.168.9.7"), []string{"warning UnansweredARP nobody answers for 192.168.9.7 on br-engine"}},
+		{"that of another node's pods", engine("172.20.2.1/24", far), []string{"critical UnansweredARP br-engine has 172.20.2.0/24, which overlaps other nodes' pods"}},
+		{"its own", engine("192.168.9.1/24", "192.168.9.7"), []string{"warning UnansweredARP next hop 192.168.9.7 on br-engine does not answer ARP"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := judged(tt.node); !slices.Equal(got, tt.want) {

@@ -132,7 +132,7 @@ func TestMerged(t *testing.T) {
 	at := func(node, cause, fix string) told {
 		return told{model.Finding{Code: "NoListener", Nodes: []string{node}, Cause: cause, Title: "on " + node, Fix: []string{fix}}, []string{node}}
 	}
-	const listen = "ss -lntup # compare with the address and port that pods ask"
+	const listen = "ss -lntup # compare with the address and port that pods use"
 	tests := []struct {
 		name string
 		list []told
@@ -195,8 +195,8 @@ func TestOnward(t *testing.T) {
 // TestNamed has a finding on a node itself, which a joint report names.
 func TestNamed(t *testing.T) {
 	j := &joint{nodes: []*node{{}, {}}}
-	f := j.sited(told{model.Finding{Code: "NoListener", Title: "nobody listens at the node's address 10.1.0.1 tcp/9100"}, []string{"n1"}})
-	if want := "on n1: nobody listens at the node's address 10.1.0.1 tcp/9100"; f.Title != want {
+	f := j.sited(told{model.Finding{Code: "NoListener", Title: "nothing listens at the node's address 10.1.0.1 tcp/9100"}, []string{"n1"}})
+	if want := "on n1: nothing listens at the node's address 10.1.0.1 tcp/9100"; f.Title != want {
 		t.Errorf("got %q, want %q", f.Title, want)
 	}
 }

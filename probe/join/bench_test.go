@@ -95,7 +95,7 @@ var clusters = []struct {
 	title   string
 }{
 	{"no row", noRows(first), diagnose.MissingUDR, "no route to 10.100.0.0/24, the pods of n1"},
-	{"no requests", noRequests(first), diagnose.NoReply, "and n1: packets from"},
+	{"no requests", noRequests(first), diagnose.NoReply, "and n1: from"},
 	{"no table", noRows(every), diagnose.MissingUDR, "the subnet has no route table"},
 }
 

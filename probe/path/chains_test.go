@@ -133,7 +133,7 @@ func TestCutOff(t *testing.T) {
 		other := model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", EtherType: etherARP, Target: model.TargetDrop}
 		s.FrameRules = slices.Repeat([]model.FrameRule{other}, MaxSteps)
 		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Target: model.TargetDrop})
-		expect(t, s, podB, "pod pa bridge pb pod", "unknown what the bridge's rules do")
+		expect(t, s, podB, "pod pa bridge pb pod", "unknown: there are more bridge rules than lasthop follows")
 	})
 	t.Run("a deep bridge", func(t *testing.T) {
 		s := bridgedNode()
@@ -144,7 +144,7 @@ func TestCutOff(t *testing.T) {
 			from = to
 		}
 		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: from, Target: model.TargetDrop})
-		expect(t, s, podB, "pod pa bridge pb pod", "unknown what the bridge's rules do")
+		expect(t, s, podB, "pod pa bridge pb pod", "unknown: there are more bridge rules than lasthop follows")
 	})
 }
 
@@ -197,7 +197,7 @@ func TestLayeredFrameRules(t *testing.T) {
 		chain = next
 	}
 	add(chain, model.FrameRule{Target: model.TargetDNAT, MAC: mac(99), Verdict: model.TargetContinue})
-	expect(t, s, podB, "pod pa bridgeX", "which no port has; the pod has "+mac(61).String())
+	expect(t, s, podB, "pod pa bridgeX", "which is behind no port; the pod has "+mac(61).String())
 }
 
 // expect traces podA's packets and compares the way out; one of its hops must

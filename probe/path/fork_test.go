@@ -42,10 +42,10 @@ func TestFork(t *testing.T) {
 	}{
 		{"by the first", node(by("enp1", 2, 40)), nil, "pod pa nat policy route neighbor enp1 beyond", "default via 192.168.7.1 dev enp1, one of 2 next hops", ""},
 		{"by the second", node(by("enp2", 3, 40)), nil, "pod pa nat policy route neighbor enp2 beyond", "default via 10.77.0.1 dev enp2, one of 2 next hops", ""},
-		{"all lost on the second", failed(node(), "enp2", 3, 40), finding, "pod pa nat policy route neighborX", "nobody answers for 10.77.0.1", ""},
-		{"some lost on the second", failed(node(by("enp1", 2, 31), back), "enp2", 3, 9), finding, "pod pa nat policy route neighborX", "others of these packets go by 192.168.7.1 dev enp1", "beyond enp1 nat policy route neighbor pa pod"},
-		{"some lost on the first", failed(node(by("enp2", 3, 31)), "enp1", 2, 9), nil, "pod pa nat policy route neighbor enp1 beyond", "others of these packets go by 10.77.0.1 dev enp2", ""},
-		{"nothing tells", node(), nil, "pod pa nat policy route", "default by one of 2 next hops, of which it is not known which: 192.168.7.1 dev enp1, 10.77.0.1 dev enp2", "beyond"},
+		{"all lost on the second", failed(node(), "enp2", 3, 40), finding, "pod pa nat policy route neighborX", "the next hop 10.77.0.1 does not answer", ""},
+		{"some lost on the second", failed(node(by("enp1", 2, 31), back), "enp2", 3, 9), finding, "pod pa nat policy route neighborX", "others of these packets go through 192.168.7.1 dev enp1", "beyond enp1 nat policy route neighbor pa pod"},
+		{"some lost on the first", failed(node(by("enp2", 3, 31)), "enp1", 2, 9), nil, "pod pa nat policy route neighbor enp1 beyond", "others of these packets go through 10.77.0.1 dev enp2", ""},
+		{"nothing tells", node(), nil, "pod pa nat policy route", "default through one of 2 next hops (unknown which): 192.168.7.1 dev enp1, 10.77.0.1 dev enp2", "beyond"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

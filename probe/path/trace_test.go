@@ -201,27 +201,27 @@ func TestTrace(t *testing.T) {
 		{"bridged, another pod", bridgedNode, podB, nil, "pod pa bridge pb pod", "pod pb bridge pa pod", "bridged to pb"},
 		{"bridged, where no pod is known", bridgedNode, netip.MustParseAddr("172.30.4.77"), func(s *model.Snapshot) {
 			s.FrameRules = []model.FrameRule{{Backend: model.NFT, Table: "filter", Chain: "OUTPUT", Number: 1, Target: model.TargetDrop, IPSrc: model.AddrMatch{Prefix: pfx("172.30.4.0/24")}}}
-		}, "pod pa bridge", "beyond", "172.30.4.77 would be behind kbr, and no pod there is known to have it"},
+		}, "pod pa bridge", "beyond", "172.30.4.77 is routed to kbr, but no known pod there has it"},
 		{"the pod's link is down", routedNode, far, func(s *model.Snapshot) { s.Links[1].Up = false }, "pod paX", "beyond enp1 nat policy route neighbor paX", "the link is down"},
 		{"no route in the pod", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Routes = s.Pods[0].Routes[1:] }, "podX", "beyond enp1 nat policy route neighbor pa pod", "no route to 172.30.8.5 in the pod"},
 		{"the pod's routes were not read", routedNode, far, func(s *model.Snapshot) {
 			s.Pods[0].Routes = nil
 			s.Sources[7].Status = model.Partial
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "its own routes were not read"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "the routes in the pod were not read"},
 		{"a wrong MAC for the gateway", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod paX", "beyond enp1 nat policy route neighbor pa pod", "frames are for 02:00:00:00:00:63"},
-		{"a wrong MAC for the gateway on a bridge", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "and the bridge kbr has"},
-		{"the MAC of another port for the gateway", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(60) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "to the node, which frees them unread"},
+		{"a wrong MAC for the gateway on a bridge", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "but the bridge kbr has"},
+		{"the MAC of another port for the gateway", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(60) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "to the node, which drops them"},
 		{"that of the pod's own port", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(50) }, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor bridge pa pod", "up to the node"},
-		{"a wrong MAC for the gateway, which is asked itself", bridgedNode, gateway, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "local nat policy route neighbor bridge pa pod", "and the bridge kbr has"},
+		{"a wrong MAC for the gateway, which is asked itself", bridgedNode, gateway, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "local nat policy route neighbor bridge pa pod", "but the bridge kbr has"},
 		{"a port without carrier", bridgedNode, podB, func(s *model.Snapshot) {
 			s.Links[2].Carrier, s.Links[2].Port = false, &model.BridgePort{State: model.PortDisabled}
-		}, "pod pa bridge pbX", "pod pbX", "no carrier: the other end is down"},
+		}, "pod pa bridge pbX", "pod pbX", "no carrier: the peer interface is down"},
 		{"a port that forwards nothing", bridgedNode, podB, func(s *model.Snapshot) {
 			s.Links[2].Port = &model.BridgePort{State: model.PortDisabled}
-		}, "pod pa bridgeX", "pod pb bridgeX", "in the state disabled"},
+		}, "pod pa bridgeX", "pod pb bridgeX", "in state disabled"},
 		{"an entry that makes the pod's MAC the node's", bridgedNode, podB, func(s *model.Snapshot) {
 			s.FDB = []model.FDBEntry{{MAC: mac(61), IfIndex: 5, Bridge: 8, Local: true}}
-		}, "pod pa bridgeX", "pod pb bridge pa pod", "to the node, which frees them unread"},
+		}, "pod pa bridgeX", "pod pb bridge pa pod", "to the node, which drops them"},
 		{"an entry of another VLAN", bridgedNode, podB, func(s *model.Snapshot) {
 			s.FDB = []model.FDBEntry{{MAC: mac(61), IfIndex: 5, Bridge: 8, Local: true, VLAN: 7}, {MAC: mac(61), IfIndex: 2, Bridge: 8, Static: true, VLAN: 7}}
 		}, "pod pa bridge pb pod", "pod pb bridge pa pod", "bridged to pb"},
@@ -229,7 +229,7 @@ func TestTrace(t *testing.T) {
 		{"routes not read", routedNode, far, func(s *model.Snapshot) {
 			s.Routes = nil
 			s.Sources[1].Status = model.Missing
-		}, "pod pa nat route", "beyond enp1 nat route", "the routes were not read whole"},
+		}, "pod pa nat route", "beyond enp1 nat route", "the routes were not read completely"},
 		{"a blackhole", routedNode, far, func(s *model.Snapshot) {
 			s.Routes = append(s.Routes, model.Route{Table: tableMain, Dst: pfx("172.30.8.0/24"), Type: "blackhole"})
 		}, "pod pa nat routeX", "beyond enp1 nat policy route neighbor pa pod", "discarded: blackhole 172.30.8.0/24"},
@@ -239,24 +239,24 @@ func TestTrace(t *testing.T) {
 		{"forwarding off, and a program forwards", routedNode, far, func(s *model.Snapshot) {
 			s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.pa.forwarding", Value: "0"}}
 			s.Traffic.Peers = []model.Peer{{Local: podA, Remote: far, IfIndex: 2, Out: model.PeerCount{Packets: 5}}}
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "a program forwards them"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "a BPF program forwards them"},
 		{"a table of the pod's that only its rules know", routedNode, far, func(s *model.Snapshot) {
 			s.Pods[0].Routes = s.Pods[0].Routes[1:]
 			s.Traffic.Peers = []model.Peer{{Local: podA, Remote: far, IfIndex: 2, Out: model.PeerCount{Packets: 5}}}
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "by a table that was not read"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "through a table that was not read"},
 		{"a route to a bridge without the pod", routedNode, far, func(s *model.Snapshot) {
 			s.Links = append(s.Links, model.Link{Index: 8, Name: "kbr", Kind: "bridge", MAC: mac(80), Up: true, Carrier: true, Role: model.RoleBridge})
 			s.Routes[2] = route("172.30.4.7/32", "kbr", 8, netip.Addr{})
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to kbr, and the pod is behind pa"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to kbr, but the pod is behind pa"},
 		{"a tunnel's entry", routedNode, far, func(s *model.Snapshot) {
 			s.Links = append(s.Links, model.Link{Index: 8, Name: "vx", Kind: "vxlan", MAC: mac(80), Up: true, Carrier: true, Role: model.RoleTunnel})
 			s.Routes = append(s.Routes, route("172.30.8.0/24", "vx", 8, netip.Addr{}))
 			s.Neighbors = append(s.Neighbors, model.Neighbor{Addr: far, IfIndex: 8, State: "FAILED"})
 			s.Traffic.Drops = []model.Drop{{Src: podA, Dst: far, IfIndex: 8, Link: "vx", Reason: "NEIGH_FAILED", Location: "neigh_invalidate", Packets: 5}}
-		}, "pod pa nat policy route neighborX", "beyond vx nat policy route neighbor pa pod", "nobody answers for 172.30.8.5"},
+		}, "pod pa nat policy route neighborX", "beyond vx nat policy route neighbor pa pod", "the next hop 172.30.8.5 does not answer"},
 		{"the pod's route is gone", routedNode, far, func(s *model.Snapshot) {
 			s.Routes = slices.Delete(s.Routes, 2, 3)
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to enp1, and the pod is behind pa"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to enp1, but the pod is behind pa"},
 		{"the reverse path filter", routedNode, far, func(s *model.Snapshot) {
 			s.Routes = append(s.Routes, route("172.30.8.0/24", "pb", 6, netip.Addr{}))
 			s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.all.rp_filter", Value: "1"}}
@@ -265,12 +265,12 @@ func TestTrace(t *testing.T) {
 			s.Neighbors = append(s.Neighbors, model.Neighbor{Addr: podA, MAC: mac(99), IfIndex: 8, State: "PERMANENT"})
 		}, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighborX", "the pod has 02:00:00:00:00:33"},
 		{"a rule drops", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Text: "-j DROP"}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
-		{"a rule with an unread match", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Unknown: []string{"-m set"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		{"a rule with an unread match", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Unknown: []string{"-m set"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule with matches that were not decoded may decide"},
 		{"new flows are dropped, answers are not", routedNode, far, drop("FORWARD", model.PacketRule{Target: "DROP", Unknown: []string{"-m conntrack --ctstate NEW"}}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
 		{"what may return is not dropped for sure", routedNode, far, func(s *model.Snapshot) {
 			drop("FORWARD", model.PacketRule{Target: "DROP"})(s)
 			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Target: "RETURN", Unknown: []string{"-m set"}})
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule with matches that were not decoded may decide"},
 		{"what counted nothing behind it drops nothing", routedNode, far, func(s *model.Snapshot) {
 			s.Traffic.Hops = []model.HopCount{{Addr: podA, Packets: 9}}
 			drop("FORWARD", model.PacketRule{Target: "DROP", Standing: true, Counter: model.Counter{Packets: 3}})(s)
@@ -278,11 +278,11 @@ func TestTrace(t *testing.T) {
 				Unknown: []string{"-m set"}, Standing: true, Counter: model.Counter{Packets: 9, Delta: 9}})
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
-		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Map: "verdicts"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
-		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},
+		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Map: "verdicts"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule with matches that were not decoded may decide"},
+		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay in the pod"},
 		{"the pod's loopback", routedNode, netip.MustParseAddr("127.0.0.53"), func(s *model.Snapshot) {
 			s.Links = append(s.Links, model.Link{Index: 1, Name: "lo", Up: true, Addresses: []netip.Prefix{pfx("127.0.0.1/8")}})
-		}, "pod", "pod", "127.0.0.53 is the pod's own: the packets stay inside"},
+		}, "pod", "pod", "127.0.0.53 is the pod's own address: the packets stay in the pod"},
 		{"a service with one backend", routedNode, web, func(s *model.Snapshot) {
 			nat := func(chain, target string, dst model.AddrMatch) {
 				r := model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat", Chain: chain, Target: target, Dst: dst}
@@ -309,8 +309,8 @@ func TestTrace(t *testing.T) {
 		{"one whose endpoints' map was not read", routedNode, web, func(s *model.Snapshot) {
 			byMaps("198.51.100.20 . tcp . 80", "service-ips")(s)
 			s.Sets = s.Sets[:3]
-		}, "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated: maps"},
-		{"a service of IPVS", routedNode, web, ipvs(), "pod pa nat route policy local", "local", "198.51.100.20 is on the dummy link vip: IPVS sends it on to a backend, which is not read, or the node takes it"},
+		}, "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated: an nft map"},
+		{"a service of IPVS", routedNode, web, ipvs(), "pod pa nat route policy local", "local", "198.51.100.20 is on the dummy link vip: either IPVS forwards it to a backend (not read), or it is for the node"},
 		{"a service of IPVS with a flow", routedNode, web, ipvs(podB), "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
 		{"a server of the node on a dummy link", routedNode, web, ipvs(web), "pod pa nat route policy local", "local nat policy route neighbor pa pod", "198.51.100.20 is the node's own"},
 		{"a bridge rule drops", bridgedNode, podB, bridge("FORWARD", model.FrameRule{Table: "filter", IPDst: to(podB), Target: model.TargetDrop}), "pod pa bridgeX", "pod pb bridge pa pod", "dropped by filter FORWARD rule 1 of the bridge"},
@@ -329,19 +329,19 @@ func TestTrace(t *testing.T) {
 				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
 				Reply: model.Tuple{Src: podB, Dst: podA, SrcPort: 8080, DstPort: 4000},
 			}}
-		}, "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "only connections from before the window lead to 172.30.4.9:8080 still"},
+		}, "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "only connections from before the window still go to 172.30.4.9:8080"},
 		{"a backend replies to a node port", routedNode, far, func(s *model.Snapshot) {
 			s.Flows = []model.Flow{{
 				Proto: 6, Start: time.Unix(1700000000, 0), Original: model.Tuple{Src: far, Dst: nodeIP, SrcPort: 4000, DstPort: 30080},
 				Reply: model.Tuple{Src: podA, Dst: far, SrcPort: 8080, DstPort: 80},
 			}}
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "source 172.30.4.7 becomes 192.168.7.3, which 172.30.8.5 asks for"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "source 172.30.4.7 becomes 192.168.7.3, as 172.30.8.5 requires"},
 		{"a flow with the node's address", routedNode, web, func(s *model.Snapshot) {
 			s.Flows = []model.Flow{{
 				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
 				Reply: model.Tuple{Src: web, Dst: nodeIP, SrcPort: 80, DstPort: 4000},
 			}}
-		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "goes out as 192.168.7.3"},
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "leaves as 192.168.7.3"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

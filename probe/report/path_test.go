@@ -31,13 +31,13 @@ func explained() report.Path {
 				{N: 2, Kind: model.HopLink, Role: model.RolePodLink, Link: "port7", In: n(412), Out: n(412), Lost: n(0), Decision: "port of br0"},
 				{N: 3, Kind: model.HopConntrack, In: n(412), Out: n(412), Lost: n(0), Decision: "no translation"},
 				{N: 4, Kind: model.HopNeighbor, Link: "nic0", In: n(412), Decision: "10.60.0.1 dev nic0 lladdr 12:34:56:78:9a:bc REACHABLE"},
-				{N: 5, Kind: model.HopLink, Role: model.RoleUplink, Link: "nic0", Decision: "goes out"},
+				{N: 5, Kind: model.HopLink, Role: model.RoleUplink, Link: "nic0", Decision: "leaves"},
 				{N: 6, Kind: model.HopBeyond, Decision: "not visible from this node"},
 			},
 			Return: []model.PathHop{
 				{N: 1, Kind: model.HopBeyond, Out: n(40), Decision: "10.60.0.9: not visible from this node"},
-				{N: 2, Kind: model.HopLink, Role: model.RoleUplink, Link: "nic0", In: n(40), Out: n(40), Lost: n(0), Decision: "comes in"},
-				{N: 3, Kind: model.HopBridge, Role: model.RoleBridge, Link: "br0", In: n(40), Out: n(0), Lost: n(40), Dead: true, Finding: "StaleMACRewrite", Decision: "frames are for a2:96:88:20:cb:c6, which no port has; the pod has 0a:58:0a:3c:00:20", Rules: []string{"ebtables nat PREROUTING 4 (nft): -i nic0 -j dnat"}},
+				{N: 2, Kind: model.HopLink, Role: model.RoleUplink, Link: "nic0", In: n(40), Out: n(40), Lost: n(0), Decision: "arrives"},
+				{N: 3, Kind: model.HopBridge, Role: model.RoleBridge, Link: "br0", In: n(40), Out: n(0), Lost: n(40), Dead: true, Finding: "StaleMACRewrite", Decision: "frames are for a2:96:88:20:cb:c6, which is behind no port; the pod has 0a:58:0a:3c:00:20", Rules: []string{"ebtables nat PREROUTING 4 (nft): -i nic0 -j dnat"}},
 			},
 		},
 	}

@@ -312,7 +312,7 @@ var scenarios = []scenario{
 			n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf endpoint list | grep -q '^"+n.addresses["shop"]+" '; do sleep 0.2; done")
 		}
 	}, want: []string{"RoutingLoop critical $shop"}, only: []string{"vxlan"},
-		says: []string{"packets for $shop circle between cilium_host and cilium_net", "has no endpoint with this address"}},
+		says: []string{"packets for $shop loop between cilium_host and cilium_net", "has no endpoint with this address"}},
 	{name: "and one that it knows again", do: nothing},
 	{name: "a pod's second address", do: func(t *testing.T, n *nodes) func() {
 		n.run(t, "node1", "ip", "-n", "cart", "address", "add", "10.244.1.99/32", "dev", "eth0")
