@@ -964,15 +964,15 @@ func TestRulesInPod(t *testing.T) {
 		want     string
 	}{
 		{"what comes from outside", []model.PacketRule{deny}, far, pod5,
-			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is meant"},
+			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is intended"},
 		{"what the pod sends", []model.PacketRule{deny, {Chain: "OUTPUT", Dst: to(far + "/32"), Target: "DROP", Counter: counted}}, pod5, far,
-			"proven filter OUTPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D OUTPUT -j DROP # unless this is meant"},
+			"proven filter OUTPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D OUTPUT -j DROP # unless this is intended"},
 		{"a program keeps it", []model.PacketRule{{Chain: "INPUT", Target: "DROP", Counter: counted, Comment: "cali:x"}}, far, pod5,
 			"proven filter INPUT in the pod behind tap10 drops its packets: kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules of them"},
 		{"another counted nothing", []model.PacketRule{{Chain: "INPUT", Target: "DROP"}, deny}, far, pod5,
-			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is meant"},
+			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is intended"},
 		{"no rule matches", []model.PacketRule{{Chain: "INPUT", Src: to("192.0.2.1/32"), Target: "DROP", Counter: counted}}, far, pod5,
-			"likely the pod behind tap10 drops packets by rules of its own: nsenter --net=/run/netns/cni-0 nft list ruleset"},
+			"likely a firewall rule inside the pod behind tap10 drops packets: nsenter --net=/run/netns/cni-0 nft list ruleset"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -1004,8 +1004,8 @@ func TestListenersInPod(t *testing.T) {
 		seen  string
 	}{
 		"on loopback": {pod5, 8080, "the pod behind tap10 listens only on its loopback address for tcp/8080", "127.0.0.1 tcp/8080"},
-		"nowhere":     {pod5, 9999, "nobody listens at 172.20.1.5 tcp/9999", ""},
-		"redirected":  {"127.0.0.1", 15001, "nobody listens at 127.0.0.1 tcp/15001 in the pod behind tap10", "filter OUTPUT rule"},
+		"nowhere":     {pod5, 9999, "nothing listens at 172.20.1.5 tcp/9999", ""},
+		"redirected":  {"127.0.0.1", 15001, "nothing listens at 127.0.0.1 tcp/15001 in the pod behind tap10", "filter OUTPUT rule"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := inside([]model.PacketRule{redirect}, "127.0.0.1:8080", "[::1]:53")
