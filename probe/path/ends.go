@@ -89,7 +89,7 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 		return
 	}
 	j.dstMAC = gw.MAC
-	s.Rules = append(s.Rules, neighborText(gw))
+	s.show("neighbour", words.Facts{"entry": gw})
 	if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(gw) && !slices.Contains(right, gw.MAC) {
 		j.wrongMAC = words.Facts{"mac": gw.MAC, "who": who, "right": right[0]}
 	}
@@ -145,7 +145,7 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 		d := j.Frames().pass(&ask, "PREROUTING")
 		for _, r := range d.rules {
 			if r.Target == model.TargetARPReply {
-				s.Rules = append(s.Rules, frameRuleText(r))
+				s.show("frame-rule", words.Facts{"rule": r})
 				return r.MAC
 			}
 		}

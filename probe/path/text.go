@@ -2,7 +2,6 @@ package path
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -57,57 +56,4 @@ func RoutingRuleText(r *model.RoutingRule) string {
 		words = append(words, fmt.Sprint(r.Table))
 	}
 	return strings.Join(words, " ")
-}
-
-// neighborText is an entry as ip(8) prints it.
-func neighborText(n *model.Neighbor) string {
-	text := n.Addr.String()
-	if n.Link != "" {
-		text += " dev " + n.Link
-	}
-	if !n.MAC.IsZero() {
-		text += " lladdr " + n.MAC.String()
-	}
-	return strings.TrimSpace(text + " " + n.State)
-}
-
-func frameRuleText(r *model.FrameRule) string {
-	return fmt.Sprintf("ebtables %s %s %d (%s): %s", r.Table, r.Chain, r.Number, r.Backend, r.Text) + counted(r.Counter)
-}
-
-func packetRuleText(r *model.PacketRule) string {
-	return fmt.Sprintf("%s %s %d (%s): %s", r.Table, r.Chain, r.Number, r.Backend, r.Text) + counted(r.Counter)
-}
-
-func counted(c model.Counter) string {
-	if c.Delta == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" [%d in the window]", c.Delta)
-}
-
-func flowText(f *model.Flow) string {
-	replied := ""
-	if !f.Replied {
-		replied = " UNREPLIED"
-	}
-	return fmt.Sprintf("flow %s > %s, answers %s > %s%s",
-		endText(f.Original.Src, f.Original.SrcPort), endText(f.Original.Dst, f.Original.DstPort),
-		endText(f.Reply.Src, f.Reply.SrcPort), endText(f.Reply.Dst, f.Reply.DstPort), replied)
-}
-
-// endText is an address with its port, where there is one.
-func endText(a netip.Addr, port uint16) string {
-	if port == 0 {
-		return a.String()
-	}
-	return netip.AddrPortFrom(a, port).String()
-}
-
-func addrsText(list []netip.Addr) string {
-	var words []string
-	for _, a := range list {
-		words = append(words, a.String())
-	}
-	return strings.Join(words, ", ")
 }

@@ -174,6 +174,22 @@ func (s *step) instead(name string, facts words.Facts) {
 	s.says = []said{{name, facts}}
 }
 
+// show adds to the rules and entries that decide at a hop.
+func (s *step) show(name string, facts words.Facts) {
+	s.Rules = append(s.Rules, words.Text("shown/"+name, facts))
+}
+
+// showRule shows a rule of IP's tables.
+func (s *step) showRule(r *model.PacketRule) { s.show("packet-rule", words.Facts{"rule": r}) }
+
+// showFlows shows the first few of them.
+func (s *step) showFlows(flows []*model.Flow) {
+	const few = 3
+	for _, f := range flows[:min(few, len(flows))] {
+		s.show("flow", words.Facts{"flow": f})
+	}
+}
+
 // isSaid reports whether nothing but the sentences of these names is said.
 func (s *step) isSaid(names ...string) bool {
 	return slices.EqualFunc(s.says, names, func(x said, name string) bool { return x.name == name })

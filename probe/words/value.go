@@ -38,6 +38,14 @@ func Addrs[T fmt.Stringer](list []T) string {
 	return b.String()
 }
 
+// AddrPort is an address with its port, where there is one.
+func AddrPort(a netip.Addr, port uint16) string {
+	if port == 0 {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}
+
 // TTLs says in words which TTLs were seen.
 func TTLs(set uint64) string {
 	n := uint64(bits.OnesCount64(set))
