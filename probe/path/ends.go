@@ -72,7 +72,7 @@ func (j *journey) podRoute(s *step, p *model.Pod) {
 // byPodRoute follows a route of the pod's to the MAC of its gateway or, on the link, of the
 // destination.
 func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
-	text := RouteText(route, p.Interface)
+	text := words.RouteText(route, p.Interface)
 	s.Rules = []string{text}
 	s.say("route", words.Facts{"route": text})
 	if route.Type != "unicast" && route.Type != "" {

@@ -57,21 +57,21 @@ func (j *journey) routed(in *model.Link, n *step) {
 // or a check before it, lets no packet through.
 func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	if d.Rule != nil && d.Rule.Priority != 0 && d.Rule.Priority < ruleMain {
-		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
+		s.Rules = append(s.Rules, words.RoutingRuleText(d.Rule))
 	}
 	if d.Route != nil {
-		text := RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
+		text := words.RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
 		s.say("route", words.Facts{"route": text}).Rules = append(s.Rules, text)
 	}
 	for _, r := range d.Passed {
-		s.show("rule-without", words.Facts{"rule": RoutingRuleText(r), "dst": j.dst})
+		s.show("rule-without", words.Facts{"rule": words.RoutingRuleText(r), "dst": j.dst})
 		s.say("table-without", words.Facts{"rule": r})
 	}
 	if len(d.Passed) > 0 {
 		j.showOthersRules(s)
 	}
 	for _, r := range d.Unsure {
-		s.show("rule-unread", words.Facts{"rule": RoutingRuleText(r)})
+		s.show("rule-unread", words.Facts{"rule": words.RoutingRuleText(r)})
 	}
 	if len(d.Unsure) > 0 {
 		s.say("unless-rule", nil)
@@ -86,7 +86,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	case d.Type == "":
 		j.die(s, "no-route", words.Facts{"dst": j.dst})
 	case d.Discards():
-		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), RoutingRuleText(d.Rule))})
+		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), words.RoutingRuleText(d.Rule))})
 	case len(d.Hops) == 0:
 		s.say("hop-unread", nil)
 		j.over = true
@@ -121,7 +121,7 @@ func (j *journey) showOthersRules(s *step) {
 	left := 3
 	for r := range model.Each(j.Snapshot.Rules) {
 		if from := r.From.Addr(); left > 0 && r.From.IsSingleIP() && from != j.src && from.Is4() == j.src.Is4() && j.pods[from] != nil {
-			s.show("rule-of-other", words.Facts{"rule": RoutingRuleText(r)})
+			s.show("rule-of-other", words.Facts{"rule": words.RoutingRuleText(r)})
 			left--
 		}
 	}
