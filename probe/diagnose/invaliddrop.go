@@ -130,7 +130,7 @@ func (v *view) mostOf(d *model.Drop) bool {
 
 // anySample reports whether a sample of the drop is of a kind.
 func (v *view) anySample(d *model.Drop, is func(*model.Sample) bool) bool {
-	return slices.ContainsFunc(v.samples.All(d), is)
+	return slices.ContainsFunc(v.drops.Samples.All(d), is)
 }
 
 // tcpFlags are a segment's FIN, SYN, RST and ACK.

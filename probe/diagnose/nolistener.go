@@ -20,10 +20,10 @@ var noListener = kind{
 
 func findNoListener(v *view) []finding {
 	nobody := func(d *model.Drop) bool {
-		s := v.samples.Of(d)
+		s := v.drops.Samples.Of(d)
 		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || s != nil)
 	}
-	reply := func(d *model.Drop) bool { return v.lateReply(d, v.samples.Of(d)) }
+	reply := func(d *model.Drop) bool { return v.lateReply(d, v.drops.Samples.Of(d)) }
 	var out []finding
 	for _, l := range v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }) {
 		out = append(out, v.unheard(l))

@@ -231,7 +231,7 @@ func (v *view) dropIn(d *model.Drop) *dropped {
 		},
 		frame: path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC, In: in, Out: out, LogicalIn: in, LogicalOut: out},
 	}
-	if s := v.samples.Of(d); s != nil {
+	if s := v.drops.Samples.Of(d); s != nil {
 		x.frame.SrcMAC = s.SrcMAC
 		x.srcPort, x.dstPort, _ = s.Ports()
 	}

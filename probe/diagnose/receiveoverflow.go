@@ -59,7 +59,7 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 func (v *view) sampledServices(l *lost) []service {
 	var out []service
 	for _, d := range l.drops {
-		if s := v.samples.Of(d); s != nil {
+		if s := v.drops.Samples.Of(d); s != nil {
 			if _, port, ok := s.Ports(); ok {
 				out = append(out, service{d.Dst, d.Proto, port})
 			}
