@@ -253,26 +253,23 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	j.dstMAC = model.MAC{}
 	if n != nil {
 		j.dstMAC = n.MAC
+		s.show("neighbour", words.Facts{"entry": n})
+		s.say("neighbour", words.Facts{"entry": n})
 	}
 	if behind := j.Behind(next, l.Index); j.dstMAC.IsZero() && len(behind) == 1 {
 		j.dstMAC = behind[0].MAC
 	}
+	dropped := func(d model.Drop) bool {
+		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
+	}
 	switch {
 	case n == nil && !j.Has(model.SourceNeighbors):
 		s.say("neighbours-unread", nil)
-		return
 	case n == nil:
 		s.say("no-entry", words.Facts{"next": next})
-		return
-	}
-	s.show("neighbour", words.Facts{"entry": n})
-	s.say("neighbour", words.Facts{"entry": n})
-	dropped := slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
-		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
-	})
-	if n.State == "FAILED" && dropped {
+	case n.State == "FAILED" && slices.ContainsFunc(j.Traffic.Drops, dropped):
 		j.die(s, "next-hop-silent", words.Facts{"next": next})
-	} else if p := j.Misled(n); p != nil {
-		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": p.MAC})
+	case j.Misled(n) != nil:
+		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": j.Misled(n).MAC})
 	}
 }

@@ -97,17 +97,13 @@ func (st *State) Takes(l *model.Link) []model.MAC {
 // write first, and whose they are. None: not known.
 func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MAC, who string) {
 	link := st.ByIndex[p.LinkIndex]
-	if link == nil || link.MAC.IsZero() {
-		return nil, ""
-	}
-	if link.Master == 0 {
-		return st.Takes(link), "its host link " + link.Name
-	}
 	bridge := st.Bridge(link)
-	if bridge == nil || bridge.MAC.IsZero() {
+	switch {
+	case link == nil || link.MAC.IsZero() || link.Master != 0 && (bridge == nil || bridge.MAC.IsZero()):
 		return nil, ""
-	}
-	if st.Own[gateway] != nil {
+	case link.Master == 0:
+		return st.Takes(link), "its host link " + link.Name
+	case st.Own[gateway] != nil:
 		return st.Takes(link), "the bridge " + bridge.Name
 	}
 	if right, who = st.farGateway(gateway, bridge); len(right) == 0 {
