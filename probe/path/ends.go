@@ -229,7 +229,8 @@ func (j *journey) toPort(l *model.Link) {
 func (j *journey) throughQueue(l *model.Link) *point {
 	end := j.at(l, model.Egress)
 	if q := j.queue(l); q != nil {
-		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}}).say("queued", words.Facts{"queue": q})
+		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}})
+		s.say("queued", words.Facts{"queue": q})
 		s.direction, s.before = model.Egress, j.at(l, model.Egress)
 		end.queued = true
 	}

@@ -71,7 +71,8 @@ type tracer struct {
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
-		State: NewState(s), ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		State: NewState(s), ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s),
+		pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for a, owners := range t.Owners {
 		t.pods[a] = owners[0]

@@ -35,7 +35,9 @@ func (j *journey) translateDestination(hook string) *step {
 		s.say("outdated", words.Facts{"to": words.AddrPort(to, port)}).cut = true
 		s.showFlows(j.flows)
 	default:
-		s.say("becomes", words.Facts{"from": words.AddrPort(j.dst, j.dstPort), "to": words.AddrPort(to, port), "several": several > 1, "n": several}).cut = several > 1
+		from := words.AddrPort(j.dst, j.dstPort)
+		s.say("becomes", words.Facts{"from": from, "to": words.AddrPort(to, port), "several": several > 1, "n": several})
+		s.cut = several > 1
 		s.showFlows(j.flows)
 		j.dst, j.dstPort = to, port
 	}
@@ -84,7 +86,8 @@ func (j *journey) translateByRules(s *step, t targets) {
 	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
 		to := rules[0].To
 		port := cmp.Or(to.Port(), j.dstPort)
-		s.say("becomes", words.Facts{"from": words.AddrPort(j.dst, j.dstPort), "to": words.AddrPort(to.Addr(), port), "unsure": !t.sure}).cut = !t.sure
+		from := words.AddrPort(j.dst, j.dstPort)
+		s.say("becomes", words.Facts{"from": from, "to": words.AddrPort(to.Addr(), port), "unsure": !t.sure}).cut = !t.sure
 		j.dst, j.dstPort = to.Addr(), port
 	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
 		s.say("by-port", words.Facts{"rules": len(rules)})
@@ -105,7 +108,8 @@ func (j *journey) untranslated(s *step) {
 	facts := words.Facts{"dst": j.dst}
 	switch {
 	case len(found.Beside) > 0:
-		facts["dst"], facts["proto"], facts["rule"] = words.AddrPort(j.dst, j.dstPort), model.ProtoName(j.ends.Proto), found.Beside[0]
+		facts["dst"], facts["rule"] = words.AddrPort(j.dst, j.dstPort), found.Beside[0]
+		facts["proto"] = model.ProtoName(j.ends.Proto)
 	case len(found.Others) > 0:
 		facts["others"] = found.Others
 	case len(found.Rules) == 0:
