@@ -68,7 +68,7 @@ func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 // without an owner on this node, the rule must have stood through the window:
 // a pod's rules are made and removed a little before or after the pod.
 func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
-	if v.bridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.isGatewayMAC(r.MAC) {
+	if v.drops.BridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.isGatewayMAC(r.MAC) {
 		return false
 	}
 	macs := v.ownMACs(addr)

@@ -62,7 +62,7 @@ func (v *view) invalidReason(d *model.Drop) string {
 	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
 		return flowClosed
 	}
-	samples := v.samples.All(d)
+	samples := v.drops.Samples.All(d)
 	begun, replied := v.began(d.Dst, d.Src)
 	if slices.ContainsFunc(samples, isReply) && !begun {
 		return requestUntracked

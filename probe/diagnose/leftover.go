@@ -6,16 +6,17 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // leftOverRule reports whether a routing rule that leads packets for a pod astray
 // can go: no pod is reached by its table, packets for the pod find the main table
 // without it, and all others that it may take go the same way without it.
 func (v *view) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
-	text := path.RoutingRuleText(r)
+	text := words.RoutingRuleText(r)
 	without := *v.Snapshot
 	without.Rules = slices.DeleteFunc(slices.Clone(v.Rules), func(o model.RoutingRule) bool {
-		return o.Family == r.Family && path.RoutingRuleText(&o) == text
+		return o.Family == r.Family && words.RoutingRuleText(&o) == text
 	})
 	d := path.NewState(&without).Routing().Lookup(a.query)
 	return (d.Table == mainTable || d.Route == nil) && !v.leadsToPods(r) && v.onlyForPods(r)

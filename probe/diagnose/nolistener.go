@@ -20,7 +20,7 @@ var noListener = kind{
 
 func findNoListener(v *view) []finding {
 	nobody := func(d *model.Drop) bool {
-		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || v.samples.Of(d) != nil)
+		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || v.drops.Samples.Of(d) != nil)
 	}
 	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d) }
 	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d) }
@@ -121,7 +121,7 @@ const firstEphemeral = 32768
 // itself asked: its socket is closed, and the reply came too late. Connection tracking
 // knows who began; where it has no such flow, the ports say so.
 func (v *view) lateReply(d *model.Drop) bool {
-	s := v.samples.Of(d)
+	s := v.drops.Samples.Of(d)
 	from, to, ok := s.Ports()
 	if !ok || s.Proto() != udp {
 		return false

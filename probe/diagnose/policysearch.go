@@ -199,7 +199,7 @@ func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
 		},
 		frame: path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC, In: in, Out: out, LogicalIn: in, LogicalOut: out},
 	}
-	if s := v.samples.Of(d); s != nil {
+	if s := v.drops.Samples.Of(d); s != nil {
 		x.frame.SrcMAC = s.SrcMAC
 		x.packet.SrcPort, x.packet.DstPort, _ = s.Ports()
 	}

@@ -56,7 +56,7 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 func (v *view) sampledServices(l *lost) []service {
 	var out []service
 	for _, d := range l.drops {
-		if _, port, ok := v.samples.Of(d).Ports(); ok {
+		if _, port, ok := v.drops.Samples.Of(d).Ports(); ok {
 			out = append(out, service{d.Dst, d.Proto, port})
 		}
 	}

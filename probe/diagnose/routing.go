@@ -29,14 +29,14 @@ func (v *view) shown(r *model.Route) *shownRoute {
 	return &shownRoute{r, ""}
 }
 
-func (r *shownRoute) String() string { return path.RouteText(r.Route, r.Link) }
+func (r *shownRoute) String() string { return words.RouteText(r.Route, r.Link) }
 
 // Typed quotes the link.
 func (r *shownRoute) Typed() string {
 	if r.Link == "" {
 		return r.String()
 	}
-	return path.RouteText(r.Route, words.Quote(r.Link))
+	return words.RouteText(r.Route, words.Quote(r.Link))
 }
 
 // routeText is a route as ip(8) prints it.
@@ -52,7 +52,7 @@ func showRule(r *model.RoutingRule) *shownRule {
 	return &shownRule{r}
 }
 
-func (r *shownRule) String() string { return path.RoutingRuleText(r.RoutingRule) }
+func (r *shownRule) String() string { return words.RoutingRuleText(r.RoutingRule) }
 
 // Typed are the words that ip(8) adds or deletes it by.
 func (r *shownRule) Typed() string { return words.RoutingRule(r.RoutingRule) }

@@ -63,7 +63,7 @@ func findStaleFlow(v *view) []finding {
 func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 	sampled := map[model.Tuple]*model.Drop{}
 	for d := range model.Each(v.Traffic.Drops) {
-		s := v.samples.Of(d)
+		s := v.drops.Samples.Of(d)
 		if s == nil || !d.Netfilter() || d.Proto != tcp || v.explained(d) || !v.drops.Lost(d) {
 			continue
 		}

@@ -35,7 +35,7 @@ func (v *view) unlikeEnds() []finding {
 		if !d.Unspecified() || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		s := v.samples.Of(d)
+		s := v.drops.Samples.Of(d)
 		if s == nil {
 			continue
 		}

@@ -26,24 +26,19 @@ type index struct {
 	whole *model.Snapshot
 	// drops says which drops were lost packets, and which were harmless frees.
 	drops *loss.Classifier
-	// samples are those of the drops.
-	samples loss.Samples
 
 	// pods, links, outer and gatewayAddrs are the state's.
 	pods         map[netip.Addr][]*model.Pod
 	links        map[int]*model.Link
 	outer        map[int]bool
 	gatewayAddrs map[netip.Addr]bool
-	// past are addresses of pods that went away during the window.
+	// past are addresses of pods that went away during the window: the classifier's.
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
 	nodeAddrs map[netip.Addr]bool
 	// macs says whose each Ethernet address is, in words.
-	macs map[model.MAC]string
-	// bridgeMACs are those of bridges and their ports: a bridge gives
-	// frames for one of them to the node.
-	bridgeMACs map[model.MAC]bool
-	byName     map[string]*model.Link
+	macs   map[model.MAC]string
+	byName map[string]*model.Link
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
 	// hops are the packets counted of each address.
@@ -100,11 +95,8 @@ func newView(whole *model.Snapshot) *view {
 		State:       path.NewState(s),
 		whole:       whole,
 		drops:       loss.NewClassifier(s),
-		samples:     loss.NewSamples(&s.Traffic),
-		past:        map[netip.Addr]bool{},
 		nodeAddrs:   map[netip.Addr]bool{},
 		macs:        map[model.MAC]string{},
-		bridgeMACs:  map[model.MAC]bool{},
 		byName:      map[string]*model.Link{},
 		macPairs:    map[netip.Addr][]*model.MACPair{},
 		hops:        map[netip.Addr][]*model.HopCount{},
@@ -120,11 +112,11 @@ func newView(whole *model.Snapshot) *view {
 	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
 	v.unrepliedFlows, v.translatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
 	v.unhearing = sync.OnceValue(v.findUnhearing)
+	v.past = v.drops.Past
 	for l := range model.Each(s.Links) {
 		v.byName[l.Name] = l
 		if !l.MAC.IsZero() {
 			v.macs[l.MAC] = l.Name
-			v.bridgeMACs[l.MAC] = v.bridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
 		}
 		for _, a := range l.Addresses {
 			v.nodeAddrs[a.Addr()] = true
@@ -136,9 +128,6 @@ func newView(whole *model.Snapshot) *view {
 		}
 	}
 	for p := range model.Each(s.PastPods) {
-		for _, a := range p.Addresses {
-			v.past[a.Addr()] = true
-		}
 		if _, living := v.macs[p.MAC]; !living && !p.MAC.IsZero() {
 			v.macs[p.MAC] = "a pod that went away"
 		}

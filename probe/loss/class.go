@@ -54,17 +54,19 @@ const startupTime = time.Second
 type Classifier struct {
 	window model.Window
 	links  map[int]*model.Link
-	// pods are the living ones by address, past the addresses of the others.
+	// pods are the running ones by address, Past the addresses of those that went away.
 	pods map[netip.Addr][]*model.Pod
-	past map[netip.Addr]bool
+	Past map[netip.Addr]bool
 	// broadcasts are the IPv4 broadcast addresses of links and pods.
 	broadcasts map[netip.Addr]bool
 	// flooded is the class of a frame that a receiver with another MAC frees, by
 	// the frame's destination.
 	flooded map[model.MAC]Class
-	// bridgeMACs are those of bridges and their ports: a bridge delivers frames
+	// BridgeMACs are those of bridges and their ports: a bridge delivers frames
 	// for them to the node.
-	bridgeMACs map[model.MAC]bool
+	BridgeMACs map[model.MAC]bool
+	// Samples are those of the drops.
+	Samples Samples
 	// excused are the drops that samples or the rules' own counts show to be harmless.
 	excused map[model.Drop]Class
 }
@@ -73,17 +75,18 @@ type Classifier struct {
 func NewClassifier(s *model.Snapshot) *Classifier {
 	c := &Classifier{
 		window: s.Window, links: make(map[int]*model.Link, len(s.Links)), pods: make(map[netip.Addr][]*model.Pod, len(s.Pods)),
-		past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[model.MAC]Class{}, bridgeMACs: map[model.MAC]bool{},
+		Past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[model.MAC]Class{}, BridgeMACs: map[model.MAC]bool{},
+		Samples: newSamples(&s.Traffic),
 	}
 	for p := range model.Each(s.PastPods) {
 		c.flooded[p.MAC] = PodGone
 		for _, a := range p.Addresses {
-			c.past[a.Addr()] = true
+			c.Past[a.Addr()] = true
 		}
 	}
 	for l := range model.Each(s.Links) {
 		c.links[l.Index], c.flooded[l.MAC] = l, Copy
-		c.bridgeMACs[l.MAC] = c.bridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
+		c.BridgeMACs[l.MAC] = c.BridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
 		for _, a := range l.Addresses {
 			c.broadcasts[broadcast(a)] = true
 		}
@@ -95,21 +98,14 @@ func NewClassifier(s *model.Snapshot) *Classifier {
 			c.broadcasts[broadcast(a)] = true
 		}
 	}
-	gateways := map[netip.Addr]bool{}
-	for _, r := range s.Routes {
-		if r.Dst.Bits() == 0 {
-			gateways[r.Gateway] = true
-			for _, h := range r.NextHops {
-				gateways[h.Gateway] = true
-			}
-		}
-	}
+	gateways := s.DefaultGateways()
 	for _, n := range s.Neighbors {
 		if gateways[n.Addr] {
 			c.flooded[n.MAC] = Copy
 		}
 	}
 	delete(c.flooded, model.MAC{})
+	delete(c.BridgeMACs, model.MAC{})
 	delete(c.broadcasts, netip.Addr{})
 	c.excused = c.excuses(s)
 	return c
@@ -118,13 +114,12 @@ func NewClassifier(s *model.Snapshot) *Classifier {
 // excuses finds the drops that their samples, or what rules counted, excuse.
 func (c *Classifier) excuses(s *model.Snapshot) map[model.Drop]Class {
 	out := map[model.Drop]Class{}
-	samples := NewSamples(&s.Traffic)
 	rules := sync.OnceValue(func() allowances { return byDesign(s) })
 	for d := range model.Each(s.Traffic.Drops) {
-		sample := samples.Of(d)
+		sample := c.Samples.Of(d)
 		switch {
 		case c.Class(d) != Lost:
-		case slices.ContainsFunc(samples.All(d), redirects):
+		case slices.ContainsFunc(c.Samples.All(d), redirects):
 			out[*d] = Redirect
 		case len(c.pods[d.Src])+len(c.pods[d.Dst]) == 0:
 		case d.NoSocket() && Late(sample):
@@ -170,7 +165,7 @@ func (c *Classifier) Class(d *model.Drop) Class {
 		// A pod closes its sockets before its link goes, and its route goes with
 		// the link. Without that route packets for it leave the node, and the
 		// network may send them back.
-		if c.past[d.Dst] {
+		if c.Past[d.Dst] {
 			return PodGone
 		}
 	case d.Location == "ip6_mc_input" && d.Dst.IsMulticast():
@@ -185,7 +180,7 @@ func (c *Classifier) Class(d *model.Drop) Class {
 			return Copy
 		}
 	case d.Reason == "OTHERHOST":
-		if c.past[d.Dst] {
+		if c.Past[d.Dst] {
 			return PodGone
 		}
 		return c.flooded[d.DstMAC]
@@ -214,7 +209,7 @@ func (c *Classifier) starting(d *model.Drop) bool {
 // path.
 func (c *Classifier) bridgedCopy(d *model.Drop) bool {
 	bridge := c.links[d.IfIndex]
-	if bridge == nil || bridge.Kind != "bridge" || !bridge.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() || c.bridgeMACs[d.DstMAC] {
+	if bridge == nil || bridge.Kind != "bridge" || !bridge.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() || c.BridgeMACs[d.DstMAC] {
 		return false
 	}
 	return slices.ContainsFunc(c.pods[d.Dst], func(p *model.Pod) bool {

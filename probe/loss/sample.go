@@ -18,8 +18,7 @@ type sampleKey struct {
 	ifindex  int
 }
 
-// NewSamples indexes the samples.
-func NewSamples(t *model.Traffic) Samples {
+func newSamples(t *model.Traffic) Samples {
 	out := Samples{}
 	for s := range model.Each(t.Samples) {
 		k := sampleKey{s.Src, s.Dst, s.Proto(), s.Reason, s.Netns, s.IfIndex}

@@ -178,6 +178,20 @@ type Sysctl struct {
 	Name, Value string
 }
 
+// DefaultGateways are the next hops of the default routes.
+func (s *Snapshot) DefaultGateways() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, r := range s.Routes {
+		if r.Dst.Bits() == 0 {
+			out[r.Gateway] = true
+			for _, h := range r.NextHops {
+				out[h.Gateway] = true
+			}
+		}
+	}
+	return out
+}
+
 // Map is the list of what f makes of each element of another.
 func Map[T, R any](list []T, f func(T) R) []R {
 	out := make([]R, len(list))

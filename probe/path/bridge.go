@@ -1,7 +1,6 @@
 package path
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -92,10 +91,10 @@ func (j *journey) upFrom(b *model.Link, s *step) {
 // obey records what a bridge's rules do, and reports whether the frame goes on.
 func (j *journey) obey(s *step, r frameDecision) bool {
 	for _, rule := range r.rules {
-		s.Rules = append(s.Rules, frameRuleText(rule))
+		s.show("frame-rule", words.Facts{"rule": rule})
 	}
 	if r.policy != nil {
-		s.Rules = append(s.Rules, fmt.Sprintf("%s %s policy %s", r.policy.Table, r.policy.Name, r.policy.Policy))
+		s.show("policy", words.Facts{"policy": r.policy})
 	}
 	if r.does != drops {
 		return true

@@ -163,17 +163,10 @@ func newTables(s *State) *Tables {
 		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]*index[netip.Addr]{}, hooks: map[hook][]*model.Chain{},
 		state: s, Sets: newSets(s.Snapshot), counted: len(s.Traffic.Hops) > 0,
 	}
-	// The rules of a chain are in a row.
-	var last ChainKey
-	var chain []*model.PacketRule
 	for r := range model.Each(s.PacketRules) {
-		if k := (ChainKey{r.Backend, r.Family, r.Table, r.Chain}); k != last {
-			t.chains[last] = chain
-			last, chain = k, t.chains[k]
-		}
-		chain = append(chain, r)
+		k := ChainKey{r.Backend, r.Family, r.Table, r.Chain}
+		t.chains[k] = append(t.chains[k], r)
 	}
-	t.chains[last] = chain
 	for c := range model.Each(s.Chains) {
 		if c.Hook == "" || c.Family == "bridge" {
 			continue

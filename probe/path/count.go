@@ -55,7 +55,8 @@ func (t *tracer) behindQueue(p *point, n uint64) model.Count {
 		if !d.Queued() || d.IfIndex != p.link.Index || t.elsewhere(d) {
 			continue
 		}
-		if d.Src == p.src && d.Dst == p.dst || !t.pair && (d.Src == p.src && p.src == t.ends.Pod || d.Dst == p.dst && p.dst == t.ends.Pod) {
+		sent, received := d.Src == p.src && p.src == t.ends.Pod, d.Dst == p.dst && p.dst == t.ends.Pod
+		if d.Src == p.src && d.Dst == p.dst || !t.pair && (sent || received) {
 			n -= min(n, t.dropped(d))
 		}
 	}

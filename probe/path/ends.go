@@ -72,7 +72,7 @@ func (j *journey) podRoute(s *step, p *model.Pod) {
 // byPodRoute follows a route of the pod's to the MAC of its gateway or, on the link, of the
 // destination.
 func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
-	text := RouteText(route, p.Interface)
+	text := words.RouteText(route, p.Interface)
 	s.Rules = []string{text}
 	s.say("route", words.Facts{"route": text})
 	if route.Type != "unicast" && route.Type != "" {
@@ -89,7 +89,7 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 		return
 	}
 	j.dstMAC = gw.MAC
-	s.Rules = append(s.Rules, neighborText(gw))
+	s.show("neighbour", words.Facts{"entry": gw})
 	if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(gw) && !slices.Contains(right, gw.MAC) {
 		j.wrongMAC = words.Facts{"mac": gw.MAC, "who": who, "right": right[0]}
 	}
@@ -145,7 +145,7 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 		d := j.Frames().pass(&ask, "PREROUTING")
 		for _, r := range d.rules {
 			if r.Target == model.TargetARPReply {
-				s.Rules = append(s.Rules, frameRuleText(r))
+				s.show("frame-rule", words.Facts{"rule": r})
 				return r.MAC
 			}
 		}
@@ -229,7 +229,8 @@ func (j *journey) toPort(l *model.Link) {
 func (j *journey) throughQueue(l *model.Link) *point {
 	end := j.at(l, model.Egress)
 	if q := j.queue(l); q != nil {
-		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}}).say("queued", words.Facts{"queue": q})
+		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}})
+		s.say("queued", words.Facts{"queue": q})
 		s.direction, s.before = model.Egress, j.at(l, model.Egress)
 		end.queued = true
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // node routes a pod's link and a default route, and blackholes one range.
@@ -35,7 +36,7 @@ func ExampleRouting_Lookup() {
 	routing, pod := path.NewState(node()).Routing(), netip.MustParseAddr("10.244.1.7")
 	for _, to := range []string{"192.0.2.1", "10.244.9.3"} {
 		d := routing.Lookup(path.Query{Src: pod, Dst: netip.MustParseAddr(to), In: "veth7"})
-		fmt.Println(to, d.Type, path.RouteText(d.Route, ""), d.Discards())
+		fmt.Println(to, d.Type, words.RouteText(d.Route, ""), d.Discards())
 	}
 	// Output:
 	// 192.0.2.1 unicast default via 10.0.0.1 false

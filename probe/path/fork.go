@@ -53,7 +53,7 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	taken.Gateway = most.Gateway
 	for i, x := range s.says {
 		if x.name == "route" {
-			s.says[i].facts = words.Facts{"route": RouteText(&taken, most.Link)}
+			s.says[i].facts = words.Facts{"route": words.RouteText(&taken, most.Link)}
 		}
 	}
 	s.say("forks", facts)

@@ -2,7 +2,6 @@ package path
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -58,21 +57,21 @@ func (j *journey) routed(in *model.Link, n *step) {
 // or a check before it, lets no packet through.
 func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	if d.Rule != nil && d.Rule.Priority != 0 && d.Rule.Priority < ruleMain {
-		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
+		s.Rules = append(s.Rules, words.RoutingRuleText(d.Rule))
 	}
 	if d.Route != nil {
-		text := RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
+		text := words.RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
 		s.say("route", words.Facts{"route": text}).Rules = append(s.Rules, text)
 	}
 	for _, r := range d.Passed {
-		s.Rules = append(s.Rules, words.Text("hop/rule-without", words.Facts{"rule": RoutingRuleText(r), "dst": j.dst}))
+		s.show("rule-without", words.Facts{"rule": words.RoutingRuleText(r), "dst": j.dst})
 		s.say("table-without", words.Facts{"rule": r})
 	}
 	if len(d.Passed) > 0 {
-		s.Rules = append(s.Rules, j.othersRules()...)
+		j.showOthersRules(s)
 	}
 	for _, r := range d.Unsure {
-		s.Rules = append(s.Rules, words.Text("hop/rule-unread", words.Facts{"rule": RoutingRuleText(r)}))
+		s.show("rule-unread", words.Facts{"rule": words.RoutingRuleText(r)})
 	}
 	if len(d.Unsure) > 0 {
 		s.say("unless-rule", nil)
@@ -87,7 +86,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	case d.Type == "":
 		j.die(s, "no-route", words.Facts{"dst": j.dst})
 	case d.Discards():
-		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), RoutingRuleText(d.Rule))})
+		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), words.RoutingRuleText(d.Rule))})
 	case len(d.Hops) == 0:
 		s.say("hop-unread", nil)
 		j.over = true
@@ -117,16 +116,15 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	}
 }
 
-// othersRules are the first few rules of other pods of the node.
-func (j *journey) othersRules() []string {
-	const few = 3
-	var out []string
+// showOthersRules shows the first few rules of other pods of the node.
+func (j *journey) showOthersRules(s *step) {
+	left := 3
 	for r := range model.Each(j.Snapshot.Rules) {
-		if r.From.IsSingleIP() && r.From.Addr() != j.src && r.From.Addr().Is4() == j.src.Is4() && j.pods[r.From.Addr()] != nil && len(out) < few {
-			out = append(out, words.Text("hop/rule-of-other", words.Facts{"rule": RoutingRuleText(r)}))
+		if from := r.From.Addr(); left > 0 && r.From.IsSingleIP() && from != j.src && from.Is4() == j.src.Is4() && j.pods[from] != nil {
+			s.show("rule-of-other", words.Facts{"rule": words.RoutingRuleText(r)})
+			left--
 		}
 	}
-	return out
 }
 
 func linkName(links map[int]*model.Link, index int) string {
@@ -172,12 +170,12 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 	s := j.add(model.PathHop{Kind: model.HopPolicy})
 	r := j.Tables().filter(j.packet(in, out), hooks...)
 	if r.rule != nil && (r.does == drops || j.Has(model.SourceNAT) && !r.cutOff && r.does != unknown) {
-		s.Rules = append(s.Rules, packetRuleText(r.rule))
+		s.showRule(r.rule)
 	}
 	switch {
 	case r.does == drops:
 		if r.rule == nil && r.policy != nil {
-			s.Rules = append(s.Rules, fmt.Sprintf("%s %s policy DROP", r.policy.Table, r.policy.Name))
+			s.show("policy", words.Facts{"policy": r.policy})
 		}
 		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy})
 	case !j.Has(model.SourceNAT):
@@ -187,7 +185,7 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 	case r.does == unknown:
 		s.say("rules-may-decide", words.Facts{"rules": len(r.unsure)})
 		for _, rule := range r.unsure {
-			s.Rules = append(s.Rules, packetRuleText(rule))
+			s.showRule(rule)
 		}
 	default:
 		s.say("accept", words.Facts{"rule": r.rule})
@@ -255,26 +253,23 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	j.dstMAC = model.MAC{}
 	if n != nil {
 		j.dstMAC = n.MAC
+		s.show("neighbour", words.Facts{"entry": n})
+		s.say("neighbour", words.Facts{"entry": n})
 	}
 	if behind := j.Behind(next, l.Index); j.dstMAC.IsZero() && len(behind) == 1 {
 		j.dstMAC = behind[0].MAC
 	}
+	dropped := func(d model.Drop) bool {
+		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
+	}
 	switch {
 	case n == nil && !j.Has(model.SourceNeighbors):
 		s.say("neighbours-unread", nil)
-		return
 	case n == nil:
 		s.say("no-entry", words.Facts{"next": next})
-		return
-	}
-	s.Rules = []string{neighborText(n)}
-	s.say("neighbour", words.Facts{"entry": neighborText(n)})
-	dropped := slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
-		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
-	})
-	if n.State == "FAILED" && dropped {
+	case n.State == "FAILED" && slices.ContainsFunc(j.Traffic.Drops, dropped):
 		j.die(s, "next-hop-silent", words.Facts{"next": next})
-	} else if p := j.Misled(n); p != nil {
-		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": p.MAC})
+	case j.Misled(n) != nil:
+		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": j.Misled(n).MAC})
 	}
 }

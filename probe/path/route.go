@@ -106,8 +106,8 @@ func newRuleList(all []model.RoutingRule) ruleList {
 // fib holds the routes of a table by prefix, the preferred one of a prefix first.
 type fib struct {
 	routes map[netip.Prefix][]*model.Route
-	// lengths are those of its prefixes, longest first.
-	lengths []int
+	// lengths says which its prefixes have.
+	lengths [129]bool
 }
 
 func newRouting(s *State) *Routing {
@@ -116,43 +116,24 @@ func newRouting(s *State) *Routing {
 	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
 	})
-	for route := range model.Each(s.Routes) {
-		if route.Dst.IsValid() {
-			r.add(route.Table, route)
-		}
+	preferred := func(a, b *model.Route) int {
+		return cmp.Or(cmp.Compare(b.Table, a.Table), cmp.Compare(a.Priority, b.Priority))
 	}
-	for _, t := range r.tables {
-		t.sort()
+	for _, route := range slices.SortedStableFunc(model.Each(s.Routes), preferred) {
+		if !route.Dst.IsValid() {
+			continue
+		}
+		k := tableKey{route.Table, route.Dst.Addr().Is6()}
+		if r.merged && !k.isIPv6 && k.number == tableLocal {
+			k.number = tableMain
+		}
+		if r.tables[k] == nil {
+			r.tables[k] = &fib{routes: map[netip.Prefix][]*model.Route{}}
+		}
+		t, p := r.tables[k], route.Dst.Masked()
+		t.routes[p], t.lengths[p.Bits()] = append(t.routes[p], route), true
 	}
 	return r
-}
-
-func (r *Routing) add(number int, route *model.Route) {
-	k := tableKey{number, route.Dst.Addr().Is6()}
-	if r.merged && !k.isIPv6 && number == tableLocal {
-		k.number = tableMain
-	}
-	t := r.tables[k]
-	if t == nil {
-		t = &fib{routes: map[netip.Prefix][]*model.Route{}}
-		r.tables[k] = t
-	}
-	p := route.Dst.Masked()
-	t.routes[p] = append(t.routes[p], route)
-}
-
-func (t *fib) sort() {
-	lengths := map[int]bool{}
-	for p, routes := range t.routes {
-		if !lengths[p.Bits()] {
-			lengths[p.Bits()] = true
-			t.lengths = append(t.lengths, p.Bits())
-		}
-		slices.SortStableFunc(routes, func(a, b *model.Route) int {
-			return cmp.Or(cmp.Compare(b.Table, a.Table), cmp.Compare(a.Priority, b.Priority))
-		})
-	}
-	slices.SortFunc(t.lengths, func(a, b int) int { return b - a })
 }
 
 // rulesOf are the rules of a family in their order; those that the kernel
@@ -254,11 +235,11 @@ func (r *Routing) covering(number int, dst netip.Addr) iter.Seq[*model.Route] {
 		if t == nil {
 			return
 		}
-		for _, bits := range t.lengths {
-			p, err := dst.Prefix(bits)
-			if err != nil {
+		for bits := dst.BitLen(); bits >= 0; bits-- {
+			if !t.lengths[bits] {
 				continue
 			}
+			p, _ := dst.Prefix(bits)
 			for _, route := range t.routes[p] {
 				if !yield(route) {
 					return

@@ -41,7 +41,7 @@ func NewState(s *model.Snapshot) *State {
 	st := &State{
 		Snapshot: s, Settings: NewSettings(s), ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
 		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{},
-		GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
+		GatewayAddrs: s.DefaultGateways(), Tunnel: map[model.MAC]bool{},
 	}
 	st.Routing = sync.OnceValue(func() *Routing { return newRouting(st) })
 	st.Tables = sync.OnceValue(func() *Tables { return newTables(st) })
@@ -58,14 +58,6 @@ func NewState(s *model.Snapshot) *State {
 	for p := range model.Each(s.Pods) {
 		for _, a := range p.Addresses {
 			st.Owners[a.Addr()] = append(st.Owners[a.Addr()], p)
-		}
-	}
-	for r := range model.Each(s.Routes) {
-		if r.Dst.Bits() == 0 {
-			st.GatewayAddrs[r.Gateway] = true
-			for h := range model.Each(r.NextHops) {
-				st.GatewayAddrs[h.Gateway] = true
-			}
 		}
 	}
 	for _, n := range s.Neighbors {
@@ -105,17 +97,13 @@ func (st *State) Takes(l *model.Link) []model.MAC {
 // write first, and whose they are. None: not known.
 func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MAC, who string) {
 	link := st.ByIndex[p.LinkIndex]
-	if link == nil || link.MAC.IsZero() {
-		return nil, ""
-	}
-	if link.Master == 0 {
-		return st.Takes(link), "its host link " + link.Name
-	}
 	bridge := st.Bridge(link)
-	if bridge == nil || bridge.MAC.IsZero() {
+	switch {
+	case link == nil || link.MAC.IsZero() || link.Master != 0 && (bridge == nil || bridge.MAC.IsZero()):
 		return nil, ""
-	}
-	if st.Own[gateway] != nil {
+	case link.Master == 0:
+		return st.Takes(link), "its host link " + link.Name
+	case st.Own[gateway] != nil:
 		return st.Takes(link), "the bridge " + bridge.Name
 	}
 	if right, who = st.farGateway(gateway, bridge); len(right) == 0 {

@@ -71,7 +71,8 @@ type tracer struct {
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
-		State: NewState(s), ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		State: NewState(s), ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s),
+		pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for a, owners := range t.Owners {
 		t.pods[a] = owners[0]
@@ -172,6 +173,22 @@ func (s *step) say(name string, facts words.Facts) *step {
 // instead is what is decided at a hop in place of anything else.
 func (s *step) instead(name string, facts words.Facts) {
 	s.says = []said{{name, facts}}
+}
+
+// show adds to the rules and entries that decide at a hop.
+func (s *step) show(name string, facts words.Facts) {
+	s.Rules = append(s.Rules, words.Text("shown/"+name, facts))
+}
+
+// showRule shows a rule of IP's tables.
+func (s *step) showRule(r *model.PacketRule) { s.show("packet-rule", words.Facts{"rule": r}) }
+
+// showFlows shows the first few of them.
+func (s *step) showFlows(flows []*model.Flow) {
+	const few = 3
+	for _, f := range flows[:min(few, len(flows))] {
+		s.show("flow", words.Facts{"flow": f})
+	}
 }
 
 // isSaid reports whether nothing but the sentences of these names is said.

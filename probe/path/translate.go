@@ -1,6 +1,7 @@
 package path
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -24,22 +25,22 @@ func (j *journey) translateDestination(hook string) *step {
 	if hook == "PREROUTING" {
 		in = j.inLink()
 	}
-	to, ports, several := j.backendsByFlow()
-	switch {
-	case to.IsValid() && to != j.dst && j.outdated(hook, in):
-		s.untranslated(j).say("outdated", words.Facts{"to": endText(to, ports)})
-		s.Rules, s.cut = append(s.Rules, textsOf(j.flows)...), true
-		return s
-	case to.IsValid() && to != j.dst:
-		s.say("becomes", words.Facts{"from": endText(j.dst, j.dstPort), "to": endText(to, ports), "several": several > 1, "n": several})
-		s.Rules = append(s.Rules, textsOf(j.flows)...)
+	switch to, port, several := j.backendsByFlow(); {
+	case !to.IsValid():
+		j.translateByRules(s, j.Tables().destination(j.packet(in, ""), hook))
+	case to == j.dst:
+		j.untranslated(s)
+	case j.outdated(hook, in):
+		j.untranslated(s)
+		s.say("outdated", words.Facts{"to": words.AddrPort(to, port)}).cut = true
+		s.showFlows(j.flows)
+	default:
+		from := words.AddrPort(j.dst, j.dstPort)
+		s.say("becomes", words.Facts{"from": from, "to": words.AddrPort(to, port), "several": several > 1, "n": several})
 		s.cut = several > 1
-		j.dst, j.dstPort = to, ports
-		return s
-	case to.IsValid():
-		return s.untranslated(j)
+		s.showFlows(j.flows)
+		j.dst, j.dstPort = to, port
 	}
-	j.translateByRules(s, j.Tables().destination(j.packet(in, ""), hook))
 	return s
 }
 
@@ -71,7 +72,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 		rules = nil
 	}
 	for _, r := range rules {
-		s.Rules = append(s.Rules, packetRuleText(r))
+		s.showRule(r)
 	}
 	switch {
 	case len(rules) == 0 && !j.Has(model.SourceNAT):
@@ -81,20 +82,18 @@ func (j *journey) translateByRules(s *step, t targets) {
 	case len(rules) == 0 && t.mapped:
 		s.say("dnat-unknown", words.Facts{"why": "maps"}).cut = true
 	case len(rules) == 0:
-		s.untranslated(j)
+		j.untranslated(s)
 	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
 		to := rules[0].To
-		port := to.Port()
-		if port == 0 {
-			port = j.dstPort
-		}
-		s.say("becomes", words.Facts{"from": endText(j.dst, j.dstPort), "to": endText(to.Addr(), port), "unsure": !t.sure}).cut = !t.sure
+		port := cmp.Or(to.Port(), j.dstPort)
+		from := words.AddrPort(j.dst, j.dstPort)
+		s.say("becomes", words.Facts{"from": from, "to": words.AddrPort(to.Addr(), port), "unsure": !t.sure}).cut = !t.sure
 		j.dst, j.dstPort = to.Addr(), port
 	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
 		s.say("by-port", words.Facts{"rules": len(rules)})
 	default:
 		// Only the packet itself decides which of them translates it.
-		s.say("by-one-of", words.Facts{"from": endText(j.dst, j.dstPort), "rules": len(rules)})
+		s.say("by-one-of", words.Facts{"from": words.AddrPort(j.dst, j.dstPort), "rules": len(rules)})
 		s.ended, j.over = true, true
 	}
 }
@@ -104,18 +103,20 @@ const noDNAT = "no-dnat"
 
 // untranslated says that the destination stays as it is, and whether it looks like the address
 // of a service.
-func (s *step) untranslated(j *journey) *step {
+func (j *journey) untranslated(s *step) {
 	found := j.Tables().Untranslated(j.packet("", ""))
 	facts := words.Facts{"dst": j.dst}
 	switch {
 	case len(found.Beside) > 0:
-		facts["dst"], facts["proto"], facts["rule"] = endText(j.dst, j.dstPort), model.ProtoName(j.ends.Proto), packetRuleText(found.Beside[0])
+		facts["dst"], facts["rule"] = words.AddrPort(j.dst, j.dstPort), found.Beside[0]
+		facts["proto"] = model.ProtoName(j.ends.Proto)
 	case len(found.Others) > 0:
-		facts["others"] = addrsText(found.Others)
+		facts["others"] = found.Others
 	case len(found.Rules) == 0:
-		return s.say(noDNAT, nil)
+		s.say(noDNAT, nil)
+		return
 	}
-	return s.say("untranslated", facts)
+	s.say("untranslated", facts)
 }
 
 // sameTarget reports whether all rules lead to one address, whichever of them
@@ -135,16 +136,6 @@ func (j *journey) askedAddress() netip.Addr {
 		return netip.Addr{}
 	}
 	return j.served[0].Original.Dst
-}
-
-// textsOf shows the first few flows.
-func textsOf(flows []*model.Flow) []string {
-	const most = 3
-	var out []string
-	for _, f := range flows[:min(most, len(flows))] {
-		out = append(out, flowText(f))
-	}
-	return out
 }
 
 // backendsByFlow is the address that the most flows lead to, with its port, and
@@ -196,7 +187,7 @@ func (j *journey) translateSource(s *step, out string) {
 			s.says = nil
 		}
 		s.say("source", words.Facts{"from": before, "to": asked, "asker": j.dst})
-		s.Rules = append(s.Rules, textsOf(j.served)...)
+		s.showFlows(j.served)
 	case j.src != before:
 		s.say("source", words.Facts{"from": before, "to": j.src})
 	case !whole:
@@ -226,10 +217,10 @@ func (j *journey) sourceByFlow() netip.Addr {
 func (j *journey) sourceByRules(s *step, out string) (whole bool) {
 	d := j.Tables().Source(j.packet("", out))
 	if d.Rule != nil {
-		s.Rules = append(s.Rules, packetRuleText(d.Rule))
+		s.showRule(d.Rule)
 	}
 	for _, r := range d.Unsure {
-		s.Rules = append(s.Rules, packetRuleText(r))
+		s.showRule(r)
 	}
 	if len(d.Unsure) > 0 {
 		s.say("snat-may", nil).cut = true

@@ -27,6 +27,8 @@ var functions = template.FuncMap{
 	"join": func(list any, sep string) string { return strings.Join(texts(list), sep) },
 	// {{addrs .prefixes}}: without their lengths
 	"addrs": func(list []netip.Prefix) []netip.Addr { return model.Map(list, netip.Prefix.Addr) },
+	// {{addrPort .addr .port}}: without a port that is 0
+	"addrPort": AddrPort,
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{protocol .addr}}: what tells it

@@ -38,6 +38,14 @@ func Addrs[T fmt.Stringer](list []T) string {
 	return b.String()
 }
 
+// AddrPort is an address with its port, where there is one.
+func AddrPort(a netip.Addr, port uint16) string {
+	if port == 0 {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}
+
 // TTLs says in words which TTLs were seen.
 func TTLs(set uint64) string {
 	n := uint64(bits.OnesCount64(set))
@@ -87,8 +95,19 @@ func Family(isIPv6 bool) string {
 	return "IPv4"
 }
 
-// RoutingRule are a routing rule as ip(8) takes it from a shell.
+// RoutingRule is a routing rule as ip(8) takes it from a shell.
 func RoutingRule(r *model.RoutingRule) string {
+	return ruleWords(r, "") + " priority " + strconv.Itoa(r.Priority)
+}
+
+// RoutingRuleText is a routing rule as ip(8) prints it.
+func RoutingRuleText(r *model.RoutingRule) string {
+	return strconv.Itoa(r.Priority) + ": " + ruleWords(r, "all")
+}
+
+// ruleWords are what a rule selects and does. A rule for all sources is from anywhere, which
+// may be empty.
+func ruleWords(r *model.RoutingRule, anywhere string) string {
 	var words []string
 	if r.Not {
 		words = append(words, "not")
@@ -96,6 +115,8 @@ func RoutingRule(r *model.RoutingRule) string {
 	add := func(word, value string) { words = append(words, word, value) }
 	if r.From.IsValid() {
 		add("from", r.From.String())
+	} else if anywhere != "" {
+		add("from", anywhere)
 	}
 	if r.To.IsValid() {
 		add("to", r.To.String())
@@ -117,6 +138,32 @@ func RoutingRule(r *model.RoutingRule) string {
 	default:
 		words = append(words, r.Action)
 	}
-	add("priority", strconv.Itoa(r.Priority))
 	return strings.Join(words, " ")
+}
+
+// RouteText is a route as ip(8) prints it, given the name of its link, which may
+// be empty.
+func RouteText(r *model.Route, link string) string {
+	var b strings.Builder
+	if r.Type != "unicast" && r.Type != "" {
+		b.WriteString(r.Type + " ")
+	}
+	if r.Dst.Bits() == 0 {
+		b.WriteString("default")
+	} else {
+		b.WriteString(strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
+	}
+	if r.Gateway.IsValid() {
+		b.WriteString(" via " + r.Gateway.String())
+	}
+	if link != "" {
+		b.WriteString(" dev " + link)
+	}
+	if r.Table != mainTable && r.Table != 0 {
+		fmt.Fprintf(&b, " table %d", r.Table)
+	}
+	if r.Priority != 0 {
+		fmt.Fprintf(&b, " metric %d", r.Priority)
+	}
+	return b.String()
 }
