@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/cilium"
 	"github.com/lasthop/lasthop/probe/collect/cluster"
 	"github.com/lasthop/lasthop/probe/collect/conntrack"
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -48,7 +49,8 @@ type reading struct {
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
 	model.SourceLinks, model.SourceQueues, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
-	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceCilium,
+	model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
 // report sets the status of a source: ok, or with an error partial if got says that
@@ -106,6 +108,7 @@ func (c *Collector) State(ctx context.Context) (*model.Snapshot, error) {
 	g.Go(func() error {
 		r.readSettings()
 		r.readFiles()
+		r.readCilium(ctx)
 		return ctx.Err()
 	})
 	g.Go(func() error {
@@ -155,6 +158,19 @@ func (r *reading) readFiles() {
 	var err error
 	r.files, err = files.Read(r.c.options.HostRoot)
 	r.report(model.SourceFiles, r.files.Detail(), err != nil, err)
+}
+
+// readCilium reads what Cilium's agent keeps, on a node that has it.
+func (r *reading) readCilium(ctx context.Context) {
+	if r.c.noFiles != nil {
+		return
+	}
+	c, detail, err := cilium.Read(ctx, r.c.options.HostRoot)
+	if errors.Is(err, cilium.ErrNone) {
+		return
+	}
+	r.s.Cilium = c
+	r.report(model.SourceCilium, detail, detail != "", err)
 }
 
 // readNetwork reads links, routes and neighbours, then the namespaces behind the

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,6 +34,8 @@ type hook struct {
 	netns   uint32
 	ifindex int
 	link    string
+	// cilium is why Cilium's program there dropped the packets, where it said so.
+	cilium model.CiliumReason
 }
 
 // ofCgroup reports whether the hook is a cgroup's, whatever link packets are for.
@@ -47,7 +50,13 @@ func (h *hook) direction() model.Direction {
 
 func findBPFDrop(v *view) []finding {
 	var out []finding
-	for k, l := range lostBy(v, v.hookOf) {
+	owners := v.owners()
+	of := func(d *model.Drop) (hook, netip.Addr) {
+		k, pod := v.hookOf(d)
+		k.cilium = owners.ciliumReason(&k, d)
+		return k, pod
+	}
+	for k, l := range lostBy(v, of) {
 		out = append(out, v.droppedByProgram(k, l))
 	}
 	return out
@@ -56,7 +65,7 @@ func findBPFDrop(v *view) []finding {
 // hookOf is the hook whose program dropped a packet, and the pod that it concerns: that whose
 // link the program is on, where one is.
 func (v *view) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
-	k = hook{d.Reason, d.Netns, d.IfIndex, d.Link}
+	k = hook{reason: d.Reason, netns: d.Netns, ifindex: d.IfIndex, link: d.Link}
 	switch {
 	case d.XDP():
 		k.reason = "XDP"
@@ -86,7 +95,7 @@ func (v *view) netkitHook(k hook, d *model.Drop) hook {
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
 		for _, p := range v.pods[a] {
 			if k.netns != v.Node.Netns && p.Netns == k.netns {
-				return hook{netkitPrimary, v.Node.Netns, p.LinkIndex, p.Link}
+				return hook{reason: netkitPrimary, netns: v.Node.Netns, ifindex: p.LinkIndex, link: p.Link}
 			}
 		}
 	}
@@ -138,6 +147,10 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	f.Confidence, f.LastHopAlive = model.Proven, v.before(&h, pods)
 	if cgroup && len(programs) > 0 {
 		f.Confidence = model.Likely
+	}
+	if h.cilium != 0 {
+		f.page = "BPFDrop-cilium"
+		maps.Copy(f.facts, v.ciliumFacts(&h, l))
 	}
 	return f
 }

@@ -3,7 +3,79 @@ package model
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 )
+
+// Cilium is what its agent keeps on the node: its endpoints in files, and what its programs
+// decide by in maps. It is zero on a node without Cilium; SourceCilium says how much was read.
+type Cilium struct {
+	Endpoints []CiliumEndpoint
+	// Local are the addresses whose packets its programs hand to pods (cilium_lxc), Known the
+	// addresses and ranges whose identities they know (cilium_ipcache); nil where the map was
+	// not read whole.
+	Local []CiliumAddress
+	Known []CiliumAddress
+	// Services are those for which they have no backend (cilium_lb4_services).
+	Services []CiliumService
+	// Counts are the packets that they dropped, by reason, on this node (cilium_metrics).
+	Counts []CiliumCount
+}
+
+// CiliumEndpoint is a pod as the agent has it.
+type CiliumEndpoint struct {
+	ID              uint16
+	Identity        CiliumIdentity
+	Labels          []string
+	Namespace, Name string
+	IfIndex         int
+	Addresses       []netip.Addr
+	// Quiet: its programs leave no reason in what they drop.
+	Quiet bool
+}
+
+// CiliumAddress is what a map has for an address or range.
+type CiliumAddress struct {
+	Prefix   netip.Prefix
+	Identity CiliumIdentity
+	// Endpoint and IfIndex are those of a local pod.
+	Endpoint uint16
+	IfIndex  int
+}
+
+// CiliumService is the address and port of a service without a backend.
+type CiliumService struct {
+	Addr  netip.AddrPort
+	Proto uint8 // 0 for any
+}
+
+// CiliumCount is how many packets were dropped for a reason.
+type CiliumCount struct {
+	Reason    CiliumReason
+	Direction Direction // that of the endpoint, or none
+	// Packets are all since the map was made, Delta those of the window.
+	Packets, Delta uint64
+}
+
+// Numbered is the endpoint of a number, nil for none.
+func (c *Cilium) Numbered(id uint16) *CiliumEndpoint {
+	for e := range Each(c.Endpoints) {
+		if e.ID == id && id != 0 {
+			return e
+		}
+	}
+	return nil
+}
+
+// Labels are those of an identity by which a person knows it, nil where no endpoint here
+// has it.
+func (c *Cilium) Labels(id CiliumIdentity) []string {
+	for e := range Each(c.Endpoints) {
+		if e.Identity == id {
+			return e.Labels
+		}
+	}
+	return nil
+}
 
 // CiliumDrop is why a program of Cilium's dropped packets, as it left it in them. It is
 // zero where none did, or where Cilium's drop notifications are off.

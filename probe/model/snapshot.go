@@ -38,6 +38,7 @@ type Snapshot struct {
 	// Programs are those of the node's links, then of pods' links, then of
 	// cgroups.
 	Programs []Program
+	Cilium   Cilium
 
 	Cluster Cluster
 	Traffic Traffic
@@ -107,6 +108,7 @@ const (
 	SourceDrops     = "drops"
 	SourceProbes    = "probes"
 	SourcePrograms  = "programs"
+	SourceCilium    = "cilium"
 )
 
 // Source says how much of one kind of state could be read.

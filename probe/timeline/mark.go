@@ -19,6 +19,8 @@ type mark struct {
 	overflows map[uint32]uint64
 	// queues are those of the links, by which they are and their kind.
 	queues map[queueKey]model.Queue
+	// cilium is what its programs had counted.
+	cilium map[model.CiliumCount]uint64
 	// conntrack are the kernel's totals.
 	conntrack model.Conntrack
 	// gaps are the compared sources that were not read whole.
@@ -198,7 +200,7 @@ func (l *list[V]) overlay(newer list[V]) {
 
 func newMark(p model.Point, k *keeper) *mark {
 	s := p.Snapshot
-	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s), queues: queuesOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s), queues: queuesOf(s), cilium: ciliumOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	if p.Ready.IsZero() {
 		return m
 	}
