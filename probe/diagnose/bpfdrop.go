@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -128,8 +127,8 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	link, programs := h.link, []ownedProgram(nil)
 	for p := range model.Each(v.Programs) {
 		if h.holds(p) {
-			programs = append(programs, ownedProgram{p, programOwner(p), len(programs) + 1})
-			owners[programOwner(p)] = !cgroup
+			programs = append(programs, ownedProgram{p, p.Owner(), len(programs) + 1})
+			owners[p.Owner()] = !cgroup
 			link = cmp.Or(link, p.Link)
 		}
 	}
@@ -190,22 +189,4 @@ func (h *hook) holds(p *model.Program) bool {
 		return p.Kind == model.ProgramNetkit
 	}
 	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
-}
-
-// programOwners are recognised by how their programs' names begin; tc's own names
-// put a section's name after a file's.
-var programOwners = map[string][]string{
-	"Calico":  {"cali_", "calico_"},
-	"Cilium":  {"cil_", "bpf_lxc.o", "bpf_netdev", "bpf_host.o", "bpf_overlay.o"},
-	"systemd": {"sd_fw_"},
-}
-
-// programOwner is whose program it is, empty where that is not known.
-func programOwner(p *model.Program) string {
-	for name, prefixes := range programOwners {
-		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }) {
-			return name
-		}
-	}
-	return ""
 }

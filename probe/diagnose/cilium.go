@@ -26,7 +26,7 @@ func (v *view) owners() ownersAt {
 		if out[k] == nil {
 			out[k] = map[string]bool{}
 		}
-		out[k][programOwner(p)] = true
+		out[k][p.Owner()] = true
 	}
 	return out
 }
@@ -34,7 +34,7 @@ func (v *view) owners() ownersAt {
 // ciliumReason is why Cilium's program at a hook dropped a packet, 0 where it did not say, or
 // where programs of others alone are there. One that is gone by now may have been Cilium's.
 func (o ownersAt) ciliumReason(h *hook, d *model.Drop) model.CiliumReason {
-	if at := o[hookPlace{h.netns, h.ifindex, h.direction()}]; len(at) > 0 && !at["Cilium"] {
+	if at := o[hookPlace{h.netns, h.ifindex, h.direction()}]; len(at) > 0 && !at[model.OwnerCilium] {
 		return 0
 	}
 	return d.Cilium.Reason

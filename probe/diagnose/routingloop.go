@@ -126,7 +126,7 @@ func circling(v *view) []finding {
 func (v *view) handingOver(l *model.Link) (programs []*model.Program, cilium bool) {
 	for p := range model.Each(v.Programs) {
 		if p.Netns == v.Node.Netns && p.IfIndex == l.Index && p.Direction == model.Egress && !cilium {
-			programs, cilium = append(programs, p), programOwner(p) == "Cilium"
+			programs, cilium = append(programs, p), p.Owner() == model.OwnerCilium
 		}
 	}
 	return programs, cilium

@@ -23,6 +23,9 @@ func (j *journey) fromPod(p *model.Pod) {
 	}
 	j.srcMAC = p.MAC
 	next := j.podRoute(s, p)
+	if !j.over && j.unserved() {
+		j.die(s, "cilium-no-backend", words.Facts{"dst": j.dst, "port": j.dstPort})
+	}
 	if !j.over && !p.Up {
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	}
