@@ -3,6 +3,7 @@ package path
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -69,7 +70,11 @@ func (j *journey) noteCilium(s *step) {
 		return
 	}
 	if e := first(j.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == l.Index }); e != nil {
-		s.say("cilium", words.Facts{"endpoint": e})
+		at := slices.IndexFunc(s.says, func(x said) bool { return strings.HasPrefix(x.name, "cilium-") })
+		if at < 0 {
+			at = len(s.says)
+		}
+		s.says = slices.Insert(s.says, at, said{"cilium", words.Facts{"endpoint": e}})
 	}
 	reason := map[model.Direction]model.Reason{model.Ingress: "TC_INGRESS", model.Egress: "TC_EGRESS"}[s.direction]
 	dropped := map[model.CiliumReason]uint64{}
