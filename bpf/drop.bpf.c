@@ -486,7 +486,7 @@ static __always_inline void read_cilium(struct sk_buff *skb,
 	if (!word)
 		return;
 	reason = word[2];
-	source = word[4]; /* of Cilium, from which bit 8 on */
+	source = word[4]; /* the program's verdict, then a file and a line */
 	file = source >> 8;
 	if ((source & 0xff) != TC_ACT_SHOT || reason >> 16 ||
 	    (reason & 0xff) < CILIUM_REASONS || word[3] >> 16 ||

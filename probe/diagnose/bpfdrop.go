@@ -147,6 +147,10 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	if cgroup && len(programs) > 0 {
 		f.Confidence = model.Likely
 	}
+	if owners[model.OwnerCilium] && h.cilium == 0 {
+		f.facts["quiet"] = slices.ContainsFunc(v.Cilium.Endpoints, func(e model.CiliumEndpoint) bool { return e.Quiet })
+		f.facts["counted"] = chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Delta > 0 })
+	}
 	if h.cilium != 0 {
 		f.page = "BPFDrop-cilium"
 		maps.Copy(f.facts, v.ciliumFacts(&h, l))

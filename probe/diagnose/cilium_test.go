@@ -113,7 +113,13 @@ func TestCiliumDrop(t *testing.T) {
 			n := ciliumNode()
 			n.denied(pod6, 0, 0, 9).Cilium = model.CiliumDrop{}
 			return n
-		}, []string{beforeAll + pod6}, []string{"a program on tap10 drops packets of 172.20.1.5", "owner: Cilium"}, []string{"identity"}},
+		}, []string{beforeAll + pod6}, []string{"a program on tap10 drops packets of 172.20.1.5", "owner: Cilium", "9 packets dropped on ingress in the window, policy denied"}, []string{"identity", "why Cilium"}},
+		{"it may not say why", func() *node {
+			n := ciliumNode()
+			n.Cilium.Endpoints[0].Quiet = true
+			n.denied(pod6, 0, 0, 9).Cilium = model.CiliumDrop{}
+			return n
+		}, []string{beforeAll + pod6}, []string{"why Cilium dropped them: its programs leave no reason"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := tt.node()
