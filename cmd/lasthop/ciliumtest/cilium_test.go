@@ -320,7 +320,7 @@ var scenarios = []scenario{
 		n.run(t, "node1", "cilium-dbg", "bpf", "endpoint", "delete", n.addresses["shop"])
 		// What the finding's fix does.
 		return func() {
-			n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf endpoint list | grep -q '^"+n.addresses["shop"]+" '; do sleep 0.2; done")
+			n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf endpoint list | grep -q '^"+n.addresses["shop"]+"[: ]'; do sleep 0.2; done")
 		}
 	}, want: []string{"RoutingLoop critical $shop"}, only: []string{"vxlan"},
 		says: []string{"packets for $shop circle between cilium_host and cilium_net", "has no endpoint with this address",
