@@ -227,10 +227,10 @@ type CiliumIdentity uint32
 // Reserved is the name of an identity that has one in every cluster, empty for others.
 func (i CiliumIdentity) Reserved() string {
 	const scope, ranges, nodes = 0xff << 24, 1 << 24, 2 << 24
-	switch {
-	case i&scope == ranges:
+	switch i & scope {
+	case ranges:
 		return "a range of addresses"
-	case i&scope == nodes:
+	case nodes:
 		return "a node by its labels"
 	}
 	return ciliumIdentities[i]

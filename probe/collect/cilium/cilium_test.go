@@ -2,6 +2,7 @@ package cilium
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -206,7 +207,7 @@ func TestRead(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cilium_ipcache: keys of 24 and values of 16 bytes") || got.Known != nil || len(got.Endpoints) != 2 {
 		t.Errorf("a map of another form: %+v, %v", got, err)
 	}
-	if _, _, err := Read(t.Context(), t.TempDir()); err != ErrNone {
+	if _, _, err := Read(t.Context(), t.TempDir()); !errors.Is(err, ErrNone) {
 		t.Errorf("without Cilium: %v", err)
 	}
 }

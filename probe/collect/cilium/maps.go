@@ -93,12 +93,12 @@ func readMaps(ctx context.Context, dir string, c *model.Cilium) (found []string,
 }
 
 // read reads a map whose form is the layout's, and returns its number of entries.
-func (l *layout) read(ctx context.Context, path string, d *decoded) (int, error) {
+func (l *layout) read(ctx context.Context, path string, d *decoded) (n int, err error) {
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
 		return 0, err
 	}
-	defer m.Close()
+	defer func() { err = errors.Join(err, m.Close()) }()
 	if m.Type() != l.kind || m.KeySize() != l.key || m.ValueSize() != l.value {
 		return 0, fmt.Errorf("keys of %d and values of %d bytes are of no version of Cilium that is known", m.KeySize(), m.ValueSize())
 	}
@@ -109,7 +109,6 @@ func (l *layout) read(ctx context.Context, path string, d *decoded) (int, error)
 		into = &each
 	}
 	end := time.Now().Add(maxTime)
-	n := 0
 	entries := m.Iterate()
 	for ; entries.Next(&key, into); n++ {
 		if n == maxEntries || time.Now().After(end) || ctx.Err() != nil {
