@@ -356,6 +356,27 @@ var scenarios = []scenario{
 	{name: "a pod elsewhere that Cilium takes for the world", do: forget, want: []string{"BPFDrop warning $shop $far"}, only: []string{"ebpf"},
 		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "whether $far is a pod: Cilium takes it for world"}},
 	{name: "and one that it knows again", do: nothing, only: []string{"aks", "ebpf"}},
+	{name: "a pod that is not Cilium's", do: func(t *testing.T, n *nodes) func() {
+		undo := allow(t, n)
+		n.run(t, "node1", "sh", "-ec", `ip netns add plain
+ip link add veth50 type veth peer name eth0 netns plain
+ip link set veth50 up
+ip route add 10.244.1.50 dev veth50
+ip -n plain link set lo up
+ip -n plain link set eth0 up
+ip -n plain address add 10.244.1.50/32 dev eth0
+ip -n plain route add 169.254.1.1 dev eth0
+ip -n plain route add default via 169.254.1.1
+ip -n plain neighbour add 169.254.1.1 lladdr $(cat /sys/class/net/veth50/address) dev eth0 nud permanent
+ip neighbour add 10.244.1.50 lladdr $(ip netns exec plain cat /sys/class/net/eth0/address) dev veth50 nud permanent`)
+		stop := n.ask(t, "plain", "", "tcp://"+n.addresses["shop"]+":8080")
+		return func() {
+			stop()
+			undo()
+			n.run(t, "node1", "ip", "netns", "delete", "plain")
+		}
+	}, want: []string{"BPFDrop warning $shop 10.244.1.50"}, only: []string{"aks"},
+		says: []string{"Cilium takes 10.244.1.50 for world, what is outside of the cluster: it does not manage the pod, and has no endpoint behind veth50"}, not: []string{"ipcache"}},
 }
 
 // forget takes the pod far from what Cilium's programs of node1 know, where a policy allows it
