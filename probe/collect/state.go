@@ -173,6 +173,21 @@ func (r *reading) readCilium(ctx context.Context) {
 	r.report(model.SourceCilium, detail, detail != "", err)
 }
 
+// addEndpoints adds the pods that Cilium's endpoints name to those of the plugins' files.
+func (r *reading) addEndpoints() {
+	for e := range model.Each(r.s.Cilium.Endpoints) {
+		i := slices.IndexFunc(r.s.Links, func(l model.Link) bool { return l.Index == e.IfIndex })
+		if i < 0 || e.Name == "" || r.files.Owners == nil {
+			continue
+		}
+		for _, a := range e.Addresses {
+			if _, named := r.files.Owners[a]; !named {
+				r.files.Owners[a] = files.Owner{Namespace: e.Namespace, Name: e.Name, Link: r.s.Links[i].Name}
+			}
+		}
+	}
+}
+
 // readNetwork reads links, routes and neighbours, then the namespaces behind the
 // links.
 func (r *reading) readNetwork(ctx context.Context) {
@@ -346,6 +361,7 @@ func (r *reading) finish() {
 	s.Sysctls = append(r.settings, r.linkConf...)
 	s.Chains = slices.Concat(r.frameChains, r.packetChains)
 	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
+	r.addEndpoints()
 	giveFiled(s.Pods, r.files)
 	detail, err := r.c.names.name(s.Pods, r.far, r.files.Owners, r.c.noFiles)
 	r.report(model.SourceNames, detail, true, err)

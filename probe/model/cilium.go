@@ -114,13 +114,8 @@ type CiliumReason uint8
 
 // The reasons that lasthop judges by.
 const (
-	CiliumInvalidSource  CiliumReason = 132
-	CiliumPolicyDenied   CiliumReason = 133
-	CiliumDeniedByRule   CiliumReason = 181
-	CiliumNoBackend      CiliumReason = 158
-	CiliumConntrackFull  CiliumReason = 155
-	CiliumNoTunnel       CiliumReason = 160
-	CiliumNoMasquerading CiliumReason = 167
+	CiliumPolicyDenied CiliumReason = 133
+	CiliumDeniedByRule CiliumReason = 181
 )
 
 // Denied reports whether a policy denied the packet: since nothing allows it, or by a rule.
