@@ -37,7 +37,7 @@ type counts struct {
 }
 
 // compared are the sources whose counters a window shows as differences.
-var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues}
+var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues, model.SourceCilium}
 
 // gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
