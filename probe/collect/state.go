@@ -49,8 +49,8 @@ type reading struct {
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
 	model.SourceLinks, model.SourceQueues, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
-	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceCilium,
-	model.SourceFiles, model.SourceNodes, model.SourceCloud,
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames,
+	model.SourcePrograms, model.SourceCilium, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
 // report sets the status of a source: ok, or with an error partial if got says that

@@ -68,7 +68,8 @@ func (v *view) ciliumFacts(h *hook, l *lost) facts {
 	for _, d := range l.drops {
 		entry(byKind, d.Cilium).add(v, d)
 		from, to = from || l.pods[d.Src], to || l.pods[d.Dst]
-		for a, id := range map[netip.Addr]model.CiliumIdentity{d.Src: d.Cilium.SrcIdentity, d.Dst: d.Cilium.DstIdentity} {
+		ends := map[netip.Addr]model.CiliumIdentity{d.Src: d.Cilium.SrcIdentity, d.Dst: d.Cilium.DstIdentity}
+		for a, id := range ends {
 			switch {
 			case !id.World() || v.nodeAddrs[a]:
 			case v.ofAnyPod(a):
@@ -83,9 +84,12 @@ func (v *view) ciliumFacts(h *hook, l *lost) facts {
 	})
 	var said []ciliumSaid
 	for _, c := range kinds[:min(len(kinds), mostSaid)] {
-		x := ciliumSaid{CiliumDrop: c, From: v.ciliumEnd(c.SrcIdentity), To: v.ciliumEnd(c.DstIdentity), Packets: byKind[c].packets, Ports: v.sampledPorts(byKind[c])}
-		if x.Of = v.Cilium.Numbered(c.Endpoint); c.Endpoint == 0 && h.direction() == model.Ingress {
-			x.Of = first(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == h.ifindex && h.netns == v.Node.Netns })
+		x := ciliumSaid{
+			CiliumDrop: c, From: v.ciliumEnd(c.SrcIdentity), To: v.ciliumEnd(c.DstIdentity), Of: v.Cilium.Numbered(c.Endpoint),
+			Packets: byKind[c].packets, Ports: v.sampledPorts(byKind[c]),
+		}
+		if c.Endpoint == 0 && h.direction() == model.Ingress && h.netns == v.Node.Netns {
+			x.Of = first(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == h.ifindex })
 		}
 		said = append(said, x)
 	}
@@ -93,8 +97,8 @@ func (v *view) ciliumFacts(h *hook, l *lost) facts {
 	unmanaged, forgotten := v.takenForWorld(world)
 	return facts{
 		"code": h.cilium, "said": said, "from": from && !to, "to": to && !from, "counted": counted,
-		"world": sorted(world), "maybe": sorted(maybe), "unmanaged": unmanaged, "forgotten": forgotten, "denied": h.cilium.Denied(), "error": said[0].Error,
-		"endpoint": said[0].Of,
+		"world": sorted(world), "maybe": sorted(maybe), "unmanaged": unmanaged, "forgotten": forgotten,
+		"denied": h.cilium.Denied(), "error": said[0].Error, "endpoint": said[0].Of,
 	}
 }
 

@@ -113,8 +113,9 @@ func circling(v *view) []finding {
 		programs, cilium := v.handingOver(entry)
 		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
 			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
-			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium, "endpoint": v.ciliumEndpoint(h.Addr),
-			"delivers": cilium && v.ciliumDelivers(h.Addr), "lacks": cilium && len(v.Cilium.Local) > 0 && !v.ciliumDelivers(h.Addr),
+			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
+			"endpoint": v.ciliumEndpoint(h.Addr), "delivers": v.ciliumDelivers(h.Addr),
+			"lacks": cilium && len(v.Cilium.Local) > 0 && !v.ciliumDelivers(h.Addr),
 		}}
 		f.Pods, f.Packets, f.LastHopAlive = []netip.Addr{h.Addr}, n, v.place(entry.Name, model.Egress)
 		out = append(out, f)

@@ -96,8 +96,9 @@ type CiliumDrop struct {
 
 // Compare orders them.
 func (c CiliumDrop) Compare(o CiliumDrop) int {
-	return cmp.Or(cmp.Compare(c.Reason, o.Reason), cmp.Compare(c.Error, o.Error), cmp.Compare(c.SrcIdentity, o.SrcIdentity),
-		cmp.Compare(c.DstIdentity, o.DstIdentity), cmp.Compare(c.Endpoint, o.Endpoint), cmp.Compare(c.File, o.File), cmp.Compare(c.Line, o.Line))
+	return cmp.Or(cmp.Compare(c.Reason, o.Reason), cmp.Compare(c.Error, o.Error),
+		cmp.Compare(c.SrcIdentity, o.SrcIdentity), cmp.Compare(c.DstIdentity, o.DstIdentity),
+		cmp.Compare(c.Endpoint, o.Endpoint), cmp.Compare(c.File, o.File), cmp.Compare(c.Line, o.Line))
 }
 
 // Source is the line of Cilium's source.
@@ -209,10 +210,11 @@ var ciliumReasons = map[CiliumReason]string{
 
 // ciliumFiles are those that pkg/monitor/api/files.go numbers.
 var ciliumFiles = map[uint8]string{
-	1: "bpf_host.c", 2: "bpf_lxc.c", 3: "bpf_overlay.c", 4: "bpf_xdp.c", 5: "bpf_sock.c", 6: "bpf_network.c", 7: "bpf_wireguard.c",
-	101: "arp.h", 102: "drop.h", 103: "srv6.h", 104: "icmp6.h", 105: "nodeport.h", 106: "lb.h", 107: "mcast.h", 108: "ipv4.h",
-	109: "conntrack.h", 110: "local_delivery.h", 111: "trace.h", 112: "encap.h", 113: "encrypt.h", 114: "host_firewall.h",
-	115: "nodeport_egress.h", 116: "ipv6.h", 117: "classifiers.h",
+	1: "bpf_host.c", 2: "bpf_lxc.c", 3: "bpf_overlay.c", 4: "bpf_xdp.c", 5: "bpf_sock.c",
+	6: "bpf_network.c", 7: "bpf_wireguard.c",
+	101: "arp.h", 102: "drop.h", 103: "srv6.h", 104: "icmp6.h", 105: "nodeport.h", 106: "lb.h", 107: "mcast.h",
+	108: "ipv4.h", 109: "conntrack.h", 110: "local_delivery.h", 111: "trace.h", 112: "encap.h", 113: "encrypt.h",
+	114: "host_firewall.h", 115: "nodeport_egress.h", 116: "ipv6.h", 117: "classifiers.h",
 }
 
 // CiliumIdentity is the number that Cilium gives to all pods with the same labels, and to

@@ -58,7 +58,8 @@ func (j *journey) delivers() *model.Link {
 // backend: what asks it is refused where it connects.
 func (j *journey) unserved() bool {
 	return slices.ContainsFunc(j.Cilium.Services, func(x model.CiliumService) bool {
-		return x.Addr.Addr() == j.dst && (j.dstPort == x.Addr.Port() || j.dstPort == 0) && (x.Proto == 0 || j.ends.Proto == 0 || x.Proto == j.ends.Proto)
+		return x.Addr.Addr() == j.dst && (j.dstPort == x.Addr.Port() || j.dstPort == 0) &&
+			(x.Proto == 0 || j.ends.Proto == 0 || x.Proto == j.ends.Proto)
 	})
 }
 
@@ -79,7 +80,8 @@ func (j *journey) noteCilium(s *step) {
 	reason := map[model.Direction]model.Reason{model.Ingress: "TC_INGRESS", model.Egress: "TC_EGRESS"}[s.direction]
 	dropped := map[model.CiliumReason]uint64{}
 	for d := range model.Each(j.Traffic.Drops) {
-		if d.Cilium.Reason != 0 && d.Reason == reason && d.IfIndex == l.Index && d.Netns == j.Node.Netns && d.Src == s.src && d.Dst == s.dst {
+		if d.Cilium.Reason != 0 && d.Reason == reason && d.IfIndex == l.Index && d.Netns == j.Node.Netns &&
+			d.Src == s.src && d.Dst == s.dst {
 			dropped[d.Cilium.Reason] += d.Packets
 		}
 	}

@@ -353,7 +353,8 @@ func (r Report) document() document {
 		return dropDoc{
 			localDoc: names.local(x.local), Side: x.side,
 			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason,
-			Cilium: ciliumOf(x.cilium), Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
+			Cilium: ciliumOf(x.cilium), Location: x.location, Link: x.link,
+			Harmless: x.class, Finding: x.finding, Packets: x.packets,
 		}
 	})
 	d.Silences = mapped(r.Silences, func(x model.Silence) silenceDoc {

@@ -37,7 +37,9 @@ type counts struct {
 }
 
 // compared are the sources whose counters a window shows as differences.
-var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues, model.SourceCilium}
+var compared = []string{
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues, model.SourceCilium,
+}
 
 // gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
@@ -200,7 +202,10 @@ func (l *list[V]) overlay(newer list[V]) {
 
 func newMark(p model.Point, k *keeper) *mark {
 	s := p.Snapshot
-	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s), queues: queuesOf(s), cilium: ciliumOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	m := &mark{
+		at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s),
+		queues: queuesOf(s), cilium: ciliumOf(s), conntrack: s.Conntrack, gaps: gapsOf(s),
+	}
 	if p.Ready.IsZero() {
 		return m
 	}

@@ -40,7 +40,8 @@ type reasons struct {
 // dropped. Where the kernel has no name, it is that of a drop without one.
 func (r reasons) ofHooks() (numbers [bpf.DropHookReasonHOOK_REASONS]uint32) {
 	for hook, name := range [...]model.Reason{
-		bpf.DropHookReasonHOOK_UNNAMED: unspecified, bpf.DropHookReasonHOOK_INGRESS: "TC_INGRESS", bpf.DropHookReasonHOOK_EGRESS: "TC_EGRESS",
+		bpf.DropHookReasonHOOK_INGRESS: "TC_INGRESS", bpf.DropHookReasonHOOK_EGRESS: "TC_EGRESS",
+		bpf.DropHookReasonHOOK_UNNAMED: unspecified,
 	} {
 		for number, known := range r.names {
 			if known == name {

@@ -31,6 +31,7 @@ var stateDirs = []string{"run/cilium/state", "var/run/cilium/state"}
 const (
 	maxFile   = 8 << 20 // bytes
 	maxLabels = 32
+	maxLabel  = 256 // bytes
 )
 
 // ErrNone says that the node has no Cilium.
@@ -47,7 +48,8 @@ func Read(ctx context.Context, root string) (c model.Cilium, detail string, err 
 		var failed error
 		c.Endpoints, failed = readEndpoints(filepath.Join(root, dir), entries)
 		found, refused := readMaps(ctx, filepath.Join(root, mapDir), &c)
-		detail = strings.Join(append([]string{model.Plural(len(c.Endpoints), "endpoint") + " from /" + dir}, found...), ", ")
+		read := model.Plural(len(c.Endpoints), "endpoint") + " from /" + dir
+		detail = strings.Join(append([]string{read}, found...), ", ")
 		return c, detail, errors.Join(err, failed, refused)
 	}
 	return c, "", ErrNone
@@ -149,7 +151,8 @@ func labels(raw json.RawMessage) []string {
 	for _, l := range list {
 		source, label, _ := strings.Cut(l, ":")
 		label = strings.TrimSuffix(label, "=")
-		if label != "" && len(label) < 256 && source != "reserved" && !strings.HasPrefix(label, "io.kubernetes.") && !strings.HasPrefix(label, "io.cilium.") {
+		added := source == "reserved" || strings.HasPrefix(label, "io.kubernetes.") || strings.HasPrefix(label, "io.cilium.")
+		if label != "" && len(label) < maxLabel && !added {
 			out = append(out, label)
 		}
 	}

@@ -100,7 +100,8 @@ func (l *layout) read(ctx context.Context, path string, d *decoded) (n int, err 
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	if m.Type() != l.kind || m.KeySize() != l.key || m.ValueSize() != l.value {
-		return 0, fmt.Errorf("keys of %d and values of %d bytes are of no version of Cilium that is known", m.KeySize(), m.ValueSize())
+		return 0, fmt.Errorf("keys of %d and values of %d bytes are of no version of Cilium that is known",
+			m.KeySize(), m.ValueSize())
 	}
 	key, value := make([]byte, l.key), make([]byte, l.value)
 	var each [][]byte
@@ -151,7 +152,8 @@ func decodeLocal(d *decoded, key, value []byte) {
 	}
 	d.local = append(d.local, model.CiliumAddress{
 		Prefix: netip.PrefixFrom(a, a.BitLen()), IfIndex: int(binary.NativeEndian.Uint32(value)),
-		Endpoint: binary.NativeEndian.Uint16(value[6:]), Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(value[32:])),
+		Endpoint: binary.NativeEndian.Uint16(value[6:]),
+		Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(value[32:])),
 	})
 }
 
@@ -188,6 +190,7 @@ func decodeCount(d *decoded, key, value []byte) {
 	if key[0] < firstReason {
 		return
 	}
-	x := model.CiliumCount{Reason: model.CiliumReason(key[0]), Direction: map[byte]model.Direction{1: model.Ingress, 2: model.Egress}[key[1]&3]}
+	directions := map[byte]model.Direction{1: model.Ingress, 2: model.Egress}
+	x := model.CiliumCount{Reason: model.CiliumReason(key[0]), Direction: directions[key[1]&3]}
 	d.counts[x] += binary.NativeEndian.Uint64(value)
 }
