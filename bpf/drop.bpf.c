@@ -11,14 +11,15 @@
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_core_read.h>
 #include "shared.h"
 #include "addr.h"
+#include "vmlinux.h"
 #include "compat.h"
 #include "maps.h"
-#include "vmlinux.h"
 
 #define SECOND	  1000000000ULL
 #define DST_NOREF 1UL
@@ -26,9 +27,15 @@
 #define UNSET 0xffff
 /* The index of lo, in every network namespace. */
 #define LOOPBACK 1
+/* Cilium's first reason for a drop, and how many source files it numbers. */
+#define CILIUM_REASONS 130U
+#define CILIUM_SOURCES 7U
+#define CILIUM_HEADERS 17U
 
 /* Set by Go: whether the tracepoint has a reason (Linux 5.17). */
 const volatile bool has_reason = false;
+/* The reasons of drops at hooks of programs, where it has one. */
+const volatile __u32 hook_reasons[HOOK_REASONS] = {};
 /* Events per second and CPU. */
 const volatile __u32 event_rate = 1;
 /* The size of the table of drops, and how much of it a pod may hold. */
@@ -118,6 +125,7 @@ struct {
 
 /* Keeps the type in BTF, from which bpf2go generates the Go type. */
 const struct drop_event *const event_type = NULL;
+const enum hook_reason *const hook_reason_type = NULL;
 
 struct second {
 	__u64 begin;
@@ -299,6 +307,8 @@ static __always_inline void fold_key(struct drop_key *key, enum far far)
 	struct addr *end = key->far_is_src ? &key->src : &key->dst;
 
 	key->far = far;
+	key->cilium.src_identity = 0;
+	key->cilium.dst_identity = 0;
 	if (far == FAR_OTHERS) {
 		*end = (struct addr){};
 		key->bits = 0;
@@ -387,8 +397,8 @@ static __always_inline bool same_drop(const struct drop_key *a,
 	const __u64 mac_proto = 0xffffff; /* the last word's first bytes */
 
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3] &&
-	       x[4] == y[4] && x[5] == y[5] && x[6] == y[6] &&
-	       !((x[7] ^ y[7]) & mac_proto);
+	       x[4] == y[4] && x[5] == y[5] && x[6] == y[6] && x[7] == y[7] &&
+	       x[8] == y[8] && !((x[9] ^ y[9]) & mac_proto);
 }
 
 static __always_inline struct recent_drop *recent_of(struct recent *recent,
@@ -450,6 +460,45 @@ static __always_inline __u32 signs(struct sk_buff *skb, const struct head *h)
 	if (error < 0)
 		error = -error;
 	return type | (ttl <= 1) << 8 | (__u32)error << 16;
+}
+
+/* Whether a program at a hook of tc or netkit may have dropped the packet. */
+static __always_inline bool at_hook(__u32 reason)
+{
+	return !has_reason || reason == hook_reasons[HOOK_INGRESS] ||
+	       reason == hook_reasons[HOOK_EGRESS] ||
+	       reason == hook_reasons[HOOK_UNNAMED];
+}
+
+/*
+ * Before a program of Cilium's drops a packet it leaves five words in its
+ * control block, for one that tells its agent of it (_send_drop_notify). They
+ * are the same since Cilium 1.14. The kernel frees the packet at once, so they
+ * are still there. Whatever else is in the control block is not taken for them.
+ */
+static __always_inline void read_cilium(struct sk_buff *skb,
+					struct cilium_drop *c)
+{
+	const __u32 *word = hook_words(skb);
+	__u32 reason, source;
+	__u8 file;
+
+	if (!word)
+		return;
+	reason = word[2];
+	source = word[4]; /* the program's verdict, then a file and a line */
+	file = source >> 8;
+	if ((source & 0xff) != TC_ACT_SHOT || reason >> 16 ||
+	    (reason & 0xff) < CILIUM_REASONS || word[3] >> 16 ||
+	    !(file - 1U < CILIUM_SOURCES || file - 101U < CILIUM_HEADERS))
+		return;
+	c->src_identity = word[0];
+	c->dst_identity = word[1];
+	c->endpoint = word[3];
+	c->line = source >> 16;
+	c->file = file;
+	c->reason = reason;
+	c->error = reason >> 8;
 }
 
 /* Finds the pod that a packet is of; false if there is none. */
@@ -527,6 +576,8 @@ int lasthop_drop(__u64 *ctx)
 	ends = (struct drop_ends){ key.src, key.dst };
 	key.location = ctx[1];
 	key.reason = has_reason ? ctx[2] : signs(skb, &h);
+	if (at_hook(key.reason))
+		read_cilium(skb, &key.cilium);
 	__builtin_memcpy(key.dst_mac, h.dst_mac, sizeof(key.dst_mac));
 	n = count_drop(recent, &key, cpu, generation);
 	/* The 1st, 2nd, 4th, 8th … drop with this key. */

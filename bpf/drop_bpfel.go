@@ -31,6 +31,18 @@ type DropAddrRow struct {
 	Hops [4]uint16
 }
 
+type DropCiliumDrop struct {
+	_           structs.HostLayout
+	SrcIdentity uint32
+	DstIdentity uint32
+	Endpoint    uint16
+	Line        uint16
+	File        uint8
+	Reason      uint8
+	Error       int8
+	Pad         uint8
+}
+
 type DropDropEvent struct {
 	_           structs.HostLayout
 	Key         DropDropKey
@@ -53,6 +65,7 @@ type DropDropKey struct {
 	Location uint64
 	Reason   uint32
 	Ifindex  uint32
+	Cilium   DropCiliumDrop
 	Netns    uint32
 	DstMac   [6]uint8
 	Proto    uint8
@@ -61,6 +74,15 @@ type DropDropKey struct {
 	Bits     uint8
 	FarIsSrc uint8
 }
+
+type DropHookReason uint32
+
+const (
+	DropHookReasonHOOK_INGRESS DropHookReason = 0
+	DropHookReasonHOOK_EGRESS  DropHookReason = 1
+	DropHookReasonHOOK_UNNAMED DropHookReason = 2
+	DropHookReasonHOOK_REASONS DropHookReason = 3
+)
 
 type DropLink struct {
 	_          structs.HostLayout
@@ -118,6 +140,8 @@ const (
 	DropVarEventRate      = "event_rate"
 	DropVarEventType      = "event_type"
 	DropVarHasReason      = "has_reason"
+	DropVarHookReasonType = "hook_reason_type"
+	DropVarHookReasons    = "hook_reasons"
 	DropVarLinks          = "links"
 	DropVarRemoteBits     = "remote_bits"
 	DropVarSlots          = "slots"
@@ -195,6 +219,8 @@ type DropVariableSpecs struct {
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventType      *ebpf.VariableSpec `ebpf:"event_type"`
 	HasReason      *ebpf.VariableSpec `ebpf:"has_reason"`
+	HookReasonType *ebpf.VariableSpec `ebpf:"hook_reason_type"`
+	HookReasons    *ebpf.VariableSpec `ebpf:"hook_reasons"`
 	Links          *ebpf.VariableSpec `ebpf:"links"`
 	RemoteBits     *ebpf.VariableSpec `ebpf:"remote_bits"`
 	Slots          *ebpf.VariableSpec `ebpf:"slots"`
@@ -259,6 +285,8 @@ type DropVariables struct {
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventType      *ebpf.Variable `ebpf:"event_type"`
 	HasReason      *ebpf.Variable `ebpf:"has_reason"`
+	HookReasonType *ebpf.Variable `ebpf:"hook_reason_type"`
+	HookReasons    *ebpf.Variable `ebpf:"hook_reasons"`
 	Links          *ebpf.Variable `ebpf:"links"`
 	RemoteBits     *ebpf.Variable `ebpf:"remote_bits"`
 	Slots          *ebpf.Variable `ebpf:"slots"`

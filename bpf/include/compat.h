@@ -25,4 +25,17 @@ static __always_inline __u64 masked(__u64 i, __u64 mask)
  */
 #define OPAQUE(pointer) asm volatile("" : "+r"(pointer))
 
+#ifdef LASTHOP_VMLINUX_H
+/*
+ * The words that programs of tc may write (cb of struct __sk_buff), NULL where
+ * the kernel's types do not tell. Linux 6.17 grew what is before them.
+ */
+static __always_inline const __u32 *hook_words(struct sk_buff *skb)
+{
+	struct qdisc_skb_cb *cb = (void *)skb->cb;
+
+	return bpf_core_field_exists(cb->data) ? (void *)cb->data : NULL;
+}
+#endif
+
 #endif

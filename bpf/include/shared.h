@@ -180,12 +180,28 @@ struct prefix_key {
 	__u8 addr[16];
 };
 
+/*
+ * What a program of Cilium's leaves in a packet that it drops: see
+ * read_cilium(). All zero where none did.
+ */
+struct cilium_drop {
+	__u32 src_identity; /* 0: not known, as that of the destination */
+	__u32 dst_identity;
+	__u16 endpoint; /* whose policy it was, on ingress */
+	__u16 line;
+	__u8 file;
+	__u8 reason;
+	__s8 error; /* more about the reason, mostly an errno */
+	__u8 pad;
+};
+
 struct drop_key {
 	struct addr src;
 	struct addr dst;
 	__u64 location;
 	__u32 reason;
 	__u32 ifindex;
+	struct cilium_drop cilium;
 	__u32 netns;
 	__u8 dst_mac[6];
 	__u8 proto;
@@ -207,6 +223,14 @@ struct drop_event {
 	__u8 src_mac[6];
 	__u8 pad[2];
 	__u8 head[HEAD_MAX];
+};
+
+/* Reasons of drops at hooks of programs: of tc, and that without a name. */
+enum hook_reason {
+	HOOK_INGRESS,
+	HOOK_EGRESS,
+	HOOK_UNNAMED,
+	HOOK_REASONS,
 };
 
 /* Why a packet was not counted. */
@@ -237,8 +261,9 @@ _Static_assert(sizeof(struct peer) == 88, "peer");
 _Static_assert(sizeof(struct pair_key) == 40, "pair_key");
 _Static_assert(sizeof(struct neigh_key) == 32, "neigh_key");
 _Static_assert(sizeof(struct prefix_key) == 20, "prefix_key");
-_Static_assert(sizeof(struct drop_key) == 64, "drop_key");
+_Static_assert(sizeof(struct cilium_drop) == 16, "cilium_drop");
+_Static_assert(sizeof(struct drop_key) == 80, "drop_key");
 _Static_assert(sizeof(struct peer_share) == 96, "peer_share");
-_Static_assert(sizeof(struct drop_event) == 128 + HEAD_MAX, "drop_event");
+_Static_assert(sizeof(struct drop_event) == 144 + HEAD_MAX, "drop_event");
 
 #endif

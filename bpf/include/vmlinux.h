@@ -43,6 +43,7 @@ struct dst_entry {
 };
 
 struct sk_buff {
+	char cb[48];
 	struct net_device *dev;
 	struct sock *sk;
 	unsigned long _skb_refdst;
@@ -54,6 +55,11 @@ struct sk_buff {
 	unsigned int tail; /* sk_buff_data_t: an offset on 64 bits */
 	unsigned char *head;
 	unsigned char *data;
+};
+
+/* What is in cb at a hook of tc. */
+struct qdisc_skb_cb {
+	unsigned char data[20];
 };
 
 #pragma clang attribute pop

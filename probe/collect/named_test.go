@@ -85,3 +85,33 @@ func TestNoNames(t *testing.T) {
 		t.Errorf("sources %+v", s.Sources)
 	}
 }
+
+// TestCiliumNames names a pod by its endpoint, where its link is the endpoint's.
+func TestCiliumNames(t *testing.T) {
+	n := newNode(t)
+	root := t.TempDir()
+	var links []int
+	s, err := open(t, Options{NS: n.NS.NS, HostRoot: root}).State(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Status(model.SourceCilium) != model.Missing || len(s.Cilium.Endpoints) > 0 {
+		t.Errorf("without Cilium: %+v", s.Cilium)
+	}
+	for _, p := range s.Pods {
+		links = append(links, p.LinkIndex)
+	}
+	write(t, root, "run/cilium/state/871/ep_config.json", fmt.Sprintf(`{"ID":871,"IfIndex":%d,"IPv4":"10.8.3.7","K8sPodName":"cart","K8sNamespace":"shop",
+		"SecLabel":{"id":4711,"labels":{"app":{"key":"app","value":"cart","source":"k8s"}}}}`, links[0]))
+	write(t, root, "run/cilium/state/872/ep_config.json", fmt.Sprintf(`{"ID":872,"IfIndex":%d,"IPv4":"10.8.3.8","K8sPodName":"earlier","K8sNamespace":"shop"}`, links[0]))
+	s, err = open(t, Options{NS: n.NS.NS, HostRoot: root}).State(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Pods[0].Name != "cart" || s.Pods[1].Name != "" {
+		t.Errorf("pods %q and %q", s.Pods[0].Name, s.Pods[1].Name)
+	}
+	if s.Status(model.SourceCilium) != model.OK || len(s.Cilium.Endpoints) != 2 || s.Cilium.Endpoints[0].Identity != 4711 {
+		t.Errorf("%+v", s.Cilium)
+	}
+}

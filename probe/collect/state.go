@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/cilium"
 	"github.com/lasthop/lasthop/probe/collect/cluster"
 	"github.com/lasthop/lasthop/probe/collect/conntrack"
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -51,8 +52,9 @@ type reading struct {
 
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
-	model.SourceLinks, model.SourceQueues, model.SourceStats, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
-	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
+	model.SourceLinks, model.SourceQueues, model.SourceStats, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge,
+	model.SourceSysctl, model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames,
+	model.SourcePrograms, model.SourceCilium, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
 // report sets the status of a source: ok, or with an error partial if got says that
@@ -111,6 +113,7 @@ func (c *Collector) State(ctx context.Context, lossy ...uint32) (*model.Snapshot
 	g.Go(func() error {
 		r.readSettings()
 		r.readFiles()
+		r.readCilium(ctx)
 		return ctx.Err()
 	})
 	g.Go(func() error {
@@ -161,6 +164,34 @@ func (r *reading) readFiles() {
 	var err error
 	r.files, err = files.Read(r.c.options.HostRoot)
 	r.report(model.SourceFiles, r.files.Detail(), err != nil, err)
+}
+
+// readCilium reads what Cilium's agent keeps, on a node that has it.
+func (r *reading) readCilium(ctx context.Context) {
+	if r.c.noFiles != nil {
+		return
+	}
+	c, detail, err := cilium.Read(ctx, r.c.options.HostRoot)
+	if errors.Is(err, cilium.ErrNone) {
+		return
+	}
+	r.s.Cilium = c
+	r.report(model.SourceCilium, detail, detail != "", err)
+}
+
+// addEndpoints adds the pods that Cilium's endpoints name to those of the plugins' files.
+func (r *reading) addEndpoints() {
+	for e := range model.Each(r.s.Cilium.Endpoints) {
+		i := slices.IndexFunc(r.s.Links, func(l model.Link) bool { return l.Index == e.IfIndex })
+		if i < 0 || e.Name == "" || r.files.Owners == nil {
+			continue
+		}
+		for _, a := range e.Addresses {
+			if _, named := r.files.Owners[a]; !named {
+				r.files.Owners[a] = files.Owner{Namespace: e.Namespace, Name: e.Name, Link: r.s.Links[i].Name}
+			}
+		}
+	}
 }
 
 // readNetwork reads links, routes and neighbours, then the namespaces behind the
@@ -346,6 +377,7 @@ func (r *reading) finish() {
 	s.Sysctls = append(r.settings, r.linkConf...)
 	s.Chains = slices.Concat(r.frameChains, r.packetChains)
 	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
+	r.addEndpoints()
 	giveFiled(s.Pods, r.files)
 	detail, err := r.c.names.name(s.Pods, r.far, r.files.Owners, r.c.noFiles)
 	r.report(model.SourceNames, detail, true, err)

@@ -2,9 +2,9 @@ package diagnose
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -33,6 +33,8 @@ type hook struct {
 	netns   uint32
 	ifindex int
 	link    string
+	// cilium is why Cilium's program there dropped the packets, where it said so.
+	cilium model.CiliumReason
 }
 
 // ofCgroup reports whether the hook is a cgroup's, whatever link packets are for.
@@ -47,7 +49,13 @@ func (h *hook) direction() model.Direction {
 
 func findBPFDrop(v *view) []finding {
 	var out []finding
-	for k, l := range lostBy(v, v.hookOf) {
+	owners := v.owners()
+	of := func(d *model.Drop) (hook, netip.Addr) {
+		k, pod := v.hookOf(d)
+		k.cilium = owners.ciliumReason(&k, d)
+		return k, pod
+	}
+	for k, l := range lostBy(v, of) {
 		out = append(out, v.droppedByProgram(k, l))
 	}
 	return out
@@ -56,7 +64,7 @@ func findBPFDrop(v *view) []finding {
 // hookOf is the hook whose program dropped a packet, and the pod that it concerns: that whose
 // link the program is on, where one is.
 func (v *view) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
-	k = hook{d.Reason, d.Netns, d.IfIndex, d.Link}
+	k = hook{reason: d.Reason, netns: d.Netns, ifindex: d.IfIndex, link: d.Link}
 	switch {
 	case d.XDP():
 		k.reason = "XDP"
@@ -86,7 +94,7 @@ func (v *view) netkitHook(k hook, d *model.Drop) hook {
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
 		for _, p := range v.pods[a] {
 			if k.netns != v.Node.Netns && p.Netns == k.netns {
-				return hook{netkitPrimary, v.Node.Netns, p.LinkIndex, p.Link}
+				return hook{reason: netkitPrimary, netns: v.Node.Netns, ifindex: p.LinkIndex, link: p.Link}
 			}
 		}
 	}
@@ -119,8 +127,8 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	link, programs := h.link, []ownedProgram(nil)
 	for p := range model.Each(v.Programs) {
 		if h.holds(p) {
-			programs = append(programs, ownedProgram{p, programOwner(p), len(programs) + 1})
-			owners[programOwner(p)] = !cgroup
+			programs = append(programs, ownedProgram{p, p.Owner(), len(programs) + 1})
+			owners[p.Owner()] = !cgroup
 			link = cmp.Or(link, p.Link)
 		}
 	}
@@ -138,6 +146,14 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	f.Confidence, f.LastHopAlive = model.Proven, v.before(&h, pods)
 	if cgroup && len(programs) > 0 {
 		f.Confidence = model.Likely
+	}
+	if owners[model.OwnerCilium] && h.cilium == 0 {
+		f.facts["quiet"] = slices.ContainsFunc(v.Cilium.Endpoints, func(e model.CiliumEndpoint) bool { return e.Quiet })
+		f.facts["counted"] = chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Delta > 0 })
+	}
+	if h.cilium != 0 {
+		f.page = "BPFDrop-cilium"
+		maps.Copy(f.facts, v.ciliumFacts(&h, l))
 	}
 	return f
 }
@@ -177,22 +193,4 @@ func (h *hook) holds(p *model.Program) bool {
 		return p.Kind == model.ProgramNetkit
 	}
 	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
-}
-
-// programOwners are recognised by how their programs' names begin; tc's own names
-// put a section's name after a file's.
-var programOwners = map[string][]string{
-	"Calico":  {"cali_", "calico_"},
-	"Cilium":  {"cil_", "bpf_lxc.o", "bpf_netdev", "bpf_host.o", "bpf_overlay.o"},
-	"systemd": {"sd_fw_"},
-}
-
-// programOwner is whose program it is, empty where that is not known.
-func programOwner(p *model.Program) string {
-	for name, prefixes := range programOwners {
-		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }) {
-			return name
-		}
-	}
-	return ""
 }

@@ -255,15 +255,21 @@ func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lo
 
 // atSocket is a finding on these, by a page. It has the ports that samples of the drops were for.
 func (v *view) atSocket(page string, l *lost) finding {
-	d, ports := l.drops[0], map[string]bool{}
-	for _, s := range v.sampledServices(l) {
-		ports[s.name()] = true
-	}
-	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": slices.Sorted(maps.Keys(ports))}}
+	d := l.drops[0]
+	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": v.sampledPorts(l)}}
 	if pods := v.pods[d.Dst]; len(pods) > 0 {
 		f.facts["pod"], f.LastHopAlive = pods[0], model.Place{Link: pods[0].Interface, Role: model.RolePod, Direction: model.Ingress}
 	}
 	return f
+}
+
+// sampledPorts are the ports that samples of the drops were for.
+func (v *view) sampledPorts(l *lost) []string {
+	ports := map[string]bool{}
+	for _, s := range v.sampledServices(l) {
+		ports[s.name()] = true
+	}
+	return slices.Sorted(maps.Keys(ports))
 }
 
 // errorDropped reports whether a rule dropped what the node would tell one of the

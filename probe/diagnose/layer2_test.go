@@ -560,4 +560,17 @@ func TestCircling(t *testing.T) {
 	if f.Severity != model.Critical || !strings.Contains(f.Why, "no endpoint with this address") {
 		t.Errorf("%s: %s", f.Severity, f.Why)
 	}
+	n := pair(60, 10, 30)()
+	n.Cilium.Endpoints = []model.CiliumEndpoint{{ID: 853, Namespace: "default", Name: "shop", Addresses: []netip.Addr{addr("10.60.0.20")}}}
+	n.Cilium.Local = []model.CiliumAddress{{Prefix: prefix("10.60.0.21/32")}}
+	told := sentences(n)
+	for _, want := range []string{"the map cilium_lxc has no entry for 10.60.0.20", "the agent has 10.60.0.20 as endpoint 853 (default/shop)"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("no %q in %s", want, told)
+		}
+	}
+	n.Cilium.Local[0].Prefix = prefix("10.60.0.20/32")
+	if f := Diagnose(&n.Snapshot)[0]; strings.Contains(f.Why, "no endpoint") {
+		t.Errorf("it has the endpoint: %s", f.Why)
+	}
 }

@@ -96,20 +96,25 @@ func TestRareWords(t *testing.T) {
 		}, []string{"iptables: this rule matches 10.0.0.10, but leads to no rule that translates it: nat KUBE-SERVICES rule "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := tt.node()
-			var said []string
-			for _, f := range Diagnose(&n.Snapshot) {
-				said = append(said, f.Title, f.Why)
-				for _, e := range f.Evidence {
-					said = append(said, e.Source+": "+e.Text)
-				}
-				said = append(append(append(said, f.Unseen...), f.Alternatives...), f.Fix...)
-			}
+			said := sentences(tt.node())
 			for _, want := range tt.want {
-				if !strings.Contains(strings.Join(said, "\n"), want) {
-					t.Errorf("nothing says %q in\n%s", want, strings.Join(said, "\n"))
+				if !strings.Contains(said, want) {
+					t.Errorf("nothing says %q in\n%s", want, said)
 				}
 			}
 		})
 	}
+}
+
+// sentences are all that the findings on a node say, in lines.
+func sentences(n *node) string {
+	var said []string
+	for _, f := range Diagnose(&n.Snapshot) {
+		said = append(said, f.Title, f.Why)
+		for _, e := range f.Evidence {
+			said = append(said, e.Source+": "+e.Text)
+		}
+		said = append(append(append(said, f.Unseen...), f.Alternatives...), f.Fix...)
+	}
+	return strings.Join(said, "\n")
 }

@@ -108,12 +108,14 @@ func circling(v *view) []finding {
 		programs, cilium := chosen(v.Programs, func(p *model.Program) bool {
 			return p.Netns == v.Node.Netns && p.IfIndex == entry.Index && p.Direction == model.Egress
 		}), false
-		if i := slices.IndexFunc(programs, func(p *model.Program) bool { return programOwner(p) == "Cilium" }); i >= 0 {
+		if i := slices.IndexFunc(programs, func(p *model.Program) bool { return p.Owner() == model.OwnerCilium }); i >= 0 {
 			programs, cilium = programs[:i+1], true
 		}
 		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
 			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
 			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
+			"endpoint": v.ciliumEndpoint(h.Addr), "delivers": v.ciliumDelivers(h.Addr),
+			"lacks": cilium && len(v.Cilium.Local) > 0 && !v.ciliumDelivers(h.Addr),
 		}}
 		f.Pods, f.Packets, f.LastHopAlive = []netip.Addr{h.Addr}, n, v.place(entry.Name, model.Egress)
 		out = append(out, f)

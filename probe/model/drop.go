@@ -31,7 +31,9 @@ type Drop struct {
 	Netns   uint32
 	// DstMAC is the frame's destination, zero where there was no Ethernet
 	// header.
-	DstMAC      MAC
+	DstMAC MAC
+	// Cilium is what its program left about a drop at a hook of tc or netkit.
+	Cilium      CiliumDrop
 	Packets     uint64
 	First, Last time.Time
 }
@@ -196,6 +198,11 @@ func (d *Drop) XDP() bool {
 		return d.Reason == "XDP"
 	}
 	return slices.Contains([]string{"do_xdp_generic", "netif_receive_generic_xdp", "veth_xdp_rcv_skb"}, d.Location)
+}
+
+// AtHook reports whether a program at a hook of tc or netkit dropped the packet.
+func (d *Drop) AtHook() bool {
+	return d.Reason == "TC_INGRESS" || d.Reason == "TC_EGRESS" || d.Location == "netkit_xmit"
 }
 
 // Transmitting reports whether the packet was on its way out of its device: tc,

@@ -91,3 +91,24 @@ func (s *Snapshot) MayRedirect() bool {
 		return p.Kind != ProgramCgroup && !p.Classic && p.Direction == Ingress && p.Netns == s.Node.Netns
 	})
 }
+
+// OwnerCilium is who has the programs that begin so.
+const OwnerCilium = "Cilium"
+
+// programOwners are recognised by how their programs' names begin; tc's own names
+// put a section's name after a file's.
+var programOwners = map[string][]string{
+	"Calico":    {"cali_", "calico_"},
+	OwnerCilium: {"cil_", "bpf_lxc.o", "bpf_netdev", "bpf_host.o", "bpf_overlay.o"},
+	"systemd":   {"sd_fw_"},
+}
+
+// Owner is whose program it is, empty where that is not known.
+func (p *Program) Owner() string {
+	for name, prefixes := range programOwners {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }) {
+			return name
+		}
+	}
+	return ""
+}

@@ -16,6 +16,7 @@ type Sample struct {
 	Netns          uint32
 	Src, Dst       netip.Addr
 	SrcMAC, DstMAC MAC
+	Cilium         CiliumDrop
 	// Protocol is the EtherType.
 	Protocol uint16
 	// Length is the packet's, Head what of it was kept, from the network
@@ -29,7 +30,7 @@ type Sample struct {
 // Drop is the drop that the sample was taken of, as far as the sample shows it.
 func (s *Sample) Drop() Drop {
 	return Drop{Src: s.Src, Dst: s.Dst, Reason: s.Reason, Location: s.Location, IfIndex: s.IfIndex, Link: s.Link, Netns: s.Netns,
-		DstMAC: s.DstMAC, Packets: 1, First: s.Time, Last: s.Time}
+		DstMAC: s.DstMAC, Cilium: s.Cilium, Packets: 1, First: s.Time, Last: s.Time}
 }
 
 // Key is that of the sample's drop.

@@ -43,6 +43,7 @@ type Snapshot struct {
 	// Programs are those of the node's links, then of pods' links, then of
 	// cgroups.
 	Programs []Program
+	Cilium   Cilium
 
 	Cluster Cluster
 	Traffic Traffic
@@ -113,6 +114,7 @@ const (
 	SourceDrops     = "drops"
 	SourceProbes    = "probes"
 	SourcePrograms  = "programs"
+	SourceCilium    = "cilium"
 )
 
 // Source says how much of one kind of state could be read.

@@ -25,6 +25,8 @@ func (j *journey) fromPod(p *model.Pod) {
 	j.podRoute(s, p)
 	switch {
 	case j.over:
+	case j.unserved():
+		j.die(s, "cilium-no-backend", words.Facts{"dst": j.dst, "port": j.dstPort})
 	case !p.Up:
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	case l == nil:

@@ -12,6 +12,9 @@ import (
 // atIP takes a packet into the node's IP layer, by a link or, with nil, from
 // the node itself.
 func (j *journey) atIP(in *model.Link) {
+	if in != nil && j.byCilium(in) {
+		return
+	}
 	hook := "PREROUTING"
 	if in == nil {
 		hook = "OUTPUT"

@@ -38,6 +38,11 @@ func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
 	forward.measure()
 	back.measure()
+	for _, j := range []*journey{forward, back} {
+		for _, s := range j.steps {
+			j.noteCilium(s)
+		}
+	}
 	t.place(findings, forward, back)
 	p.Forward, p.Return = forward.count(), back.count()
 	noteReplies(p.Forward, p.Return)
@@ -252,6 +257,11 @@ func (j *journey) fromBeyond() {
 		return
 	}
 	s.say("beyond", words.Facts{"src": j.src})
+	if to := j.delivers(); l.Role == model.RoleRouter && to != nil {
+		s.say("cilium-delivers", words.Facts{"link": to.Name})
+		j.toPort(to)
+		return
+	}
 	s.after = j.at(l, model.Ingress)
 	j.arrive(l)
 }

@@ -167,6 +167,7 @@ var fields = map[string]treatment{
 	"Chain.Family": keep, "Chain.Table": text, "Chain.Name": text, "Chain.Hook": keep, "Chain.Policy": keep,
 	"Flow.State":   keep,
 	"Program.Name": text, "Program.Link": link, "Program.Filter": keep, "Program.Cgroup": text,
+	"CiliumEndpoint.Labels": as("label"), "CiliumEndpoint.Namespace": as("ns"), "CiliumEndpoint.Name": as("pod"),
 	"ClusterNode.Name": as("node"), "ClusterNode.NoRoute": keep,
 	"ClusterPod.Namespace": as("ns"), "ClusterPod.Name": as("pod"),
 	"AzureNode.SubscriptionID": (*Redactor).uid, "AzureNode.ResourceGroup": as("rg"), "AzureNode.VNet": as("vnet"),

@@ -177,6 +177,12 @@ func rich() *model.Snapshot {
 		}}},
 		Flows:    []model.Flow{{Original: model.Tuple{Src: pod.Addr(), Dst: addr("10.77.2.9")}}},
 		Programs: []model.Program{{Link: "vethsecret0", Cgroup: "/kubepods/pod5ec2e777_aaaa_bbbb_cccc_dddddddddddd/cri-0123456789abcdef77"}},
+		Cilium: model.Cilium{
+			Endpoints: []model.CiliumEndpoint{{ID: 9, Labels: []string{"app=secret"}, Namespace: "secret-ns", Name: "secret-pod", Addresses: []netip.Addr{pod.Addr()}}},
+			Local:     []model.CiliumAddress{{Prefix: netip.MustParsePrefix("10.77.1.5/32"), Endpoint: 9}},
+			Known:     []model.CiliumAddress{{Prefix: netip.MustParsePrefix("10.77.2.9/32")}},
+			Services:  []model.CiliumService{{Addr: netip.MustParseAddrPort("10.77.0.10:80")}},
+		},
 		Cluster: model.Cluster{
 			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")},
 			Nodes:    []model.ClusterNode{{Name: "aks-secret-2", Addresses: []netip.Addr{addr("10.77.200.4")}}},
@@ -273,6 +279,7 @@ func TestSnapshotRevealsNothing(t *testing.T) {
 		"a masked MAC":           got.FrameRules[0].DstMAC.Matches(got.FrameRules[0].MAC),
 		"a comment":              strings.HasSuffix(rule.Comment, ":http has no endpoints") && strings.Contains(rule.Text, rule.Comment),
 		"a namespace":            p.Namespace == got.Cluster.Pods[0].Namespace,
+		"an endpoint":            got.Cilium.Endpoints[0].Namespace+got.Cilium.Endpoints[0].Name == p.Namespace+p.Name && got.Cilium.Endpoints[0].Addresses[0] == p.Addresses[0].Addr(),
 		"a pod's UID":            strings.Contains(got.Programs[0].Cgroup, strings.ReplaceAll(p.UID, "-", "_")),
 		"a resource group":       model.ResourcePart(table.ID, "resourceGroups") == got.Cluster.Azure.Node.ResourceGroup,
 		"what is not a name":     got.Links[0].Name == "eth0" && p.Interface == "eth0" && got.Node.Plugin == "kubenet" && strings.Contains(table.ID, "/providers/Microsoft.Network/"),

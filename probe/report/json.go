@@ -122,6 +122,7 @@ type (
 		Peer     string       `json:"peer,omitempty"`
 		PeerName string       `json:"peerName,omitempty"`
 		Reason   model.Reason `json:"reason,omitempty"`
+		Cilium   ciliumDoc    `json:"cilium,omitzero"`
 		Location string       `json:"location,omitempty"`
 		Link     string       `json:"link,omitempty"`
 		// Harmless is why the packets were not lost; absent for drops.
@@ -129,6 +130,15 @@ type (
 		// Finding is the one that claims the packets: its cause drops them.
 		Finding model.Code `json:"finding,omitempty"`
 		Packets uint64     `json:"packets"`
+	}
+	ciliumDoc struct {
+		Reason   string               `json:"reason"`
+		Code     model.CiliumReason   `json:"code"`
+		Error    int8                 `json:"error,omitempty"`
+		From     model.CiliumIdentity `json:"sourceIdentity,omitempty"`
+		To       model.CiliumIdentity `json:"destinationIdentity,omitempty"`
+		Endpoint uint16               `json:"endpoint,omitempty"`
+		Source   string               `json:"source"`
 	}
 	silenceDoc struct {
 		localDoc
@@ -262,6 +272,13 @@ func marshal(v any, indent string) (string, error) {
 	})
 }
 
+func ciliumOf(c model.CiliumDrop) ciliumDoc {
+	if c == (model.CiliumDrop{}) {
+		return ciliumDoc{}
+	}
+	return ciliumDoc{c.Reason.String(), c.Reason, c.Error, c.SrcIdentity, c.DstIdentity, c.Endpoint, c.Source()}
+}
+
 // encode is marshal with the escape for characters beyond 16 bits, in which
 // JSON and YAML differ.
 func encode(v any, indent string, wide func(*strings.Builder, rune)) (string, error) {
@@ -336,7 +353,8 @@ func (r Report) document() document {
 		return dropDoc{
 			localDoc: names.local(x.local), Side: x.side,
 			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason,
-			Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
+			Cilium: ciliumOf(x.cilium), Location: x.location, Link: x.link,
+			Harmless: x.class, Finding: x.finding, Packets: x.packets,
 		}
 	})
 	d.Silences = mapped(r.Silences, func(x model.Silence) silenceDoc {

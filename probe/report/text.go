@@ -169,9 +169,9 @@ func (r Report) dropSummary() (drops, harmless []string) {
 		switch {
 		case d.node:
 		case d.class == loss.Lost:
-			lost.Add(DropText(d.reason, d.location, d.link), d.packets)
+			lost.Add(DropText(d.reason, d.cilium.Reason, d.location, d.link), d.packets)
 		default:
-			freed.Add(DropText(d.reason, d.location, d.link), d.packets)
+			freed.Add(DropText(d.reason, d.cilium.Reason, d.location, d.link), d.packets)
 		}
 	}
 	drops = lost.rows()

@@ -17,6 +17,7 @@ type dropRow struct {
 	node     bool
 	side     model.Side
 	reason   model.Reason
+	cilium   model.CiliumDrop
 	location string
 	link     string
 	class    loss.Class
@@ -58,7 +59,8 @@ func (r Report) dropRows() []dropRow {
 	count := make(map[dropRow]uint64)
 	classes := loss.NewClassifier(s)
 	for i, d := range s.Traffic.Drops {
-		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link, far: d.Range, class: classes.Class(&d)}
+		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason,
+			cilium: d.Cilium, location: d.Location, link: d.Link, far: d.Range, class: classes.Class(&d)}
 		if !d.Src.IsValid() || rank(d.Dst) > rank(d.Src) {
 			row.local, row.peer, row.side = d.Dst, d.Src, model.AsDestination
 		}
@@ -79,7 +81,7 @@ func (r Report) dropRows() []dropRow {
 	slices.SortFunc(rows, func(a, b dropRow) int {
 		return cmp.Or(
 			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer), a.far.Compare(b.far),
-			cmp.Compare(a.reason, b.reason), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class), cmp.Compare(a.finding, b.finding),
+			cmp.Compare(a.reason, b.reason), a.cilium.Compare(b.cilium), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class), cmp.Compare(a.finding, b.finding),
 		)
 	})
 	return rows

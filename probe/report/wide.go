@@ -90,7 +90,8 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 		if !r.inFocus(d.local) && !r.inFocus(d.peer) {
 			continue
 		}
-		row := []string{Named(names, d.local), string(d.side), d.peerText(names), orUnknown(string(d.reason)), d.location, d.link, number(d.packets)}
+		reason := orUnknown(string(d.reason)) + ciliumText(d.cilium.Reason)
+		row := []string{Named(names, d.local), string(d.side), d.peerText(names), reason, d.location, d.link, number(d.packets)}
 		if d.class == loss.Lost {
 			drops = append(drops, append(row, string(d.finding)))
 		} else {

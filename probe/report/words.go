@@ -243,12 +243,21 @@ func bounded(rows []string) []string {
 }
 
 // DropText is what the kernel says of a drop: its reason, place and link.
-func DropText(reason model.Reason, location, link string) string {
-	return ReasonText(reason) + " " + DropPlace(location, link)
+func DropText(reason model.Reason, cilium model.CiliumReason, location, link string) string {
+	return ReasonText(reason, cilium) + " " + DropPlace(location, link)
 }
 
-// ReasonText is the reason of a drop.
-func ReasonText(reason model.Reason) string { return cmp.Or(string(reason), "unknown reason") }
+// ReasonText is the reason of a drop, with Cilium's where its program gave one.
+func ReasonText(reason model.Reason, cilium model.CiliumReason) string {
+	return cmp.Or(string(reason), "unknown reason") + ciliumText(cilium)
+}
+
+func ciliumText(r model.CiliumReason) string {
+	if r == 0 {
+		return ""
+	}
+	return " (Cilium: " + r.String() + ")"
+}
 
 // DropPlace is where the kernel dropped a packet.
 func DropPlace(location, link string) string {

@@ -57,6 +57,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	c.base.compareBacklogs(&s)
 	c.base.compareQueues(&s)
 	c.base.stats.compare(&s)
+	c.base.compareCilium(&s)
 	then := c.base.conntrack
 	if c.base.unread(model.SourceConntrack) {
 		// What was counted since is unknown, so the differences are zero.

@@ -68,6 +68,29 @@ func TestCompareBacklogs(t *testing.T) {
 	}
 }
 
+// TestCompareCilium: what Cilium's programs counted in the window is what was added since it
+// began, and not known where they were not read then.
+func TestCompareCilium(t *testing.T) {
+	count := func(d model.Direction, packets uint64) model.CiliumCount {
+		return model.CiliumCount{Reason: model.CiliumPolicyDenied, Direction: d, Packets: packets}
+	}
+	first := &model.Snapshot{Window: model.Window{End: at(5)}, Sources: []model.Source{{Name: model.SourceCilium, Status: model.OK}},
+		Cilium: model.Cilium{Counts: []model.CiliumCount{count(model.Ingress, 40)}}}
+	last := &model.Snapshot{Window: model.Window{End: at(9)}, Sources: first.Sources,
+		Cilium: model.Cilium{Counts: []model.CiliumCount{count(model.Egress, 3), count(model.Ingress, 47)}}}
+	got := Between(model.Point{Snapshot: first}, model.Point{Snapshot: last}).Cilium.Counts
+	if got[0].Delta != 3 || got[1].Delta != 7 || last.Cilium.Counts[1].Delta != 0 {
+		t.Errorf("got %+v", got)
+	}
+	unread := *first
+	unread.Sources, unread.Cilium = []model.Source{{Name: model.SourceCilium, Status: model.Partial}}, model.Cilium{}
+	for _, c := range Between(model.Point{Snapshot: &unread}, model.Point{Snapshot: last}).Cilium.Counts {
+		if c.Delta != 0 {
+			t.Errorf("not read when the window began: %+v", c)
+		}
+	}
+}
+
 // TestUnreadBefore wants nothing to be counted since a beginning that was not
 // read, and the window's sources to say so.
 func TestUnreadBefore(t *testing.T) {

@@ -21,6 +21,8 @@ type mark struct {
 	queues map[queueKey]model.Queue
 	// stats are those below IP.
 	stats stats
+	// cilium is what its programs had counted.
+	cilium map[model.CiliumCount]uint64
 	// conntrack are the kernel's totals.
 	conntrack model.Conntrack
 	// gaps are the compared sources that were not read whole.
@@ -37,7 +39,9 @@ type counts struct {
 }
 
 // compared are the sources whose counters a window shows as differences.
-var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues, model.SourceStats}
+var compared = []string{
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues, model.SourceStats, model.SourceCilium,
+}
 
 // gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
@@ -200,7 +204,10 @@ func (l *list[V]) overlay(newer list[V]) {
 
 func newMark(p model.Point, k *keeper) *mark {
 	s := p.Snapshot
-	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s), queues: queuesOf(s), stats: statsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	m := &mark{
+		at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s),
+		queues: queuesOf(s), stats: statsOf(s), cilium: ciliumOf(s), conntrack: s.Conntrack, gaps: gapsOf(s),
+	}
 	if p.Ready.IsZero() {
 		return m
 	}

@@ -32,3 +32,22 @@ func (m *mark) compareQueues(s *model.Snapshot) {
 		}
 	}
 }
+
+func ciliumOf(s *model.Snapshot) map[model.CiliumCount]uint64 {
+	out := make(map[model.CiliumCount]uint64, len(s.Cilium.Counts))
+	for _, c := range s.Cilium.Counts {
+		out[model.CiliumCount{Reason: c.Reason, Direction: c.Direction}] = c.Packets
+	}
+	return out
+}
+
+// compareCilium sets the differences of what Cilium's programs counted, in copies.
+func (m *mark) compareCilium(s *model.Snapshot) {
+	s.Cilium.Counts = slices.Clone(s.Cilium.Counts)
+	for c := range model.Each(s.Cilium.Counts) {
+		before, read := m.cilium[model.CiliumCount{Reason: c.Reason, Direction: c.Direction}]
+		if read || !m.unread(model.SourceCilium) {
+			c.Delta = minus(c.Packets, before)
+		}
+	}
+}

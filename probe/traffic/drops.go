@@ -61,7 +61,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		samples:    map[sampleKey]model.Sample{},
 		slots:      1 + cfg.MaxAddrs,
 	}
-	spec, err := dropSpec(cfg, reasons.given)
+	spec, err := dropSpec(cfg, reasons)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (d *drops) attach() (err error) {
 	return err
 }
 
-func dropSpec(cfg Config, hasReason bool) (*ebpf.CollectionSpec, error) {
+func dropSpec(cfg Config, reasons reasons) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadDrop()
 	if err != nil {
 		return nil, err
@@ -115,7 +115,8 @@ func dropSpec(cfg Config, hasReason bool) (*ebpf.CollectionSpec, error) {
 	spec.Maps[bpf.DropMapDropShares].MaxEntries = uint32(1 + cfg.MaxAddrs)
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(
-		spec.Variables[bpf.DropVarHasReason].Set(hasReason),
+		spec.Variables[bpf.DropVarHasReason].Set(reasons.given),
+		spec.Variables[bpf.DropVarHookReasons].Set(reasons.ofHooks()),
 		spec.Variables[bpf.DropVarDropEntries].Set(uint32(maxDrops)),
 		spec.Variables[bpf.DropVarDropQuota].Set(dropQuota),
 		spec.Variables[bpf.DropVarEventRate].Set(cmp.Or(cfg.eventRate, defaultRate)),
@@ -275,6 +276,7 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 		kernel   bpf.DropDropKey
 		reason   model.Reason
 		location string
+		cilium   model.CiliumDrop
 	}
 	merged := map[place]*model.Drop{}
 	for key, k := range d.counts.entries {
@@ -284,10 +286,13 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 			Packets: k.packets, First: k.first, Last: k.last,
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)
+		if m.AtHook() {
+			m.Cilium = ciliumDrop(key.Cilium)
+		}
 		// Several locations in one function count as one, and an address whose
 		// slot has changed.
-		key.Location, key.Reason, key.Local, key.Far = 0, 0, 0, 0
-		id := place{key, m.Reason, m.Location}
+		key.Location, key.Reason, key.Local, key.Far, key.Cilium = 0, 0, 0, 0, bpf.DropCiliumDrop{}
+		id := place{key, m.Reason, m.Location, m.Cilium}
 		if o := merged[id]; o != nil {
 			m.Packets += o.Packets
 			m.First = slices.MinFunc([]time.Time{o.First, m.First}, time.Time.Compare)
@@ -304,9 +309,17 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 			a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Proto, b.Proto),
 			cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Location, b.Location),
 			cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.IfIndex, b.IfIndex), slices.Compare(a.DstMAC[:], b.DstMAC[:]),
+			a.Cilium.Compare(b.Cilium),
 		)
 	})
 	return out
+}
+
+func ciliumDrop(c bpf.DropCiliumDrop) model.CiliumDrop {
+	return model.CiliumDrop{
+		Reason: model.CiliumReason(c.Reason), Error: c.Error, Endpoint: c.Endpoint, File: c.File, Line: c.Line,
+		SrcIdentity: model.CiliumIdentity(c.SrcIdentity), DstIdentity: model.CiliumIdentity(c.DstIdentity),
+	}
 }
 
 // dropEnds are a drop's addresses. Where the far end is a range its address is not
@@ -330,6 +343,9 @@ func (d *drops) sampled(linkName func(netns uint32, index int) string) []model.S
 		s.Reason = d.reason(&key.drop)
 		s.Location = d.symbols.name(key.drop.Location)
 		s.Link = linkName(key.drop.Netns, int(key.drop.Ifindex))
+		if d := s.Drop(); d.AtHook() {
+			s.Cilium = ciliumDrop(key.drop.Cilium)
+		}
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b model.Sample) int {

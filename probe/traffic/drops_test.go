@@ -412,8 +412,8 @@ ffffffff81000200 T third	[module]
 func TestShapes(t *testing.T) {
 	for name, got := range map[string][2]int{
 		"address": {addrSize, 24}, "hop counter": {hopSize, 176}, "hop key": {hopKeySize, 8},
-		"peer": {peerSize, 88}, "share": {shareSize, 96}, "quota": {quotaSize, 24}, "MACs": {macSize, 24}, "link": {linkSize, 8}, "event": {eventSize, 256},
-		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 64},
+		"peer": {peerSize, 88}, "share": {shareSize, 96}, "quota": {quotaSize, 24}, "MACs": {macSize, 24}, "link": {linkSize, 8}, "event": {eventSize, 272},
+		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 80},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s: %d bytes, want %d", name, got[0], got[1])

@@ -36,6 +36,22 @@ type reasons struct {
 	names map[uint32]model.Reason
 }
 
+// ofHooks are the numbers of those with which packets are dropped that programs at hooks
+// dropped. Where the kernel has no name, it is that of a drop without one.
+func (r reasons) ofHooks() (numbers [bpf.DropHookReasonHOOK_REASONS]uint32) {
+	for hook, name := range [...]model.Reason{
+		bpf.DropHookReasonHOOK_INGRESS: "TC_INGRESS", bpf.DropHookReasonHOOK_EGRESS: "TC_EGRESS",
+		bpf.DropHookReasonHOOK_UNNAMED: unspecified,
+	} {
+		for number, known := range r.names {
+			if known == name {
+				numbers[hook] = number
+			}
+		}
+	}
+	return numbers
+}
+
 // kernelReasons are the running kernel's, for which all of its types are read.
 var kernelReasons = sync.OnceValues(func() (reasons, error) {
 	types, err := btf.LoadKernelSpec()

@@ -114,8 +114,8 @@ func (d *Data) dropEvents() []Row {
 		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
 	})
 	for _, x := range latest[:min(len(latest), maxEvents)] {
-		id := fmt.Sprint("drop", x.Src, x.Dst, x.Range, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns)
-		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason),
+		id := fmt.Sprint("drop", x.Src, x.Dst, x.Range, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns, x.Cilium)
+		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason, x.Cilium.Reason),
 			d.dropEnd(x, x.Src), d.dropEnd(x, x.Dst), model.ProtoName(x.Proto), report.DropPlace(x.Location, x.Link))
 		kind, style := "FREED", Info
 		if d.loss(x) {
@@ -141,7 +141,7 @@ func (d *Data) sampleEvents() []Row {
 	var rows []Row
 	for i := max(0, len(samples)-maxEvents); i < len(samples); i++ {
 		x := &samples[i]
-		what := fmt.Sprintf("%s: %s, %s", report.ReasonText(x.Reason), d.describe(x), report.DropPlace(x.Location, x.Link))
+		what := fmt.Sprintf("%s: %s, %s", report.ReasonText(x.Reason, x.Cilium.Reason), d.describe(x), report.DropPlace(x.Location, x.Link))
 		id := fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i)
 		r := d.packetEvent(x.Time, id, "PACKET", Warning, what, x.Src, x.Dst)
 		drop := x.Drop()

@@ -134,7 +134,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 			continue
 		}
 		harmless := map[bool]string{false: ", harmless"}[d.loss(x)]
-		sums.Add(report.DropText(x.Reason, x.Location, x.Link)+harmless, x.Packets)
+		sums.Add(report.DropText(x.Reason, x.Cilium.Reason, x.Location, x.Link)+harmless, x.Packets)
 	}
 	for _, what := range sums.Order[:min(len(sums.Order), shown)] {
 		p.counted(sums.Packets[what], what)

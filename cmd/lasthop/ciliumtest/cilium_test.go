@@ -142,15 +142,22 @@ func up(t *testing.T, mode string) *nodes {
 	}
 	n := &nodes{dir: filepath.Join(t.TempDir(), "nodes"), mode: mode, self: self, addresses: map[string]string{}, endpoints: map[string]string{}}
 	n.start(t, exec.Command("../../../tools/cilium/run", n.dir, mode))
-	for _, p := range [][2]string{{"node1", "cart"}, {"node1", "shop"}, {"node2", "far"}} {
-		fields := strings.Fields(n.run(t, p[0], "../../../tools/cilium/pod", p[1]))
-		n.addresses[p[1]], n.endpoints[p[1]] = fields[0], fields[1]
-		n.start(t, n.command(p[0], "ip", "netns", "exec", p[1], self, "serve"))
+	for _, pod := range []string{"cart", "shop", "far"} {
+		fields := strings.Fields(n.run(t, nodeOf(pod), "../../../tools/cilium/pod", pod))
+		n.addresses[pod], n.endpoints[pod] = fields[0], fields[1]
+		n.start(t, n.command(nodeOf(pod), "ip", "netns", "exec", pod, self, "serve"))
 	}
 	n.start(t, n.command("outside", self, "serve"))
 	// Until the agents have told each other of the pods, they allow nothing.
 	n.run(t, "node1", append([]string{"ip", "netns", "exec", "cart", self, "await"}, n.targets()...)...)
 	return n
+}
+
+func nodeOf(pod string) string {
+	if pod == "far" {
+		return "node2"
+	}
+	return "node1"
 }
 
 // targets are what the pod cart asks all along.
@@ -218,7 +225,7 @@ func (n *nodes) run(t *testing.T, where string, command ...string) string {
 // ask asks targets from a pod until it is stopped.
 func (n *nodes) ask(t *testing.T, pod, from string, targets ...string) (stop func() string) {
 	t.Helper()
-	return n.start(t, n.command("node1", append([]string{"ip", "netns", "exec", pod, n.self, "ask", from}, targets...)...))
+	return n.start(t, n.command(nodeOf(pod), append([]string{"ip", "netns", "exec", pod, n.self, "ask", from}, targets...)...))
 }
 
 // verdict is lasthop's of node1: its findings that are no information, as "Code severity pods
@@ -241,6 +248,7 @@ func (n *nodes) verdict(t *testing.T) (brief []string, full string) {
 			Code, Severity, Title, Why string
 			Pods, Peers                []string
 			Evidence                   []struct{ Text string }
+			Unseen                     []string
 		}
 		Lost json.RawMessage
 	}
@@ -251,6 +259,9 @@ func (n *nodes) verdict(t *testing.T) (brief []string, full string) {
 		full += fmt.Sprintf("%s %s: %s\n  %s\n", f.Code, f.Severity, f.Title, f.Why)
 		for _, e := range f.Evidence {
 			full += "  - " + e.Text + "\n"
+		}
+		for _, u := range f.Unseen {
+			full += "  ? " + u + "\n"
 		}
 		if f.Severity == "info" {
 			continue
@@ -266,7 +277,7 @@ type scenario struct {
 	name string
 	// do does it, and returns what undoes it.
 	do func(t *testing.T, n *nodes) (undo func())
-	// want are the findings; $ stands for the pod's address in $cart.
+	// want are the findings; $ stands for the pod's address in $cart, # for its endpoint's number.
 	want []string
 	// only are the modes in which it is so; none for all.
 	only []string
@@ -275,7 +286,7 @@ type scenario struct {
 }
 
 // restart ends the agent, which starts again.
-const restart = "kill $(cat /run/cilium/cilium.pid); while kill -0 $(cat /run/cilium/cilium.pid); do sleep 0.1; done 2>/dev/null; "
+const restart = "p=$(cat /run/cilium/cilium.pid); kill $p; while kill -0 $p; do sleep 0.1; done 2>/dev/null; "
 
 func nothing(*testing.T, *nodes) func() { return func() {} }
 
@@ -309,10 +320,11 @@ var scenarios = []scenario{
 		n.run(t, "node1", "cilium-dbg", "bpf", "endpoint", "delete", n.addresses["shop"])
 		// What the finding's fix does.
 		return func() {
-			n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf endpoint list | grep -q '^"+n.addresses["shop"]+" '; do sleep 0.2; done")
+			n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf endpoint list | grep -q '^"+n.addresses["shop"]+"[: ]'; do sleep 0.2; done")
 		}
 	}, want: []string{"RoutingLoop critical $shop"}, only: []string{"vxlan"},
-		says: []string{"packets for $shop loop between cilium_host and cilium_net", "has no endpoint with this address"}},
+		says: []string{"packets for $shop loop between cilium_host and cilium_net", "has no endpoint with this address",
+			"the map cilium_lxc has no entry for $shop", "the agent has $shop as endpoint #shop (default/shop)"}},
 	{name: "and one that it knows again", do: nothing},
 	{name: "a pod's second address", do: func(t *testing.T, n *nodes) func() {
 		n.run(t, "node1", "ip", "-n", "cart", "address", "add", "10.244.1.99/32", "dev", "eth0")
@@ -321,7 +333,8 @@ var scenarios = []scenario{
 			stop()
 			n.run(t, "node1", "ip", "-n", "cart", "address", "del", "10.244.1.99/32", "dev", "eth0")
 		}
-	}, want: []string{"BPFDrop warning 10.244.1.99 $shop"}, only: []string{"aks", "vxlan"}},
+	}, want: []string{"BPFDrop warning 10.244.1.99 $shop"}, only: []string{"aks", "vxlan"},
+		says: []string{"Cilium drops packets from 10.244.1.99: invalid source IP", "(app=cart) → an unknown one, egress of endpoint #cart (default/cart), tcp/8080: "}},
 	// Without its check of sources Cilium lets it pass, and the fabric brings the replies.
 	{name: "a pod's second address, sent from", do: func(t *testing.T, n *nodes) func() {
 		n.run(t, "node1", "ip", "-n", "cart", "address", "add", "10.244.1.99/32", "dev", "eth0")
@@ -331,20 +344,78 @@ var scenarios = []scenario{
 			n.run(t, "node1", "ip", "-n", "cart", "address", "del", "10.244.1.99/32", "dev", "eth0")
 		}
 	}, want: []string{"MissingPodRoute warning 10.244.1.99"}, only: []string{"ebpf"}},
-	{name: "a policy denies", do: deny, want: []string{"BPFDrop warning $shop $cart"}, only: []string{"aks"}},
+	{name: "a policy denies", do: deny, want: []string{"BPFDrop warning $shop $cart"}, only: []string{"aks"},
+		says: append([]string{"Cilium drops packets to $shop: policy denied"}, denied...), not: []string{"world"}},
 	// There the sender's program asks the receiver's policy.
-	{name: "a policy denies", do: deny, want: []string{"BPFDrop warning $cart $shop"}, only: []string{"ebpf", "vxlan"}},
+	{name: "a policy denies", do: deny, want: []string{"BPFDrop warning $cart $shop"}, only: []string{"ebpf", "vxlan"},
+		says: append([]string{"Cilium drops packets from $cart: policy denied"}, denied...), not: []string{"world"}},
+	{name: "a policy allows", do: allow},
+	{name: "a pod elsewhere that Cilium takes for the world", do: forget, want: []string{"BPFDrop warning $shop $far"}, only: []string{"aks"},
+		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "Cilium takes $far for world", "its ipcache lacks $far"}},
+	// There no rule tells the range of pods.
+	{name: "a pod elsewhere that Cilium takes for the world", do: forget, want: []string{"BPFDrop warning $shop $far"}, only: []string{"ebpf"},
+		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "whether $far is a pod: Cilium takes it for world"}},
+	{name: "and one that it knows again", do: nothing, only: []string{"aks", "ebpf"}},
+	{name: "a pod that is not Cilium's", do: func(t *testing.T, n *nodes) func() {
+		undo := allow(t, n)
+		n.run(t, "node1", "sh", "-ec", `ip netns add plain
+ip link add veth50 type veth peer name eth0 netns plain
+ip link set veth50 up
+ip route add 10.244.1.50 dev veth50
+ip -n plain link set lo up
+ip -n plain link set eth0 up
+ip -n plain address add 10.244.1.50/32 dev eth0
+ip -n plain route add 169.254.1.1 dev eth0
+ip -n plain route add default via 169.254.1.1
+ip -n plain neighbour add 169.254.1.1 lladdr $(cat /sys/class/net/veth50/address) dev eth0 nud permanent
+ip neighbour add 10.244.1.50 lladdr $(ip netns exec plain cat /sys/class/net/eth0/address) dev veth50 nud permanent`)
+		stop := n.ask(t, "plain", "", "tcp://"+n.addresses["shop"]+":8080")
+		return func() {
+			stop()
+			undo()
+			n.run(t, "node1", "ip", "netns", "delete", "plain")
+		}
+	}, want: []string{"BPFDrop warning $shop 10.244.1.50"}, only: []string{"aks"},
+		says: []string{"Cilium takes 10.244.1.50 for world, what is outside of the cluster: it does not manage the pod, and has no endpoint behind veth50"}, not: []string{"ipcache"}},
 }
 
-// deny keeps the pod cart from the pod shop.
-func deny(t *testing.T, n *nodes) func() {
+// forget takes the pod far from what Cilium's programs of node1 know, where a policy allows it
+// by its labels. By a tunnel the identity comes with the packets.
+func forget(t *testing.T, n *nodes) func() {
+	undo := allow(t, n)
+	n.run(t, "node1", "cilium-dbg", "bpf", "ipcache", "delete", n.addresses["far"]+"/32")
+	stop := n.ask(t, "far", "", "tcp://"+n.addresses["shop"]+":8080")
+	return func() {
+		stop()
+		undo()
+		n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf ipcache list | grep -q '^"+n.addresses["far"]+"/32 '; do sleep 0.2; done")
+	}
+}
+
+// denied is what Cilium says of packets from the pod cart to the pod shop.
+var denied = []string{"policy denied (133), identity ", "(app=cart) → identity ", "(app=shop), ingress of endpoint #shop (default/shop), tcp/8080: ",
+	"its own count on this node: "}
+
+// deny keeps the pod cart from the pod shop, allow has a policy that does not.
+func deny(t *testing.T, n *nodes) func()  { return policy(t, n, "admin") }
+func allow(t *testing.T, n *nodes) func() { return policy(t, n, "cart", "far") }
+
+// policy allows some pods, by their names, to ask the pod shop, and no other.
+func policy(t *testing.T, n *nodes, pods ...string) func() {
 	file := "/etc/cilium/policies/deny.yaml"
+	var from []string
+	for _, p := range pods {
+		from = append(from, `{"matchLabels": {"app": "`+p+`"}}`)
+	}
 	n.run(t, "node1", "sh", "-c", "cat >"+file+` <<'Y'
 {"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
- "spec": {"endpointSelector": {"matchLabels": {"app": "shop"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "admin"}}]}]}}
+ "spec": {"endpointSelector": {"matchLabels": {"app": "shop"}}, "ingress": [{"fromEndpoints": [`+strings.Join(from, ", ")+`]}]}}
 Y
 until cilium-dbg endpoint get `+n.endpoints["shop"]+` -o jsonpath='{[0].status.policy.realized.policy-enabled}' | grep -q ingress; do sleep 0.2; done`)
-	return func() { n.run(t, "node1", "rm", file) }
+	return func() {
+		n.run(t, "node1", "sh", "-c", "rm "+file+"; while cilium-dbg endpoint get "+n.endpoints["shop"]+
+			" -o jsonpath='{[0].status.policy.realized.policy-enabled}' | grep -q ingress; do sleep 0.2; done")
+	}
 }
 
 func TestCilium(t *testing.T) {
@@ -357,7 +428,26 @@ func TestCilium(t *testing.T) {
 				}
 				t.Run(s.name, func(t *testing.T) { n.play(t, &s) })
 			}
+			t.Run("explained", n.explained)
 		})
+	}
+}
+
+// explained has paths in Cilium's terms: to a pod of the node, and to a service that
+// tools/cilium/node makes without backends.
+func (n *nodes) explained(t *testing.T) {
+	binary, err := filepath.Abs("../../../bin/lasthop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for to, want := range map[string]string{
+		n.addresses["shop"]: "Cilium: endpoint " + n.endpoints["cart"] + " (default/cart), identity ",
+		"10.96.0.10:80":     "Cilium has no backend for the service 10.96.0.10:80",
+	} {
+		out := n.run(t, "node1", "sh", "-c", "'"+binary+"' explain "+n.addresses["cart"]+" --to "+to+" --for 2s -o json || [ $? = 1 ]")
+		if !strings.Contains(out, want) {
+			t.Errorf("to %s: no %q in\n%s", to, want, out)
+		}
 	}
 }
 
@@ -370,7 +460,7 @@ func (n *nodes) play(t *testing.T, s *scenario) {
 	named := func(list []string) (out []string) {
 		for _, w := range list {
 			for name, a := range n.addresses {
-				w = strings.ReplaceAll(w, "$"+name, a)
+				w = strings.ReplaceAll(strings.ReplaceAll(w, "$"+name, a), "#"+name, n.endpoints[name])
 			}
 			out = append(out, w)
 		}

@@ -157,6 +157,48 @@ func readText(path string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
+// ReadRegular reads a file of limited size that is neither a link nor a device: what
+// makes them may have written anything there.
+func ReadRegular(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("not a regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if int64(len(text)) > limit {
+		return nil, fmt.Errorf("larger than %d KiB", limit>>10)
+	}
+	return text, err
+}
+
+// Entries are the names in a directory, nil if it does not exist, and of too many some.
+func Entries(dir string, most int, what string) ([]string, error) {
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(most + 1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if len(names) > most {
+		names, err = names[:most], fmt.Errorf("%s: more than %d %s", dir, most, what)
+	}
+	return append([]string{}, names...), err
+}
+
 // DecodeJSON decodes the text of a file into v. Every error is an *Error.
 func DecodeJSON(path string, text []byte, want string, v any) error {
 	err := json.Unmarshal(text, v)

@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -200,7 +199,7 @@ func (c *cache) read() found {
 	seen := map[string]remembered{}
 	for _, dir := range cacheDirs {
 		path := filepath.Join(c.root, dir)
-		names, err := entries(path, maxFiles, "files")
+		names, err := files.Entries(path, maxFiles, "files")
 		if err != nil {
 			out.loss.add(1, err)
 		}
@@ -211,26 +210,6 @@ func (c *cache) read() found {
 	}
 	c.known = seen
 	return out
-}
-
-// entries are the names in a directory, nil if it does not exist, and of too many some.
-func entries(dir string, most int, what string) ([]string, error) {
-	d, err := os.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(most + 1)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	if len(names) > most {
-		names, err = names[:most], fmt.Errorf("%s: more than %d %s", dir, most, what)
-	}
-	return append([]string{}, names...), err
 }
 
 // readDir reads the files of one directory.
@@ -268,7 +247,7 @@ func (c *cache) readFile(path string) (remembered, error) {
 	if old, ok := c.known[path]; ok && old.stamp == now.stamp {
 		return old, old.err
 	}
-	text, err := readRegular(path, maxCached)
+	text, err := files.ReadRegular(path, maxCached)
 	if err != nil {
 		return remembered{}, err
 	}
@@ -276,26 +255,4 @@ func (c *cache) readFile(path string) (remembered, error) {
 		now.record.written = time.Unix(now.seconds, now.nano)
 	}
 	return now, now.err
-}
-
-// readRegular reads a file of limited size that is neither a link nor a device: what
-// makes them may have written anything there.
-func readRegular(path string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errors.New("not a regular file")
-	}
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if int64(len(text)) > limit {
-		return nil, fmt.Errorf("larger than %d KiB", limit>>10)
-	}
-	return text, err
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/lasthop/lasthop/probe/collect/files"
 )
 
 // logDir has a folder NAMESPACE_NAME_UID for each pod.
@@ -77,7 +79,7 @@ func podUID(netns uint32, processes []string, own string) string {
 
 // readUID is the UID of the pod that the process with this directory belongs to.
 func readUID(process string) string {
-	text, err := readRegular(filepath.Join(process, "cgroup"), maxCgroup)
+	text, err := files.ReadRegular(filepath.Join(process, "cgroup"), maxCgroup)
 	if err != nil {
 		return ""
 	}
@@ -88,7 +90,7 @@ func readUID(process string) string {
 // several pods has none.
 func logFolders(root string) (map[string]owner, error) {
 	out := map[string]owner{}
-	list, err := entries(filepath.Join(root, logDir), maxFolders, "folders")
+	list, err := files.Entries(filepath.Join(root, logDir), maxFolders, "folders")
 	for _, folder := range list {
 		// Names of Kubernetes hold no such character.
 		parts := strings.Split(folder, "_")

@@ -1,0 +1,161 @@
+// Package cilium reads what Cilium's agent keeps on its node: its endpoints, in files below
+// /run/cilium/state, and the maps that its programs decide by, below /sys/fs/bpf.
+//
+// Both are read without the agent, and stay when it is down. Files and maps need root, maps
+// CAP_BPF too (CAP_SYS_ADMIN before Linux 5.8). The maps are opened for reading alone, and a
+// map is read only where its sizes are those of a known layout: Cilium gives no types.
+package cilium
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/collect/names"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// stateDirs are where the agent keeps a directory for each endpoint, below the root: /var/run
+// may be a link that leads out of a container's view of it.
+var stateDirs = []string{"run/cilium/state", "var/run/cilium/state"}
+
+// Bounds of the files. One has some 10 KiB, more with many names that were resolved.
+const (
+	maxFile   = 8 << 20 // bytes
+	maxLabels = 32
+	maxLabel  = 256 // bytes
+)
+
+// ErrNone says that the node has no Cilium.
+var ErrNone = errors.New("no Cilium")
+
+// Read reads the endpoints and maps below root. With an error, what could be read is returned
+// too.
+func Read(ctx context.Context, root string) (c model.Cilium, detail string, err error) {
+	for _, dir := range stateDirs {
+		entries, err := files.Entries(filepath.Join(root, dir), maxEntries, "endpoints")
+		if entries == nil && err == nil {
+			continue
+		}
+		var failed error
+		c.Endpoints, failed = readEndpoints(filepath.Join(root, dir), entries)
+		found, refused := readMaps(ctx, filepath.Join(root, mapDir), &c)
+		read := model.Plural(len(c.Endpoints), "endpoint") + " from /" + dir
+		detail = strings.Join(append([]string{read}, found...), ", ")
+		return c, detail, errors.Join(err, failed, refused)
+	}
+	return c, "", ErrNone
+}
+
+// readEndpoints reads the endpoints of a directory. What cannot be read is left out, and the
+// error says so.
+func readEndpoints(dir string, entries []string) ([]model.CiliumEndpoint, error) {
+	var out []model.CiliumEndpoint
+	var failed error
+	left := 0
+	slices.Sort(entries)
+	for _, name := range entries {
+		// Beside them are directories of programs, and those of endpoints that are being made.
+		if _, err := strconv.ParseUint(name, 10, 16); err != nil {
+			continue
+		}
+		text, err := files.ReadRegular(filepath.Join(dir, name, "ep_config.json"), maxFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it went away, or is not yet there
+		}
+		var e model.CiliumEndpoint
+		if err == nil {
+			e, err = decodeEndpoint(text)
+		}
+		if err != nil {
+			left, failed = left+1, fmt.Errorf("endpoint %s: %w", name, err)
+			continue
+		}
+		out = append(out, e)
+	}
+	if left > 1 {
+		failed = fmt.Errorf("%w, and %d more", failed, left-1)
+	}
+	return out, failed
+}
+
+// endpoint is the JSON of a file, as far as it is of use.
+type endpoint struct {
+	ID           uint16
+	IfIndex      int
+	IPv4, IPv6   string
+	K8sPodName   string
+	K8sNamespace string
+	SecLabel     *struct {
+		ID     uint32          `json:"id"`
+		Labels json.RawMessage `json:"labels"`
+	}
+	Options *struct {
+		Map map[string]int `json:"map"`
+	}
+}
+
+// decodeEndpoint decodes a file.
+func decodeEndpoint(text []byte) (out model.CiliumEndpoint, err error) {
+	var e endpoint
+	if err := json.Unmarshal(text, &e); err != nil {
+		return out, err
+	}
+	if e.ID == 0 {
+		return out, errors.New("it has no number")
+	}
+	out = model.CiliumEndpoint{ID: e.ID, IfIndex: e.IfIndex}
+	if names.Check(e.K8sNamespace, e.K8sPodName) == nil {
+		out.Namespace, out.Name = e.K8sNamespace, e.K8sPodName
+	}
+	for _, text := range []string{e.IPv4, e.IPv6} {
+		if text == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return out, err
+		}
+		out.Addresses = append(out.Addresses, a.Unmap())
+	}
+	if e.SecLabel != nil {
+		out.Identity = model.CiliumIdentity(e.SecLabel.ID)
+		out.Labels = labels(e.SecLabel.Labels)
+	}
+	if e.Options != nil {
+		on, told := e.Options.Map["DropNotification"]
+		out.Quiet = told && on == 0
+	}
+	return out, nil
+}
+
+// labels are KEY=VALUE of what a person gave the pod, of some many, in order: not what
+// Cilium and Kubernetes add. Versions keep them as a list of texts, or as objects.
+func labels(raw json.RawMessage) []string {
+	var list []string
+	var objects map[string]struct{ Key, Value, Source string }
+	if json.Unmarshal(raw, &list) != nil && json.Unmarshal(raw, &objects) == nil {
+		for _, l := range objects {
+			list = append(list, l.Source+":"+l.Key+"="+l.Value)
+		}
+	}
+	var out []string
+	for _, l := range list {
+		source, label, _ := strings.Cut(l, ":")
+		label = strings.TrimSuffix(label, "=")
+		added := source == "reserved" || strings.HasPrefix(label, "io.kubernetes.") || strings.HasPrefix(label, "io.cilium.")
+		if label != "" && len(label) < maxLabel && !added {
+			out = append(out, label)
+		}
+	}
+	slices.Sort(out)
+	return out[:min(len(out), maxLabels)]
+}

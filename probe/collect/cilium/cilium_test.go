@@ -1,0 +1,240 @@
+package cilium
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func file(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var cart = model.CiliumEndpoint{
+	ID: 2559, Identity: 5375, Labels: []string{"app=cart"}, Namespace: "default", Name: "cart", IfIndex: 6,
+	Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.2")},
+}
+
+func TestEndpoint(t *testing.T) {
+	got, err := decodeEndpoint(file(t, "pod.json"))
+	if err != nil || !reflect.DeepEqual(got, cart) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	host, err := decodeEndpoint(file(t, "host.json"))
+	if err != nil || host.ID != 109 || host.Identity != 1 || len(host.Labels)+len(host.Addresses) > 0 || host.Name != "" {
+		t.Errorf("the node's: %+v, %v", host, err)
+	}
+	quiet, err := decodeEndpoint([]byte(strings.Replace(string(file(t, "pod.json")), `"DropNotification":1`, `"DropNotification":0`, 1)))
+	if err != nil || !quiet.Quiet {
+		t.Errorf("without notifications: %+v, %v", quiet, err)
+	}
+	for name, text := range map[string]string{"no JSON": "{", "no number": "{}", "no address": `{"ID":1,"IPv4":"10.0.0"}`, "a text": `"ID"`} {
+		if e, err := decodeEndpoint([]byte(text)); err == nil {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	// A name that none could be is no name.
+	odd, err := decodeEndpoint([]byte("{\"ID\":1,\"K8sNamespace\":\"a\",\"K8sPodName\":\"\\u001b[2J\"}"))
+	if err != nil || odd.Name != "" {
+		t.Errorf("%+v, %v", odd, err)
+	}
+	if got := labels([]byte(`["k8s:app=cart","k8s:io.kubernetes.pod.namespace=x","reserved:host","container:b="]`)); !slices.Equal(got, []string{"app=cart", "b"}) {
+		t.Errorf("labels %q", got)
+	}
+}
+
+// node is a root with an agent's endpoints and, in a file system of its own, maps.
+func node(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range map[string][]byte{
+		"2559/ep_config.json": file(t, "pod.json"), "109/ep_config.json": file(t, "host.json"), "77/ep_config.json": []byte("{"), "8_next/ep_config.json": []byte("{"),
+		"78/template.txt": nil, "templates/x": nil,
+	} {
+		path := filepath.Join(root, stateDirs[0], name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bpffs := filepath.Join(root, "sys/fs/bpf")
+	if err := os.MkdirAll(bpffs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(bpffs, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.MkdirAll(filepath.Join(root, mapDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// pin pins a map with entries.
+func pin(t *testing.T, root string, l layout, entries map[string]any) {
+	t.Helper()
+	spec := &ebpf.MapSpec{Type: l.kind, KeySize: l.key, ValueSize: l.value, MaxEntries: 64}
+	if l.kind == ebpf.LPMTrie {
+		spec.Flags = unix.BPF_F_NO_PREALLOC
+	}
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for k, v := range entries {
+		if err := m.Put([]byte(k), v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Pin(filepath.Join(root, mapDir, l.name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// words puts numbers at offsets of so many bytes: those of 8, 16 or 32 bits.
+func words(size int, at map[int]any) []byte {
+	b := make([]byte, size)
+	for i, v := range at {
+		switch v := v.(type) {
+		case uint8:
+			b[i] = v
+		case uint16:
+			binary.NativeEndian.PutUint16(b[i:], v)
+		case uint32:
+			binary.NativeEndian.PutUint32(b[i:], v)
+		case string:
+			copy(b[i:], netip.MustParseAddr(v).AsSlice())
+		}
+	}
+	return b
+}
+
+func TestRead(t *testing.T) {
+	root := node(t)
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := make([][]byte, cpus)
+	for i := range counted {
+		counted[i] = words(16, map[int]any{0: uint32(2)})
+	}
+	by := func(name string) layout {
+		return layouts[slices.IndexFunc(layouts, func(l layout) bool { return l.name == name })]
+	}
+	pin(t, root, by("cilium_lxc"), map[string]any{
+		string(words(20, map[int]any{0: "10.244.1.2", 16: uint8(1)})): words(48, map[int]any{0: uint32(6), 6: uint16(2559), 32: uint32(5375)}),
+		string(words(20, map[int]any{0: "10.98.0.11", 16: uint8(1)})): words(48, map[int]any{8: uint32(1), 32: uint32(1)}),
+		string(words(20, map[int]any{0: "fd00::2", 16: uint8(2)})):    words(48, map[int]any{0: uint32(6), 6: uint16(2559), 32: uint32(5375)}),
+		string(words(20, map[int]any{0: "10.244.1.9", 16: uint8(9)})): words(48, nil),
+	})
+	known := map[string]any{
+		string(words(24, map[int]any{0: uint32(64), 7: uint8(1), 8: "10.244.2.2"})):               words(24, map[int]any{0: uint32(28631), 4: "10.98.0.12"}),
+		string(words(24, map[int]any{0: uint32(32), 7: uint8(1)})):                                words(24, map[int]any{0: uint32(2)}),
+		string(words(24, map[int]any{0: uint32(160), 7: uint8(2), 8: "fd00::9"})):                 words(24, map[int]any{0: uint32(9)}),
+		string(words(24, map[int]any{0: uint32(64), 4: uint16(3), 7: uint8(1), 8: "10.244.9.9"})): words(24, map[int]any{0: uint32(9)}),
+	}
+	pin(t, root, by("cilium_ipcache_v2"), known)
+	pin(t, root, by("cilium_lb4_services_v2"), map[string]any{
+		string(words(12, map[int]any{0: "10.96.0.10", 5: uint8(80), 8: uint8(6)})):               words(12, nil),
+		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80), 8: uint8(6)})):               words(12, map[int]any{4: uint16(2)}),
+		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80), 6: uint16(1), 8: uint8(6)})): words(12, map[int]any{0: uint32(5)}),
+		string(words(12, map[int]any{0: "10.96.0.12", 5: uint8(80), 8: uint8(6), 9: uint8(1)})):  words(12, nil),
+	})
+	pin(t, root, by("cilium_metrics"), map[string]any{
+		string(words(8, map[int]any{0: uint8(133), 1: uint8(1), 2: uint16(2205), 4: uint8(2)})): counted,
+		string(words(8, map[int]any{0: uint8(133), 1: uint8(1), 2: uint16(1), 4: uint8(2)})):    counted,
+		string(words(8, map[int]any{0: uint8(0), 1: uint8(2)})):                                 counted,
+	})
+	pin(t, root, by(oldKnown), map[string]any{string(words(24, map[int]any{0: uint32(64), 7: uint8(1), 8: "10.244.3.3"})): words(12, nil)})
+
+	got, detail, err := Read(t.Context(), root)
+	want := model.Cilium{
+		Local: []model.CiliumAddress{
+			{Prefix: netip.MustParsePrefix("10.244.1.2/32"), Identity: 5375, Endpoint: 2559, IfIndex: 6},
+			{Prefix: netip.MustParsePrefix("fd00::2/128"), Identity: 5375, Endpoint: 2559, IfIndex: 6},
+		},
+		Known: []model.CiliumAddress{
+			{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Identity: 2}, {Prefix: netip.MustParsePrefix("10.244.2.2/32"), Identity: 28631},
+			{Prefix: netip.MustParsePrefix("fd00::9/128"), Identity: 9},
+		},
+		Services: []model.CiliumService{{Addr: netip.MustParseAddrPort("10.96.0.10:80"), Proto: 6}},
+		Counts:   []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
+	}
+	endpoints := got.Endpoints
+	got.Endpoints = nil
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if len(endpoints) != 2 || !reflect.DeepEqual(endpoints[1], cart) {
+		t.Errorf("endpoints %+v", endpoints)
+	}
+	if !strings.Contains(detail, "2 endpoints from /run/cilium/state, cilium_lxc 4") {
+		t.Error(detail)
+	}
+	if err == nil || !strings.Contains(err.Error(), "endpoint 77") || strings.Contains(err.Error(), "map") {
+		t.Errorf("error: %v", err)
+	}
+	other := node(t)
+	unknown := by(oldKnown)
+	unknown.value = 16
+	pin(t, other, unknown, nil)
+	got, _, err = Read(t.Context(), other)
+	if err == nil || !strings.Contains(err.Error(), "cilium_ipcache: keys of 24 and values of 16 bytes") || got.Known != nil || len(got.Endpoints) != 2 {
+		t.Errorf("a map of another form: %+v, %v", got, err)
+	}
+	if _, _, err := Read(t.Context(), t.TempDir()); !errors.Is(err, ErrNone) {
+		t.Errorf("without Cilium: %v", err)
+	}
+}
+
+func FuzzDecodeEndpoint(f *testing.F) {
+	f.Add(file(f, "pod.json"))
+	f.Add(file(f, "host.json"))
+	f.Add([]byte(`{"ID":1,"SecLabel":{"id":-1,"labels":["k8s:a"]},"Options":{"map":null}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if e, err := decodeEndpoint(text); err == nil && (e.ID == 0 || len(e.Labels) > maxLabels || len(e.Addresses) > 2) {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+func FuzzDecodeMap(f *testing.F) {
+	f.Add(0, make([]byte, 20), make([]byte, 48))
+	f.Add(1, words(24, map[int]any{0: uint32(64), 7: uint8(1)}), make([]byte, 24))
+	f.Add(4, words(8, map[int]any{0: uint8(133), 1: uint8(7)}), make([]byte, 16))
+	f.Fuzz(func(t *testing.T, which int, key, value []byte) {
+		l := layouts[uint(which)%uint(len(layouts))]
+		d := decoded{counts: map[model.CiliumCount]uint64{}}
+		l.decode(&d, append(key, make([]byte, l.key)...)[:l.key], append(value, make([]byte, l.value)...)[:l.value])
+		for _, x := range append(d.local, d.known...) {
+			if !x.Prefix.IsValid() {
+				t.Errorf("%+v", x)
+			}
+		}
+	})
+}
