@@ -643,7 +643,7 @@ func TestSNATPortExhaustion(t *testing.T) {
 	if want := "iptables-nft -t nat -R POSTROUTING 4 -p tcp -j MASQUERADE --to-ports 1024-65535"; f.Fix[1] != want {
 		t.Errorf("fix %q, want %s", f.Fix, want)
 	}
-	if f.Packets != 7 || !strings.Contains(f.Why, "7 new flows got no port") {
+	if f.Packets != 7 || !strings.Contains(f.Why, "7 first packets of new flows got no port") {
 		t.Errorf("%d packets: %s", f.Packets, f.Why)
 	}
 }
