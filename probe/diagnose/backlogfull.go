@@ -20,6 +20,9 @@ var backlogFull = kind{
 // has it: in another one the CPUs' counts are of other namespaces too.
 const maxBacklog = "net.core.netdev_max_backlog"
 
+// usualBacklog is what the kernel sets maxBacklog to.
+const usualBacklog = 1000
+
 func findBacklogFull(v *view) []finding {
 	l := &lost{}
 	for d := range model.Each(v.Traffic.Drops) {
@@ -39,7 +42,7 @@ func findBacklogFull(v *view) []finding {
 		return nil
 	}
 	f := finding{lost: l, facts: facts{
-		"own": own, "limit": limit, "larger": strconv.FormatUint(4*limit, 10), "setting": maxBacklog, "window": v.Window.Duration(),
+		"own": own, "limit": limit, "larger": strconv.FormatUint(max(4*limit, usualBacklog), 10), "setting": maxBacklog, "window": v.Window.Duration(),
 		"cpus": cpus, "processed": processed, "others": n - l.packets,
 	}}
 	f.Packets, f.Cause = n, v.Node.Name

@@ -17,6 +17,9 @@ var neighborTableFull = kind{
 	ends:     []model.HopKind{model.HopNeighbor, model.HopPod, model.HopLink},
 }
 
+// usualNeighbors is what the kernel sets gc_thresh3 to.
+const usualNeighbors = 1024
+
 func findNeighborTableFull(v *view) []finding {
 	var out []finding
 	for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
@@ -47,7 +50,7 @@ func (v *view) tableFull(t *model.NeighborTable, l *lost) finding {
 	}
 	setting := func(n int) string { return "net." + family + ".neigh.default.gc_thresh" + strconv.Itoa(n) }
 	limit, known := v.limit(setting(3))
-	larger := 4 * max(limit, t.Entries)
+	larger := max(4*max(limit, t.Entries), usualNeighbors)
 	f := finding{lost: l, facts: facts{
 		"table": t, "six": t.Is6(), "limit": limit, "known": known, "window": v.Window.Duration(),
 		"soft": setting(2), "hard": setting(3), "softer": strconv.FormatUint(larger/2, 10), "larger": strconv.FormatUint(larger, 10),
