@@ -254,11 +254,11 @@ func TestPolicyDropOwner(t *testing.T) {
 		chain, comment, owner, fix string
 	}{
 		{"FORWARD", "", "no program that lasthop knows", "iptables-nft -t filter -D FORWARD -j DROP # unless this is intended"},
-		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules of them"},
-		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A # Azure Network Policy Manager makes its rules of them"},
+		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules from them"},
+		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A # Azure Network Policy Manager makes its rules from them"},
 		{"IP-MASQ-AGENT", "", "ip-masq-agent",
-			"ip-masq-agent keeps the rule: change its ranges, kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"},
-		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "Docker keeps the rule: change the configuration of Docker"},
+			"ip-masq-agent manages the rule: change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"},
+		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "Docker manages the rule: change the configuration of Docker"},
 		{"DOCKER-USER", "", "no program that lasthop knows", "iptables-nft -t filter -D DOCKER-USER -j DROP # unless this is intended"},
 		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy rejects packets from 172.20.1.5 to the service shop/cart", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
 	}
@@ -635,7 +635,7 @@ func TestSNATPortExhaustion(t *testing.T) {
 	}
 	few := flows(20, 7)
 	few.PacketRules[3].Number, few.PacketRules[3].Text = 4, "-p tcp -j MASQUERADE --to-ports 61000-61019"
-	if fix := Diagnose(&few.Snapshot)[0].Fix[1]; !strings.HasPrefix(fix, "ip-masq-agent keeps the rule: ") {
+	if fix := Diagnose(&few.Snapshot)[0].Fix[1]; !strings.HasPrefix(fix, "ip-masq-agent manages the rule: ") {
 		t.Errorf("fix %q of a rule that an agent keeps", fix)
 	}
 	few.PacketRules[3].Chain = "POSTROUTING"
@@ -968,7 +968,7 @@ func TestRulesInPod(t *testing.T) {
 		{"what the pod sends", []model.PacketRule{deny, {Chain: "OUTPUT", Dst: to(far + "/32"), Target: "DROP", Counter: counted}}, pod5, far,
 			"proven filter OUTPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D OUTPUT -j DROP # unless this is intended"},
 		{"a program keeps it", []model.PacketRule{{Chain: "INPUT", Target: "DROP", Counter: counted, Comment: "cali:x"}}, far, pod5,
-			"proven filter INPUT in the pod behind tap10 drops its packets: kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules of them"},
+			"proven filter INPUT in the pod behind tap10 drops its packets: kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules from them"},
 		{"another counted nothing", []model.PacketRule{{Chain: "INPUT", Target: "DROP"}, deny}, far, pod5,
 			"proven filter INPUT in the pod behind tap10 drops its packets: nsenter --net=/run/netns/cni-0 iptables-nft -t filter -D INPUT -j DROP # unless this is intended"},
 		{"no rule matches", []model.PacketRule{{Chain: "INPUT", Src: to("192.0.2.1/32"), Target: "DROP", Counter: counted}}, far, pod5,
