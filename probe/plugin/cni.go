@@ -65,6 +65,21 @@ func kindnet(g *signs) (string, []string) {
 	return "", nil
 }
 
+// awsVPC routes each pod's address to its link, and has chains of its own for what leaves the
+// VPC, unless that is translated elsewhere.
+func awsVPC(g *signs) (string, []string) {
+	if g.routed == 0 {
+		return "", nil
+	}
+	if c := g.chainPrefix("AWS-"); c != "" {
+		return AWSVPC, g.file([]string{"chain " + c}, "aws-cni")
+	}
+	if p, ok := g.conf("aws-cni"); ok {
+		return AWSVPC, []string{p.File}
+	}
+	return "", nil
+}
+
 // bridge is the CNI plugin: pods on a bridge without an uplink. The bridge has
 // the pods' gateway address or is named in the plugin's file, or the plugin's
 // masquerading rules exist.

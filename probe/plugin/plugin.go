@@ -46,6 +46,8 @@ const (
 	Cilium           = "cilium"
 	Calico           = "calico"
 	Kindnet          = "kindnet"
+	// AWSVPC is Amazon's VPC CNI: pods have addresses of the node's NICs.
+	AWSVPC = "aws-vpc-cni"
 	// Bridge and PTP are the CNI project's plugins bridge and ptp, whoever
 	// configured them.
 	Bridge  = "bridge"
@@ -73,7 +75,7 @@ type Result struct {
 func Recognise(s *model.Snapshot, c Config) Result {
 	g := gather(s, c)
 	r := Result{Plugin: Unknown}
-	for _, recognise := range []func(*signs) (string, []string){cilium, azureBridge, kubenet, calico, kindnet, azureRouted, ptp, bridge} {
+	for _, recognise := range []func(*signs) (string, []string){cilium, azureBridge, kubenet, calico, kindnet, awsVPC, azureRouted, ptp, bridge} {
 		if name, by := recognise(g); name != "" {
 			r.Plugin, r.By = name, by
 			break

@@ -178,6 +178,8 @@ func TestRecognise(t *testing.T) {
 		{"CNI ptp", withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), Config{}, PTP, "", ""},
 		{"CNI ptp, with its chains", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "CNI-0123456789abcdef01234567"), Config{}, PTP, "", ""},
 		{"kindnet, over ptp", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "KIND-MASQ-AGENT"), Config{}, Kindnet, "", ""},
+		{"the VPC CNI", chains(routed(model.MAC{2, 1}, "169.254.1.1"), "AWS-SNAT-CHAIN-0"), Config{}, AWSVPC, "", ""},
+		{"the VPC CNI, by its file", routed(model.MAC{2, 1}, "169.254.1.1"), Config{Plugins: []Conf{{File: "f", Type: "aws-cni"}}}, AWSVPC, "", ""},
 		{"kindnet, by a table", inTable(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "kindnet-network-policies"), Config{}, Kindnet, "", ""},
 		{"kindnet, by its file", withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), Config{Plugins: []Conf{{File: "f", Network: "kindnet", Type: "ptp"}}}, Kindnet, "", ""},
 		{"azure bridge", frames(bridged(3), snatOut, podDNAT), Config{}, AzureBridge, "", ""},

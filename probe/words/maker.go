@@ -32,6 +32,7 @@ var chainMakers = []makerOf{
 	{"WEAVE-", "Weave Net"},
 	{"FLANNEL-", "flannel"},
 	{"ISTIO_", "Istio"},
+	{"AWS-", "the AWS VPC CNI"},
 	{"SWIFT", "Azure CNI"},
 	{"CNI-", "the CNI plugins"},
 	{"DOCKER-USER", ""}, // what people put there stays
