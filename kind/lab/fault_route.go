@@ -72,7 +72,9 @@ var fabricFaults = map[scenario.FaultType]injection{
 	},
 	scenario.NICRefuses: func(x *target) error {
 		return x.inFabric(func(fabric *space) error {
-			return fabric.withLink(x.port, "set MTU of", func(l netlink.Link) error { return fabric.nl.LinkSetMTU(l, pick(x, smallMTU, fullMTU)) })
+			return fabric.withLink(x.port, "set MTU of", func(l netlink.Link) error {
+				return fabric.nl.LinkSetMTU(l, pick(x, smallMTU, fullMTU))
+			})
 		})
 	},
 	scenario.TunnelDrop: func(x *target) error {

@@ -1,8 +1,9 @@
 // Package socket reads what listens in a network namespace, from /proc/net/netstat, tcp, udp
 // and their IPv6 twins there: how often a queue of connections to be accepted was full, where
-// connections wait, and what listens on a loopback address. Since the kernel takes a SYN
-// that finds the queue full for consumed, no trace of dropped packets shows it. The files are readable without rights; entering another namespace takes
-// CAP_SYS_ADMIN. The interface of ss(8), sock_diag, would load a kernel module.
+// connections wait, and what listens on a loopback address. Since the kernel takes a SYN that
+// finds the queue full for consumed, no trace of dropped packets shows it. The files are readable
+// without rights; entering another namespace takes CAP_SYS_ADMIN. The interface of ss(8),
+// sock_diag, would load a kernel module.
 package socket
 
 import (
