@@ -24,12 +24,7 @@ const maxBacklog = "net.core.netdev_max_backlog"
 const usualBacklog = 1000
 
 func findBacklogFull(v *view) []finding {
-	l := &lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if d.BacklogFull() && v.ofPod(d) && !v.explained(d) {
-			l.add(v, d)
-		}
-	}
+	l := v.lostTo((*model.Drop).BacklogFull)
 	limit, own := v.limit(maxBacklog)
 	dropped, processed, cpus := v.softnet()
 	n := l.packets

@@ -234,6 +234,17 @@ func lostBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr)) iter.Se
 	}
 }
 
+// lostTo sums up the drops of pods' packets that match and that nothing explains.
+func (v *view) lostTo(match func(*model.Drop) bool) *lost {
+	l := &lost{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if match(d) && v.ofPod(d) && !v.explained(d) {
+			l.add(v, d)
+		}
+	}
+	return l
+}
+
 // foundBy are the findings on these, one each.
 func foundBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr), find func(K, *lost) finding) []finding {
 	var out []finding

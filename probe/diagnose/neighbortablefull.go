@@ -28,12 +28,7 @@ func findNeighborTableFull(v *view) []finding {
 		if counted := first(v.NeighborTables, func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
 			t = *counted
 		}
-		l := &lost{}
-		for d := range model.Each(v.Traffic.Drops) {
-			if d.TableFull() && v.ofPod(d) && d.Dst.Is6() == t.Is6() && !v.explained(d) {
-				l.add(v, d)
-			}
-		}
+		l := v.lostTo(func(d *model.Drop) bool { return d.TableFull() && d.Dst.Is6() == t.Is6() })
 		if n := max(l.packets, t.FullsDelta); n >= minDrops {
 			out = append(out, v.tableFull(&t, l))
 		}

@@ -51,12 +51,7 @@ func (v *view) nicSends(d *model.Device) []finding {
 	if n < minDrops && hung == 0 {
 		return nil
 	}
-	l := &lost{}
-	for x := range model.Each(v.Traffic.Drops) {
-		if x.ByDriver() && x.IfIndex == d.IfIndex && v.ofPod(x) && !v.inPod(x).IsValid() && !v.explained(x) {
-			l.add(v, x)
-		}
-	}
+	l := v.lostTo(func(x *model.Drop) bool { return x.ByDriver() && x.IfIndex == d.IfIndex && !v.inPod(x).IsValid() })
 	list, severe := risen(d, model.LossSent, model.LossTimeout)
 	severe = severe || v.starve(l)
 	others := n - min(n, l.packets)

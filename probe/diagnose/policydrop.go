@@ -99,7 +99,8 @@ func (v *view) netfilterDrops() (drops []*dropped, unread *lost, unknown map[*mo
 			continue
 		}
 		if a := v.inPod(d); a.IsValid() {
-			p := first(v.Pods, func(p *model.Pod) bool { return p.Netns == d.Netns && slices.Contains(p.Known(), a) })
+			owners := v.pods[a]
+			p := owners[slices.IndexFunc(owners, func(p *model.Pod) bool { return p.Netns == d.Netns })]
 			if x := v.droppedInside(p, inside, d); x != nil {
 				drops = append(drops, x)
 			} else {
@@ -119,7 +120,7 @@ func (v *view) netfilterDrops() (drops []*dropped, unread *lost, unknown map[*mo
 // droppedInside is a drop in a pod's namespace with the rules there that may have made it; nil
 // where none is known. rules are those of pods.
 func (v *view) droppedInside(p *model.Pod, rules map[*model.Pod]*dropRules, d *model.Drop) *dropped {
-	if p == nil || p.Inside == nil {
+	if p.Inside == nil {
 		return nil
 	}
 	if in := p.Inside; rules[p] == nil {

@@ -136,7 +136,10 @@ func listeners(r io.Reader, in string) ([]model.Listener, error) {
 	var out []model.Listener
 	s := bufio.NewScanner(r)
 	s.Scan() // the names of the columns
-	for n := 0; n < mostSockets && s.Scan(); n++ {
+	for lines := 1; s.Scan(); lines++ {
+		if lines > mostSockets {
+			return out, fmt.Errorf("more than %d sockets", mostSockets)
+		}
 		fields := strings.Fields(s.Text())
 		if len(fields) <= queues {
 			return out, fmt.Errorf("%d columns", len(fields))
