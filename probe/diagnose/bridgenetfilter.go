@@ -97,7 +97,7 @@ func (v *view) pastServices(f *finding, isIPv6 bool) bool {
 // serviceRule is a rule for what is sent to an address alone, as kube-proxy has one
 // for a service; nil where there is none.
 func (v *view) serviceRule(a netip.Addr) *model.PacketRule {
-	return first(v.PacketRules, func(r *model.PacketRule) bool {
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
 		return (r.Table == "nat" || r.Native) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
 			!slices.Contains([]string{"RETURN", "ACCEPT", "KUBE-MARK-MASQ"}, r.Target)
 	})

@@ -61,7 +61,7 @@ func (v *view) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) facts
 	if x := v.vlanBlock(b, p, pods); x != nil {
 		return x
 	}
-	known := first(v.FDB, func(e *model.FDBEntry) bool { return e.MAC == p.MAC && e.IfIndex == l.Index && !e.Local })
+	known := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.MAC == p.MAC && e.IfIndex == l.Index && !e.Local })
 	switch {
 	case !v.Has(model.SourceBridge) || known != nil:
 		return nil

@@ -89,7 +89,7 @@ func (v *view) ciliumFacts(h *hook, l *lost) facts {
 			Packets: byKind[c].packets, Ports: v.sampledPorts(byKind[c]),
 		}
 		if c.Endpoint == 0 && h.direction() == model.Ingress && h.netns == v.Node.Netns {
-			x.Of = first(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == h.ifindex })
+			x.Of = model.First(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == h.ifindex })
 		}
 		said = append(said, x)
 	}
@@ -139,7 +139,7 @@ func (v *view) takenForWorld(world map[netip.Addr]bool) (unmanaged []*model.Pod,
 
 // ciliumEndpoint is the endpoint with an address, nil where the agent has none.
 func (v *view) ciliumEndpoint(a netip.Addr) *model.CiliumEndpoint {
-	return first(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return slices.Contains(e.Addresses, a) })
+	return model.First(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return slices.Contains(e.Addresses, a) })
 }
 
 // ciliumDelivers reports whether Cilium's programs have the address as a local pod's.

@@ -46,7 +46,7 @@ type routeFact struct {
 
 // findSelf is this node: as the nodes file has it, or as its own links tell.
 func (v *view) findSelf() *model.ClusterNode {
-	if n := first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) }); n != nil {
+	if n := model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) }); n != nil {
 		return n
 	}
 	n := &model.ClusterNode{Name: v.Node.Name}

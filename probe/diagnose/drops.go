@@ -195,7 +195,7 @@ func (v *view) cameBy(d *model.Drop) model.Place {
 	if out == nil || out.Master == 0 || !leadsTo(d.Dst, out) {
 		return v.place(d.Link, model.Ingress)
 	}
-	in := first(v.Links, func(l *model.Link) bool {
+	in := model.First(v.Links, func(l *model.Link) bool {
 		own := leadsTo(d.Src, l) || len(v.pods[d.Src]) == 0 && v.outer[l.Index]
 		return own && l != out && l.Master == out.Master
 	})

@@ -62,7 +62,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 	for _, p := range list {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 	}
-	e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local })
+	e := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local })
 	if e != nil {
 		f.facts["port"] = v.linkName(e.IfIndex)
 	}

@@ -71,7 +71,7 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	f.LastHopAlive = v.place(link, model.Egress)
 	if v.Has(model.SourceRoutes) {
 		f.facts["link"] = link
-		n := first(v.Neighbors, func(n *model.Neighbor) bool {
+		n := model.First(v.Neighbors, func(n *model.Neighbor) bool {
 			return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n)
 		})
 		if n != nil {
@@ -175,7 +175,7 @@ func foreign(v *view, a *model.ARPCount) bool {
 // ownAddress is the link that leads off the node and has an address as its first one;
 // nil where none does. Further ones may be virtual, and move from node to node.
 func (v *view) ownAddress(a netip.Addr) *model.Link {
-	return first(v.Links, func(l *model.Link) bool {
+	return model.First(v.Links, func(l *model.Link) bool {
 		return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
 	})
 }

@@ -52,16 +52,6 @@ func withNew[T comparable](list []T, more ...T) []T {
 	return list
 }
 
-// first is the first element of a list that matches, nil for none.
-func first[T any](list []T, match func(*T) bool) *T {
-	for x := range model.Each(list) {
-		if match(x) {
-			return x
-		}
-	}
-	return nil
-}
-
 // entry is a map's value for a key, made where it is not there yet.
 func entry[K comparable, V any](m map[K]*V, k K) *V {
 	if m[k] == nil {

@@ -94,7 +94,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 	one, targets := g.asking[0], servers(g.asking)
 	f := finding{facts: facts{
 		"addr": g.addr, "targets": targets, "first": one, "asking": g.asking, "rule": r, "worked": g.worked,
-		"node": first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
+		"node": model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[one.Original.Src][0].Link, model.Ingress)
 	var elsewhere []netip.Addr
@@ -121,7 +121,7 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 			return nat.Rule
 		}
 	}
-	return first(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
 
 // sourceNAT is what the rules do with the source of a flow's packet.

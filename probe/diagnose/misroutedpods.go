@@ -84,7 +84,7 @@ func (v *view) findMisroutedPods() []misroutedPod {
 func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
 	family := func(g *model.Neighbor) bool { return g.Addr.Is4() == a.Is4() }
-	if g := first(v.Gateways, family); g != nil && !remote.IsValid() {
+	if g := model.First(v.Gateways, family); g != nil && !remote.IsValid() {
 		remote = g.Addr
 	}
 	if up := v.anUplink(); up != 0 && remote.IsValid() && remote.Is4() == a.Is4() {

@@ -55,7 +55,7 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 // network card: not what is down on purpose, to hold addresses alone.
 func downCard(v *view) *model.Link {
 	cards := []string{"", "veth", "vlan", "bond", "macvlan"}
-	return first(v.Links, func(l *model.Link) bool {
+	return model.First(v.Links, func(l *model.Link) bool {
 		return !l.Up && l.Role != model.RolePodLink && slices.Contains(cards, l.Kind) &&
 			slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() })
 	})

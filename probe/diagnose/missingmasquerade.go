@@ -216,7 +216,7 @@ func (v *view) straightOut(g *rawGroup) *model.EffectiveRoutes {
 		}
 		return !known && strings.EqualFold(hop, "Internet")
 	}
-	return first(v.Cluster.Azure.Effective, func(e *model.EffectiveRoutes) bool {
+	return model.First(v.Cluster.Azure.Effective, func(e *model.EffectiveRoutes) bool {
 		return v.Has(model.SourceCloud) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) })
 	})
 }
@@ -234,7 +234,7 @@ func (g *rawGroup) flow(v *view) *model.Flow {
 // untracked is a rule that excludes the group's packets from connection tracking; nil
 // where none does.
 func (v *view) untracked(g *rawGroup) *model.PacketRule {
-	return first(v.PacketRules, func(r *model.PacketRule) bool {
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
 		return untracks(r) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) })
 	})
 }

@@ -188,5 +188,5 @@ func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model
 
 // downTunnel is a tunnel of the node that has an address and is down; nil where none is.
 func downTunnel(v *view) *model.Link {
-	return first(v.Links, func(l *model.Link) bool { return v.isTunnel(l.Index) && !l.Up && len(l.Addresses) > 0 })
+	return model.First(v.Links, func(l *model.Link) bool { return v.isTunnel(l.Index) && !l.Up && len(l.Addresses) > 0 })
 }

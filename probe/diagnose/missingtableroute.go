@@ -145,7 +145,7 @@ func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding 
 		}
 	}
 	// The table may still have its gateway on a NIC.
-	f.facts["gateway"] = v.shown(first(v.Routes, func(o *model.Route) bool {
+	f.facts["gateway"] = v.shown(model.First(v.Routes, func(o *model.Route) bool {
 		return o.Table == r.Table && o.Dst.IsSingleIP() && o.Dst.Addr().Is4() == to.Is4() && !o.Gateway.IsValid() &&
 			o.Type == "unicast" && v.outer[o.IfIndex]
 	}))

@@ -25,7 +25,7 @@ func findNeighborTableFull(v *view) []finding {
 	for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
 		// The machine's own namespace alone has the table's counts.
 		t := model.NeighborTable{Name: name}
-		if counted := first(v.NeighborTables, func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
+		if counted := model.First(v.NeighborTables, func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
 			t = *counted
 		}
 		l := v.lostTo(func(d *model.Drop) bool { return d.TableFull() && d.Dst.Is6() == t.Is6() })

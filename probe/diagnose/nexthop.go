@@ -229,7 +229,7 @@ func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip
 			return netip.Prefix{}
 		}
 	}
-	if own := first(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) }); own != nil {
+	if own := model.First(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) }); own != nil {
 		return own.Masked()
 	}
 	return netip.Prefix{}

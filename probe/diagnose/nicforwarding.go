@@ -32,7 +32,7 @@ func findNICForwarding(v *view) []finding {
 	}
 	var out []finding
 	for _, n := range nodes {
-		nic := first(v.Cluster.Azure.NICs, func(c *model.NIC) bool {
+		nic := model.First(v.Cluster.Azure.NICs, func(c *model.NIC) bool {
 			return c.ForwardsKnown && !c.Forwards &&
 				slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) })
 		})

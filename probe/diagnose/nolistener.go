@@ -107,7 +107,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 // sampled; nil where none does.
 func (v *view) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule {
 	asked := v.sampledServices(l)
-	return first(rules, func(r *model.PacketRule) bool {
+	return model.First(rules, func(r *model.PacketRule) bool {
 		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) &&
 			slices.ContainsFunc(asked, func(s service) bool { return r.ToPorts.First <= s.port && s.port <= r.ToPorts.Last })
 	})

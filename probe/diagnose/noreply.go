@@ -68,7 +68,7 @@ func findNoReply(v *view) []finding {
 // dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
 // tunnel are, as many at least as the tunnel got; nil where none does.
 func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
-	return first(v.PacketRules, func(r *model.PacketRule) bool {
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
 		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) &&
 			r.Counter.Delta >= packets && slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
 			return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend &&
@@ -230,7 +230,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 		f.facts["carrier"] = v.dropsCarrier(f.Packets)
 	}
 	f.facts["unprobed"] = len(v.Probes) == 0
-	f.facts["farPod"] = first(remotes, func(a *netip.Addr) bool { return v.remote(*a).IsValid() })
+	f.facts["farPod"] = model.First(remotes, func(a *netip.Addr) bool { return v.remote(*a).IsValid() })
 	f.facts["azure"] = v.inAzure() && !tunnel
 	f.facts["far"] = !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0])
 	return f
@@ -343,7 +343,7 @@ func filedRoutes(v *view, remotes []netip.Addr) []routeFact {
 
 // droppingQueue is the queue of a link where it dropped packets; nil where it did not.
 func (v *view) droppingQueue(link string) *model.Queue {
-	return first(v.Queues, func(q *model.Queue) bool { return q.Link == link && q.DropsDelta > 0 })
+	return model.First(v.Queues, func(q *model.Queue) bool { return q.Link == link && q.DropsDelta > 0 })
 }
 
 // strayedRequests is the finding on requests to an address of a link that leave by the

@@ -57,7 +57,7 @@ func routesAll(p netip.Prefix, isIPv6 bool) bool {
 
 // podDefault is the default route of a pod's interface in a family, nil for none.
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
-	return first(p.Routes, func(r *model.Route) bool { return routesAll(r.Dst, isIPv6) })
+	return model.First(p.Routes, func(r *model.Route) bool { return routesAll(r.Dst, isIPv6) })
 }
 
 // sendsBeyond reports whether a pod has any default route of the family.

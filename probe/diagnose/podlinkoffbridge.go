@@ -62,7 +62,7 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, facts) {
 // bridgeWith is the bridge that has the gateway for its own address, or that pods
 // with the same gateway and prefix are on.
 func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *model.Link {
-	own := first(v.Links, func(b *model.Link) bool {
+	own := model.First(v.Links, func(b *model.Link) bool {
 		return b.Kind == "bridge" && slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
 			return x.Addr() == gateway && x.Contains(a.Addr()) && !x.IsSingleIP()
 		})
@@ -70,7 +70,7 @@ func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *mod
 	if own != nil {
 		return own
 	}
-	o := first(v.Pods, func(o *model.Pod) bool {
+	o := model.First(v.Pods, func(o *model.Pod) bool {
 		return v.bridgeOf(o) != nil && o.LinkIndex != p.LinkIndex &&
 			slices.ContainsFunc(o.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) &&
 			slices.ContainsFunc(o.Addresses, func(x netip.Prefix) bool { return x.Masked() == a.Masked() })

@@ -174,7 +174,7 @@ func (d *dropped) best(packets uint64) *candidate {
 		func(c *candidate) bool { return !c.Counted },
 		func(*candidate) bool { return true },
 	} {
-		if c := first(d.candidates, ok); c != nil {
+		if c := model.First(d.candidates, ok); c != nil {
 			return c
 		}
 	}

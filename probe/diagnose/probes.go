@@ -135,7 +135,7 @@ func (p *plan) arp(to netip.Addr) bool {
 	works := func(n *model.Neighbor) bool {
 		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(n) && n.State != "PERMANENT"
 	}
-	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || first(v.Neighbors, works) != nil {
+	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || model.First(v.Neighbors, works) != nil {
 		return false
 	}
 	from := v.addrOn(l, to)

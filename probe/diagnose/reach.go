@@ -32,14 +32,14 @@ func (v *view) near(r *remoteRange) bool {
 // echoed is what came of the echo request from the node's address to another:
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
-	return first(v.Probes, func(p *model.Probe) bool {
+	return model.First(v.Probes, func(p *model.Probe) bool {
 		return p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From)
 	})
 }
 
 // arped is what came of the ARP request for an address; nil where none was sent.
 func (v *view) arped(a netip.Addr) *model.Probe {
-	return first(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeARP && p.To == a })
+	return model.First(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeARP && p.To == a })
 }
 
 // byGateway reports whether none but a gateway answered, which may answer for

@@ -124,7 +124,7 @@ func (v *view) resolutions(asks model.Direction) map[question]talk {
 // entry for it: that of the node's end of its link, where it is routed, or else the other's.
 func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
 	for o := range model.Each(v.Pods) {
-		h := first(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && path.Resolved(h) })
+		h := model.First(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && path.Resolved(h) })
 		switch {
 		case o == p || h == nil:
 		case v.routed(p):

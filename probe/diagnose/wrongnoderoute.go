@@ -104,7 +104,7 @@ func findWrongNodeRoute(v *view) []finding {
 		f := finding{claims: sameDrops(s.drops), facts: facts{
 			"route": s.route, "range": s.cidr, "node": v.nodeOf(s.cidr), "right": s.right,
 			"silent": len(s.silent), "sent": sent, "drops": dropEvidence(s.drops),
-			"other": first(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
+			"other": model.First(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
 				return slices.Contains(o.Addresses, s.route.Gateway)
 			}),
 		}}

@@ -203,6 +203,16 @@ func Map[T, R any](list []T, f func(T) R) []R {
 	return out
 }
 
+// First is the first element of a list for which is holds, nil for none.
+func First[T any](list []T, is func(*T) bool) *T {
+	for x := range Each(list) {
+		if is(x) {
+			return x
+		}
+	}
+	return nil
+}
+
 // Each ranges over pointers to the elements of a list, for elements that are too
 // large to copy.
 func Each[T any](list []T) iter.Seq[*T] {

@@ -174,13 +174,13 @@ func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 			from = j.through
 		}
 		// A static entry does not follow the pod.
-		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.ByIndex[e.IfIndex] != nil {
+		if e := model.First(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.ByIndex[e.IfIndex] != nil {
 			return j.ByIndex[e.IfIndex]
 		}
-		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(p.LinkIndex) }); p != nil {
+		if p := model.First(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(p.LinkIndex) }); p != nil {
 			return j.ByIndex[p.LinkIndex]
 		}
-		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(e.IfIndex) }); e != nil {
+		if e := model.First(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(e.IfIndex) }); e != nil {
 			return j.ByIndex[e.IfIndex]
 		}
 	}

@@ -66,11 +66,11 @@ func (j *journey) unserved() bool {
 // noteCilium says at a link with Cilium's program whose endpoint is behind it, and why the
 // program dropped such packets.
 func (j *journey) noteCilium(s *step) {
-	l := first(j.Links, func(l *model.Link) bool { return l.Name == s.Link })
+	l := model.First(j.Links, func(l *model.Link) bool { return l.Name == s.Link })
 	if s.Kind != model.HopLink || l == nil || !j.hasCilium(l, s.direction) {
 		return
 	}
-	if e := first(j.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == l.Index }); e != nil {
+	if e := model.First(j.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == l.Index }); e != nil {
 		at := slices.IndexFunc(s.says, func(x said) bool { return strings.HasPrefix(x.name, "cilium-") })
 		if at < 0 {
 			at = len(s.says)

@@ -24,7 +24,7 @@ func (j *journey) at(l *model.Link, d model.Direction) *point {
 
 // queue is that of a link, nil where it has none.
 func (t *tracer) queue(l *model.Link) *model.Queue {
-	return first(t.Queues, func(q *model.Queue) bool { return q.IfIndex == l.Index })
+	return model.First(t.Queues, func(q *model.Queue) bool { return q.IfIndex == l.Index })
 }
 
 // seen is how many packets were counted at a point; unknown where they were not

@@ -86,7 +86,7 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 		s.next = j.dst
 		j.dstMAC = j.askFor(p, s)
 	}
-	gw := first(p.Gateways, func(n *model.Neighbor) bool { return n.Addr == s.next })
+	gw := model.First(p.Gateways, func(n *model.Neighbor) bool { return n.Addr == s.next })
 	if gw == nil {
 		return
 	}
@@ -195,21 +195,11 @@ func (j *journey) fromPodLink(l *model.Link, next netip.Addr) {
 	}
 }
 
-// first is the first element that satisfies a condition, nil where none does.
-func first[T any](list []T, ok func(*T) bool) *T {
-	for i := range list {
-		if ok(&list[i]) {
-			return &list[i]
-		}
-	}
-	return nil
-}
-
 // toPort sends the frame out of a link: a pod's, or one that leads off the node.
 func (j *journey) toPort(l *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("goes-out", nil)
 	s.direction, s.before = model.Egress, j.at(l, model.Egress)
-	p := first(j.Pods, func(p *model.Pod) bool { return p.LinkIndex == l.Index })
+	p := model.First(j.Pods, func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 	switch {
 	case !l.Up:
 		j.die(s, "link-down", nil)

@@ -130,7 +130,7 @@ func (p *Packet) inRanges(key string, parts []string) bool {
 
 // mapLookup is the lookup of a rule's map, nil where it has none, or is one of its elements.
 func mapLookup(r *model.PacketRule) *model.Lookup {
-	return first(r.Lookups, func(l *model.Lookup) bool { return l.Map && l.Element == "" })
+	return model.First(r.Lookups, func(l *model.Lookup) bool { return l.Map && l.Element == "" })
 }
 
 // Choices are the rules that a rule stands for: with a map one for each element that the

@@ -152,7 +152,7 @@ func Resolved(n *model.Neighbor) bool {
 
 // NeighborAt is the node's entry for an address behind a link, nil for none.
 func (st *State) NeighborAt(a netip.Addr, ifindex int) *model.Neighbor {
-	return first(st.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
+	return model.First(st.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
 }
 
 // Behind are the pods that have an address and are reached by a link: it is the host side of

@@ -284,7 +284,7 @@ func (j *journey) expected() *model.Link {
 			return j.uplinkOf(l)
 		}
 	}
-	return first(j.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
+	return model.First(j.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 }
 
 // entry is the uplink by which most packets came in, nil where none was counted.
@@ -325,7 +325,7 @@ func (t *tracer) uplinkOf(l *model.Link) *model.Link {
 	isPort := func(u *model.Link) bool {
 		return u.Role == model.RoleUplink && u.Master == l.Index && l.Kind == "bridge"
 	}
-	if u := first(t.Links, isPort); u != nil {
+	if u := model.First(t.Links, isPort); u != nil {
 		return u
 	}
 	return l
