@@ -31,6 +31,13 @@ build: need-go ## build bin/lasthop, one static binary
 plugin: need-go ## build bin/kubectl-lasthop, the plugin for kubectl; GOOS and GOARCH choose another system
 	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/kubectl-lasthop$(if $(filter windows,$(GOOS)),.exe) ./cmd/kubectl-lasthop
 
+.PHONY: plugins
+plugins: need-go ## build the plugin for other systems in bin/plugins, and compile its tests for them
+	for system in darwin windows; do \
+		GOOS=$$system $(GO) build -trimpath -ldflags '-s -w' -o bin/plugins/$$system/ ./cmd/kubectl-lasthop; \
+		GOOS=$$system $(GO) vet ./cmd/kubectl-lasthop/...; \
+	done
+
 .PHONY: generate
 generate: need-c ## compile the BPF programs (needs clang) and write their Go bindings
 	$(GO) generate ./bpf/...
@@ -47,9 +54,12 @@ lint: need-lint ## check style, import directions and common mistakes
 	shellcheck -S warning $$(git grep -lE '^#!.*sh$$' -- .ci tools)
 	$(GO) tool -modfile=tools/actionlint.mod actionlint .github/workflows/*.yml docs/examples/*.yml
 
+# A copy of the database, where vuln.go.dev is out of reach: file:///DIR.
+VULNDB ?= https://vuln.go.dev
+
 .PHONY: vuln
-vuln: need-go ## look for known vulnerabilities in what is called (asks vuln.go.dev)
-	$(GO) tool -modfile=tools/go.mod govulncheck ./...
+vuln: need-go ## look for known vulnerabilities in called code, by the database VULNDB (vuln.go.dev)
+	$(GO) tool -modfile=tools/go.mod govulncheck -db $(VULNDB) ./...
 
 # Tests find the commands that tools/need names, and no others.
 COMMANDS = bin/commands
@@ -81,7 +91,7 @@ test: SEEDS ?= 1
 test-lab: SEEDS ?= 3
 
 .PHONY: test
-test: need-test ## run every test, as root, those in network namespaces included; healthy scenarios at SEEDS (1) seeds
+test: need-test ## run every test, as root, including those in network namespaces; healthy scenarios at SEEDS (1) seeds
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped. The first build takes a while."
 	@$(link-commands)
 	@$(only-commands) nice -n 19 $(count-growth) >$(GROWTH) 2>&1 & growth=$$!; trap 'kill $$growth 2>/dev/null || true' EXIT; \
@@ -95,11 +105,11 @@ count-growth = go test -count=1 -run '^TestGrowth$$' -covermode=atomic -coverpkg
 		$$(grep -rl --include='*_test.go' 'growth\.Test(' probe tui | xargs -rn1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: growth
-growth: need-test ## see that four times the input takes at most five times the work
+growth: need-test ## check that four times the input takes at most five times the work
 	$(with-commands) $(count-growth)
 
 .PHONY: test-lab
-test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were, healthy ones at SEEDS (3) seeds
+test-lab: need-test ## run the tests on nodes in network namespaces, and print the accuracy of verdicts; healthy scenarios at SEEDS (3) seeds
 	@$(link-commands)
 	@$(call run-tests,./cmd/lasthop ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
@@ -117,34 +127,48 @@ FUZZTIME ?= 5s
 # It goes to the fuzzer alone (--foreground): a worker that it reaches first may
 # seem to have crashed.
 .PHONY: fuzz
-fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
+fuzz: need-test ## fuzz every decoder, FUZZTIME (5s) each
 	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
 		$(GO) test "$${file%/*}" -exec 'timeout --foreground --preserve-status --signal=INT $(FUZZTIME)' \
 			-run '^$$' -fuzz "^$${target#func }$$" -fuzzminimizetime 10x </dev/null || exit 1; \
 	done
 
+AT ?= 2,3,5,9,17,40,3+,7+,30+
+
+.PHONY: faults
+faults: need-test ## have system calls of a check fail, those with the numbers AT, as no two runs do
+	$(with-commands) go test ./cmd/lasthop -run TestInjectedErrors -count=1 -timeout 0 -inject-at '$(AT)'
+
 .PHONY: bench
-bench: need-test ## measure what watching costs, beside an empty program, and judging, by size
+bench: need-test ## measure the cost of watching, relative to an empty program, and of judging, by size
 	$(with-commands) go test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
 # Go under an emulated CPU takes too long to compile there.
-KERNELS ?= 5.10 6.1 6.12 7
+ARCH ?= amd64
+KERNELS ?= 5.10 6.1 6.12 $(if $(filter amd64,$(ARCH)),7)
 
 .PHONY: test-kernels
-test-kernels: need-kernels build ## try other kernels (KERNELS) in virtual machines: scenarios, counters, what loads modules; SHORT=1: the least of it
-	$(GO) test -c -tags kernels -o bin/kernels/ ./cmd/lasthop ./probe/traffic ./probe/session
-	tools/kernels/run $(KERNELS)
+test-kernels: need-kernels ## try other kernels (KERNELS), of amd64 or ARCH=arm64, in virtual machines: scenarios, counters, loaded modules; SHORT=1: the most important
+	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w' -o bin/kernels/$(ARCH)/ ./cmd/lasthop
+	GOARCH=$(ARCH) $(GO) test -c -tags kernels -o bin/kernels/$(ARCH)/ ./cmd/lasthop ./probe/traffic ./probe/session
+	ARCH=$(ARCH) tools/kernels/run $(KERNELS)
+
+AGENT_FOR ?= 1m
+
+.PHONY: bench-agent
+bench-agent: need-test build ## measure the cost of the agent in normal operation, for AGENT_FOR (1m), by pods and rules
+	$(with-commands) go test ./cmd/lasthop -run '^$$' -bench BenchmarkAgent -benchtime 1x -timeout 0 -agent-for '$(AGENT_FOR)' -agent-binary '$(CURDIR)/bin/lasthop'
 
 ROUNDS ?= 11
 
 .PHONY: bench-peers
-bench-peers: need-peers build ## compare what lasthop and other tools cost, each ROUNDS (11) times
+bench-peers: need-peers build ## compare the cost of lasthop and other tools, ROUNDS (11) times each
 	$(GO) run ./kind/peers bin/lasthop $(ROUNDS)
 
 DURATION ?= 1h
 
 .PHONY: soak
-soak: need-test ## watch a node under load for DURATION (1h): floods, connections, pods that come and go
+soak: need-test ## watch a node under load for DURATION (1h): floods, connections, pods that start and end
 	$(with-commands) go test ./cmd/lasthop/soak -count=1 -v -timeout 0 -duration '$(DURATION)'
 
 .PHONY: image
@@ -162,44 +186,72 @@ image-archive: need-image ## write the same image to bin/lasthop-ARCH.tar withou
 		tools/image "bin/lasthop-$$arch.tar" "bin/lasthop-$$arch" "$$arch" '$(REFERENCE)'; \
 	done
 
+HELM = $(GO) tool -modfile=tools/helm.mod helm
+CHART_ALL = --set podMonitor=true,prometheusRule=true,dashboard=true,nodeProblemDetector=true,events=true
+
+.PHONY: chart
+chart: need-go ## check the Helm chart, and write its plain manifests to charts/lasthop.yaml
+	$(HELM) lint --strict --kube-version 1.34.0 charts/lasthop $(CHART_ALL)
+	$(HELM) template lasthop charts/lasthop --kube-version 1.34.0 $(CHART_ALL) >/dev/null
+	@echo '# Written by make chart: what charts/lasthop makes by default. kubectl apply -n kube-system -f' >charts/lasthop.yaml
+	$(HELM) template lasthop charts/lasthop --kube-version 1.34.0 --namespace kube-system | sed '/^# Source/d' >>charts/lasthop.yaml
+
 .PHONY: release
-release: need-image ## build what the release RELEASE has, in bin/release: archives of both commands, SBOMs, checksums, the krew manifest
+release: need-image ## build the release RELEASE in bin/release: archives of both commands, SBOMs, checksums, the krew manifest
 	tools/release '$(RELEASE)'
 
+# Two clones, in directories of other names, one after the other.
+.PHONY: reproduce
+reproduce: need-image ## build the release of this commit twice, for PLATFORMS (all), and compare the bytes
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	for clone in one another/place; do \
+		git clone --quiet --local . "$$dir/$$clone" && "$$dir/$$clone/tools/release" v0.0.0 >/dev/null || exit 1; \
+	done; \
+	diff -r "$$dir/one/bin/release" "$$dir/another/place/bin/release" && cat "$$dir/one/bin/release/checksums.txt"
+
 .PHONY: release-check
-release-check: need-image ## see that what make release built is whole
+release-check: need-image ## check the output of make release
 	tools/release --check '$(RELEASE)'
 
 HOST = $(shell $(GO) env GOHOSTARCH)
+INSPECTOR = @modelcontextprotocol/inspector@0.17.2
 CLUSTER_TESTS ?= .
+CLUSTER_FLAGS ?=
 
 .PHONY: test-cluster
-test-cluster: need-cluster plugin ## run the plugin and kubectl debug on a real Kubernetes in namespaces; the first time it is built
+test-cluster: need-cluster plugin ## run the plugin and kubectl debug on a real Kubernetes in namespaces; the first run builds it
 	@$(MAKE) image-archive ARCHITECTURES=$(HOST) IMAGE=lasthop:dev
+	$(GO) build -modfile=tools/helm.mod -o bin/helm helm.sh/helm/v3/cmd/helm
+	npm install --no-audit --no-fund --prefix bin/inspector '$(INSPECTOR)'
 	cd tools/cluster && $(GO) build -ldflags '-s -w' -o ../../bin/pod ./pod
 	tools/image bin/pod.tar bin/pod $(HOST) docker.io/library/pod:dev pod
 	read -r commands debian < <(tools/cluster/build); \
-	PATH="$$commands:$(CURDIR)/bin:$$debian/usr/bin:$$PATH" LASTHOP_BINARY='$(CURDIR)/bin/lasthop-$(HOST)' \
+	PATH="$$commands:$(CURDIR)/bin:$$debian/usr/bin:$$PATH" LASTHOP_INSPECTOR='$(CURDIR)/bin/inspector/node_modules/.bin/mcp-inspector' LASTHOP_BINARY='$(CURDIR)/bin/lasthop-$(HOST)' \
 		LASTHOP_IMAGES='$(CURDIR)/bin/pod.tar $(CURDIR)/bin/lasthop-$(HOST).tar' \
-		$(GO) test -tags cluster -count=1 -v -timeout 30m -run '$(CLUSTER_TESTS)' ./cmd/kubectl-lasthop/clustertest
+		$(GO) test -tags cluster -count=1 -v -timeout 30m -run '$(CLUSTER_TESTS)' ./cmd/kubectl-lasthop/clustertest $(CLUSTER_FLAGS)
 
 CILIUM_TESTS ?= .
 
 .PHONY: test-cilium
-test-cilium: need-cilium build ## hold lasthop against the real Cilium on nodes in namespaces, in three modes; the first time it is built
+test-cilium: need-cilium build ## compare lasthop with the real Cilium on nodes in namespaces, in three modes; the first run builds it
 	$(GO) test -tags cilium -c -o bin/cilium.test ./cmd/lasthop/ciliumtest
 	cd cmd/lasthop/ciliumtest && ../../../bin/cilium.test -test.v -test.timeout 30m -test.run '$(CILIUM_TESTS)'
 
 KIND_SCENARIOS ?=
 
 .PHONY: test-kind
-test-kind: need-kind ## run the scenarios that can be on kind, all or KIND_SCENARIOS (a,b), on a cluster of kind; the first time its parts are built
+test-kind: need-kind ## run the scenarios that work on kind, all or KIND_SCENARIOS (a,b), on a kind cluster; the first run builds its parts
 	mkdir -p bin
 	$(GO) test -tags kind -c -o bin/kind.test ./cmd/lasthop
 	LASTHOP_KIND_ONLY='$(KIND_SCENARIOS)' LASTHOP_KIND_IMAGE=lasthop-node:dev \
 		tools/kind/run env -C cmd/lasthop ../../bin/kind.test -test.run TestKind -test.v -test.timeout 60m
 
-.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-cilium need-kind
+.PHONY: test-inspector
+test-inspector: need-inspector ## ask lasthop mcp by the MCP inspector's command line, and compare that with docs/agents
+	npm install --no-audit --no-fund --prefix bin/inspector '$(INSPECTOR)'
+	LASTHOP_INSPECTOR='$(CURDIR)/bin/inspector/node_modules/.bin/mcp-inspector' $(GO) test -tags inspector -count=1 -run TestInspector ./cmd/lasthop
+
+.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-cilium need-kind need-inspector
 need-go:
 	@tools/need go
 need-format: need-go
@@ -213,11 +265,13 @@ need-lab: need-go
 need-test: need-go
 	@tools/need @test
 need-kernels: need-go
-	@tools/need @kernels
+	@ARCH=$(ARCH) tools/need @kernels
 need-peers: need-go
 	@tools/need @peers
 need-image: need-go
 	@tools/need @image
+need-inspector: need-test
+	@tools/need npm
 need-cluster: need-go
 	@tools/need @cluster
 need-cilium: need-go

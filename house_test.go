@@ -34,6 +34,7 @@ var directions = []direction{
 	{"probe/loss", []string{"probe/model"}, "what was lost, and what excuses it, is said once, for prediction, judgement and display alike"},
 	{"probe/path", []string{"probe/model", "probe/loss", "probe/words"}, "prediction is pure: values in, values out"},
 	{"probe/ledger", []string{"probe/model", "probe/loss"}, "the account is pure: it adds up what was counted, and knows nothing of how"},
+	{"probe/reach", []string{"probe/model"}, "who reaches whom is summed up from what was counted and judged, and judges nothing"},
 	{"probe/plugin", []string{"probe/model"}, "a plugin is recognised by what was read, wherever that was"},
 	{"probe/words", []string{"probe/model"}, "sentences are made of values, and nothing rests on what they say"},
 	{"probe/diagnose", []string{"probe/model", "probe/loss", "probe/path", "probe/words"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
@@ -46,6 +47,7 @@ var directions = []direction{
 	{"probe/pcap", []string{"probe/model", "probe/loss", "probe/report"}, "samples are shown as packets: values in, bytes out"},
 	{"probe/timeline", []string{"probe/model", "probe/loss"}, "windows are cut from values, live or recorded alike"},
 	{"probe/record", []string{"probe/model", "probe/loss", "probe/timeline"}, "a recording is of the model, not of what filled it"},
+	{"probe/ring", []string{"probe/model", "probe/loss", "probe/timeline", "probe/record"}, "recordings that are kept for a while are files, whoever makes their readings"},
 	{"probe/collect", []string{"probe/model", "probe/netns", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
 	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
@@ -75,12 +77,12 @@ var bans = []ban{
 	{[]string{"flag"}, []string{"cmd"}, "only the command has flags"},
 	{
 		[]string{"os", "os/exec", "net", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth", "probe/model"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth", "probe/ring", "probe/model"},
 		"what is pure reads no file, opens no socket and starts no process",
 	},
 	{
 		[]string{"os", "os/exec", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth", "probe/ring"},
 		"the model is plain values",
 	},
 	{[]string{"unsafe", "C"}, []string{"bpf", "probe/traffic", "probe/collect", "kind/lab"}, "memory is shared with the kernel only at the edge"},
@@ -231,6 +233,47 @@ func TestPackageComments(t *testing.T) {
 		}
 		if len(with) != 1 {
 			t.Errorf("package %s has %d package comments %v, want one", p.part(), len(with), with)
+		}
+	}
+}
+
+// TestReliability wants each test that docs/reliability.md names.
+func TestReliability(t *testing.T) {
+	text, err := os.ReadFile("docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(string(text), "`") {
+		if name, _, _ = strings.Cut(name, "/"); strings.HasPrefix(name, "Test") {
+			if err := exec.Command("grep", "-rqE", "--include=*_test.go", "^func "+name+"[(]", ".").Run(); err != nil {
+				t.Errorf("no test is named %s: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestDependencies wants docs/reliability.md to say why a module stays that one file of the programs uses alone.
+func TestDependencies(t *testing.T) {
+	text, err := os.ReadFile("docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, _, _ := strings.Cut(string(mod), ")")
+	for line := range strings.Lines(direct) {
+		module, _, found := strings.Cut(strings.TrimSpace(line), " v")
+		if !found {
+			continue
+		}
+		out, err := exec.Command("grep", "-rlE", "--include=*.go", "--exclude=*_test.go", "--exclude-dir=kind", "\""+module+"[\"/]", "cmd", "probe", "tui").Output()
+		if err != nil && len(out) > 0 {
+			t.Fatal(err)
+		}
+		if strings.Count(string(out), "\n") == 1 && !strings.Contains(string(text), "| "+module+" |") {
+			t.Errorf("%s is for %s alone: docs/reliability.md does not say why it stays", module, strings.TrimSpace(string(out)))
 		}
 	}
 }

@@ -36,16 +36,21 @@
 const volatile bool has_reason = false;
 /* The reasons of drops at hooks of programs, where it has one. */
 const volatile __u32 hook_reasons[HOOK_REASONS] = {};
+/* Where kfree_skb is and its size, before Linux 5.17. */
+const volatile __u64 kfree_skb_at = 0;
+const volatile __u64 kfree_skb_size = 0;
 /* Events per second and CPU. */
 const volatile __u32 event_rate = 1;
 /* The size of the table of drops, and how much of it a pod may hold. */
 const volatile __u32 drop_entries = 1;
 const volatile __u32 drop_quota[FARS] = {};
 
+/* By inode: the cookie that the namespace must have, 0 for any. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
-	__type(value, __u8);
+	__type(value, __u64);
 	__uint(max_entries, 1);
 } namespaces SEC(".maps");
 
@@ -74,6 +79,8 @@ struct {
 } drop_counts SEC(".maps");
 
 #define RECENT 8
+/* The tracepoint's own, and those that count. */
+#define FRAMES 10
 
 /* A key and its number. busy guards against a drop that nests in this one. */
 struct recent_drop {
@@ -91,7 +98,8 @@ struct recent_drop {
 struct recent {
 	__u32 netns;
 	__u32 generation;
-	__u64 pad[7];
+	__u64 cookie;
+	__u64 pad[6];
 	struct recent_drop drops[RECENT];
 };
 
@@ -162,26 +170,37 @@ struct drop_ends {
 _Static_assert(sizeof(struct head) == 2 + HEAD_MACS + 40, "head");
 
 /*
- * The network namespace of a packet: that of its device, else of its socket,
- * else of its route.
+ * The network namespace of a packet, and its cookie: that of its device, else
+ * of its socket, else of its route.
  */
-static __always_inline __u32 namespace_of(struct sk_buff *skb, __u32 *ifindex)
+static __always_inline __u32 namespace_of(struct sk_buff *skb, __u32 *ifindex,
+					  __u64 *cookie)
 {
+	struct net *net;
+
 	struct net_device *dev = skb->dev;
 	struct dst_entry *dst;
 	struct sock *sk;
 
 	if (dev) {
 		*ifindex = dev->ifindex;
-		return dev->nd_net.net->ns.inum;
+		net = dev->nd_net.net;
+		*cookie = cookie_of(net);
+		return net->ns.inum;
 	}
 	sk = skb->sk;
-	if (sk)
-		return sk->__sk_common.skc_net.net->ns.inum;
+	if (sk) {
+		net = sk->__sk_common.skc_net.net;
+		*cookie = cookie_of(net);
+		return net->ns.inum;
+	}
 	dst = (void *)(skb->_skb_refdst & ~DST_NOREF);
 	if (!dst)
 		return 0;
-	return BPF_CORE_READ(dst, dev, nd_net.net, ns.inum);
+	net = BPF_CORE_READ(dst, dev, nd_net.net);
+	if (bpf_core_field_exists(net->net_cookie))
+		*cookie = BPF_CORE_READ(net, net_cookie);
+	return BPF_CORE_READ(net, ns.inum);
 }
 
 /* The slot of a pod's address, 0 for any other. */
@@ -427,18 +446,22 @@ static __always_inline void remember(struct recent_drop *r,
 
 /* Whether drops in this namespace count. */
 static __always_inline bool is_watched(struct recent *recent, __u32 netns,
-				       __u32 generation)
+				       __u64 cookie, __u32 generation)
 {
-	if (recent && recent->netns == netns &&
+	__u64 *want;
+
+	if (recent && recent->netns == netns && recent->cookie == cookie &&
 	    recent->generation == generation)
 		return true;
-	if (!bpf_map_lookup_elem(&namespaces, &netns))
+	want = bpf_map_lookup_elem(&namespaces, &netns);
+	if (!want || (*want && cookie && *want != cookie))
 		return false;
 	if (!recent)
 		return true;
 	recent->generation = 0;
 	barrier();
 	recent->netns = netns;
+	recent->cookie = cookie;
 	barrier();
 	recent->generation = generation;
 	return true;
@@ -501,6 +524,24 @@ static __always_inline void read_cilium(struct sk_buff *skb,
 	c->error = reason >> 8;
 }
 
+/*
+ * Where the packet was freed. GCC for arm64 makes two functions of kfree_skb
+ * before Linux 5.17, and then the tracepoint says that the first one called the
+ * second: what called the first one is the next frame of the stack.
+ */
+static __always_inline __u64 location_of(__u64 *ctx)
+{
+	__u64 location = ctx[1], frames[FRAMES] = {};
+
+	if (has_reason || location - kfree_skb_at >= kfree_skb_size)
+		return location;
+	bpf_get_stack(ctx, frames, sizeof(frames), 0);
+	for (int i = 0; i < FRAMES - 1; i++)
+		if (frames[i] == location)
+			return frames[i + 1];
+	return location;
+}
+
 /* Finds the pod that a packet is of; false if there is none. */
 static __always_inline bool find_pod(struct drop_key *key)
 {
@@ -558,10 +599,11 @@ int lasthop_drop(__u64 *ctx)
 	struct drop_ends ends;
 	struct head h;
 	enum lost why;
+	__u64 cookie = 0;
 	__u64 n;
 
-	key.netns = namespace_of(skb, &key.ifindex);
-	if (!is_watched(recent, key.netns, generation))
+	key.netns = namespace_of(skb, &key.ifindex, &cookie);
+	if (!is_watched(recent, key.netns, cookie, generation))
 		return 0;
 	if (skb->protocol != bpf_htons(ETH_P_IP) &&
 	    skb->protocol != bpf_htons(ETH_P_IPV6))
@@ -574,7 +616,7 @@ int lasthop_drop(__u64 *ctx)
 		return 0;
 	}
 	ends = (struct drop_ends){ key.src, key.dst };
-	key.location = ctx[1];
+	key.location = location_of(ctx);
 	key.reason = has_reason ? ctx[2] : signs(skb, &h);
 	if (at_hook(key.reason))
 		read_cilium(skb, &key.cilium);

@@ -28,7 +28,8 @@ type DropAddrRow struct {
 		Pairs uint16
 		Kind  uint32
 	}
-	Hops [4]uint16
+	Hops [2]uint16
+	_    [4]byte
 }
 
 type DropCiliumDrop struct {
@@ -102,7 +103,8 @@ type DropRecent struct {
 	_          structs.HostLayout
 	Netns      uint32
 	Generation uint32
-	Pad        [7]uint64
+	Cookie     uint64
+	Pad        [6]uint64
 	Drops      [8]struct {
 		_          structs.HostLayout
 		Key        DropDropKey
@@ -142,6 +144,8 @@ const (
 	DropVarHasReason      = "has_reason"
 	DropVarHookReasonType = "hook_reason_type"
 	DropVarHookReasons    = "hook_reasons"
+	DropVarKfreeSkbAt     = "kfree_skb_at"
+	DropVarKfreeSkbSize   = "kfree_skb_size"
 	DropVarLinks          = "links"
 	DropVarRemoteBits     = "remote_bits"
 	DropVarSlots          = "slots"
@@ -221,6 +225,8 @@ type DropVariableSpecs struct {
 	HasReason      *ebpf.VariableSpec `ebpf:"has_reason"`
 	HookReasonType *ebpf.VariableSpec `ebpf:"hook_reason_type"`
 	HookReasons    *ebpf.VariableSpec `ebpf:"hook_reasons"`
+	KfreeSkbAt     *ebpf.VariableSpec `ebpf:"kfree_skb_at"`
+	KfreeSkbSize   *ebpf.VariableSpec `ebpf:"kfree_skb_size"`
 	Links          *ebpf.VariableSpec `ebpf:"links"`
 	RemoteBits     *ebpf.VariableSpec `ebpf:"remote_bits"`
 	Slots          *ebpf.VariableSpec `ebpf:"slots"`
@@ -287,6 +293,8 @@ type DropVariables struct {
 	HasReason      *ebpf.Variable `ebpf:"has_reason"`
 	HookReasonType *ebpf.Variable `ebpf:"hook_reason_type"`
 	HookReasons    *ebpf.Variable `ebpf:"hook_reasons"`
+	KfreeSkbAt     *ebpf.Variable `ebpf:"kfree_skb_at"`
+	KfreeSkbSize   *ebpf.Variable `ebpf:"kfree_skb_size"`
 	Links          *ebpf.Variable `ebpf:"links"`
 	RemoteBits     *ebpf.Variable `ebpf:"remote_bits"`
 	Slots          *ebpf.Variable `ebpf:"slots"`

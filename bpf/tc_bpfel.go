@@ -31,7 +31,8 @@ const (
 type TCAddrRow struct {
 	_    structs.HostLayout
 	Addr TCCountedAddr
-	Hops [4]uint16
+	Hops [2]uint16
+	_    [4]byte
 }
 
 type TCAllocator struct {
@@ -81,22 +82,21 @@ type TCHopCounter struct {
 	FromInside uint64
 	FromUplink uint64
 	MacsLost   uint64
-	Macs       [4]TCMacPair
+	Macs       [2]TCMacPair
 }
 
 type TCHopKey struct {
-	_         structs.HostLayout
-	Addr      uint16
-	Link      uint16
-	Direction uint8
-	Side      uint8
-	Pad       [2]uint8
+	_    structs.HostLayout
+	Addr uint16
+	Link uint16
+	Way  uint8
+	Pad  [3]uint8
 }
 
 type TCLimit uint32
 
 const (
-	TCLimitHOP_MACS   TCLimit = 4
+	TCLimitHOP_MACS   TCLimit = 2
 	TCLimitMAC_WAYS   TCLimit = 16
 	TCLimitCHAIN_MAX  TCLimit = 8
 	TCLimitLINK_TABLE TCLimit = 4096
@@ -124,18 +124,18 @@ const (
 type TCLost uint32
 
 const (
-	TCLostLOST_MALFORMED  TCLost = 0
-	TCLostLOST_UNREADABLE TCLost = 1
-	TCLostLOST_LINK       TCLost = 2
-	TCLostLOST_HOP        TCLost = 3
-	TCLostLOST_PEER       TCLost = 4
-	TCLostLOST_PAIR       TCLost = 5
-	TCLostLOST_NEIGH      TCLost = 6
-	TCLostLOST_DROP       TCLost = 7
+	TCLostLOST_HOP        TCLost = 0
+	TCLostLOST_PEER       TCLost = 1
+	TCLostLOST_PAIR       TCLost = 2
+	TCLostLOST_DROP       TCLost = 3
+	TCLostLOST_OF_ADDR    TCLost = 4
+	TCLostLOST_MALFORMED  TCLost = 4
+	TCLostLOST_UNREADABLE TCLost = 5
+	TCLostLOST_LINK       TCLost = 6
+	TCLostLOST_NEIGH      TCLost = 7
 	TCLostLOST_RING       TCLost = 8
 	TCLostLOST_RATE       TCLost = 9
 	TCLostLOST_MAX        TCLost = 10
-	TCLostLOST_SIZE       TCLost = 16
 )
 
 type TCMacPair struct {
@@ -209,7 +209,7 @@ const (
 	TCSideSOURCE      TCSide = 0
 	TCSideDESTINATION TCSide = 1
 	TCSideSIDES       TCSide = 2
-	TCSideLINK_HOPS   TCSide = 4
+	TCSideWAYS        TCSide = 2
 )
 
 // Names of all BPF objects in the ELF.

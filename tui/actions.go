@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -25,9 +24,7 @@ func do(f func(*screen)) func(*screen) tea.Cmd {
 }
 
 // move moves the cursor, or scrolls what has none.
-func move(by int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.moveBy(by) })
-}
+func move(by int) func(*screen) tea.Cmd { return do(func(s *screen) { s.moveBy(by) }) }
 
 func movePage(pages int) func(*screen) tea.Cmd {
 	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.Height)/2, 1)) })
@@ -35,7 +32,7 @@ func movePage(pages int) func(*screen) tea.Cmd {
 
 func (s *screen) moveBy(by int) {
 	switch c := s.list(); {
-	case s.Page != view.NoPage || s.Tab == view.Node:
+	case s.Page != view.NoPage || s.Tab.HasPage():
 		s.Scroll = max(0, min(s.Scroll+by, view.MaxScroll(s.shown())))
 	case s.Tab == view.Path:
 		s.Path.Cursor = max(0, min(s.Path.Cursor+by, len(s.Path.Hops())-1))
@@ -54,15 +51,18 @@ func call(f func()) tea.Cmd {
 }
 
 func turn(by int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.goTo((s.Tab + view.TabID(by) + view.Tabs) % view.Tabs) })
+	return do(func(s *screen) {
+		to := s.Tab
+		for to = (to + view.TabID(by) + view.Tabs) % view.Tabs; !to.Shown(); {
+			to = (to + view.TabID(by) + view.Tabs) % view.Tabs
+		}
+		s.goTo(to)
+	})
 }
 
-func show(t view.TabID) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.goTo(t) })
-}
+func show(t view.TabID) func(*screen) tea.Cmd { return do(func(s *screen) { s.goTo(t) }) }
 
-// goTo shows a tab. The Path tab shows the path of what is selected in the list
-// that was left.
+// goTo shows a tab. The Path tab shows the path of what is selected in the list that was left.
 func (s *screen) goTo(t view.TabID) {
 	if t == view.Path && s.Tab != view.Path {
 		s.follow(s.selected())
@@ -79,19 +79,12 @@ func (s *screen) switchTo(t view.TabID) {
 	s.refresh()
 }
 
-// follow shows the path of a row's traffic. A row that names only the present pod
-// keeps the other end.
+// follow shows the path of a row's traffic. A row that names only the present pod keeps the other end.
 func (s *screen) follow(r *view.Row) {
 	if r == nil {
 		return
 	}
-	pod, to := s.pod, netip.Addr{}
-	switch {
-	case r.Finding != nil:
-		pod, to = s.Data.Ends(&r.Finding.Finding)
-	case r.From.IsValid():
-		pod, to = r.From, r.To
-	}
+	pod, to := s.endsOf(r)
 	if pod.IsValid() && (pod != s.pod || to.IsValid()) {
 		s.between(pod, to)
 	}
@@ -130,9 +123,7 @@ func (s *screen) followFinding() {
 	s.switchTo(view.Path)
 }
 
-func (s *screen) open(p view.PageID) {
-	s.Page, s.Scroll = p, 0
-}
+func (s *screen) open(p view.PageID) { s.Page, s.Scroll = p, 0 }
 
 // page shows an overlay, or closes it if it is shown.
 func page(p view.PageID) func(*screen) tea.Cmd {
@@ -166,8 +157,7 @@ func (s *screen) back() {
 	}
 }
 
-// pathFinding is the open finding that the path shows, at the selected hop if it has one;
-// nil where there is none.
+// pathFinding is the open finding that the path shows, at the selected hop if it has one; nil where there is none.
 func (s *screen) pathFinding() *model.Tracked {
 	var code model.Code
 	if h := s.Path.Hop(); h != nil {
@@ -210,6 +200,14 @@ func nextPeer(by int) func(*screen) tea.Cmd {
 	})
 }
 
+// nextColumn chooses another destination of the map; before the first are all together.
+func nextColumn(by int) func(*screen) tea.Cmd {
+	return do(func(s *screen) {
+		s.Column = max(-1, min(s.Column+by, s.Data.MapColumns()-1))
+		s.refresh()
+	})
+}
+
 func (s *screen) startFilter() tea.Cmd {
 	s.filter.CursorEnd()
 	return s.filter.Focus()
@@ -246,7 +244,7 @@ func (s *screen) applyFilter() {
 func (s *screen) nextSort() {
 	l := s.list()
 	cols := s.Data.Columns(s.Tab)
-	for l.By++; l.By < len(cols) && cols[l.By].From > view.ListWidth(s.Width); l.By++ {
+	for l.By++; l.By < len(cols) && cols[l.By].From > s.Width; l.By++ {
 	}
 	l.Reverse = false
 	if l.By >= len(cols) {
@@ -263,7 +261,7 @@ func (s *screen) turnSort() {
 	l.Reverse = !l.Reverse
 	if l.By < 0 {
 		// No column's heading shows the order.
-		s.Status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[l.Reverse]
+		s.Status = model.Either(l.Reverse, "original order, reversed", "original order")
 	}
 	s.restart()
 }
@@ -281,50 +279,32 @@ func (s *screen) nextWindow() tea.Cmd {
 	return call(func() { s.opts.Source.SetWindow(w) })
 }
 
-// freeze keeps the reading that is shown; the second time it continues with the
-// newest. A replay is paused as well.
+// freeze keeps the reading that is shown; the second time it continues with the newest. A replay is paused as well.
 func (s *screen) freeze() tea.Cmd {
 	s.frozen = !s.frozen
 	if s.player != nil {
 		return s.play()
 	}
-	if !s.frozen && !s.latest.At.IsZero() {
-		s.use(s.latest)
+	if !s.frozen {
+		s.present()
 	}
 	return nil
 }
 
 // play sets the speed of a replay; 0 pauses it.
 func (s *screen) play() tea.Cmd {
-	speed := s.speed
-	if s.frozen {
-		speed = 0
-	}
+	speed := model.Either(s.frozen, 0, s.speed)
 	return call(func() { s.player.Speed(speed) })
 }
 
 func step(n int) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
-		var pause tea.Cmd
-		if !s.frozen {
-			s.frozen = true
-			pause = s.play()
-		}
-		return tea.Sequence(pause, call(func() { s.player.Step(n) }))
-	}
-}
-
-// seek jumps in units of 10 s.
-func seek(units int) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
-		return call(func() { s.player.Seek(time.Duration(units) * 10 * time.Second) })
-	}
+	return func(s *screen) tea.Cmd { return s.paused(func() { s.player.Step(n) }) }
 }
 
 func faster(by float64) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		s.speed = max(0.25, min(s.speed*by, 64))
-		s.Status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
+		s.Status = fmt.Sprintf("replay speed %g", s.speed)
 		return s.play()
 	}
 }
@@ -337,12 +317,11 @@ func ask(status string, what func(Source)) func(*screen) tea.Cmd {
 	}
 }
 
-// copy sends what is shown to the terminal's clipboard: a finding's fix, a path's
-// hops, a pod's address, a page's text.
+// copy sends what is shown to the terminal's clipboard: a finding's fix, a path's hops, a pod's address, a page's text.
 func (s *screen) copy() tea.Cmd {
 	text := s.copied()
 	if text == "" {
-		s.Status = "nothing here to copy"
+		s.Status = "nothing to copy here"
 		return nil
 	}
 	s.Status = fmt.Sprintf("%d bytes sent to the terminal's clipboard (OSC 52)", len(text))
@@ -377,24 +356,17 @@ func (s *screen) copied() string {
 
 // fix is a finding's fix, or how to verify it where no fix is known.
 func fix(f *model.Tracked) string {
-	if len(f.Fix) == 0 {
-		return report.Clean(f.Verify)
-	}
-	return lines(f.Fix)
+	return model.Either(len(f.Fix) == 0, report.Clean(f.Verify), lines(f.Fix))
 }
 
 // lines joins what will be pasted. It is clean, since a shell may read it.
 func lines(rows []string) string {
-	var out []string
-	for _, row := range rows {
-		out = append(out, report.Clean(row))
-	}
-	return strings.Join(out, "\n")
+	return strings.Join(model.Map(rows, report.Clean), "\n")
 }
 
 func (s *screen) export() tea.Cmd {
 	if s.Data.Reading.At.IsZero() {
-		s.Status = "nothing has been read yet"
+		s.Status = "no reading yet"
 		return nil
 	}
 	s.Status = "writing the report"
@@ -414,7 +386,8 @@ func (s *screen) nextTheme() {
 		s.Status = "colours are off"
 		return
 	}
-	s.Theme = view.NewTheme(names[(slices.Index(names, s.Theme.Name)+1)%len(names)], s.Theme.ASCII)
+	s.themed = true
+	s.setTheme(names[(slices.Index(names, s.Theme.Name)+1)%len(names)])
 	s.Status = "theme " + s.Theme.Name
 }
 

@@ -34,7 +34,7 @@ func kubenetNode(pods int) model.Reading {
 			{Name: model.SourceEbtables, Status: model.OK, Detail: "nft: 6 rules; legacy: not in this kernel"},
 			{Name: model.SourceConntrack, Status: model.OK, Detail: "812 flows"},
 			{Name: model.SourcePods, Status: model.Partial, Detail: "netns of 2 pods: needs SYS_ADMIN"},
-			{Name: model.SourceNodes, Status: model.Missing, Detail: "the cluster's nodes are not known: --nodes FILE tells them"},
+			{Name: model.SourceNodes, Status: model.Missing, Detail: "the cluster's nodes are unknown: use --nodes FILE"},
 			{Name: model.SourceSysctl, Status: model.OK, Detail: "read"},
 			{Name: model.SourceTC, Status: model.OK, Detail: "84 hooks"},
 			{Name: model.SourceDrops, Status: model.OK, Detail: "kfree_skb, reasons from BTF"},
@@ -112,15 +112,15 @@ func kubenetFindings(pods int) []model.Tracked {
 	}
 	missing := model.Finding{
 		Code: "MissingUDR", Severity: model.Critical, Confidence: model.Likely, Pods: first, Peers: []netip.Prefix{prefix("10.244.3.0/24")},
-		LastHopAlive: model.Place{Link: "eth0", Role: model.RoleUplink, Direction: model.Egress}, Title: "no return from 10.244.3.0/24",
-		Why: "Packets of pods to that range leave eth0 with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. Other targets answer in the same window, so the fabric lacks the route to this range.",
+		LastHopAlive: model.Place{Link: "eth0", Role: model.RoleUplink, Direction: model.Egress}, Title: "no route to 10.244.3.0/24",
+		Why: "Packets from pods to this range leave eth0 with the correct source and next hop, but there is no reply. No packets are dropped on this node. Other targets reply in the same window. So the fabric has no route to this range.",
 		Evidence: []model.Evidence{
 			{Source: "tc", Text: "eth0 egress: 4821 packets (412 requests) from 6 pods to 1 address of 10.244.3.0/24; ingress: no reply"},
-			{Source: "conntrack", Text: "37 flows from pods into that range UNREPLIED"},
+			{Source: "conntrack", Text: "37 flows from pods to this range: UNREPLIED"},
 			{Source: "tc", Text: "replies come from 10.244.2.0/24"},
 		},
-		Unseen:       []string{"the route table itself: no row of it is visible from a node"},
-		Alternatives: []string{"a network security group drops the pods' addresses", "a NIC does not forward", "the other node or its pods are down"},
+		Unseen:       []string{"the route table itself: a node cannot see its routes"},
+		Alternatives: []string{"a network security group drops the pods' addresses", "a NIC does not forward (IP forwarding off)", "the other node or its pods are down"},
 		Fix: []string{
 			"az network route-table route create --resource-group <group> --route-table-name <table> --name aks-np1-vmss04 --address-prefix 10.244.3.0/24 --next-hop-type VirtualAppliance --next-hop-ip-address 10.240.0.7",
 			"az network vnet subnet update --resource-group <group> --vnet-name <vnet> --name <subnet> --route-table <table>",
@@ -130,22 +130,22 @@ func kubenetFindings(pods int) []model.Tracked {
 	stale := model.Finding{
 		Code: "StaleMACRewrite", Severity: model.Critical, Confidence: model.Proven, Pods: all[min(2, len(all)-1):min(3, len(all))], Peers: []netip.Prefix{prefix("10.240.0.9/32")},
 		LastHopAlive: model.Place{Link: "azure0", Role: model.RoleBridge, Direction: model.Ingress}, Title: "stale MAC for 10.240.0.32",
-		Why:      "An ebtables rule gives frames for 10.240.0.32 the destination MAC a2:96:88:20:cb:c6; nobody on this node has it.",
+		Why:      "An ebtables rule sets the destination MAC of frames for 10.240.0.32 to a2:96:88:20:cb:c6; nobody on this node has it.",
 		Evidence: []model.Evidence{{Source: "ebtables", Text: "nat PREROUTING rule 1 (nft): counted 377 frames in the window"}},
 		Fix:      []string{"ebtables-nft -t nat -D PREROUTING -p IPv4 -i eth0 --ip-dst 10.240.0.32 -j dnat --to-dst a2:96:88:20:cb:c6"},
 		Verify:   "lasthop check --only StaleMACRewrite", Packets: 377,
 	}
 	masquerade := model.Finding{
 		Code: "UnexpectedMasquerade", Severity: model.Warning, Confidence: model.Proven, Pods: all, Peers: []netip.Prefix{prefix("10.244.0.0/16")},
-		LastHopAlive: model.Place{Link: "cbr0", Role: model.RoleBridge, Direction: model.Ingress}, Title: "pod to pod is masqueraded",
-		Why: "Rule 3 of nat POSTROUTING masquerades what pods send to pods.", Fix: []string{"iptables -t nat -I POSTROUTING 1 -d 10.244.0.0/16 -j RETURN"},
+		LastHopAlive: model.Place{Link: "cbr0", Role: model.RoleBridge, Direction: model.Ingress}, Title: "pod traffic is masqueraded",
+		Why: "Rule 3 of nat POSTROUTING masquerades traffic between pods.", Fix: []string{"iptables -t nat -I POSTROUTING 1 -d 10.244.0.0/16 -j RETURN"},
 	}
 	return []model.Tracked{
 		{Finding: missing, First: noon.Add(-12 * time.Minute), Last: noon},
 		{Finding: stale, First: noon.Add(-3 * time.Minute), Last: noon},
 		{Finding: masquerade, First: noon.Add(-70 * time.Minute), Last: noon},
 		{
-			Finding: model.Finding{Code: "UnansweredARP", Severity: model.Warning, Confidence: model.Likely, Pods: all[:1], Title: "nobody answers for 10.244.1.1",
+			Finding: model.Finding{Code: "UnansweredARP", Severity: model.Warning, Confidence: model.Likely, Pods: all[:1], Title: "no ARP reply for 10.244.1.1",
 				LastHopAlive: model.Place{Link: "veth03f2", Role: model.RolePodLink, Direction: model.Ingress}},
 			First: noon.Add(-40 * time.Minute), Last: noon.Add(-31 * time.Minute), Closed: true,
 		},
@@ -209,4 +209,41 @@ type tape struct{ *canned }
 
 func (t tape) Step(n int)           { t.asked <- fmt.Sprintf("step %d", n) }
 func (t tape) Seek(d time.Duration) { t.asked <- "seek " + d.String() }
-func (t tape) Speed(f float64)      { t.asked <- fmt.Sprintf("speed %g", f) }
+func (t tape) Span() (first, last time.Time) {
+	return noon.Add(-time.Minute), noon.Add(time.Minute)
+}
+func (t tape) Speed(f float64) { t.asked <- fmt.Sprintf("speed %g", f) }
+
+// whoReaches is a map in which one node's pods are not reached, one pod reaches nobody, and of a
+// third some packets were not counted.
+func whoReaches(r model.Reading) model.Matrix {
+	m := model.Matrix{Columns: []model.Destination{{Kind: model.ToPods}}}
+	for i := range 9 {
+		m.Columns = append(m.Columns, model.Destination{Kind: model.ToNode, Name: fmt.Sprintf("aks-np1-vmss%02d", 10-i)})
+	}
+	for _, k := range []model.DestinationKind{model.ToServices, model.ToDNS, model.ToNetwork, model.ToInternet} {
+		m.Columns = append(m.Columns, model.Destination{Kind: k})
+	}
+	for i := range r.Snapshot.Pods {
+		row := model.MatrixRow{Pod: podAddr(i), Whole: i != 5}
+		for j, c := range m.Columns {
+			reach := model.ReachWell
+			switch {
+			case i == 0:
+				reach = model.ReachDead
+			case j == 1:
+				reach = model.ReachOneWay
+			case (i+j)%7 == 0:
+				row.Cells = append(row.Cells, nil)
+				continue
+			case c.Kind == model.ToNetwork:
+				reach = []model.Reach{model.ReachSilent, model.ReachUnclear, model.ReachWell}[i%3]
+			}
+			peer := netip.AddrFrom4([4]byte{10, 244, byte(10 + j), byte(20 + i)})
+			cell := &model.MatrixCell{Reach: reach, Pairs: []model.MatrixPair{{Pod: row.Pod, Peer: peer, Reach: reach, Sent: uint64(40 + i), Lost: uint64(j)}}}
+			row.Cells, row.Reach = append(row.Cells, cell), row.Reach.Join(reach)
+		}
+		m.Rows = append(m.Rows, row)
+	}
+	return m
+}

@@ -29,6 +29,9 @@ func opened(t *testing.T, o Options, w, h int, r model.Reading) *screen {
 	if o.Trace == nil {
 		o.Trace = kubenetPath
 	}
+	if o.Reach == nil {
+		o.Reach = whoReaches
+	}
 	o.Window = time.Minute
 	s := newScreen(o, func() tea.Msg { return nil })
 	send(s, tea.WindowSizeMsg{Width: w, Height: h}, readingMsg{r})
@@ -48,7 +51,7 @@ var named = map[string]tea.KeyPressMsg{
 	"left": {Code: tea.KeyLeft}, "right": {Code: tea.KeyRight}, "pgup": {Code: tea.KeyPgUp}, "pgdown": {Code: tea.KeyPgDown},
 	"home": {Code: tea.KeyHome}, "end": {Code: tea.KeyEnd}, "tab": {Code: tea.KeyTab}, "shift+tab": {Code: tea.KeyTab, Mod: tea.ModShift},
 	"ctrl+r": {Code: 'r', Mod: tea.ModCtrl}, "ctrl+l": {Code: 'l', Mod: tea.ModCtrl}, "ctrl+z": {Code: 'z', Mod: tea.ModCtrl}, "ctrl+c": {Code: 'c', Mod: tea.ModCtrl},
-	"backspace": {Code: tea.KeyBackspace},
+	"backspace": {Code: tea.KeyBackspace}, "space": {Code: tea.KeySpace, Text: " "},
 }
 
 // press types keys, separated by spaces, and gives the last one's command.
@@ -70,47 +73,71 @@ func press(t *testing.T, s *screen, keys string) tea.Cmd {
 
 func frame(s *screen) string { return s.View().Content }
 
+// look is a terminal, and the theme that it is given.
+type look struct {
+	name, theme string
+	env         []string
+}
+
+var (
+	mono  = look{"mono", "", []string{"TERM=xterm", "LANG=C.UTF-8", "NO_COLOR=yes"}}
+	ascii = look{"ascii", "", []string{"TERM=xterm", "LC_ALL=C", "LANG=C.UTF-8", "NO_COLOR=1"}}
+	dark  = look{"dark", "dark", []string{"TERM=xterm-256color", "COLORTERM=truecolor", "LANG=C.UTF-8"}}
+	light = look{"light", "light", []string{"TERM=xterm-256color", "LANG=C.UTF-8"}}
+	basic = look{"16", "dark", utf8Env}
+)
+
+// TestFrames has each tab at three sizes, and in each look; pages once or twice.
 func TestFrames(t *testing.T) {
-	shots := []struct{ name, keys string }{
-		{"findings", ""},
-		{"finding", "enter"},
-		{"pods", "2"},
-		{"path", "3"},
-		{"path-reverse", "3 r"},
-		{"hop", "3 home down enter"},
-		{"events", "4"},
-		{"node", "5"},
-		{"help", "?"},
-		{"coverage", "!"},
-		{"filter", "2 / s h o p"},
-		{"filter-invalid", "/ 1 0 . 0 . 0 . 0 / 3 3"},
-		{"sorted", "2 s s s s s s"},
-		{"frozen", "p"},
+	type shot struct {
+		name, keys string
+		w, h       int
+		look       look
 	}
-	sizes := [][2]int{{80, 24}, {120, 40}, {160, 50}, {40, 12}}
-	looks := []struct {
-		name string
-		env  []string
-	}{{"mono", []string{"TERM=xterm", "LANG=C.UTF-8", "NO_COLOR=yes"}}, {"color", utf8Env}, {"ascii", []string{"TERM=xterm", "LC_ALL=C", "LANG=C.UTF-8", "NO_COLOR=1"}}}
-	for _, shot := range shots {
-		for _, size := range sizes {
-			for _, look := range looks {
-				if look.name == "ascii" && size[0] != 80 {
-					continue
-				}
-				name := fmt.Sprintf("%s-%dx%d-%s", shot.name, size[0], size[1], look.name)
-				t.Run(name, func(t *testing.T) {
-					s := opened(t, Options{Env: look.env, Export: func(model.Reading) (string, error) { return "", nil }}, size[0], size[1], kubenetNode(41))
-					press(t, s, shot.keys)
-					got := frame(s)
-					fits(t, got, size[0], size[1])
-					if look.name != "color" {
-						got = ansi.Strip(got)
-					}
-					golden(t, name, got)
-				})
+	var shots []shot
+	for _, tab := range []struct{ name, key string }{{"map", "0"}, {"findings", ""}, {"pods", "2"}, {"path", "3"}, {"events", "4"}, {"node", "5"}} {
+		shots = append(shots,
+			shot{tab.name, tab.key, 80, 24, mono}, shot{tab.name, tab.key, 80, 24, ascii}, shot{tab.name, tab.key, 120, 40, mono}, shot{tab.name, tab.key, 120, 40, dark},
+			shot{tab.name, tab.key, 120, 40, light}, shot{tab.name, tab.key, 200, 60, mono}, shot{tab.name, tab.key, 40, 12, mono})
+	}
+	for name, keys := range map[string]string{
+		"finding": "enter", "path-reverse": "3 r", "map-cell": "0 down right right", "hop": "3 home down enter", "help": "?", "coverage": "!", "filter": "2 / s h o p",
+		"filter-invalid": "/ 1 0 . 0 . 0 . 0 / 3 3", "sorted": "2 s s s s s s", "frozen": "p", "past": "[ [ [",
+	} {
+		shots = append(shots, shot{name, keys, 80, 24, mono})
+	}
+	shots = append(shots, shot{"finding", "enter", 120, 40, mono}, shot{"findings", "", 80, 24, basic})
+	for _, x := range shots {
+		name := fmt.Sprintf("%s-%dx%d-%s", x.name, x.w, x.h, x.look.name)
+		t.Run(name, func(t *testing.T) {
+			s := opened(t, Options{Env: x.look.env, Theme: x.look.theme, Export: func(model.Reading) (string, error) { return "", nil }}, x.w, x.h, kubenetNode(41))
+			lived(s)
+			press(t, s, x.keys)
+			got := frame(s)
+			fits(t, got, x.w, x.h)
+			if x.look.name == "mono" || x.look.name == "ascii" {
+				got = ansi.Strip(got)
 			}
+			golden(t, name, got)
+		})
+	}
+}
+
+// lived gives the screen four minutes of readings up to noon, in which drops began, a pod came and
+// a route went.
+func lived(s *screen) {
+	for i := range 25 {
+		pods := 40
+		if i > 10 {
+			pods = 41
 		}
+		r := kubenetNode(pods)
+		r.At = noon.Add(time.Duration(i-24) * 10 * time.Second)
+		r.Drops = []float64{float64(max(0, i-8) * max(0, i-8))}
+		if i < 17 {
+			r.Snapshot.Routes = []model.Route{{Dst: prefix("10.244.9.0/24"), IfIndex: 2}}
+		}
+		send(s, readingMsg{r})
 	}
 }
 

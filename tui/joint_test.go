@@ -44,7 +44,7 @@ func twoNodes() model.Reading {
 	}
 	return model.Reading{
 		At: noon, Judged: noon, Replay: true, Findings: []model.Tracked{{Finding: f, ID: 1}},
-		Nodes: []model.NodeReading{seen(f.Nodes[0], near), seen(f.Nodes[1], far), {NodeSeen: model.NodeSeen{Name: "c.rec", Recording: "c.rec", Reason: "its recording is cut off", Failed: true}}},
+		Nodes: []model.NodeReading{seen(f.Nodes[0], near), seen(f.Nodes[1], far), {NodeSeen: model.NodeSeen{Name: "c.rec", Recording: "c.rec", Reason: "its recording is truncated", Failed: true}}},
 	}
 }
 
@@ -108,7 +108,7 @@ func throughBoth(r model.Reading, findings []model.Finding, pod, to netip.Addr) 
 		return list
 	}
 	near, far := r.Nodes[0].Name, r.Nodes[1].Name
-	gap := model.PathHop{Kind: model.HopBetween, In: n(412), Out: n(0), Lost: n(412), Dead: true, Decision: "of this pair alone: left " + near + ", arrived at " + far}
+	gap := model.PathHop{Kind: model.HopBetween, In: n(412), Out: n(0), Lost: n(412), Dead: true, Decision: "of this pair only: left " + near + ", arrived at " + far}
 	if len(findings) > 0 {
 		gap.Finding = findings[0].Code
 	}
@@ -116,7 +116,7 @@ func throughBoth(r model.Reading, findings []model.Finding, pod, to netip.Addr) 
 		model.PathHop{Kind: model.HopLink, Role: model.RoleUplink, Link: "eth0", In: n(0), Out: n(0), Lost: n(0), Decision: "comes in"},
 		model.PathHop{Kind: model.HopLink, Role: model.RolePodLink, Link: "lxc5", In: n(0), Out: n(0), Lost: n(0), Decision: "goes out"})
 	p.Return = add(add(add(nil, far, model.PathHop{Kind: model.HopPod, Link: "eth0", Out: n(90), Lost: n(0), Decision: "default via 10.244.3.1"}), "",
-		model.PathHop{Kind: model.HopBetween, In: n(90), Out: n(88), Decision: "of this pair alone: left " + far + ", arrived at " + near}), near, one.Return[1:]...)
+		model.PathHop{Kind: model.HopBetween, In: n(90), Out: n(88), Decision: "of this pair only: left " + far + ", arrived at " + near}), near, one.Return[1:]...)
 	return p
 }
 
@@ -144,11 +144,11 @@ func TestJointFrames(t *testing.T) {
 func TestJoint(t *testing.T) {
 	s := opened(t, Options{Env: utf8Env, Trace: throughBoth}, 80, 24, twoNodes())
 	for keys, want := range map[string]string{
-		"1":                     "c.rec: its recording is cut off",
+		"1":                     "c.rec: its recording is truncated",
 		"1 end":                 "aks-np1-vmss04: needs NET_ADMIN",
 		"2":                     "payments/api-0",
-		"3 home down":           "of this pair alone",
-		"3 end":                 "of all that the pod sends and receives",
+		"3 home down":           "of this pair only",
+		"3 end":                 "of all the pod's packets",
 		"3 end enter":           "Node      aks-np1-vmss04",
 		"esc 4":                 "aks-np1-vmss04: 5x NETFILTER_DROP: payments/api-0",
 		"2 / v m s s 0 4 enter": "payments/api-0",
@@ -171,7 +171,7 @@ func TestJoint(t *testing.T) {
 	none.Findings = nil
 	send(s, readingMsg{none})
 	press(t, s, "esc 1")
-	if got := ansi.Strip(frame(s)); !strings.Contains(got, "no loss seen on 2 nodes nor between them; of 1 other node") {
+	if got := ansi.Strip(frame(s)); !strings.Contains(got, "no loss seen on 2 nodes or between them; 1 other node") {
 		t.Errorf("without findings:\n%s", got)
 	}
 }

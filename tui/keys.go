@@ -24,9 +24,8 @@ func bind(keys, shown, does string) key.Binding {
 	return key.NewBinding(key.WithKeys(strings.Fields(keys)...), key.WithHelp(shown, does))
 }
 
-// keyTable is all keys, and all of the help. If a key has several bindings, the
-// first that applies is used. A key without a section is named with the one before
-// it; the sections "Live" and "Replay" exclude each other.
+// keyTable is all keys, and all of the help. If a key has several bindings, the first that applies is used. A key
+// without a section is named with the one before it; the sections "Live" and "Replay" exclude each other.
 func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, do((*screen).followFinding)},
@@ -35,10 +34,11 @@ func keyTable() []binding {
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
 		{bind("down j", "", ""), "", nil, nil, move(1)},
 		{bind("pgup ctrl+b", "pgup/pgdown", "half a page"), "Move", nil, nil, movePage(-1)},
-		{bind("pgdown ctrl+f space", "", ""), "", nil, nil, movePage(1)},
+		{bind("pgdown ctrl+f", "", ""), "", nil, nil, movePage(1)},
 		{bind("home g", "home/end", "or g, G: first, last"), "Move", nil, nil, move(-1 << 30)},
 		{bind("end G", "", ""), "", nil, nil, move(1 << 30)},
-		{bind("1", "1 to 5", "the tabs"), "Move", nil, nil, show(view.Findings)},
+		{bind("0", "", ""), "", nil, nil, show(view.Map)},
+		{bind("1", "0 to 5", "the tabs"), "Move", nil, nil, show(view.Findings)},
 		{bind("2", "", ""), "", nil, nil, show(view.Pods)},
 		{bind("3", "", ""), "", nil, nil, show(view.Path)},
 		{bind("4", "", ""), "", nil, nil, show(view.Events)},
@@ -51,26 +51,30 @@ func keyTable() []binding {
 		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
 		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
 
+		{bind("left h", "left/right", "or h, l: one destination"), "Map", onMap, onMap, nextColumn(-1)},
+		{bind("right l", "", ""), "", nil, onMap, nextColumn(1)},
+
 		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
 		{bind("s", "s", "sort"), "List", onList, onList, do((*screen).nextSort)},
 		{bind("S", "S", "reverse the order"), "List", nil, onList, do((*screen).turnSort)},
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
+		{bind("[", "[ ] space", "back, forward, now"), "Reading", hasPast, hasPast, stepBack(1)},
+		{bind("]", "", ""), "", nil, hasPast, stepBack(-1)},
+		{bind("{", "", ""), "", nil, hasPast, stepBack(6)},
+		{bind("}", "", ""), "", nil, hasPast, stepBack(-6)},
+		{bind("space", "space", "now"), "", inPast, hasPast, (*screen).now},
 		{bind("p", "p", "pause"), "Reading", canPause, canPause, (*screen).freeze},
 		{bind("r", "r", "rescan"), "Live", nil, isLive, ask("reading the node's state again", Source.Rescan)},
-		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, ask("counters start from zero", Source.Reset)},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, ask("counters restarted from zero", Source.Reset)},
 		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
 		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
-		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},
-		{bind("[", "", ""), "", nil, isReplay, seek(-1)},
-		{bind("}", "} or {", "1 min on, back"), "Replay", nil, isReplay, seek(6)},
-		{bind("{", "", ""), "", nil, isReplay, seek(-6)},
 		{bind("+ =", "+ or -", "faster, slower"), "Replay", nil, isReplay, faster(2)},
 		{bind("-", "", ""), "", nil, isReplay, faster(0.5)},
 
-		{bind("y", "y", "copy"), "Take", canCopy, nil, (*screen).copy},
-		{bind("e", "e", "export"), "Take", onListToExport, canExport, (*screen).export},
-
+		{bind("y", "y", "copy"), "Screen", canCopy, nil, (*screen).copy},
+		{bind("e", "e", "export"), "Screen", onListToExport, canExport, (*screen).export},
+		{bind("m", "m", "mouse on, off"), "Screen", nil, nil, do((*screen).toggleMouse)},
 		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, do((*screen).nextTheme)},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
@@ -96,21 +100,20 @@ func hasEnds(s *screen) bool {
 	pod, _ := s.Data.Ends(&s.Finding.Finding)
 	return pod.IsValid()
 }
+func onMap(s *screen) bool    { return s.Tab == view.Map && s.Page == view.NoPage }
 func canLeave(s *screen) bool { return s.Page != view.NoPage || s.Tab == view.Path }
 func canOpen(s *screen) bool  { return s.enter() != nil }
 func onPath(s *screen) bool {
 	return s.Tab == view.Path && s.Page == view.NoPage || s.Page == view.HopDetail
 }
-func hasPath(s *screen) bool { return onPath(s) && s.Path.Path != nil }
-func onPathWithFinding(s *screen) bool {
-	return onPath(s) && s.pathFinding() != nil
-}
-func onList(s *screen) bool   { return s.list() != nil && s.Page == view.NoPage }
-func isReplay(s *screen) bool { return s.player != nil }
-func canPause(s *screen) bool { return !s.still() }
-func isLive(s *screen) bool {
-	return s.player == nil && !s.still() && !onPath(s)
-}
+func hasPath(s *screen) bool           { return onPath(s) && s.Path.Path != nil }
+func onPathWithFinding(s *screen) bool { return onPath(s) && s.pathFinding() != nil }
+func onList(s *screen) bool            { return s.list() != nil && s.Page == view.NoPage }
+func isReplay(s *screen) bool          { return s.player != nil }
+func hasPast(s *screen) bool           { return len(s.history.moments) > 1 }
+func inPast(s *screen) bool            { return hasPast(s) && (s.history.at >= 0 || s.player != nil && s.frozen) }
+func canPause(s *screen) bool          { return !s.still() }
+func isLive(s *screen) bool            { return s.player == nil && !s.still() && !onPath(s) }
 
 // still reports whether recordings are shown that do not play.
 func (s *screen) still() bool   { return s.player == nil && s.Data.Reading.Replay }
@@ -126,8 +129,7 @@ func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// hints are the keys as the screen names them: at the foot those that work now, in
-// the help all.
+// hints are the keys as the screen names them: at the foot those that work now, in the help all.
 func (s *screen) hints() []view.Hint {
 	var out []view.Hint
 	for _, b := range s.keys {

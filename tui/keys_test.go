@@ -65,53 +65,53 @@ func TestKeySequences(t *testing.T) {
 	}{
 		{"down", "down", "stale MAC", nil, nil},
 		{"j, k", "j j k", "stale MAC", nil, nil},
-		{"beyond the last", "G down", "SKIP nodes", nil, nil},
-		{"home", "G home", "no return", nil, nil},
+		{"beyond the last", "G down", "no ARP reply", nil, nil},
+		{"home", "G home", "no route to", nil, nil},
 		{"page down, page up", "2 pgdown pgdown pgup", "shop/cart-7d9f-10", nil, nil},
 		{"tabs", "tab tab tab tab", "", []string{"[5]Node", "connection tracking"}, nil},
-		{"tabs turn around", "shift+tab", "", []string{"[5]Node"}, nil},
+		{"tabs turn around", "shift+tab shift+tab", "", []string{"[5]Node"}, nil},
 		{"into a finding", "down enter", "", []string{"StaleMACRewrite", "(proven)", "ebtables-nft -t nat -D"}, nil},
 		{"out of a finding", "down enter esc", "stale MAC", nil, nil},
 		{"finding to path", "enter enter", "X  7 uplink eth0", []string{"[3]Path", "10.244.3.21:8443/tcp"}, nil},
 		{"path back to where one came from", "2 enter esc", "shop/cart-7d9f", []string{"[2]Pods"}, nil},
 		{"pod to path", "2 down down enter", "", []string{"Path bank/ledger-0 10.244.1.6 > "}, nil},
 		{"finding of a hop", "3 f", "", []string{"MissingUDR", "(likely)"}, nil},
-		{"reverse", "3 r", "1 uplink eth0", []string{"nothing arrives", "forward  412 packets in 1m"}, nil},
+		{"reverse", "3 r", "1 uplink eth0", []string{"nothing arrives", "no packet returns"}, nil},
 		{"reverse twice", "3 r r", "X  7 uplink eth0", nil, nil},
 		{"hop", "3 home down down enter", "", []string{"hop 3  bridge cbr0", "AKS-DEDUP-PROMISC"}, nil},
 		{"other peer", "3 right", "", []string{"10.240.0.9:8443/tcp", "(peer 2 of 2)"}, nil},
 		{"other peer and back", "3 l h", "", []string{"(peer 1 of 2)"}, nil},
-		{"whose packets a path counts", "3", "", []string{"counts are of this pair alone"}, nil},
-		{"whose packets a hop counts", "3 right enter", "", []string{"of all that the pod sends and receives"}, nil},
+		{"whose packets a path counts", "3", "", []string{"counts are of this pair only"}, nil},
+		{"whose packets a hop counts", "3 right enter", "", []string{"of all the pod's packets"}, nil},
 		{"event to path", "4 enter", "", []string{"Path bank/ledger-0 10.244.1.6 > 10.240.0.9"}, nil},
 		{"event to finding", "4 G enter", "", []string{"UnexpectedMasquerade"}, nil},
-		{"sort", "s s s s s", "no return", []string{"LOST/1mv"}, nil},
+		{"sort", "s s s s s", "no route to", []string{"LOST/1mv"}, nil},
 		{"sort, turned", "s s s s S", "", []string{"POD^"}, nil},
-		{"order turned", "S", "SKIP nodes", []string{"the last row comes first"}, nil},
+		{"order turned", "S", "no ARP reply", []string{"original order, reversed"}, nil},
 		{"sort by text", "s s", "bridge azure0", []string{"LAST HOP ALIVE^"}, nil},
 		{"filter", "2 / l e d g e r", "bank/ledger-0", []string{"/filter: ledger_"}, []string{"shop/cart"}},
 		{"filter kept", "2 / l e d g e r enter", "bank/ledger-0", []string{"/filter: ledger\n"}, []string{"shop/cart"}},
 		{"filter cleared", "2 / l e d g e r esc", "shop/cart-7d9f", []string{"/filter: -"}, nil},
 		{"filter cleared later", "2 / l e d g e r enter esc", "shop/cart-7d9f", []string{"/filter: -"}, nil},
 		{"filter by range", "2 / 1 0 . 2 4 4 . 1 . 4 / 3 1", "shop/cart-7d9f", []string{"shop/payments-6c4b"}, []string{"bank"}},
-		{"filter by address within a peer's range", "/ 1 0 . 2 4 4 . 3 . 2 1", "no return", []string{"MissingUDR"}, []string{"stale MAC"}},
-		{"filter by code", "/ s t a l e m a c", "stale MAC", nil, []string{"no return"}},
+		{"filter by address within a peer's range", "/ 1 0 . 2 4 4 . 3 . 2 1", "no route to", []string{"MissingUDR"}, []string{"stale MAC"}},
+		{"filter by code", "/ s t a l e m a c", "stale MAC", nil, []string{"no route to"}},
 		{"filter by expression", "2 / ~ l e d g e r . * 0 7", "bank/ledger-0-07", nil, []string{"ledger-0-12"}},
 		{"filter out", "2 / ! s h o p", "bank/ledger-0", nil, []string{"shop/"}},
-		{"filter, wrong expression", "/ ~ (", "no return", []string{"(!)", "filter not used: not a regular expression: ("}, nil},
+		{"filter, wrong expression", "/ ~ (", "no route to", []string{"(!)", "filter not used: not a regular expression: ("}, nil},
 		{"filter, wrong address", "/ 1 0 . 0 . 0 . 9 9 9", "", []string{"not an address: 10.0.0.999"}, nil},
-		{"filter lets nothing pass", "/ z z z z", "", []string{"nothing passes the filter"}, nil},
+		{"filter lets nothing pass", "/ z z z z", "", []string{"nothing matches the filter"}, nil},
 		{"q is text in a filter", "/ q", "", []string{"/filter: q_"}, nil},
 		{"help", "?", "", []string{"quit, print the summary"}, nil},
-		{"help and back", "? ?", "no return", nil, nil},
+		{"help and back", "? ?", "no route to", nil, nil},
 		{"help over a finding", "enter ? esc", "", []string{"(likely)"}, nil},
-		{"coverage", "!", "", []string{"missing nodes", "lost by lasthop"}, nil},
-		{"coverage from a skipped check", "G enter", "", []string{"what lasthop could look at"}, nil},
+		{"coverage", "!", "", []string{"missing nodes", "lasthop missed"}, nil},
+		{"coverage from a skipped check", "G up enter", "", []string{"what lasthop could read"}, nil},
 		{"window", "w", "", []string{"win 1m/5m"}, nil},
 		{"window, all", "w w", "", []string{"win all"}, nil},
 		{"frozen", "p", "", []string{"FROZEN 12:04:07"}, []string{"LIVE  win"}},
 		{"theme", "t", "", []string{"theme light"}, nil},
-		{"nothing to copy", "? y", "", []string{"nothing here to copy"}, []string{"y copy"}},
+		{"nothing to copy", "? y", "", []string{"nothing to copy here"}, []string{"y copy"}},
 		{"no finding on the path", "3 right f", "", []string{"no finding on this path"}, nil},
 		{"scrolled", "5 down down down", "", nil, []string{"Name      aks"}},
 		{"scrolled to the end", "5 G", "", []string{"rp_filter = 1"}, []string{"below"}},
@@ -209,11 +209,11 @@ func TestReplayKeys(t *testing.T) {
 	s := opened(t, Options{Env: utf8Env, Source: tape{source}}, 80, 24, kubenetNode(3))
 	shows(t, s, "REPLAY x1 12:04:07")
 	var got []string
-	for _, keys := range []string{"+", "p", "p", "]", "[", "}", "{", "-"} {
+	for _, keys := range []string{"+", "p", "p", "-"} {
 		run(t, s, press(t, s, keys))
 		got = append(got, <-source.asked)
 	}
-	want := []string{"speed 2", "speed 0", "speed 2", "seek 10s", "seek -10s", "seek 1m0s", "seek -1m0s", "speed 1"}
+	want := []string{"speed 2", "speed 0", "speed 2", "speed 1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("asked for %v, want %v", got, want)
 	}
@@ -237,10 +237,10 @@ func TestFreezeKeepsTheReading(t *testing.T) {
 	later.At = later.At.Add(time.Minute)
 	later.Findings = later.Findings[1:]
 	send(s, readingMsg{later})
-	shows(t, s, "FROZEN 12:04:07", "no return from")
+	shows(t, s, "FROZEN 12:04:07", "no route to")
 	press(t, s, "p")
 	shows(t, s, "LIVE")
-	hides(t, s, "no return from")
+	hides(t, s, "no route to")
 }
 
 // TestCursorStaysOnItsRow lets rows come before the chosen one.
@@ -351,7 +351,7 @@ func TestEnvironment(t *testing.T) {
 		{[]string{"TERM=xterm", "LC_CTYPE=en_US.utf8", "LANG=C"}, "auto", false, false},
 	} {
 		o := Options{Env: c.env, Color: c.color}
-		name, ascii := o.theme()
+		name, _, ascii := o.theme()
 		if (name == "mono") != c.mono || o.mono() != c.mono || ascii != c.ascii {
 			t.Errorf("%v %s: theme %q, ascii %v", c.env, c.color, name, ascii)
 		}
@@ -365,7 +365,7 @@ func TestWaiting(t *testing.T) {
 	s := newScreen(Options{Env: utf8Env, Source: newCanned()}, func() tea.Msg { return nil })
 	send(s, tea.WindowSizeMsg{Width: 80, Height: 24})
 	press(t, s, "enter")
-	for keys, want := range map[string]string{"1": "waiting for the first reading", "2": "waiting", "3": "waiting", "4": "waiting", "5": "unknown", "!": "nothing has been read yet"} {
+	for keys, want := range map[string]string{"1": "ebtables        reading …", "2": "waiting", "3": "waiting", "4": "waiting", "5": "unknown", "!": "no reading yet"} {
 		press(t, s, "esc "+keys)
 		shows(t, s, want)
 	}
@@ -438,10 +438,10 @@ func TestSilence(t *testing.T) {
 	shows(t, s, "no loss seen in 1m", "SKIP nodes", "tc/tcx 7/8 ")
 	hides(t, s, "(!)", "but ")
 	for want, spoil := range map[string]func(*model.Reading){
-		"; 377 drops gave no finding":        func(r *model.Reading) { r.Snapshot.Traffic.Drops = kubenetNode(3).Snapshot.Traffic.Drops },
-		"but no pod packet passed either":    func(r *model.Reading) { r.Snapshot.Traffic.Hops = nil },
-		"but not everything could be looked": func(r *model.Reading) { r.Snapshot.Sources[0].Status = model.Partial },
-		"but no packet was watched":          func(r *model.Reading) { r.Snapshot.Sources = r.Snapshot.Sources[:3] },
+		"; 377 drops without a finding":  func(r *model.Reading) { r.Snapshot.Traffic.Drops = kubenetNode(3).Snapshot.Traffic.Drops },
+		"but no pod traffic either":      func(r *model.Reading) { r.Snapshot.Traffic.Hops = nil },
+		"but not everything was visible": func(r *model.Reading) { r.Snapshot.Sources[0].Status = model.Partial },
+		"packets were not watched":       func(r *model.Reading) { r.Snapshot.Sources = r.Snapshot.Sources[:3] },
 	} {
 		r := whole()
 		spoil(&r)
@@ -451,7 +451,7 @@ func TestSilence(t *testing.T) {
 	}
 	r := whole()
 	r.Snapshot.Traffic.Lost.Counters = 7
-	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself  7 packets uncounted", "7/8(!)")
+	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself  7 packets not counted", "7/8(!)")
 }
 
 // TestWindowIsThatOfTheFigures holds that figures are not given out for those
@@ -471,4 +471,18 @@ func TestWindowIsThatOfTheFigures(t *testing.T) {
 	if got := s.windows[s.window]; got != 30*time.Second || len(windows) != 4 {
 		t.Errorf("a window of 30 s begins as %v, of %v", got, s.windows)
 	}
+}
+
+// The map opens the path of the worst pair of a pod, or of the destination that is chosen.
+func TestMap(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env}, 120, 40, kubenetNode(41))
+	press(t, s, "0 down")
+	shows(t, s, "1 way", "shop/payments-6c4b", "10.244.11.21")
+	press(t, s, "right")
+	shows(t, s, "[HERE]", "10.244.10.21")
+	hides(t, s, "10.244.11.21")
+	press(t, s, "enter")
+	shows(t, s, "[3]Path", "10.244.10.21")
+	press(t, s, "esc left")
+	shows(t, s, "[0]Map", "10.244.11.21")
 }

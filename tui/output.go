@@ -52,8 +52,7 @@ func (o *output) asOutput() io.Writer {
 	return o
 }
 
-// Write waits until p is written, but no longer than grace once the context has
-// ended.
+// Write waits until p is written, but no longer than grace once the context has ended.
 func (o *output) Write(p []byte) (int, error) {
 	if o.stalled {
 		return 0, errStalled

@@ -28,8 +28,7 @@ type (
 	}
 )
 
-// screen is the Bubble Tea model: the newest reading, the one that is shown, and
-// how.
+// screen is the Bubble Tea model: the newest reading, the one that is shown, and how.
 type screen struct {
 	// Frame is what is shown; shown completes it.
 	view.Frame
@@ -39,16 +38,19 @@ type screen struct {
 	// next waits for a reading; stop, if not nil, for a request to stop.
 	next, stop tea.Cmd
 
-	// unsized says that the next size was not reported by the terminal but
-	// assumed, supposed that the last one was.
+	// unsized says that the next size was not reported by the terminal but assumed, supposed that the last one was.
 	unsized, supposed bool
 	// started is false while the gate is shown.
 	started bool
+	// themed says that the user chose the theme.
+	themed bool
 
-	latest model.Reading
-	frozen bool
-	ended  bool
-	speed  float64
+	latest  model.Reading
+	history history
+	// mouse has the terminal report its mouse.
+	mouse         bool
+	frozen, ended bool
+	speed         float64
 	// window is the index of the selected one.
 	windows []time.Duration
 	window  int
@@ -74,8 +76,12 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	// Reading the clipboard would start a process.
 	input.KeyMap.Paste.SetEnabled(false)
 	s := &screen{
-		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, nil)},
-		opts:  o, keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
+		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, nil), Tab: view.Findings, Column: -1},
+		opts:  o, history: history{at: -1},
+		// A shell restores the terminal of what is killed. In a container nobody does where the
+		// connection breaks, and each move of the mouse would write into the user's own shell.
+		mouse:  o.Shell != nil,
+		themed: o.Theme != "", keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
 	}
 	if s.window = slices.Index(windows, o.Window); s.window < 0 {
 		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0
@@ -96,6 +102,7 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case readingMsg:
 		s.latest = msg.Reading
+		s.history.add(msg.Reading, s.player != nil)
 		if !s.frozen || s.player != nil {
 			s.use(msg.Reading)
 		}
@@ -110,9 +117,20 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			s.Status = "export failed: " + msg.err.Error()
 		}
 	case tea.WindowSizeMsg:
-		s.resize(msg)
+		cmd = s.resize(msg)
+	case tea.BackgroundColorMsg:
+		if !s.themed {
+			s.setTheme(model.Either(msg.IsDark(), "dark", "light"))
+		}
 	case tea.KeyPressMsg:
 		cmd = s.key(msg)
+	case tea.MouseClickMsg:
+		if msg.Button != tea.MouseLeft {
+			return s, nil
+		}
+		cmd = s.click(msg.X, msg.Y)
+	case tea.MouseWheelMsg:
+		s.moveBy(map[tea.MouseButton]int{tea.MouseWheelUp: -1, tea.MouseWheelDown: 1}[msg.Button])
 	case tea.PasteMsg:
 		if s.filter.Focused() {
 			cmd = s.edit(msg)
@@ -126,12 +144,28 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 // resize takes a new size. One that differs from the first starts the screen: it
 // comes from someone who has just attached and not seen the gate.
-func (s *screen) resize(msg tea.WindowSizeMsg) {
+func (s *screen) resize(msg tea.WindowSizeMsg) (cmd tea.Cmd) {
 	if s.Width > 0 && !s.unsized && (s.supposed || msg.Width != s.Width || msg.Height != s.Height) {
-		s.started = true
+		cmd = s.start()
 	}
 	s.Width, s.Height = msg.Width, msg.Height
 	s.supposed, s.unsized = s.unsized, false
+	return cmd
+}
+
+// start leaves the gate. Only now someone is there whose terminal can be asked for its background.
+func (s *screen) start() tea.Cmd {
+	if s.started || s.opts.mono() {
+		s.started = true
+		return nil
+	}
+	s.started = true
+	return tea.RequestBackgroundColor
+}
+
+func (s *screen) setTheme(name string) {
+	_, profile, ascii := s.opts.theme()
+	s.Theme = view.NewTheme(name, profile, ascii)
 }
 
 func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
@@ -166,7 +200,7 @@ func unescaped(k tea.KeyPressMsg) tea.KeyPressMsg {
 func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 	switch k.String() {
 	case "enter", "space":
-		s.started = true
+		return s.start()
 	case "q", "ctrl+c":
 		return tea.Quit
 	case "ctrl+z":
@@ -179,12 +213,15 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 
 func (s *screen) use(r model.Reading) {
 	s.Data = view.NewData(r, s.opts.Describe)
+	if s.opts.Reach != nil && len(r.Nodes) == 0 {
+		s.Data.Reach(func() model.Matrix { return s.opts.Reach(r) })
+	}
 	s.refresh()
 }
 
 // list is how the tab's list is shown, nil if the tab has none.
 func (s *screen) list() *view.List {
-	if view.Columns(s.Tab) == nil {
+	if !s.Tab.HasList() {
 		return nil
 	}
 	return &s.lists[s.Tab]
@@ -197,8 +234,8 @@ func (s *screen) refresh() {
 	}
 	s.findFinding()
 	s.Preview = nil
-	if r := s.selected(); r != nil && r.Finding != nil {
-		s.Preview = s.trace(s.Data.Ends(&r.Finding.Finding))
+	if r := s.selected(); r != nil {
+		s.Preview = s.trace(s.endsOf(r))
 	}
 	if s.Tab == view.Path {
 		s.tracePath()
@@ -207,16 +244,7 @@ func (s *screen) refresh() {
 
 // reselect filters and sorts the list again. The cursor stays on its row.
 func (s *screen) reselect(l *view.List) {
-	var all []view.Row
-	switch s.Tab {
-	case view.Findings:
-		all = s.Data.Findings
-	case view.Pods:
-		all = s.Data.Pods
-	case view.Events:
-		all = s.Data.Events()
-	}
-	l.Rows = view.Select(all, s.query, l.By, l.Reverse)
+	l.Rows = view.Select(s.Data.Rows(s.Tab), s.query, l.By, l.Reverse)
 	at := slices.IndexFunc(l.Rows, func(r *view.Row) bool { return r.ID == l.ID })
 	if r := l.Selected(); at < 0 || l.ID == "" || r != nil && r.ID == l.ID {
 		at = l.Cursor
@@ -226,8 +254,7 @@ func (s *screen) reselect(l *view.List) {
 
 func (s *screen) selected() *view.Row { return s.list().Selected() }
 
-// findFinding looks up the shown finding in the newest reading. One that the
-// reading no longer has stays as it was.
+// findFinding looks up the shown finding in the newest reading. One that the reading no longer has stays as it was.
 func (s *screen) findFinding() {
 	if s.Finding == nil {
 		return
@@ -239,6 +266,20 @@ func (s *screen) findFinding() {
 			return
 		}
 	}
+}
+
+// endsOf are the ends of the path that shows a row best.
+func (s *screen) endsOf(r *view.Row) (pod, to netip.Addr) {
+	if r.Finding != nil {
+		return s.Data.Ends(&r.Finding.Finding)
+	}
+	if s.Tab == view.Map {
+		return s.Data.CellEnds(r.From, s.Column)
+	}
+	if r.From.IsValid() && !r.To.IsValid() {
+		return s.Data.PodEnds(r.From)
+	}
+	return r.From, r.To
 }
 
 func (s *screen) trace(pod, to netip.Addr) *model.Path {
@@ -271,14 +312,13 @@ func (s *screen) tracePath() {
 	case s.Data.Reading.At.IsZero():
 		s.Path.Why = "waiting for the first reading"
 	case !s.pod.IsValid():
-		s.Path.Why = "no pod is known on this node"
+		s.Path.Why = "no known pod on this node"
 	case !s.to.IsValid():
-		s.Path.Why = "no packet of " + s.pod.String() + " was seen: there is no peer to show a path to"
+		s.Path.Why = "no packet of " + s.pod.String() + " was seen, so there is no path to show"
 	}
 }
 
-// defaultEnds are those of the worst finding, or else of a pod, if possible one
-// with traffic.
+// defaultEnds are those of the worst finding, or else of a pod, if possible one with traffic.
 func (s *screen) defaultEnds() (pod, to netip.Addr) {
 	for f := range model.Each(s.Data.Open()) {
 		if pod, to := s.Data.Ends(f); pod.IsValid() && to.IsValid() {
@@ -309,12 +349,16 @@ func (s *screen) View() tea.View {
 	}
 	v := tea.NewView(s.frame)
 	v.AltScreen = s.started
+	if s.mouse && s.started {
+		v.MouseMode = tea.MouseModeCellMotion
+	}
 	return v
 }
 
 // shown is the frame with what follows from the rest.
 func (s *screen) shown() view.Frame {
 	f := s.Frame
+	f.Track = s.track()
 	f.Mode, f.Window, f.Hints = s.mode(), s.windows[s.window], s.hints()
 	f.Filter, f.Editing, f.Caret = s.filter.Value(), s.filter.Focused(), s.filter.Position()
 	if l := s.list(); l != nil {
@@ -340,6 +384,8 @@ func (s *screen) mode() string {
 		return fmt.Sprintf("REPLAY x%g %s", s.speed, at)
 	case s.still():
 		return "RECORDED " + at
+	case s.history.at >= 0:
+		return "PAST " + at
 	case s.frozen:
 		return "FROZEN " + at
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/tui/view"
 )
 
 // TestFooterKeepsItsWord presses each key that the foot of the screen names,
@@ -22,7 +21,7 @@ func TestFooterKeepsItsWord(t *testing.T) {
 		return r
 	}
 	for _, r := range []model.Reading{kubenetNode(41), quiet()} {
-		for _, where := range []string{"1", "1 enter", "1 G enter", "2", "2 enter", "3", "3 r", "3 right", "3 right enter", "3 enter", "4", "5", "?", "!", "1 enter ?"} {
+		for _, where := range []string{"1", "1 enter", "1 G up enter", "2", "2 enter", "3", "3 r", "3 right", "3 right enter", "3 enter", "4", "5", "?", "!", "1 enter ?"} {
 			start := func() *screen {
 				s := opened(t, Options{Env: utf8Env, Export: func(model.Reading) (string, error) { return "", nil }}, 160, 30, r)
 				press(t, s, where)
@@ -65,7 +64,7 @@ func TestSortShows(t *testing.T) {
 			for by := s.list().By; by >= 0; by = s.list().By {
 				heading := strings.Split(ansi.Strip(frame(s)), "\n")[2]
 				if !strings.ContainsAny(heading, "^v") {
-					t.Errorf("at %d columns tab %s is sorted by %s, which does not show: %q", w, tab, view.Columns(s.Tab)[by].Title, heading)
+					t.Errorf("at %d columns tab %s is sorted by %s, which does not show: %q", w, tab, s.Data.Columns(s.Tab)[by].Title, heading)
 				}
 				press(t, s, "s")
 			}
@@ -84,14 +83,14 @@ func returning(_ model.Reading, _ []model.Finding, pod, to netip.Addr) model.Pat
 func TestPathTurnsToWhereItEnds(t *testing.T) {
 	s := opened(t, Options{Env: utf8Env, Trace: returning}, 80, 24, kubenetNode(41))
 	press(t, s, "down")
-	shows(t, s, "10.240.0.9:8443/tcp > bank/ledger-0 10.244.1.6 eth0=nat=route=bridge=X")
+	shows(t, s, "bridge cbr0", "✕ packets end here: known MAC")
 	press(t, s, "3")
 	shows(t, s, "Return 10.240.0.9:8443/tcp > bank/ledger-0")
 	if got := cursorLine(s); !strings.Contains(got, "X  4 bridge cbr0") {
 		t.Errorf("the cursor is at %q", got)
 	}
 	press(t, s, "r")
-	shows(t, s, "Path bank/ledger-0 10.244.1.6 > 10.240.0.9", "return 0 packets in 1m (expected at hop 1, uplink eth0); ends at hop 4, bridge", "cbr0")
+	shows(t, s, "Path bank/ledger-0 10.244.1.6 > 10.240.0.9", "✕ packets end here: known MAC")
 	send(s, readingMsg{kubenetNode(41)})
 	shows(t, s, "Path bank/ledger-0 10.244.1.6 > ")
 }
@@ -117,7 +116,7 @@ func TestDropsAreLosses(t *testing.T) {
 	}
 	s := opened(t, Options{Env: utf8Env}, 160, 50, r)
 	shows(t, s, "drops 0/s", "no loss seen in 1m")
-	hides(t, s, "QUEUE_PURGE", "drops gave no finding")
+	hides(t, s, "QUEUE_PURGE", "drops without a finding")
 	press(t, s, "2")
 	if line := cursorLine(s); !strings.Contains(line, "0 -") {
 		t.Errorf("the pod has drops: %q", line)
@@ -126,7 +125,7 @@ func TestDropsAreLosses(t *testing.T) {
 	shows(t, s, "FREED", "600x QUEUE_PURGE: shop/cart-7d9f > 10.240.0.9 tcp, at sk_stream_kill_queues", "No loss")
 	r.Snapshot.Traffic.Drops[0].Reason, r.Snapshot.Traffic.Drops[0].Location = "NETFILTER_DROP", "nf_hook_slow"
 	s = opened(t, Options{Env: utf8Env}, 160, 50, r)
-	shows(t, s, "drops 10/s", "drops gave no finding", "DROP   600x NETFILTER_DROP")
+	shows(t, s, "drops 10/s", "drops without a finding", "DROP   600x NETFILTER_DROP")
 }
 
 // TestNarrowKeepsTheMeaning looks for what must be read whole where there is
@@ -146,8 +145,8 @@ func TestNarrowKeepsTheMeaning(t *testing.T) {
 	}{
 		{80, 24, "2", []string{"x0z", ":eeee:f000 ", "x1z", ":eeee:f001 ", "2001:db8:aaaa:bbbb:cccc:dddd:eeee:f000/128 eth0"}, nil},
 		{40, 12, "2", []string{":f000", ":f001"}, nil},
-		{120, 40, "2", []string{"│veth03f2", "x2z"}, nil},
-		{80, 24, "1", []string{"the cluster's nodes are not known: --nodes FILE"}, nil},
+		{120, 40, "2", []string{"behind veth03f2", "x2z"}, nil},
+		{80, 24, "1", []string{"the cluster's nodes are unknown: use --nodes FILE"}, nil},
 		{40, 12, "?", nil, []string{"…"}},
 		{80, 24, "?", nil, []string{"…"}},
 		{80, 24, "5 G", []string{"rp_filter = 1"}, nil},
@@ -189,9 +188,9 @@ func TestPreviewUsesTheRoom(t *testing.T) {
 	r := kubenetNode(41)
 	r.Findings, r.Snapshot.Sources = r.Findings[:1], nil
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
-	shows(t, s, "CRITICAL MissingUDR: no return from 10.244.3.0/24", "next-hop-ip-address 10.240.0.7")
+	shows(t, s, "CRITICAL MissingUDR: no route to 10.244.3.0/24", "10.240.0.7")
 	s = opened(t, Options{Env: utf8Env}, 120, 40, r)
-	shows(t, s, "│pod=veth03f2=bridge=nat=fwd=route=", "│eth0=X")
+	shows(t, s, "╭ uplink eth0 ╮", "✕ 412 packets end here: no SYN-ACK, no ICMP", "no packet returns")
 	r.Findings[0].Why = strings.Repeat("And then some more of it. ", 100)
 	s = opened(t, Options{Env: utf8Env}, 80, 24, r)
 	shows(t, s, "more lines ─")
@@ -203,7 +202,7 @@ func TestFirstReading(t *testing.T) {
 	r.Findings = nil
 	r.Snapshot.Window.Start = r.Snapshot.Window.End
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
-	shows(t, s, "win 0s/1m", "nothing was counted yet", "drops -")
+	shows(t, s, "win 0s/1m", "nothing counted yet", "drops -")
 	hides(t, s, "no loss", "-/s", "LOST/1m")
 }
 

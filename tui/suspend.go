@@ -9,8 +9,7 @@ import (
 
 // Shell takes over the terminal when the process stops.
 type Shell interface {
-	// Asked waits for a request to stop the process; it is false if ctx ended
-	// before.
+	// Asked waits for a request to stop the process; it is false if ctx ended before.
 	Asked(ctx context.Context) bool
 	// Stop stops the process, and returns when it continues.
 	Stop() error
@@ -18,8 +17,7 @@ type Shell interface {
 
 type stopMsg struct{}
 
-// suspend restores the terminal, stops the process, and shows the screen again
-// when the shell continues it.
+// suspend restores the terminal, stops the process, and shows the screen again when the shell continues it.
 func suspend(s Shell) tea.Cmd {
 	return tea.Exec(stopped{s}, func(error) tea.Msg { return tea.ClearScreen() })
 }

@@ -1,14 +1,11 @@
-// Package tui is the live screen: it shows the readings of a node as they come,
-// and handles keys.
+// Package tui is the live screen: it shows the readings of a node as they come, and handles keys.
 //
-// Its caller supplies everything: the source of readings, the function that traces
-// a path, the place for a report. It reads no clock, file or environment. A
-// terminal that is slow or accepts nothing delays only the drawing, never the
-// source of the readings.
+// Its caller supplies everything: the source of readings, the function that traces a path, the place for a
+// report. It reads no clock, file or environment. A terminal that is slow or accepts nothing delays only the
+// drawing, never the source of the readings.
 package tui
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,13 +18,13 @@ import (
 	"github.com/charmbracelet/colorprofile"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/tui/view"
 )
 
 // Source gives readings. None of its methods blocks.
 type Source interface {
-	// Readings gives the newest reading and skips those that were not received
-	// in time. It is closed after the last.
+	// Readings gives the newest reading and skips those that were not received in time. It is closed after the last.
 	Readings() <-chan model.Reading
 	// SetWindow requests readings over that window; 0 is all since the start.
 	SetWindow(time.Duration)
@@ -44,6 +41,8 @@ type Player interface {
 	Step(n int)
 	// Seek goes that far forward, or back.
 	Seek(time.Duration)
+	// Span is when the recording begins and ends.
+	Span() (first, last time.Time)
 	// Speed is a multiple of the original speed; 0 pauses.
 	Speed(float64)
 }
@@ -51,21 +50,21 @@ type Player interface {
 // Options are what the caller supplies.
 type Options struct {
 	Source Source
-	// Window is the window of the first readings; 0 is all. The screen offers it
-	// besides 10s, 1m, 5m and all.
+	// Window is the window of the first readings; 0 is all. The screen offers it besides 10s, 1m, 5m and all.
 	Window time.Duration
 	// Intro is a sentence for the time before the first reading.
 	Intro string
 	// Trace follows a pod's packets to another address. It is pure.
 	Trace func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path
+	// Reach sums up who reaches whom. It is pure, and may be nil.
+	Reach func(model.Reading) model.Matrix
 	// Describe says what a dropped packet is. It is pure.
 	Describe func(model.Sample) string
 	// Export writes the report of a reading, and returns its path. It may be nil.
 	Export func(model.Reading) (path string, err error)
 	// Idle is how long the screen stays without a key or a resize; 0 is forever.
 	Idle time.Duration
-	// Shell takes over when ctrl+z or a signal stops the process. If it is nil,
-	// the process does not stop.
+	// Shell takes over when ctrl+z or a signal stops the process. If it is nil, the process does not stop.
 	Shell Shell
 
 	// Theme is one of view.Themes; empty is the default.
@@ -128,10 +127,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		defer timer.Stop()
 		watch = func() { timer.Reset(o.Idle) }
 	}
-	profile := colorprofile.ANSI
-	if o.mono() {
-		profile = colorprofile.ASCII
-	}
+	_, profile, _ := o.theme()
 	_, err := tea.NewProgram(s,
 		tea.WithContext(ctx), tea.WithInput(o.Input), tea.WithOutput(out.asOutput()), tea.WithEnvironment(o.Env),
 		tea.WithFPS(fps), tea.WithColorProfile(profile), tea.WithoutSignalHandler(), tea.WithFilter(filter(watch)),
@@ -161,7 +157,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 func filter(active func()) func(tea.Model, tea.Msg) tea.Msg {
 	return func(m tea.Model, msg tea.Msg) tea.Msg {
 		switch x := msg.(type) {
-		case tea.KeyPressMsg, tea.PasteMsg:
+		case tea.KeyPressMsg, tea.PasteMsg, tea.MouseClickMsg, tea.MouseWheelMsg:
 			active()
 		case tea.WindowSizeMsg:
 			active()
@@ -191,14 +187,12 @@ func (o Options) mono() bool {
 	return o.getenv("NO_COLOR") != "" || o.Color == "never" || o.Color != "always" && o.getenv("TERM") == "dumb"
 }
 
-// theme returns the arguments of view.NewTheme. As for any program, the first
-// locale variable that is set decides whether the terminal shows UTF-8.
-func (o Options) theme() (name string, ascii bool) {
-	name = o.Theme
+// theme returns the arguments of view.NewTheme.
+func (o Options) theme() (name string, profile colorprofile.Profile, ascii bool) {
+	name, profile = o.Theme, max(colorprofile.Env(o.Env), colorprofile.ANSI)
 	if o.mono() {
 		themes := view.Themes()
-		name = themes[len(themes)-1]
+		name, profile = themes[len(themes)-1], colorprofile.ASCII
 	}
-	locale := strings.ToLower(cmp.Or(o.getenv("LC_ALL"), o.getenv("LC_CTYPE"), o.getenv("LANG")))
-	return name, !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
+	return name, profile, !report.UTF8(o.Env)
 }

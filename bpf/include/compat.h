@@ -27,6 +27,15 @@ static __always_inline __u64 masked(__u64 i, __u64 mask)
 
 #ifdef LASTHOP_VMLINUX_H
 /*
+ * What no other network namespace ever has, while the inode of one that is gone
+ * is given to the next. 0 before Linux 5.12, which makes it on demand.
+ */
+static __always_inline __u64 cookie_of(struct net *net)
+{
+	return bpf_core_field_exists(net->net_cookie) ? net->net_cookie : 0;
+}
+
+/*
  * The words that programs of tc may write (cb of struct __sk_buff), NULL where
  * the kernel's types do not tell. Linux 6.17 grew what is before them.
  */

@@ -13,7 +13,7 @@
  * Set by Go: sizes of an address's row, of the hop counters, and of the table
  * of MACs in sets of MAC_WAYS. Each is a power of 2, less one.
  */
-const volatile __u32 row_mask = LINK_HOPS - 1;
+const volatile __u32 row_mask = WAYS - 1;
 const volatile __u32 hop_mask = 0;
 const volatile __u32 mac_mask = 0;
 
@@ -38,7 +38,7 @@ struct {
 	__uint(max_entries, 1);
 } more_macs SEC(".maps");
 
-/* By number of a hop counter; 0 is unused. */
+/* By number of a pair of hop counters; 0 is unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -48,8 +48,8 @@ struct {
 } hop_keys SEC(".maps");
 
 /*
- * A ring of the numbers of hop counters that Go has freed; 0 marks a free
- * entry. It has an entry for each hop counter.
+ * A ring of the numbers of pairs that Go has freed; 0 marks a free entry. It
+ * has an entry for each pair.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -72,24 +72,24 @@ struct {
 	__uint(max_entries, 1);
 } allocator SEC(".maps");
 
-/* A cell of an address's row; it holds the number of a hop counter. */
+/* A cell of an address's row; it holds the number of a pair of hop counters. */
 static __always_inline __u16 *cell_at(struct counted_addr *row, __u64 at)
 {
 	return (__u16 *)(row + 1) + masked(at, row_mask);
 }
 
 /*
- * Gives a cell a hop counter and returns the counter's number, 0 if all are
+ * Gives a cell a pair of hop counters and returns its number, 0 if all are
  * taken. The lock serialises CPUs that see a cell's first packet at once: an
  * atomic add that returns the old value needs Linux 5.12.
  */
 __noinline __u32 lasthop_allocate(__u16 addr, __u16 link,
 				  enum direction direction, enum side side)
 {
-	struct hop_key key = {
-		.addr = addr, .link = link, .direction = direction, .side = side
-	};
-	__u32 zero = 0, number, fresh = 0, last = hop_mask;
+	struct hop_key key = { .addr = addr,
+			       .link = link,
+			       .way = direction ^ side };
+	__u32 zero = 0, number, fresh = 0, last = hop_mask / SIDES;
 	struct counted_addr *row = counted_at(addr);
 	struct allocator *a;
 	__u32 *ring, *next;
@@ -97,18 +97,18 @@ __noinline __u32 lasthop_allocate(__u16 addr, __u16 link,
 
 	if (!row)
 		return 0;
-	cell = cell_at(row, link * LINK_HOPS + direction * SIDES + side);
+	cell = cell_at(row, link * WAYS + key.way);
 	a = bpf_map_lookup_elem(&allocator, &zero);
 	ring = bpf_map_lookup_elem(&free_hops, &zero);
 	if (!a || !ring)
 		return 0;
-	next = ring + masked(a->taken, hop_mask);
+	next = ring + masked(a->taken, last);
 	if (!*next && a->used >= last)
 		return 0;
 	bpf_spin_lock(&a->lock);
 	number = *cell;
 	if (!number) {
-		next = ring + masked(a->taken, hop_mask);
+		next = ring + masked(a->taken, last);
 		if (*next) {
 			fresh = *next;
 			*next = 0;
@@ -210,14 +210,14 @@ static __always_inline void count_hop(struct hop_counter *counters, __u32 slot,
 	/* The CPU was plugged in after Go had sized the table. */
 	if (!counters || !row)
 		goto lost;
-	cell = cell_at(row, hop.link->slot * LINK_HOPS + hop.direction * SIDES +
-				    side);
+	cell = cell_at(row, hop.link->slot * WAYS + (hop.direction ^ side));
 	number = *cell;
 	if (!number)
 		number = lasthop_allocate(slot, hop.link->slot, hop.direction,
 					  side);
 	if (!number)
 		goto lost;
+	number = number * SIDES + side;
 	c = counters + masked(number, hop_mask);
 	c->packets++;
 	c->bytes += p->length;

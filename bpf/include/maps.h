@@ -31,7 +31,7 @@ __u64 remote_bits[65536 / 64];
 
 struct addr_row {
 	struct counted_addr addr;
-	__u16 hops[LINK_HOPS]; /* for each link */
+	__u16 hops[WAYS]; /* for each link */
 };
 
 /* By slot; slot 0 is unused. Go sets the value size. */
@@ -56,7 +56,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, __u64[LOST_SIZE]);
+	__type(value, __u64[LOST_OF_ADDR]);
 	__uint(max_entries, 1);
 } addr_losses SEC(".maps");
 
@@ -87,7 +87,7 @@ __noinline int lasthop_lose_of(__u32 slot, enum lost why)
 	__u64 *n = bpf_map_lookup_elem(&addr_losses, &slot);
 
 	if (n)
-		__sync_fetch_and_add(&n[masked(why, LOST_SIZE - 1)], 1);
+		__sync_fetch_and_add(&n[masked(why, LOST_OF_ADDR - 1)], 1);
 	return lasthop_lose(why);
 }
 

@@ -8,8 +8,10 @@
 #include "maps.h"
 #include "packet.h"
 
+/* Few nodes have many: entries take memory as they come. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct neigh_key);
 	__type(value, __u64);
 	__uint(max_entries, 1);

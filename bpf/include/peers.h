@@ -95,7 +95,9 @@ static __always_inline struct peer *free_peer(const struct search *s)
 
 /*
  * Makes an entry, unless the local address may have no more. Its addresses may
- * fill half of a set: others find room beside one that scans.
+ * fill half of a set: others find room beside one that scans. The counts are
+ * set here: their addresses do not depend on the load that found the entry
+ * free, so that a CPU may have read them before Go cleared them.
  */
 static __always_inline struct peer *add_peer(const struct search *s,
 					     struct quota *quota, enum far far)
@@ -111,6 +113,7 @@ static __always_inline struct peer *add_peer(const struct search *s,
 	if (!q)
 		return NULL;
 	quota->taken[far]++;
+	__builtin_memset(q->count, 0, sizeof(q->count));
 	q->remote = s->remote;
 	q->bits = s->bits;
 	q->link = s->local.link;

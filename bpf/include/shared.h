@@ -12,7 +12,7 @@
 enum limit {
 	/* MAC pairs in a hop counter, and associativity of the table of more.
 	 */
-	HOP_MACS = 4,
+	HOP_MACS = 2,
 	MAC_WAYS = 16,
 	/* Addresses that share their low 16 bits. Go adds no more. */
 	CHAIN_MAX = 8,
@@ -35,8 +35,14 @@ enum side {
 	SOURCE,
 	DESTINATION,
 	SIDES,
-	/* Hop counters of one address on one link. */
-	LINK_HOPS = (int)DIRECTIONS * (int)SIDES,
+	/*
+	 * A link leads to an address, if what comes from the address enters by
+	 * it and what is for it leaves by it, or it is the other way round: the
+	 * direction is equal to the side, or not. So an address has two pairs
+	 * of hop counters on a link, with a counter by side, and mostly uses
+	 * one.
+	 */
+	WAYS = SIDES,
 };
 
 /* An IPv6 or IPv4-mapped address, in network byte order. */
@@ -54,7 +60,7 @@ enum addr_kind {
 
 /*
  * An address, or a range, whose packets are counted. In the map a row of __u16
- * follows: hop counter numbers by link, direction and side; 0 is none.
+ * follows: numbers of pairs of hop counters by link and way; 0 is none.
  */
 struct counted_addr {
 	struct addr addr;
@@ -90,13 +96,12 @@ struct hop_counter {
 	struct mac_pair macs[HOP_MACS];
 };
 
-/* What a hop counter counts: slots of the address and the link. */
+/* What a pair of hop counters counts: slots of the address and the link. */
 struct hop_key {
 	__u16 addr;
 	__u16 link;
-	__u8 direction;
-	__u8 side;
-	__u8 pad[2];
+	__u8 way; /* direction ^ side */
+	__u8 pad[3];
 };
 
 enum link_flags {
@@ -235,21 +240,22 @@ enum hook_reason {
 
 /* Why a packet was not counted. */
 enum lost {
-	LOST_MALFORMED,	 /* the packet's own fault: headers cut off or wrong */
+	/* These are counted by address, too. */
+	LOST_HOP,  /* no free hop counter */
+	LOST_PEER, /* the CPU has no table of peers */
+	LOST_PAIR, /* no room for the address pair */
+	LOST_DROP, /* no room for the drop's key */
+	LOST_OF_ADDR,
+	LOST_MALFORMED = LOST_OF_ADDR, /* headers cut off or wrong */
 	LOST_UNREADABLE, /* the headers are there, but could not be read */
 	LOST_LINK,	 /* the link has no slot */
-	LOST_HOP,	 /* no free hop counter */
-	LOST_PEER,	 /* the CPU has no table of peers */
-	LOST_PAIR,	 /* no room for the address pair */
 	LOST_NEIGH,	 /* no room for the ARP or ND message */
-	LOST_DROP,	 /* no room for the drop's key */
 	LOST_RING,	 /* the ring buffer was full */
 	LOST_RATE,	 /* the event exceeded the rate limit */
 	LOST_MAX,
-	LOST_SIZE = 16, /* of a row by reason, a power of 2 */
 };
 
-_Static_assert((int)LOST_MAX <= (int)LOST_SIZE, "lost");
+_Static_assert(LOST_OF_ADDR == 4, "a power of 2");
 
 _Static_assert(sizeof(struct addr) == 16, "addr");
 _Static_assert(sizeof(struct counted_addr) == 24, "counted_addr");

@@ -18,6 +18,7 @@ struct ns_common {
 
 struct net {
 	struct ns_common ns;
+	__u64 net_cookie;
 };
 
 typedef struct {

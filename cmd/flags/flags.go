@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,6 +61,73 @@ func (d *Duration) Set(s string) error {
 	return nil
 }
 
+// Bytes is a flag for a size.
+type Bytes int64
+
+var units = []string{"KiB", "MiB", "GiB", "TiB"}
+
+func (b *Bytes) String() string {
+	n, unit := *b, "B"
+	for _, u := range units {
+		if n == 0 || n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, u
+	}
+	return strconv.FormatInt(int64(n), 10) + unit
+}
+
+// Type is what the usage calls the flag's value.
+func (b *Bytes) Type() string { return "SIZE" }
+
+// Set takes a whole number with a unit, as String writes it.
+func (b *Bytes) Set(s string) error {
+	for i, u := range append([]string{"B"}, units...) {
+		number, _ := strings.CutSuffix(s, u)
+		if n, err := strconv.ParseInt(number, 10, 32); err == nil && n > 0 && number != s {
+			*b = Bytes(n << (10 * i))
+			return nil
+		}
+	}
+	return errors.New("want a number with a unit, such as 256MiB or 1GiB")
+}
+
+// Time is a flag for a time that is past: of today or yesterday, or with its date.
+type Time struct {
+	time.Time
+	text  string
+	dated bool
+}
+
+func (t *Time) String() string { return t.text }
+
+// Type is what the usage calls the flag's value.
+func (t *Time) Type() string { return "TIME" }
+
+// Set takes a time of day, one with a date, or RFC 3339. Without a zone it is local.
+func (t *Time) Set(s string) error {
+	for _, layout := range []string{"15:04", "15:04:05", "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05", time.RFC3339} {
+		if at, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			*t = Time{at, s, strings.HasPrefix(layout, "2006")}
+			return nil
+		}
+	}
+	return errors.New("want a time such as 03:12, 03:12:30 or 2026-01-02T03:12:00Z")
+}
+
+// Before is the last such time before now.
+func (t *Time) Before(now time.Time) time.Time {
+	if t.dated {
+		return t.Time
+	}
+	local := now.In(time.Local)
+	out := time.Date(local.Year(), local.Month(), local.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.Local)
+	if out.After(now) {
+		out = out.AddDate(0, 0, -1)
+	}
+	return out
+}
+
 // MaxWindow bounds a Window. Watching for longer is the job of a monitor.
 const MaxWindow = 24 * time.Hour
 
@@ -78,7 +146,7 @@ func (w *Window) Set(s string) error {
 	case err != nil:
 		return errors.New("want a number with a unit, such as 10s, 2m or 1h30m")
 	case d <= 0:
-		return errors.New("want more than nothing, such as 10s")
+		return errors.New("want a duration above zero, such as 10s")
 	case d > MaxWindow:
 		return fmt.Errorf("want at most %v", MaxWindow)
 	}
@@ -129,8 +197,7 @@ func (c *Codes) Set(s string) error {
 	return nil
 }
 
-// FindPage looks a code up in the catalogue, in any case. The error for an
-// unknown one names the nearest.
+// FindPage looks a code up in the catalogue, in any case. The error for an unknown one names the nearest.
 func FindPage(code string) (catalogue.Page, error) {
 	var known []string
 	for _, p := range catalogue.Pages() {
@@ -145,9 +212,8 @@ func FindPage(code string) (catalogue.Page, error) {
 	return catalogue.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
 }
 
-// Nearest is the one of the words that is most like another; empty where none is
-// near, or several are equally so. A word counts as near also by its part behind
-// a slash, and the nearest if it holds the other.
+// Nearest is the one of the words that is most like another; empty where none is near, or several are equally so. A
+// word counts as near also by its part behind a slash, and the nearest if it holds the other.
 func Nearest(word string, words []string) string {
 	best := len(word)/3 + 1
 	var found []string

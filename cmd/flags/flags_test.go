@@ -21,6 +21,33 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+func TestBytes(t *testing.T) {
+	for text, want := range map[string]Bytes{
+		"256MiB": 256 << 20, "1GiB": 1 << 30, "12KiB": 12 << 10, "100B": 100,
+		"": 0, "256": 0, "0MiB": 0, "-1MiB": 0, "1.5GiB": 0, "256MB": 0, "MiB": 0,
+	} {
+		var b Bytes
+		if err := b.Set(text); (err == nil) != (want > 0) || b != want || err == nil && b.String() != text {
+			t.Errorf("--space %q: %v, %v", text, b.String(), err)
+		}
+	}
+}
+
+func TestTime(t *testing.T) {
+	now := time.Date(2026, 3, 2, 3, 15, 0, 0, time.Local)
+	for text, want := range map[string]time.Time{
+		"03:12": time.Date(2026, 3, 2, 3, 12, 0, 0, time.Local), "03:20": time.Date(2026, 3, 1, 3, 20, 0, 0, time.Local),
+		"03:14:59": time.Date(2026, 3, 2, 3, 14, 59, 0, time.Local), "2026-03-01 23:00": time.Date(2026, 3, 1, 23, 0, 0, 0, time.Local),
+		"2026-03-01T23:00:00Z": time.Date(2026, 3, 1, 23, 0, 0, 0, time.UTC),
+		"":                     {}, "3:12pm": {}, "yesterday": {}, "25:00": {},
+	} {
+		var at Time
+		if err := at.Set(text); (err == nil) == want.IsZero() || err == nil && !at.Before(now).Equal(want) {
+			t.Errorf("--at %q: %v, %v", text, at.Before(now), err)
+		}
+	}
+}
+
 func TestPrefixes(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"10.244.0.0/16": true, "fd00:10::/56": true, "0.0.0.0/0": true,

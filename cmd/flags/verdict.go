@@ -122,6 +122,18 @@ func Terminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// Columns is the width of the terminal that a stream is, 0 where it is none.
+func Columns(stream any) int {
+	if !Terminal(stream) {
+		return 0
+	}
+	w, _, err := term.GetSize(int(stream.(interface{ Fd() uintptr }).Fd()))
+	if err != nil {
+		return 0
+	}
+	return w
+}
+
 // SummaryVariable names the file that GitHub shows at the end of a job.
 const SummaryVariable = "GITHUB_STEP_SUMMARY"
 

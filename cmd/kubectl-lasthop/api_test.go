@@ -28,7 +28,7 @@ import (
 // api is as much of an API server, with a job controller and kubelets, as the plugin
 // talks to.
 type api struct {
-	t *testing.T
+	t testing.TB
 
 	mu       sync.Mutex
 	nodes    []corev1.Node
@@ -38,6 +38,8 @@ type api struct {
 	// made are all jobs that there ever were.
 	made   []batchv1.Job
 	events []corev1.Event
+	// noPods: nobody makes the pods of jobs, which are suspended if suspend is set.
+	noPods, suspend bool
 	// refuse answers a request, by its verb and resource, with an error.
 	refuse map[string]metav1.Status
 	// status is that of the pods that jobs get; nil for a container that runs.
@@ -52,11 +54,13 @@ type api struct {
 	// the attachment itself, else what is written to its standard input.
 	reached func(node string, input []byte)
 	dir     string
+	// exe is what the far ends run; the test itself by default.
+	exe string
 }
 
 // newAPI is a server with two nodes and two pods, which the plugin finds by itself.
-func newAPI(t *testing.T) *api {
-	a := &api{t: t, refuse: map[string]metav1.Status{}, dir: t.TempDir()}
+func newAPI(t testing.TB) *api {
+	a := &api{t: t, refuse: map[string]metav1.Status{}, dir: t.TempDir(), exe: "/proc/self/exe"}
 	for i, name := range []string{"node1", "node2"} {
 		a.nodes = append(a.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: fmt.Sprintf("10.244.%d.0/24", i+1)}})
 		a.pods = append(a.pods, corev1.Pod{
@@ -113,7 +117,10 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, refusal)
 		return
 	}
-	if resource == "pods/attach" {
+	if command := r.URL.Query()["command"]; resource == "pods/exec" && !slices.Equal(command, []string{"/lasthop", remote.Command}) {
+		a.t.Errorf("exec of %q", command)
+	}
+	if resource == "pods/attach" || resource == "pods/exec" {
 		a.attach(w, r, name)
 		return
 	}
@@ -165,8 +172,9 @@ func (a *api) answer(verb, resource, namespace, name string, r *http.Request) an
 		return list
 	case "list pods":
 		var list corev1.PodList
+		on, chosen := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
 		for _, p := range a.pods {
-			if (namespace == "" || p.Namespace == namespace) && selector.Matches(labels.Set(p.Labels)) {
+			if (!chosen || p.Spec.NodeName == on) && (namespace == "" || p.Namespace == namespace) && selector.Matches(labels.Set(p.Labels)) {
 				if a.podStatus != nil && p.Labels[batchv1.JobNameLabel] != "" {
 					if s := a.podStatus(p.Spec.NodeName); s != nil {
 						p.Status = *s
@@ -225,8 +233,12 @@ func (a *api) create(namespace string, r *http.Request) any {
 	job.Name = fmt.Sprintf("%s%d", job.GenerateName, len(a.made))
 	job.UID = types.UID(job.Name)
 	a.jobs, a.made = append(a.jobs, job), append(a.made, job)
-	if len(a.events) > 0 {
-		return job // the pod was refused
+	if a.suspend {
+		job.Spec.Suspend = new(bool)
+		*job.Spec.Suspend = true
+	}
+	if a.noPods || slices.ContainsFunc(a.events, func(e corev1.Event) bool { return e.Reason == "FailedCreate" }) {
+		return job
 	}
 	pod := corev1.Pod{ObjectMeta: job.Spec.Template.ObjectMeta, Spec: job.Spec.Template.Spec}
 	pod.Name, pod.Namespace = job.Name+"-pod", namespace
@@ -282,7 +294,7 @@ func (a *api) attach(w http.ResponseWriter, r *http.Request, pod string) {
 	if err != nil {
 		a.t.Error(err)
 	}
-	if _, err := remote.Serve(ctx, in, out, "/proc/self/exe", dir); err != nil {
+	if err := a.farEnd(ctx, in, out, dir); err != nil {
 		fmt.Fprintf(channel{c, 2}, "serve: %v\n", err)
 	}
 	channel{c, 3}.Write([]byte(`{"metadata":{},"status":"Success"}`))                                          //nolint:errcheck // the plugin may have left

@@ -22,8 +22,7 @@ const (
 // junit is the file of --report, if there is one.
 func (o *options) junit() string { return strings.TrimPrefix(o.report, "junit=") }
 
-// forCI are the flags and variables with which lasthop on a node writes what a CI job
-// wants: the files come back.
+// forCI are the flags and variables with which lasthop on a node writes what a CI job wants: the files come back.
 func (o *options) forCI() (args, env []string) {
 	if o.report != "" {
 		args = append(args, "--report=junit="+path.Join(remote.Dir, junitFile))

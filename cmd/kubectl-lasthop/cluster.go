@@ -16,8 +16,7 @@ import (
 // connected is the cluster that the flags choose.
 type connected struct {
 	session.Cluster
-	// namespace is that of --namespace or the context; explicit says that the user
-	// has given it.
+	// namespace is that of --namespace or the context; explicit says that the user has given it.
 	namespace string
 	explicit  bool
 }
@@ -50,6 +49,8 @@ func (o *options) connect() (*connected, error) {
 	}
 	// That the pod would violate a policy that only warns is no news.
 	config.WarningHandler = rest.NoWarnings{}
+	// The default, 5 requests a second, would have a thousand nodes wait for a quarter of an hour.
+	config.QPS, config.Burst = 100, 200
 	c := &connected{}
 	if c.namespace, c.explicit, err = client.Namespace(); err != nil {
 		return nil, err
@@ -59,11 +60,14 @@ func (o *options) connect() (*connected, error) {
 	return c, err
 }
 
-// attacher attaches by websockets, or by SPDY where a server or proxy does not know
-// them, as kubectl does.
-func attacher(config *rest.Config, api *session.API) func(ctx context.Context, namespace, pod, container string, in io.Reader, out, errs io.Writer) error {
-	return func(ctx context.Context, namespace, pod, container string, in io.Reader, out, errs io.Writer) error {
-		url := api.Attach(namespace, pod, container).URL()
+// attacher attaches by websockets, or by SPDY where a server or proxy does not know them, as kubectl does.
+func attacher(config *rest.Config, api *session.API) session.Connect {
+	return func(ctx context.Context, namespace, pod, container string, command []string, in io.Reader, out, errs io.Writer) error {
+		request := api.Attach(namespace, pod, container)
+		if len(command) > 0 {
+			request = api.Exec(namespace, pod, container, command)
+		}
+		url := request.URL()
 		spdy, err := remotecommand.NewSPDYExecutor(config, "POST", url)
 		if err != nil {
 			return err

@@ -18,8 +18,7 @@ const completer = "kubectl_complete-lasthop"
 // completeTime bounds how long the API server is asked: somebody waits at a prompt.
 const completeTime = 3 * time.Second
 
-// complete proposes commands, nodes and pods. Where the cluster cannot be asked it
-// proposes no names.
+// complete proposes commands, nodes and pods. Where the cluster cannot be asked it proposes no names.
 func (o *options) complete(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	var found []string
 	switch {

@@ -24,9 +24,8 @@ type facts struct {
 	args  []string
 }
 
-// add adds a file that the flag names. In the container it has the name that the user
-// knows it by, since errors and evidence give that, and a number if that name is taken.
-// It is in the command's directory.
+// add adds a file that the flag names. In the container it has the name that the user knows it by, since errors and
+// evidence give that, and a number if that name is taken. It is in the command's directory.
 func (f *facts) add(flag, name string, content []byte) {
 	if name = filepath.Base(name); name == "-" {
 		name = "stdin"
@@ -43,9 +42,13 @@ func (f *facts) add(flag, name string, content []byte) {
 // ours are the files that lasthop writes in the container.
 var ours = []string{samplesFile, junitFile, summaryFile}
 
+// mostNamed is how many nodes get the names of all pods of the cluster, which grow as its nodes
+// do. Beyond that each node knows its own pods' names, and all are known here.
+const mostNamed = 50
+
 // gather reads the files that the user names, and what the cluster knows. What the user
 // may not list lasthop does without, and its report says so.
-func (r *runner) gather(ctx context.Context) (*facts, error) {
+func (r *runner) gather(ctx context.Context, targets int) (*facts, error) {
 	f := &facts{files: map[string][]byte{}}
 	for _, file := range r.routes {
 		content, err := r.read("routes", file)
@@ -58,6 +61,9 @@ func (r *runner) gather(ctx context.Context) (*facts, error) {
 		flag, file string
 		list       func(context.Context, *session.API) (any, error)
 	}{{"nodes", r.nodes, nodes}, {"pods", r.pods, pods}} {
+		if k.flag == "pods" && k.file == "" && targets > mostNamed {
+			continue
+		}
 		var content []byte
 		var err error
 		if k.file != "" {

@@ -41,7 +41,7 @@ func (g *gate) wait(ctx, asked context.Context) error {
 	case <-g.open:
 		return nil
 	case <-asked.Done():
-		return errors.New("before it began")
+		return errors.New("before it started")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

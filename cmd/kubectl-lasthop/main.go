@@ -71,22 +71,22 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	o := &options{}
 	status := exitClean
 	cmd := &cobra.Command{
-		Use:   "kubectl-lasthop [check|explain|watch|record FILE|doctor|screen] [NODE… | pod/NAME… | -l SELECTOR | --all]",
+		Use: "kubectl-lasthop [check|explain|watch|record FILE|doctor|replay FILE…|mcp|screen] " +
+			"[NODE… | pod/NAME… | -l SELECTOR | --all]",
 		Short: "Where does this pod's traffic die, and why?",
-		Long: "Run lasthop on nodes, those of pods for example, in a debug pod that is removed\n" +
-			"afterwards. Without a command it shows the live screen, or checks if standard input\n" +
-			"or output is not a terminal. A check of pods reports only what concerns them.\n\n" +
-			"Exit status: that of lasthop (0 nothing found, 1 findings, 2 usage, 3 cannot\n" +
-			"observe, 4 incomplete, 130 interrupted). Of several nodes, a finding outweighs\n" +
-			"what could not be observed.",
+		Long: "Run lasthop on nodes, or on the nodes of pods, in a debug pod that is removed\n" +
+			"afterwards. Without a command, show the live screen, or check if standard input\n" +
+			"or output is not a terminal. A check of pods reports only findings about them.\n\n" +
+			"Exit status: as lasthop (0 no findings, 1 findings, 2 usage, 3 cannot observe,\n" +
+			"4 incomplete, 130 interrupted). With several nodes, a finding takes precedence\n" +
+			"over a node that could not be observed.",
 		Example: "  kubectl lasthop check NODE --for 30s\n" +
 			"  kubectl lasthop check -n shop pod/cart-7d9f\n" +
 			"  kubectl lasthop explain -n shop pod/cart-7d9f --to 10.244.3.21:8443/tcp\n" +
 			"  kubectl lasthop record node.rec NODE --for 10m\n" +
 			"  kubectl lasthop check --all -o json",
 		Version: release,
-		// The usage names it as one calls it. A completion for that name would replace
-		// that of kubectl.
+		// The usage names it as one calls it. A completion for that name would replace that of kubectl.
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lasthop"},
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		SilenceUsage:      true,
@@ -96,9 +96,17 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 			if err != nil {
 				return err
 			}
+			switch p.command {
+			case "mcp":
+				return o.serve(asked, stdin, stdout, stderr)
+			case "replay":
+				r := &runner{options: o, plan: p, stdout: stdout, stderr: stderr}
+				status, err = r.replay()
+				return err
+			}
 			c, err := o.connect()
 			if err != nil {
-				return usagef("find the cluster: %w: `kubectl config get-contexts` lists what --context, --kubeconfig and $KUBECONFIG can choose", err)
+				return usagef("find the cluster: %w: `kubectl config get-contexts` lists the contexts for --context", err)
 			}
 			r := &runner{options: o, plan: p, cluster: c, asked: asked, stdin: stdin, stdout: stdout, stderr: stderr}
 			status, err = r.run(ctx)
@@ -137,8 +145,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	return worst(exitCannot, status)
 }
 
-// order is by how much a status outweighs others: a finding holds whatever else could
-// not be seen.
+// order is by how much a status outweighs others: a finding holds whatever else could not be seen.
 var order = []int{exitClean, exitIncomplete, exitCannot, exitFindings, exitUsage, exitInterrupted}
 
 // worst is the status of several nodes. One that is not lasthop's own, such as that of

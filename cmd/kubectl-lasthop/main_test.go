@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -23,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 )
 
@@ -33,8 +36,14 @@ const pretended = "LASTHOP_TEST_STATUS"
 // completing is the variable that makes the test the plugin itself.
 const completing = "LASTHOP_TEST_COMPLETE"
 
+// asPlugin is the variable that makes the test the plugin, with its own command line.
+const asPlugin = "LASTHOP_TEST_PLUGIN"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(completing) != "" && filepath.Base(os.Args[0]) == completer {
+		main()
+	}
+	if os.Getenv(asPlugin) != "" {
 		main()
 	}
 	if status := os.Getenv(pretended); status != "" && os.Args[1] != "-test.run" {
@@ -48,6 +57,12 @@ func TestMain(m *testing.M) {
 func pretend(status string, args []string) int {
 	if states := os.Getenv(observed); states != "" && args[0] == "record" {
 		return pretendRecording(states, args)
+	}
+	if slices.Contains(args, "--output=mcp") {
+		doc := map[string]any{"apiVersion": "lasthop/v1alpha1", "kind": "Doctor", "engine": strings.Join(args, " ")}
+		//nolint:errcheck // the test looks for it
+		json.NewEncoder(os.Stdout).Encode(map[string]any{"text": strings.Join(args, " ") + "\n", "document": doc})
+		return exitClean
 	}
 	fmt.Println(strings.Join(args, " "))
 	for _, arg := range args {
@@ -81,35 +96,6 @@ func pretend(status string, args []string) int {
 		return -1
 	}
 	return code
-}
-
-// result is what the plugin gave.
-type result struct {
-	status         int
-	stdout, stderr string
-}
-
-// plugin runs the plugin, with an image.
-func plugin(t *testing.T, args ...string) result {
-	t.Helper()
-	return pluginFor(t, t.Context(), io.Discard, args...)
-}
-
-func pluginFor(t *testing.T, asked context.Context, alsoErrors io.Writer, args ...string) result {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	status := run(t.Context(), asked, append(args, "--image=lasthop:test"), strings.NewReader(""), &stdout, io.MultiWriter(&stderr, alsoErrors))
-	return result{status, stdout.String(), stderr.String()}
-}
-
-// removed checks that nothing of the plugin's is left.
-func (a *api) removed() {
-	a.t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.jobs) > 0 || len(a.made) == 0 {
-		a.t.Errorf("jobs %v are left of %d", a.jobs, len(a.made))
-	}
 }
 
 func TestStatus(t *testing.T) {
@@ -226,11 +212,11 @@ func TestFiles(t *testing.T) {
 		t.Errorf("the samples are %q, %v: %s", text, err, r.stderr)
 	}
 	// A node does not choose which files are written here.
-	if _, err := os.Lstat(".bashrc"); err == nil || !strings.Contains(r.stderr, `".bashrc", which nobody asked for`) {
+	if _, err := os.Lstat(".bashrc"); err == nil || !strings.Contains(r.stderr, `unexpected file ".bashrc"`) {
 		t.Errorf("a file that was not asked for: %v: %s", err, r.stderr)
 	}
 	r = plugin(t, "check", "node1", "--pcap", "dead.pcap")
-	if r.status != exitUsage || !strings.Contains(r.stderr, "overwrites nothing") {
+	if r.status != exitUsage || !strings.Contains(r.stderr, "does not overwrite files") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 }
@@ -250,7 +236,7 @@ func TestForCI(t *testing.T) {
 	if r.status != exitFindings || string(verdict) != "verdict" || string(summary) != "before\nof a node\n" {
 		t.Errorf("status %d, verdict %q, summary %q, %v: %s", r.status, verdict, summary, errors.Join(err, unread), r.stderr)
 	}
-	if r := plugin(t, "check", "node1", "--report", "junit=v.xml"); r.status != exitUsage || !strings.Contains(r.stderr, "overwrites nothing") {
+	if r := plugin(t, "check", "node1", "--report", "junit=v.xml"); r.status != exitUsage || !strings.Contains(r.stderr, "does not overwrite files") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 }
@@ -339,35 +325,6 @@ func TestReaderLeft(t *testing.T) {
 	a.removed()
 }
 
-// TestAbandon ends at once, when the user does not want to wait.
-func TestAbandon(t *testing.T) {
-	a := newAPI(t)
-	hello := make(chan struct{})
-	a.attached = func(in io.Reader, _ io.Writer) {
-		close(hello)
-		io.Copy(io.Discard, in) //nolint:errcheck // it never answers
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-hello
-		cancel()
-	}()
-	var stdout, stderr bytes.Buffer
-	if status := run(ctx, context.Background(), []string{"check", "node1", "--image=x"}, strings.NewReader(""), &stdout, &stderr); status != exitInterrupted {
-		t.Errorf("status %d: %s", status, &stderr)
-	}
-	a.removed()
-}
-
-func TestLost(t *testing.T) {
-	a := newAPI(t)
-	a.attached = func(io.Reader, io.Writer) {}
-	if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.Contains(r.stderr, "the connection ended before the command did") {
-		t.Errorf("status %d: %s", r.status, r.stderr)
-	}
-	a.removed()
-}
-
 // TestRefusals is about what the API server does not allow: which verb or policy, and
 // what to try.
 func TestRefusals(t *testing.T) {
@@ -409,28 +366,6 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestLookupRefused is about what may not be looked up: no role in the namespace of the
-// debug pod would give that.
-func TestLookupRefused(t *testing.T) {
-	for _, c := range []struct {
-		request string
-		refused metav1.Status
-		args    []string
-	}{
-		{"list nodes", forbidden("list", "nodes"), []string{"check", "--all"}},
-		{"get pods", forbidden("get", "pods"), []string{"check", "pod/cart-1"}},
-		{"list pods", forbidden("list", "pods"), []string{"check", "-l", "app=cart"}},
-		{"get services", forbidden("get", "services"), []string{"explain", "-n", "shop", "pod/cart-1", "--to", "svc/cart"}},
-	} {
-		a := newAPI(t)
-		a.refuse[c.request] = c.refused
-		r := plugin(t, c.args...)
-		if r.status != exitCannot || !strings.Contains(r.stderr, "kubectl create clusterrole lasthop-reader") || strings.Contains(r.stderr, "create role ") {
-			t.Errorf("%v: status %d: %s", c.args, r.status, r.stderr)
-		}
-	}
-}
-
 // TestWithoutNodes goes on when the user may not list nodes or pods.
 func TestWithoutNodes(t *testing.T) {
 	a := newAPI(t)
@@ -439,103 +374,6 @@ func TestWithoutNodes(t *testing.T) {
 	r := plugin(t, "check", "node1")
 	if r.status != 0 || strings.Contains(r.stdout, "--nodes") || !strings.Contains(r.stderr, "without the cluster's nodes") {
 		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
-	}
-}
-
-// TestNoStart is about pods that never run.
-func TestNoStart(t *testing.T) {
-	waiting := func(reason string) *corev1.PodStatus {
-		return &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "not there"}}}}}
-	}
-	for _, c := range []struct {
-		name   string
-		status *corev1.PodStatus
-		event  string
-		want   string
-	}{
-		{"image", waiting("ErrImagePull"), "", "with --image"},
-		{"container", waiting("CreateContainerError"), "", "CreateContainerError: not there"},
-		{"node", &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "too many"}, "", "node1 does not take the debug pod: OutOfpods too many"},
-		{"old", &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2}}}}}, "", "is it as new as this plugin?"},
-		{"event", nil, `pods "x" is forbidden: exceeded quota: few`, "kubectl describe resourcequota -n tools"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			a := newAPI(t)
-			a.status = c.status
-			if c.event != "" {
-				a.events = []corev1.Event{{Reason: "FailedCreate", Message: c.event}}
-			}
-			if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.Contains(r.stderr, c.want) {
-				t.Errorf("status %d, want %q: %s", r.status, c.want, r.stderr)
-			}
-			a.removed()
-		})
-	}
-}
-
-func TestUsage(t *testing.T) {
-	a := newAPI(t)
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"check"}, "want a NODE, pod/NAME, -l SELECTOR or --all"},
-		{[]string{"check", "node3"}, "no node node3: `kubectl get nodes` lists them"},
-		{[]string{"check", "pod/none"}, "no pod none in the namespace tools"},
-		{[]string{"check", "shop/cart-1"}, "want a NODE or pod/NAME"},
-		{[]string{"check", "-l", "app=none"}, "no pod with these labels"},
-		{[]string{"explain", "node1"}, "want one pod/NAME"},
-		{[]string{"explain", "--all"}, "want one pod/NAME"},
-		{[]string{"explain", "-n", "shop", "-l", "app=cart"}, "want one pod/NAME"},
-		{[]string{"screen", "--all"}, "have to be a terminal"},
-		{[]string{"record", "-", "--all"}, "want one node, not 2"},
-		{[]string{"check", "--all", "--active"}, "--active true: of several nodes that is not possible"},
-		{[]string{"check", "--all", "--report", "x.xml"}, "--report x.xml: want junit=FILE"},
-		{[]string{"check", "--all", "--report", "junit="}, "--report junit=: want junit=FILE"},
-		{[]string{"watch", "node1", "--report", "junit=x.xml"}, "--report is for check and explain"},
-		{[]string{"check", "--all", "--only", "Nonsense"}, "no finding \"Nonsense\": `lasthop findings` lists them"},
-		{[]string{"check", "node1", "--skip", "MissingURD"}, "did you mean MissingUDR?"},
-		{[]string{"check", "node1", "-o", "xml"}, "want one of text, wide"},
-		{[]string{"check", "node1", "--for", "10"}, "want a number with a unit"},
-		{[]string{"check", "node1", "--for", "25h"}, "want at most 24h"},
-		{[]string{"check", "node1", "--deadline", "soon"}, "want a number with a unit"},
-		{[]string{"check", "node1", "--fail-on", "fatal"}, "want one of critical, warning, info"},
-		{[]string{"check", "node1", "--engine", "xdp"}, "want one of auto, tc, state"},
-		{[]string{"check", "node1", "--pod-cidr", "10.0.0.1/8"}, "did you mean 10.0.0.0/8?"},
-		{[]string{"check", "node1", "--uplink", ""}, "want something, got nothing"},
-		{[]string{"check", "node1", "--strict=maybe"}, "want true or false"},
-		{[]string{"check", "node1", "--report", "junit=none/v.xml"}, "there is no directory none"},
-		{[]string{"record", "none/node.rec", "node1"}, "there is no directory none"},
-		{[]string{"replay", "node.rec"}, "needs no cluster: `lasthop replay`"},
-		{[]string{"completion", "bash"}, "needs no cluster: `lasthop completion`"},
-		{[]string{"chek", "node1"}, "no node chek: `kubectl get nodes` lists them; a pod is named pod/NAME; the commands are check,"},
-		{[]string{"check", "node1", "--kubeconfig=none"}, "find the cluster: stat none"},
-		{[]string{"check", "--all", "--at-once", "0"}, "--at-once 0: want one at least"},
-		{[]string{"check", "-n", "shop", "pod/cart-1", "--to", "10.0.0.1"}, "want pod/NAME"},
-		{[]string{"check", "-n", "shop", "pod/cart-1", "--to", "pod/none"}, "no pod none"},
-		{[]string{"explain", "-n", "shop", "pod/cart-1", "--to", "svc/none"}, "no service none in the namespace shop"},
-		{[]string{"watch", "node1", "--to", "pod/cart-1"}, "--to is for check and explain"},
-		{[]string{"record"}, "want a FILE"},
-		{[]string{"doctor", "node1", "--for", "3s", "--nodes", "x"}, "doctor takes no --for and no --nodes"},
-		{[]string{"doctor", "node1", "-o", "yaml"}, "doctor: -o yaml: want text or json"},
-		{[]string{"record", "x.rec", "node1", "--only", "MissingUDR"}, "record takes no --only"},
-		{[]string{"watch", "node1", "--strict"}, "watch takes no --strict"},
-		{[]string{"screen", "node1"}, "have to be a terminal"},
-		{[]string{"check", "node1", "--all"}, "exclude each other"},
-		{[]string{"check", "node1", "--frist"}, "unknown flag: --frist"},
-		{[]string{"check", "node1", "--profile=root"}, "want one of least, sysadmin"},
-		{[]string{"check", "node1", "--routes=none.json"}, "--routes: open none.json"},
-		{[]string{"check", "node1", "--context=none"}, `context "none" does not exist`},
-	} {
-		if r := plugin(t, c.args...); r.status != exitUsage || !strings.Contains(r.stderr, c.want) {
-			t.Errorf("%v: status %d, want %q: %s", c.args, r.status, c.want, r.stderr)
-		}
-	}
-	if len(a.made) > 0 {
-		t.Errorf("%d debug pods were made for mistakes", len(a.made))
-	}
-	if r := (result{status: run(t.Context(), t.Context(), []string{"check", "node1", "--image="}, nil, io.Discard, io.Discard)}); r.status != exitUsage {
-		t.Errorf("without an image: status %d", r.status)
 	}
 }
 
@@ -550,9 +388,9 @@ func TestFates(t *testing.T) {
 		status          int
 		want            string
 	}{
-		{"the deadline", "143", batchv1.JobCondition{Type: batchv1.JobFailureTarget, Reason: batchv1.JobReasonDeadlineExceeded}, gone, "", exitCannot, "lasthop: the session has reached its deadline of 1h0m0s (--deadline)\n"},
-		{"the pod is deleted", "130", batchv1.JobCondition{Type: batchv1.JobFailed}, gone, "", exitInterrupted, "lasthop: somebody, or the cluster, has deleted the debug pod\n"},
-		{"out of memory", "137", batchv1.JobCondition{}, nil, "OOMKilled", exitCannot, "lasthop: the container ran out of memory (OOMKilled): `kubectl get limitrange -n tools` shows what may bound it, and --debug-namespace chooses another namespace\n"},
+		{"the deadline", "143", batchv1.JobCondition{Type: batchv1.JobFailureTarget, Reason: batchv1.JobReasonDeadlineExceeded}, gone, "", exitCannot, "lasthop: the session reached its deadline of 1h0m0s (--deadline)\n"},
+		{"the pod is deleted", "130", batchv1.JobCondition{Type: batchv1.JobFailed}, gone, "", exitInterrupted, "lasthop: somebody, or the cluster, deleted the debug pod\n"},
+		{"out of memory", "137", batchv1.JobCondition{}, nil, "OOMKilled", exitCannot, "lasthop: the container ran out of memory (OOMKilled): check `kubectl get limitrange -n tools`, or use another namespace (--debug-namespace)\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := newAPI(t)
@@ -578,17 +416,6 @@ func TestFates(t *testing.T) {
 	}
 }
 
-// TestDeafNode does not wait for a node whose kubelet the cluster has given up.
-func TestDeafNode(t *testing.T) {
-	a := newAPI(t)
-	a.nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting\x1b[2J node status."}}
-	a.status = &corev1.PodStatus{Phase: corev1.PodPending}
-	if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.HasSuffix(r.stderr, "lasthop: the node starts no pods: Kubelet stopped posting\\x1b[2J node status.\n") {
-		t.Errorf("status %d: %q", r.status, r.stderr)
-	}
-	a.removed()
-}
-
 // TestNobodyReads ends well where the reader of a report has left.
 func TestNobodyReads(t *testing.T) {
 	a := newAPI(t)
@@ -611,17 +438,8 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
-// TestInterruptedCreating removes the job that the cluster makes while the user leaves.
-func TestInterruptedCreating(t *testing.T) {
-	a := newAPI(t)
-	asked, ask := context.WithCancel(t.Context())
-	a.asked = func(request string) {
-		if request == "create jobs" {
-			ask()
-		}
-	}
-	if r := pluginFor(t, asked, io.Discard, "check", "node1"); r.status != exitInterrupted || r.stdout != "" {
-		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
-	}
-	a.removed()
+// farEnd is the lasthop in a debug pod: the test itself.
+func (a *api) farEnd(ctx context.Context, in io.Reader, out io.Writer, dir string) error {
+	_, err := remote.Serve(ctx, in, out, a.exe, dir)
+	return err
 }

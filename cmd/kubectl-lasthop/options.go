@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
-	"github.com/lasthop/lasthop/probe/report"
 )
 
 // options are the flags.
@@ -23,18 +23,20 @@ type options struct {
 
 	image, debugNamespace string
 	profile               flags.Choice
-	deadline              flags.Duration
+	deadline, within      flags.Duration
 
 	selector           string
 	all, allNamespaces bool
-	// atOnce is how many debug pods start at once.
-	atOnce int
+	// atOnce is how many debug pods start at once; more nodes than maxNodes are refused, unless that is 0.
+	atOnce, maxNodes int
 
 	// passed are lasthop's own flags as they were given; those about the verdict are
 	// read here too, for that of several nodes.
 	passed []string
 	flags.Verdict
 	window         flags.Window
+	last           flags.Window
+	at             flags.Time
 	output, color  flags.Choice
 	redact, github bool
 	given          *pflag.FlagSet
@@ -51,30 +53,45 @@ type options struct {
 // imageVariable names the environment variable for --image.
 const imageVariable = "LASTHOP_IMAGE"
 
+// releaseImage is the image of a release, by its digest; the linker sets it.
+var releaseImage string
+
+const noImage = "want the image with lasthop, from which the debug pods are made, by --image or $%[1]s.\n" +
+	"This plugin was built without one, as those of a release have it. With a registry that the nodes pull from:\n" +
+	"  make image IMAGE=REGISTRY/lasthop:1 && docker push REGISTRY/lasthop:1 && export %[1]s=REGISTRY/lasthop:1\n" +
+	"Without one, `make image-archive`, and on each node:\n" +
+	"  ctr -n k8s.io images import lasthop-amd64.tar    # then here: export %[1]s=docker.io/library/lasthop:dev"
+
 func (o *options) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.given = f
-	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "the `IMAGE` with lasthop, as a node's container runtime knows it; $"+imageVariable+" may name it")
+	f.StringVar(&o.image, "image", cmp.Or(os.Getenv(imageVariable), releaseImage),
+		"the `IMAGE` with lasthop, as the nodes pull it (default $"+imageVariable+")")
 	o.profile = flags.Choice{Value: session.Least, Of: []string{session.Least, session.Sysadmin}}
-	f.Var(&o.profile, "profile", "the rights of the debug pod: the capabilities that suffice (least), or all (sysadmin)")
-	f.StringVar(&o.debugNamespace, "debug-namespace", "", "the `NAMESPACE` of the debug pod (default that of --namespace or the context)")
-	f.Var(&o.deadline, "deadline", "how long the debug pod may run (default --for and ten minutes, or else an hour)")
-	f.StringVarP(&o.selector, "selector", "l", "", "the pods with these labels, a `SELECTOR`, on all their nodes")
+	f.Var(&o.profile, "profile", "the rights of the debug pod: the least that suffice (least), or all (sysadmin)")
+	f.StringVar(&o.debugNamespace, "debug-namespace", "",
+		"the `NAMESPACE` of the debug pod (default --namespace, or the context's)")
+	f.Var(&o.deadline, "deadline", "how long the debug pod may run (default --for plus ten minutes, or one hour)")
+	f.Var(&o.within, "start-within",
+		"how long a debug pod may take to start; five times that while its image is pulled (default 1m)")
+	f.StringVarP(&o.selector, "selector", "l", "", "select pods by labels, on all their nodes")
 	f.BoolVar(&o.all, "all", false, "all nodes")
-	f.IntVar(&o.atOnce, "at-once", 50, "how many debug pods start at once, a `NUMBER`; all nodes are then watched in the same window")
-	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with nodes in place of those of the cluster; - is standard input")
-	f.StringVar(&o.pods, "pods", "", "a `FILE` with pods in place of those of the cluster; - is standard input")
+	f.IntVar(&o.atOnce, "at-once", 50,
+		"start at most this `NUMBER` of debug pods at once; all nodes are then watched in the same window")
+	f.IntVar(&o.maxNodes, "max-nodes", 0, "refuse more nodes than this `NUMBER`; 0 is no limit, mcp has 50")
+	f.StringVar(&o.nodes, "nodes", "", "read nodes from this `FILE` instead of the cluster; - is standard input")
+	f.StringVar(&o.pods, "pods", "", "read pods from this `FILE` instead of the cluster; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
-	f.StringVar(&o.pcap, "pcap", "", "write the samples of dropped packets to the new `FILE`")
-	f.StringVar(&o.report, "report", "", "write the verdict to a new file as well, for CI: `junit=FILE`")
-	f.StringVar(&o.to, "to", "", "the other end: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] in the same namespace; check takes a pod")
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "pods of all namespaces")
+	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
+	f.StringVar(&o.report, "report", "", "also write the verdict to a new file, for CI: `junit=FILE`")
+	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+
+		"in the same namespace; with check, a pod")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "select pods in all namespaces")
 	o.pass(f)
 	o.kube.register(f)
 }
 
-// pass registers the flags that lasthop gets as they are. A mistake in one is refused
-// here, before anything is started.
+// pass registers the flags that lasthop gets as they are. A mistake in one is refused here, before anything is started.
 func (o *options) pass(f *pflag.FlagSet) {
 	o.FailOn, o.output, o.color = flags.Severities(), flags.Formats(), flags.Colors()
 	for _, p := range []struct {
@@ -82,20 +99,22 @@ func (o *options) pass(f *pflag.FlagSet) {
 		value       pflag.Value
 		usage       string
 	}{
-		{"for", "", &o.window, "how long to observe (default 10s; of record until ^C)"},
+		{"for", "", &o.window, "how long to observe (default 10s; record: until interrupted)"},
+		{"last", "", &o.last, "judge the last part of what the nodes' agents observed; no pod is created"},
+		{"at", "", &o.at, "judge what the nodes' agents observed from this time on, for --for (default 5m)"},
 		{"output", "o", &o.output, "output format (default text)"},
 		{"active", "", new(onOff), "send up to 16 probes after the window, all reported"},
-		{"only", "", &o.Only, "report this finding alone; repeatable"},
+		{"only", "", &o.Only, "report only this finding; repeatable"},
 		{"skip", "", &o.Skip, "do not report this finding; repeatable"},
 		{"fail-on", "", &o.FailOn, "the lowest severity for exit status 1 (default warning)"},
-		{"strict", "", (*onOff)(&o.Strict), "exit with status 4 if a source could not be read whole"},
-		{"uplink", "", new(text), "a link `IF` that leads off the node; repeatable"},
+		{"strict", "", (*onOff)(&o.Strict), "exit with status 4 if a source could not be read completely"},
+		{"uplink", "", new(text), "use link `IF` as an uplink; repeatable"},
 		{"pod-cidr", "", &flags.Prefixes{}, "a pod range of the cluster; repeatable"},
 		{"engine", "", &flags.Choice{Of: []string{"auto", "tc", "state"}}, "how to watch packets (default auto)"},
 		{"attach", "", &flags.Choice{Of: []string{"auto", "tcx", "clsact"}}, "how to attach BPF (default auto)"},
 		{"color", "", &o.color, "when to use colours (default auto)"},
 		{"redact", "", (*onOff)(&o.redact), "replace names and addresses"},
-		{"github", "", (*onOff)(&o.github), "annotate a GitHub Actions run, and append to the job's summary"},
+		{"github", "", (*onOff)(&o.github), "annotate a GitHub Actions run and append to the job summary"},
 		{"idle-exit", "", new(flags.Duration), "leave the screen after this time without a key (default 30m)"},
 		{"debug", "", new(onOff), "print more on failure"},
 	} {
@@ -120,8 +139,12 @@ func (p *passedFlag) Set(value string) error {
 	if err := p.Value.Set(value); err != nil {
 		return err
 	}
-	if p.Type() == "bool" {
-		value = p.Value.String()
+	switch v := p.Value.(type) {
+	case *onOff:
+		value = v.String()
+	case *flags.Time:
+		// The node may be in another zone.
+		value = v.Before(time.Now()).Format(time.RFC3339)
 	}
 	*p.to = append(*p.to, "--"+p.name+"="+value)
 	return nil
@@ -157,10 +180,13 @@ func (x *text) Type() string   { return "string" }
 
 func (x *text) Set(s string) error {
 	if *x = text(s); s == "" {
-		return errors.New("want something, got nothing")
+		return errors.New("want a value, got an empty one")
 	}
 	return nil
 }
+
+// past says that the agents are asked.
+func (o *options) past() bool { return o.last > 0 || !o.at.IsZero() }
 
 // plan is what the command line asks for.
 type plan struct {
@@ -174,7 +200,7 @@ type plan struct {
 // screen is the command of the plugin that lasthop has no word for.
 const screen = "screen"
 
-var commands = []string{"check", "explain", "watch", "record", "doctor", screen}
+var commands = []string{"check", "explain", "watch", "record", "doctor", "replay", "mcp", screen}
 
 // files are the flags that name files for lasthop. takes are, of the commands that do not
 // take all of lasthop's flags, those that they take.
@@ -184,11 +210,13 @@ var (
 		"watch":  slices.Concat(recorded, files, []string{"only", "skip"}),
 		"record": slices.Concat(recorded, files),
 		"doctor": {"output"},
+		"replay": append([]string{"for", "redact"}, judging...),
+		"mcp":    slices.Concat([]string{"uplink", "pod-cidr", "engine", "attach", "redact", "debug"}, files[:3]),
 	}
 )
 
 // elsewhere are commands of lasthop that need no node. A node of such a name is node/NAME.
-var elsewhere = []string{"replay", "findings", "schema", "lab", "demo", "completion", "version"}
+var elsewhere = []string{"findings", "schema", "lab", "demo", "completion", "version"}
 
 // plan reads the words of the command line.
 func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, error) {
@@ -206,7 +234,7 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 		p.file, args = args[0], args[1:]
 	}
 	if len(args) > 0 && slices.Contains(elsewhere, args[0]) {
-		return p, usagef("%s: that is a command of lasthop itself, which needs no cluster: `lasthop %s`", args[0], args[0])
+		return p, usagef("%s needs no cluster: run `lasthop %s`", args[0], args[0])
 	}
 	p.words = args
 	return p, o.validate(p, stdin, stdout)
@@ -217,28 +245,36 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 	first := slices.Index(ways, true)
 	verdict := slices.Contains([]string{"check", "explain"}, p.command)
 	switch {
-	case o.image == "":
-		return usagef("--image: want the image with lasthop; `make image` builds it, and $%s may name it", imageVariable)
+	case p.command == "replay" && len(p.words) == 0:
+		return usagef("replay: want a FILE, or several nodes' of one time")
+	case p.command == "mcp" && first >= 0:
+		return usagef("mcp: the calls name pods and nodes, not the command line")
+	case o.past() && slices.Contains([]string{"watch", "doctor"}, p.command):
+		return usagef("%s takes no --last and no --at", p.command)
+	case o.image == "" && !o.past() && p.command != "replay":
+		return usagef(noImage, imageVariable)
 	case o.given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
-		return usagef("--deadline %v: want a second at least", time.Duration(o.deadline))
-	case first < 0:
+		return usagef("--deadline %v: want at least one second", time.Duration(o.deadline))
+	case first < 0 && p.command != "mcp":
 		return usagef("want a NODE, pod/NAME, -l SELECTOR or --all; `kubectl get nodes` lists the nodes")
 	case slices.Contains(ways[first+1:], true):
 		return usagef("names, --selector and --all exclude each other")
 	case p.command == screen && (!flags.Terminal(stdin) || !flags.Terminal(stdout)):
-		return usagef("screen: standard input and output have to be a terminal")
+		return usagef("screen: standard input and output must be a terminal")
+	case o.maxNodes < 0:
+		return usagef("--max-nodes %d: want 0 or more", o.maxNodes)
 	case o.atOnce < 1:
-		return usagef("--at-once %d: want one at least", o.atOnce)
+		return usagef("--at-once %d: want at least one", o.atOnce)
 	case o.to != "" && !verdict:
 		return usagef("--to is for check and explain")
 	case o.report != "" && (o.junit() == o.report || o.junit() == ""):
 		return usagef("--report %s: want junit=FILE", o.report)
 	case o.report != "" && !verdict:
 		return usagef("--report is for check and explain")
-	case p.command == "doctor" && o.output.Value != string(report.Text) && o.output.Value != string(report.JSON):
-		return usagef("doctor: -o %s: want text or json", o.output.Value)
+	case p.command == "doctor" && !slices.Contains([]string{"text", "json", "mcp"}, o.output.Value):
+		return usagef("doctor: -o %s: want text, json or mcp", o.output.Value)
 	case p.file == "-" && flags.Terminal(stdout):
-		return usagef("record -: the standard output is a terminal")
+		return usagef("record -: standard output is a terminal")
 	}
 	if taken, fewer := takes[p.command]; fewer {
 		var foreign []string
@@ -269,11 +305,11 @@ func writable(file string) error {
 		return nil
 	}
 	if _, err := os.Lstat(file); err == nil {
-		return usagef("%s: the file exists, and lasthop overwrites nothing: name another, or remove it", file)
+		return usagef("%s: the file exists, and lasthop does not overwrite files: use another name, or remove it", file)
 	}
 	dir := filepath.Dir(file)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return usagef("%s: there is no directory %s", file, dir)
+		return usagef("%s: no directory %s", file, dir)
 	}
 	return nil
 }

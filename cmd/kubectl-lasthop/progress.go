@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // statusLine is a terminal with a line below all others, which is overwritten.
@@ -35,9 +37,32 @@ func (s *statusLine) show(format string, args ...any) {
 	fmt.Fprint(s.to, clearLine+s.text)
 }
 
+// pending are the nodes that have not ended.
+type pending struct {
+	mu    sync.Mutex
+	nodes []string
+}
+
+func (p *pending) done(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nodes = slices.DeleteFunc(p.nodes, func(n string) bool { return n == node })
+}
+
+// text says how many have ended, and names the last ones that others wait for.
+func (p *pending) text(of int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := fmt.Sprintf("%d of %d nodes are done", of-len(p.nodes), of)
+	if n := len(p.nodes); n > 0 && n <= 3 && n < of {
+		text += ", all but " + report.Clean(strings.Join(p.nodes, " and "))
+	}
+	return text
+}
+
 // progress shows how far several nodes are, if standard error is a terminal: changed is
-// for the gate, done counts the nodes that have ended.
-func (r *runner) progress(nodes int, done *atomic.Int32) (changed func(*gate), stop func()) {
+// for the gate, wait has the nodes that have not ended.
+func (r *runner) progress(nodes int, wait *pending) (changed func(*gate), stop func()) {
 	if !r.several || !flags.Terminal(r.stderr) {
 		return func(*gate) {}, func() {}
 	}
@@ -50,7 +75,7 @@ func (r *runner) progress(nodes int, done *atomic.Int32) (changed func(*gate), s
 		began, again := time.Now(), time.NewTicker(time.Second)
 		defer again.Stop()
 		for {
-			line.show("watching: %v; %d of %d nodes are done", time.Since(began).Round(time.Second), done.Load(), nodes)
+			line.show("watching: %v; %s", time.Since(began).Round(time.Second), wait.text(nodes))
 			select {
 			case <-again.C:
 			case <-over:

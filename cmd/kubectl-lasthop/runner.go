@@ -22,6 +22,7 @@ import (
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -50,6 +51,8 @@ type runner struct {
 	// recordings is the directory of the nodes' recordings that are judged together;
 	// empty where each node judges for itself.
 	recordings string
+	// ended is called as the command has ended on the i-th node, unless nil.
+	ended func(i int, o *outcome)
 	// left says that the reader of watch or record has gone away.
 	left atomic.Bool
 }
@@ -76,8 +79,8 @@ func (r *runner) run(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	known, err := &facts{}, error(nil)
-	if r.command != "doctor" {
-		if known, err = r.gather(ctx); err != nil {
+	if r.command != "doctor" && !r.past() {
+		if known, err = r.gather(ctx, len(targets)); err != nil {
 			return 0, err
 		}
 	}
@@ -123,6 +126,8 @@ func (r *runner) whileRead(ctx context.Context, out *pipe, targets []target, kno
 func (r *runner) accept(targets []target) error {
 	r.several = len(targets) > 1
 	switch {
+	case r.maxNodes > 0 && len(targets) > r.maxNodes:
+		return usagef("%d nodes, and --max-nodes allows %d: name fewer nodes or pods", len(targets), r.maxNodes)
 	case r.several && (r.command == screen || r.file == "-"):
 		return usagef("%s: want one node, not %d", r.command, len(targets))
 	case r.command == "explain" && (len(targets[0].pods) != 1 || r.several && r.to == ""):
@@ -141,17 +146,17 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 	r.room = make(chan struct{}, r.atOnce)
 	if r.several {
 		r.say("starting lasthop on %d nodes", len(targets))
-	} else {
+	} else if !r.past() {
 		r.say("starting lasthop on %s", targets[0].node)
 	}
-	var done atomic.Int32
-	changed, stop := r.progress(len(targets), &done)
+	wait := &pending{nodes: model.Map(targets, func(t target) string { return t.node })}
+	changed, stop := r.progress(len(targets), wait)
 	defer stop()
 	r.gate = newGate(len(targets), func(g *gate) {
 		if r.several && g.missing == 0 && g.ready > 0 {
-			are, they := "are", "they begin"
+			are, they := "are", "they start"
 			if g.ready == 1 {
-				are, they = "is", "it begins"
+				are, they = "is", "it starts"
 			}
 			r.say("%d of %d nodes %s ready: %s", g.ready, g.ready+g.failed, are, they)
 		}
@@ -162,7 +167,10 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 	for i, t := range targets {
 		all.Go(func() {
 			outcomes[i] = r.on(ctx, i, t, known)
-			done.Add(1)
+			if r.ended != nil {
+				r.ended(i, &outcomes[i])
+			}
+			wait.done(t.node)
 		})
 	}
 	all.Wait()
@@ -205,7 +213,9 @@ func (r *runner) args(t target, known *facts) []string {
 	}
 	if r.file != "" {
 		args = append(args, "-") // this end writes the file
-		args = append(args, pairs(t.pods)...)
+		if !r.past() {
+			args = append(args, pairs(t.pods)...)
+		}
 	}
 	args = slices.Concat(args, r.passed, r.colors(r.plan, r.stdout), known.args)
 	if t.to != "" {
@@ -225,8 +235,7 @@ func (r *runner) args(t target, known *facts) []string {
 	return args
 }
 
-// environment are the variables that say what the terminal can, and in which words,
-// and what replaces names.
+// environment are the variables that say what the terminal can, and in which words, and what replaces names.
 var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", flags.RedactKey}
 
 // on runs the command on one node, the i-th.
@@ -252,14 +261,22 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 	}
 	r.room <- struct{}{}
 	defer func() { arrive(false) }()
+	// A node that is late has the others wait for a while, and no longer.
+	within, late := context.WithCancelCause(ctx)
+	defer late(nil)
 	near.Begun = func() error {
 		arrive(true)
-		return r.gate.wait(ctx, r.asked)
+		err := r.gate.wait(ctx, r.asked)
+		if err == nil && r.recordings != "" {
+			grace := cmp.Or(time.Duration(r.within), time.Minute)
+			timer := time.AfterFunc(cmp.Or(time.Duration(r.window), 10*time.Second)+grace, func() {
+				late(fmt.Errorf("it did not end within %v of the window", grace))
+			})
+			context.AfterFunc(within, func() { timer.Stop() })
+		}
+		return err
 	}
-	file := beside(r.file, t.node, r.several)
-	if r.recordings != "" {
-		file = r.recording(i)
-	}
+	file := model.Either(r.recordings != "", r.recording(i), beside(r.file, t.node, r.several))
 	switch {
 	case r.command == screen:
 		restore, err := r.takeTerminal(&start, &near)
@@ -291,9 +308,13 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 	}
 	// That it was interrupted is no news to who has left.
 	near.Stderr = until{near.Stderr, &r.left}
-	out.status, out.err = r.cluster.Run(ctx, session.Options{
+	if r.past() {
+		out.status, out.err = r.cluster.Ask(within, r.debugNamespace, t.node, start, near)
+		return out
+	}
+	out.status, out.err = r.cluster.Run(within, session.Options{
 		Namespace: cmp.Or(r.debugNamespace, r.cluster.namespace), Node: t.node,
-		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(),
+		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(), StartWithin: time.Duration(r.within),
 	}, start, near, r.say)
 	return out
 }
@@ -356,7 +377,7 @@ func (r *runner) keep(node, name string, content []byte) error {
 	case name == summaryFile && r.github:
 		return r.summarize(content)
 	case r.command != screen || !exports.MatchString(name):
-		r.say("%s sent the file %q, which nobody asked for: it is not kept", node, name)
+		r.say("%s sent an unexpected file %q: discarded", node, name)
 		return nil
 	}
 	return r.write(local, content)
@@ -384,8 +405,7 @@ func create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// closeRecording closes a recording. Of one that is to stay it says where it is, or removes
-// it if nothing is in it.
+// closeRecording closes a recording. Of one that is to stay it says where it is, or removes it if nothing is in it.
 func (r *runner) closeRecording(f *os.File) error {
 	info, err := f.Stat()
 	err = errors.Join(err, f.Close())

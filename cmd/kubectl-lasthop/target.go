@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // target is a node, with the addresses of the pods on it that were named.
@@ -51,7 +52,7 @@ func (f *finder) find(ctx context.Context, o *options, p plan) error {
 		case slices.Contains([]string{"pod", "pods", "po"}, kind):
 			err = f.addPod(ctx, name)
 		default:
-			err = usagef("%s: want a NODE or pod/NAME; --namespace names the pod's namespace", word)
+			err = usagef("%s: want a NODE or pod/NAME; --namespace selects the pod's namespace", word)
 		}
 		if err != nil {
 			return err
@@ -106,7 +107,8 @@ func (f *finder) addNode(ctx context.Context, name string) error {
 	_, err := f.api.Nodes().Get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return usagef("no node %s: `kubectl get nodes` lists them; a pod is named pod/NAME; the commands are %s", name, strings.Join(commands, ", "))
+		return usagef("no node %s: `kubectl get nodes` lists them; for a pod use pod/NAME; commands: %s", name,
+			strings.Join(commands, ", "))
 	case err != nil && !apierrors.IsForbidden(err): // one may know a node that one may not look at
 		return session.ExplainLookup(err, "look up the node "+name, f.namespace)
 	}
@@ -114,7 +116,13 @@ func (f *finder) addNode(ctx context.Context, name string) error {
 	return nil
 }
 
+// addPod adds the node of a pod, NAME or NAMESPACE/NAME.
 func (f *finder) addPod(ctx context.Context, name string) error {
+	namespace := f.namespace
+	defer func() { f.namespace = namespace }()
+	if ns, own, is := strings.Cut(name, "/"); is {
+		f.namespace, name = ns, own
+	}
 	pod, err := f.pod(ctx, name)
 	if err == nil {
 		f.add(pod.Spec.NodeName, pod.Status.PodIP)
@@ -138,7 +146,7 @@ func (f *finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 func (f *finder) explain(err error, kind, name string) error {
 	if apierrors.IsNotFound(err) {
 		return usagef("no %[1]s %[2]s in the namespace %[3]s: `kubectl get %[1]ss -n %[3]s` lists them; "+
-			"--namespace chooses another", kind, name, f.namespace)
+			"--namespace selects another", kind, name, f.namespace)
 	}
 	return session.ExplainLookup(err, "look up the "+kind+" "+name, f.namespace)
 }
@@ -147,11 +155,11 @@ func (f *finder) explain(err error, kind, name string) error {
 func without(pod *corev1.Pod) string {
 	switch {
 	case pod.Spec.NodeName == "":
-		return "is on no node yet: `kubectl describe pod` tells why"
+		return "is not scheduled yet: `kubectl describe pod` shows why"
 	case pod.Spec.HostNetwork:
-		return "has the network of its node: name the node, " + pod.Spec.NodeName
+		return "uses its node's network: use the node, " + pod.Spec.NodeName
 	case pod.Status.PodIP == "":
-		return "has no address yet: `kubectl describe pod` tells why"
+		return "has no address yet: `kubectl describe pod` shows why"
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		return "has ended"
 	}
@@ -168,10 +176,7 @@ func eachPod(ctx context.Context, of *session.API, ns string, o metav1.ListOptio
 }
 
 func (f *finder) selected(ctx context.Context, o *options) error {
-	namespace := f.namespace
-	if o.allNamespaces {
-		namespace = metav1.NamespaceAll
-	}
+	namespace := model.Either(o.allNamespaces, metav1.NamespaceAll, f.namespace)
 	err := eachPod(ctx, f.api, namespace, metav1.ListOptions{LabelSelector: o.selector}, func(p *corev1.Pod) {
 		f.add(p.Spec.NodeName, p.Status.PodIP)
 	})
@@ -182,7 +187,8 @@ func (f *finder) selected(ctx context.Context, o *options) error {
 		return session.ExplainLookup(err, "list the pods", f.namespace)
 	}
 	if len(f.targets) == 0 {
-		return usagef("--selector %s: no pod with these labels has traffic of its own in the namespace %s; -A looks in all", o.selector, f.namespace)
+		return usagef("--selector %s: no running pod with these labels and its own network in the namespace %s; -A "+
+			"searches all namespaces", o.selector, f.namespace)
 	}
 	return nil
 }
@@ -208,15 +214,15 @@ func (f *finder) destination(ctx context.Context, to string) (address string, po
 	return address + rest, pod, err
 }
 
-// service looks up a service's address, and its port where it has one alone and rest
-// names none.
+// service looks up a service's address, and its port where it has one alone and rest names none.
 func (f *finder) service(ctx context.Context, name string, rest *string) (string, error) {
 	s, err := f.api.Services(f.namespace).Get(ctx, name)
 	switch {
 	case err != nil:
 		return "", f.explain(err, "service", name)
 	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
-		return "", usagef("the service %s/%s has no address of its own: name one of its pods, `kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s`", f.namespace, name, f.namespace, name)
+		return "", usagef("the service %s/%s has no cluster IP: use one of its pods, `kubectl get endpointslices -n %s -l "+
+			"kubernetes.io/service-name=%s`", f.namespace, name, f.namespace, name)
 	}
 	if ports := s.Spec.Ports; *rest == "" && len(ports) == 1 {
 		*rest = fmt.Sprintf(":%d/%s", ports[0].Port, strings.ToLower(string(cmp.Or(ports[0].Protocol, corev1.ProtocolTCP))))

@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
@@ -27,7 +32,7 @@ import (
 // recorded are the flags that reach each node when several are judged together: those
 // that `lasthop record` has. judging are those about the verdict.
 var (
-	recorded = []string{"for", "uplink", "pod-cidr", "engine", "attach", "redact", "debug"}
+	recorded = []string{"for", "last", "at", "uplink", "pod-cidr", "engine", "attach", "redact", "debug"}
 	judging  = []string{"only", "skip", "fail-on", "output", "color", "strict", "github"}
 )
 
@@ -36,7 +41,7 @@ func (o *options) allJudged() error {
 	for _, arg := range o.passed {
 		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
 		if !slices.Contains(recorded, name) && !slices.Contains(judging, name) {
-			return usagef("--%s %s: of several nodes that is not possible: name one", name, value)
+			return usagef("--%s %s: not possible for several nodes: use one", name, value)
 		}
 	}
 	return nil
@@ -45,10 +50,10 @@ func (o *options) allJudged() error {
 // recordArgs is the command line that records a node for a verdict here.
 func (r *runner) recordArgs(t target, known *facts) []string {
 	args := []string{"record", "-"}
-	if r.command == "explain" {
+	if r.command == "explain" && !r.past() {
 		args = append(args, pairs(t.pods)...)
 	}
-	if !r.given.Changed("for") {
+	if !r.given.Changed("for") && !r.past() {
 		args = append(args, "--for=10s") // as check does
 	}
 	for _, arg := range r.passed {
@@ -76,8 +81,7 @@ func (r *runner) recording(i int) string {
 	return filepath.Join(r.recordings, fmt.Sprintf("%d.rec", i))
 }
 
-// together records several nodes in the same window, and judges the recordings
-// together.
+// together records several nodes in the same window, and judges the recordings together.
 func (r *runner) together(ctx context.Context, targets []target, known *facts) (status int, err error) {
 	if err := r.allJudged(); err != nil {
 		return 0, err
@@ -92,7 +96,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	j := &joint{Verdict: r.Verdict, names: map[netip.Addr]string{}, unread: map[string]error{}}
+	j := &judged{Verdict: r.Verdict, past: r.past(), names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}, unread: map[string]error{}}
 	if r.command == "explain" {
 		j.snapshots = map[string]*model.Snapshot{}
 	}
@@ -107,25 +111,34 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 			return 0, err
 		}
 	}
+	boundMemory(len(targets))
+	nodeNames := model.Map(targets, func(t target) string { return j.hide.Node(t.node) })
+	var group join.Group
+	sources, spans := make([]join.Source, len(targets)), make([]joint.Span, len(targets))
+	// Of a recording that has come only what the verdict needs is kept in memory.
+	room := make(chan struct{}, runtime.GOMAXPROCS(0))
+	r.ended = func(i int, o *outcome) {
+		room <- struct{}{}
+		defer func() { <-room }()
+		if r.asked.Err() == nil && ctx.Err() == nil {
+			o.fail()
+			sources[i], spans[i] = j.source(nodeNames[i], r.recording(i), o.err), r.span(i)
+			group.Add(sources[i])
+		}
+	}
 	outcomes := r.onAll(ctx, targets, known)
 	if r.asked.Err() != nil || ctx.Err() != nil {
 		return r.join(targets, outcomes)
 	}
-	var sources []join.Source
-	for i, t := range targets {
-		o := &outcomes[i]
-		o.fail()
-		sources = append(sources, j.source(j.hide.Node(t.node), r.recording(i), o.err))
-	}
 	j.focus = j.hide.Addrs(j.focus)
 	e.Pod, e.To = j.hide.Addr(e.Pod), j.hide.Addr(e.To)
-	result := join.Judge(sources)
+	result := group.Judge()
 	status, err = r.join(targets, outcomes)
 	if j.read == 0 {
 		return status, err
 	}
 	found := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits()}
-	found.Findings = j.Choose(result.Findings, j.focus)
+	found.Findings = j.Choose(joint.Told(sources, spans, result, j.told), j.focus)
 	if r.command == "check" {
 		return worst(j.verdict(found), status), errors.Join(err, r.tell(found))
 	}
@@ -138,10 +151,58 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	return worst(j.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
 }
 
+// span reads a part of the i-th node's recording.
+func (r *runner) span(i int) joint.Span {
+	return func(w model.Window) (s *model.Snapshot, err error) {
+		err = openRecording(r.recording(i), func(f *record.File) (err error) {
+			s, err = f.Span(w)
+			return err
+		})
+		return s, err
+	}
+}
+
+// replay judges recordings of this machine together. It needs no cluster.
+func (r *runner) replay() (int, error) {
+	j := &judged{Verdict: r.Verdict, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}, unread: map[string]error{}}
+	j.last, j.plain = time.Duration(r.window), r.redact
+	var sources []join.Source
+	for i, file := range r.words {
+		name := file
+		if r.redact {
+			name = fmt.Sprintf("recording %d", i+1) // a file is often named after its node
+		}
+		sources = append(sources, j.source(name, file, nil))
+	}
+	result := join.Judge(sources)
+	if j.read == 0 {
+		return exitUsage, &usageError{errors.Join(slices.Collect(maps.Values(j.unread))...)}
+	}
+	found := report.Joint{Nodes: result.Nodes, Names: j.names, Limits: j.Limits()}
+	found.Findings = j.Choose(result.Findings, nil)
+	return j.verdict(found), r.tell(found)
+}
+
 // tell prints a report, and writes what a CI job wants of it.
 func (r *runner) tell(found report.Document) error {
 	style := report.Style{Color: flags.Colored(r.color.Value, r.stdout)}
 	return errors.Join(found.Write(r.stdout, report.Format(r.output.Value), style), r.writeForCI(found))
+}
+
+// Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about
+// 1 MiB, so the limit leaves room for that.
+const (
+	memoryLimit  = 640 << 20
+	memoryOfNode = 1400 << 10
+)
+
+func boundMemory(nodes int) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(memoryLimit, int64(nodes)*memoryOfNode))
+	}
 }
 
 // fail makes an error of a status that says that a recording is not whole.
@@ -154,21 +215,27 @@ func (o *outcome) fail() {
 		return
 	}
 	// Nobody here has ended it.
-	o.err, o.status = fmt.Errorf("the recording was ended early, with status %d", o.status), exitCannot
+	o.err, o.status = fmt.Errorf("the recording ended early, with status %d", o.status), exitCannot
 }
 
-// joint is what several nodes' recordings are judged with.
-type joint struct {
+// judged is what several nodes' recordings are judged with.
+type judged struct {
 	flags.Verdict
 	// hide replaces names and addresses, as each node does in its recording.
 	hide *redact.Redactor
-	// names are those of addresses on any node. focus are the addresses that were
-	// asked about; empty means all.
+	// names are those of addresses on any node. focus are the addresses that were asked about; empty means all.
 	names map[netip.Addr]string
 	focus []netip.Addr
+	// past says that the recordings are of agents, told are the findings that these had, by node.
+	past bool
+	told map[string][]model.Tracked
 	// read counts what could be read; unread is why not, by node.
 	read   int
 	unread map[string]error
+	// last is how much of each recording's end is judged, 0 for all. plain: the recordings have
+	// the real names, and hide is for what is shown.
+	last  time.Duration
+	plain bool
 	// snapshots are those of the nodes, unless nil.
 	snapshots map[string]*model.Snapshot
 	// mu guards the rest: recordings are read at the same time.
@@ -177,7 +244,7 @@ type joint struct {
 
 // source is a node's recording. It is read anew each time, so that not all are held in
 // memory at once. failed is why there is none, or one that is not whole.
-func (j *joint) source(node, file string, failed error) join.Source {
+func (j *judged) source(node, file string, failed error) join.Source {
 	src, first := join.Source{Name: node}, true
 	if failed != nil {
 		src.Cut, _, _ = strings.Cut(failed.Error(), "\n") // what follows is advice
@@ -186,9 +253,12 @@ func (j *joint) source(node, file string, failed error) join.Source {
 		}
 	}
 	src.Read = func() (*model.Snapshot, error) {
-		s, err := readRecording(file)
+		s, told, err := readRecording(file, j.last)
+		if err == nil && j.plain {
+			s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
+		}
 		if first {
-			j.learn(node, s, err)
+			j.learn(node, s, told, err)
 		}
 		first = false
 		if err != nil && failed != nil {
@@ -199,26 +269,38 @@ func (j *joint) source(node, file string, failed error) join.Source {
 	return src
 }
 
-func readRecording(name string) (*model.Snapshot, error) {
+// readRecording reads a node's recording, and the findings that the node had at its end.
+func readRecording(name string, last time.Duration) (s *model.Snapshot, told []model.Tracked, err error) {
+	err = openRecording(name, func(f *record.File) (err error) {
+		if told, err = f.Findings(f.Len() - 1); err == nil {
+			s, err = f.Window(last)
+		}
+		return err
+	})
+	return s, told, err
+}
+
+// openRecording has a node's recording read.
+func openRecording(name string, read func(*record.File) error) error {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	f, err := record.Open(file, info.Size())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
-	return f.Window(0)
+	return read(f)
 }
 
 // learn takes what a node's recording shows, or why it cannot be read.
-func (j *joint) learn(node string, s *model.Snapshot, err error) {
+func (j *judged) learn(node string, s *model.Snapshot, told []model.Tracked, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err != nil {
@@ -226,6 +308,11 @@ func (j *joint) learn(node string, s *model.Snapshot, err error) {
 		return
 	}
 	j.read++
+	for _, x := range told {
+		if j.past && x.Last.After(s.Window.Start) {
+			j.told[node] = append(j.told[node], x)
+		}
+	}
 	if j.snapshots != nil {
 		j.snapshots[node] = s
 	}
@@ -233,7 +320,7 @@ func (j *joint) learn(node string, s *model.Snapshot, err error) {
 }
 
 // verdict is the exit status, as that of lasthop.
-func (j *joint) verdict(r report.Joint) int {
+func (j *judged) verdict(r report.Joint) int {
 	switch {
 	case j.Judgement().Fails(r.Findings):
 		return exitFindings
@@ -279,7 +366,7 @@ func ends(near, far target) (e path.Ends, err error) {
 	}
 	both := addresses([]string{near.pods[0], far.pods[0]})
 	if len(both) < 2 || both[0].Is4() != both[1].Is4() {
-		return e, usagef("the pods have no addresses of one family: %s and %s", near.pods[0], far.pods[0])
+		return e, usagef("the pods have no addresses of the same family: %s and %s", near.pods[0], far.pods[0])
 	}
 	e.Pod, e.To = both[0], both[1]
 	return e, nil
@@ -287,7 +374,7 @@ func ends(near, far target) (e path.Ends, err error) {
 
 // pathVerdict is the exit status, as that of lasthop's explain: a hop at which packets
 // end for a finding below --fail-on is no failure.
-func (j *joint) pathVerdict(p report.Path, all report.Joint) int {
+func (j *judged) pathVerdict(p report.Path, all report.Joint) int {
 	if p.Fails(j.Judgement().FailOn) {
 		return exitFindings
 	}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -62,12 +64,19 @@ func pretendRecording(states string, args []string) int {
 	case "partial":
 		s.Sources[1] = model.Source{Name: model.SourceConntrack, Status: model.Partial, Detail: "half of it"}
 	}
+	var had []model.Tracked
+	if state == "had" {
+		had = []model.Tracked{{
+			ID: 1, First: s.Window.Start.Add(2 * time.Second), Last: s.Window.Start.Add(5 * time.Second), Closed: true,
+			Finding: model.Finding{Code: "MissingUDR", Severity: model.Critical, Title: "no reply"},
+		}}
+	}
 	if slices.Contains(args, "--redact=true") {
 		s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
 	}
 	w, err := record.NewWriter(os.Stdout, record.Head{Node: s.Node.Name})
 	if err == nil {
-		err = w.Write(model.Reading{At: s.Window.End, Point: model.Point{Snapshot: s, Whole: true, Ready: s.Window.End}})
+		err = w.Write(model.Reading{At: s.Window.End, Findings: had, Point: model.Point{Snapshot: s, Whole: true, Ready: s.Window.End}})
 	}
 	if err != nil {
 		return -1
@@ -84,6 +93,51 @@ func pretendRecording(states string, args []string) int {
 		return -1
 	}
 	return exitClean
+}
+
+// agents gives each node the pod of an agent.
+func (a *api) agents() {
+	for _, n := range a.nodes {
+		a.pods = append(a.pods, corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "lasthop-" + n.Name, Namespace: "kube-system", Labels: map[string]string{
+				"app.kubernetes.io/name": "lasthop", "app.kubernetes.io/component": "agent",
+			}},
+			Spec: corev1.PodSpec{NodeName: n.Name, HostNetwork: true},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			}},
+		})
+	}
+}
+
+// TestPast asks the nodes' agents, and makes no pod.
+func TestPast(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "1")
+	if r := plugin(t, "check", "node1", "--last", "20m"); r.status != exitCannot || !strings.Contains(r.stderr, "no agent runs on node1") {
+		t.Errorf("without an agent: status %d: %s", r.status, r.stderr)
+	}
+	a.agents()
+	if r := plugin(t, "check", "node1", "--last", "20m"); r.status != exitFindings || r.stdout != "check --last=20m\n" || r.stderr != "" {
+		t.Errorf("status %d: %q, %q", r.status, r.stdout, r.stderr)
+	}
+	if r := plugin(t, "watch", "node1", "--last", "20m"); r.status != exitUsage {
+		t.Errorf("watch: status %d: %s", r.status, r.stderr)
+	}
+	t.Setenv(pretended, "0")
+	t.Setenv(observed, "node1=well,node2=had")
+	r := plugin(t, "check", "--all", "--at", "2027-01-15T08:00", "--for", "5m", "-o", "json")
+	j := r.jointly(t)
+	if r.status != exitFindings || len(j.Findings) != 1 || j.Findings[0].Code != "MissingUDR" || len(j.Nodes) != 2 {
+		t.Errorf("status %d: %+v: %s", r.status, j, r.stderr)
+	}
+	at := time.Date(2027, 1, 15, 8, 0, 0, 0, time.Local).Format(time.RFC3339)
+	if !strings.Contains(r.stderr, "records with record - --at="+at+" --for=5m\n") {
+		t.Errorf("not that time: %s", r.stderr)
+	}
+	if len(a.made) > 0 {
+		t.Errorf("%d jobs were made", len(a.made))
+	}
 }
 
 // jointly is as much of a report about several nodes as the tests read.
@@ -122,7 +176,7 @@ func TestTogether(t *testing.T) {
 		{"below the limit", "node1=well,node2=full", []string{"--fail-on=critical", "--skip=ConntrackFull"}, exitClean, "[]", [2]string{}},
 		{"one node cannot observe", "node1=well,node2=blind", nil, exitCannot, "[]", [2]string{"", "cannot observe: missing capabilities"}},
 		{"a finding, and one node cannot observe", "node1=full,node2=blind", nil, exitFindings, "[ConntrackFull]", [2]string{"", "cannot observe: missing capabilities"}},
-		{"cut off", "node1=killed,node2=well", nil, exitCannot, "[]", [2]string{"lasthop was ended on node1 by signal 9 (killed)", ""}},
+		{"cut off", "node1=killed,node2=well", nil, exitCannot, "[]", [2]string{"lasthop on node1 was killed by signal 9 (killed)", ""}},
 		{"incomplete", "node1=well,node2=partial", []string{"--strict"}, exitIncomplete, "[]", [2]string{}},
 		{"incomplete, without --strict", "node1=well,node2=partial", nil, exitClean, "[]", [2]string{}},
 	} {
@@ -288,6 +342,30 @@ func TestTogetherInterrupted(t *testing.T) {
 	a.removed()
 }
 
+// TestLate: the others do not wait for a node that does not end.
+func TestLate(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "0")
+	t.Setenv(observed, "node1=full,node2=waits")
+	r := plugin(t, "check", "--all", "-o", "json", "--for", "100ms", "--start-within", "2s")
+	j := r.jointly(t)
+	i := slices.IndexFunc(j.Nodes, func(n seen) bool { return n.Reason != "" })
+	if r.status != exitFindings || len(j.Findings) != 1 || i < 0 || !strings.Contains(j.Nodes[i].Reason, "it did not end within 2s of the window") {
+		t.Errorf("status %d, %+v: %s", r.status, j, r.stderr)
+	}
+	a.removed()
+}
+
+func TestPending(t *testing.T) {
+	p := &pending{nodes: []string{"a", "b", "c", "d", "e"}}
+	for _, want := range []string{"0 of 5 nodes are done", "1 of 5 nodes are done", "2 of 5 nodes are done, all but c and d and e", "3 of 5 nodes are done, all but d and e"} {
+		if got := p.text(5); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		p.done(p.nodes[0])
+	}
+}
+
 // TestProgress is one line on a terminal, which what is said does not break.
 func TestProgress(t *testing.T) {
 	newAPI(t)
@@ -306,7 +384,7 @@ func TestProgress(t *testing.T) {
 	for _, want := range []string{
 		"starting lasthop on 2 nodes\r\n",
 		clearLine + "starting: 1 of 2 nodes are ready",
-		clearLine + "lasthop: 2 of 2 nodes are ready: they begin\r\n",
+		clearLine + "lasthop: 2 of 2 nodes are ready: they start\r\n",
 		clearLine + "watching: 0s; 0 of 2 nodes are done",
 		clearLine + "node1: records with ",
 	} {
@@ -380,7 +458,7 @@ func TestServiceDestination(t *testing.T) {
 			t.Errorf("%s: status %d, want %s: %s%s", to, r.status, want, r.stdout, r.stderr)
 		}
 	}
-	if r := plugin(t, "explain", "-n", "shop", "pod/cart-1", "--to", "svc/headless"); r.status != exitUsage || !strings.Contains(r.stderr, "no address of its own") {
+	if r := plugin(t, "explain", "-n", "shop", "pod/cart-1", "--to", "svc/headless"); r.status != exitUsage || !strings.Contains(r.stderr, "no cluster IP") {
 		t.Errorf("headless: status %d: %s", r.status, r.stderr)
 	}
 }

@@ -471,14 +471,14 @@ func TestExplainBothEnds(t *testing.T) {
 func showBothEnds(t *testing.T, files []string) {
 	t.Helper()
 	m := startMuxed(t, 160, 50, "lasthop replay "+strings.Join(files, " "))
-	m.awaitWords("recorded at one time")
+	m.awaitWords("recorded at the same time")
 	m.keys("Enter")
 	shown := m.awaitWords("2 Pods 4")
-	if !strings.Contains(shown, "2 nodes") || !strings.Contains(shown, "CRITICAL MissingUDR") || strings.Count(shown, "CRIT ") != 1 {
+	if !strings.Contains(shown, "2 nodes") || !strings.Contains(shown, "CRITICAL MissingUDR") || strings.Count(shown, "✕ CRIT ") != 1 {
 		t.Errorf("the findings of both:\n%s", shown)
 	}
 	m.keys("3")
-	shown = m.awaitWords("counts are of this pair alone")
+	shown = m.awaitWords("counts are of this pair only")
 	for _, want := range []string{" 10.244.0.", "> default/", "between the nodes", "[MissingUDR]", "pod eth0"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("want %q on the path:\n%s", want, shown)

@@ -17,9 +17,12 @@ import (
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/reach"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -27,15 +30,13 @@ func (a *app) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [POD…]",
 		Short: "Watch packets for a while, then print the findings",
-		Long: "Observe the node for --for, print what was found, and exit with the verdict.\n\n" +
+		Long: "Observe the node for --for, print the findings, and exit with the verdict.\n\n" +
 			"A POD is an address, a name, namespace/name, or the name of its network\n" +
-			"namespace. With PODs, only findings that concern them count.\n\n" +
+			"namespace. With PODs, only findings about them count.\n\n" +
 			"Exit status: 0 nothing at or above --fail-on; 1 findings; 2 usage, or a file\n" +
 			"that cannot be parsed; 3 cannot observe; 4 incomplete under --strict;\n" +
 			"130 interrupted, after cleaning up.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.check(cmd.Context(), o, args)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), o, args) },
 	}
 	o.register(cmd.Flags(), "idle-exit")
 	return cmd
@@ -43,6 +44,9 @@ func (a *app) checkCommand() *cobra.Command {
 
 func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err := o.validate(); err != nil {
+		return err
+	}
+	if err := a.openPast(o); err != nil {
 		return err
 	}
 	if len(o.replay) > 1 {
@@ -77,14 +81,13 @@ func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
 
 // print writes a report to the standard output. A closed pipe is no error.
 func (a *app) print(o *observing, r report.Document) error {
-	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout)}
+	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout), Columns: flags.Columns(a.stdout), ASCII: !report.UTF8(os.Environ())}
 	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
 }
 
-// snapshot observes the node, or reads the snapshot from a recording, along with
-// its samples and, unless past is nil, what would have been told during it. countPairs is
-// session.Options.CountPairs; a recording has no counts of pairs. tell is called with the
-// snapshot before all links are left: nobody waits for that to read the verdict.
+// snapshot observes the node, or reads the snapshot from a recording, along with its samples and, unless past is nil,
+// what would have been told during it. countPairs is session.Options.CountPairs; a recording has no counts of pairs.
+// tell is called with the snapshot before all links are left: nobody waits for that to read the verdict.
 func (a *app) snapshot(
 	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile,
 	past *[]model.Tracked, tell func(*model.Snapshot) error,
@@ -117,10 +120,7 @@ func (a *app) snapshot(
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
-	hint := ""
-	if o.given != nil && o.given.Lookup("nodes") != nil {
-		hint = "--nodes FILE tells them"
-	}
+	hint := model.Either(o.given != nil && o.given.Lookup("nodes") != nil, "use --nodes FILE", "")
 	return session.Options{
 		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
 		Attach: o.attach.Value, Janitor: newJanitor,
@@ -132,10 +132,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 // watchedBy is the engine. Without NET_ADMIN not even the node's rules can be read:
 // who did not ask for a verdict without packets gets none then.
 func (o *observing) watchedBy() string {
-	if o.engine.Value == session.EngineAuto && !holds(cap.NET_ADMIN) {
-		return session.EngineTC
-	}
-	return o.engine.Value
+	return model.Either(o.engine.Value == session.EngineAuto && !traffic.Holds(cap.NET_ADMIN), session.EngineTC, o.engine.Value)
 }
 
 // judge draws the findings that the user wants, with those that came and went.
@@ -149,15 +146,35 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked
 	v := diagnose.Judge(s)
 	findings := timeline.Told(v.Findings, past)
 	diagnose.Sort(findings)
+	chosen := o.Choose(findings, focus)
 	return report.Report{
 		Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.Limits(),
 		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
-		Findings: o.Choose(findings, focus),
+		Matrix:   reach.Matrix(v),
+		Findings: chosen, Paths: o.paths(s, chosen),
 	}, nil
 }
 
-// verdict is a report's exit status. A finding outweighs a gap: it holds whatever
-// else could not be seen.
+// paths are those that show the findings, where a document will draw them.
+func (o *observing) paths(s *model.Snapshot, findings []model.Finding) []*model.Path {
+	if !o.beside.github && report.Format(o.output.Value) != report.Markdown {
+		return nil
+	}
+	const most = 20
+	var out []*model.Path
+	for _, f := range findings[:min(len(findings), most)] {
+		var p *model.Path
+		if len(f.Pods) > 0 {
+			ends, _ := choosePeer(s, f.Pods, []model.Finding{f})
+			traced := path.Trace(s, findings, ends)
+			p = &traced
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// verdict is a report's exit status. A finding outweighs a gap: it holds whatever else could not be seen.
 func (o *observing) verdict(r report.Report) error {
 	if o.Judgement().Fails(r.Findings) {
 		return &statusError{code: exitFindings}
@@ -186,7 +203,7 @@ func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, 
 
 // unwatched says that packets are not watched, and what would help.
 func (a *app) unwatched(err error) {
-	a.say("packets cannot be watched, only the node's state is judged: %s", report.Clean(err.Error()))
+	a.say("cannot watch packets, judging only the node's state: %s", report.Clean(err.Error()))
 	if advice := lacking(); advice != "" {
 		a.say("%s", advice)
 	}
@@ -197,8 +214,7 @@ type progress struct{ *app }
 
 const clearLine = "\r\x1b[K"
 
-// show writes the line. It does not wait for the reader, since it is called between
-// two readings of the counters.
+// show writes the line. It does not wait for the reader, since it is called between two readings of the counters.
 func (p progress) show(format string, args ...any) {
 	if flags.Terminal(p.stderr) && p.reader.here() {
 		fmt.Fprintf(p.stderr, clearLine+format, args...)

@@ -38,8 +38,7 @@ func (j *junitFile) Set(s string) error {
 	return nil
 }
 
-// openBeside makes the file before the observation, so that a name that cannot be used is
-// told at once.
+// openBeside makes the file before the observation, so that a name that cannot be used is told at once.
 func (a *app) openBeside(b *beside) (err error) {
 	if b.junit != "" {
 		b.file, err = a.produce("--report junit", string(b.junit))
@@ -70,7 +69,7 @@ func (a *app) annotate(list ...report.Annotation) {
 // summarize appends to the job's summary, unless a link is in its place.
 func (a *app) summarize(r report.Document, j report.Judgement) error {
 	if os.Getenv(flags.SummaryVariable) == "" {
-		a.say("warning: no summary: %[1]s is not set; sudo --preserve-env=%[1]s passes it on", flags.SummaryVariable)
+		a.say("warning: no summary: %[1]s is not set; with sudo, use --preserve-env=%[1]s", flags.SummaryVariable)
 		return nil
 	}
 	var text bytes.Buffer
@@ -88,7 +87,7 @@ func (a *app) annotateScenario(b beside, err error) {
 	}
 	for _, m := range mistakes {
 		a.annotate(report.Annotation{
-			Level: "error", Title: "lasthop: a mistake in the scenario", Text: m.Msg,
+			Level: "error", Title: "lasthop: error in the scenario", Text: m.Msg,
 			File: inWorkspace(m.File), Line: m.Line, Column: m.Column,
 		})
 	}

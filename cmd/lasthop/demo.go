@@ -32,12 +32,12 @@ func (a *app) demoCommand() *cobra.Command {
 		Long: "Build a node in network namespaces, break it as the scenario says, send traffic,\n" +
 			"show it on the live screen, and remove everything. If standard input or output\n" +
 			"is not a terminal, or with --for, --active or flags about a report, check it\n" +
-			"instead. Of a scenario that watches several nodes at the same time, the first is\n" +
-			"watched alone.\n\n" +
-			"With --on kind the nodes are those of a cluster that kind makes; see lab up. There\n" +
-			"nothing may be found before the fault is made, and nothing once it is undone.\n\n" +
-			"Exit status: 0 when the screen was left, or the verdict is the one that the\n" +
-			"scenario expects.",
+			"instead. If a scenario watches several nodes at the same time, only the first is\n" +
+			"watched.\n\n" +
+			"With --on kind the nodes belong to a cluster that kind creates; see lab up. There,\n" +
+			"no finding may appear before the fault or after it is undone.\n\n" +
+			"Exit status: 0 when the screen was closed, or the verdict is as the scenario\n" +
+			"expects.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,10 +86,10 @@ func (a *app) demo(ctx context.Context, o *observing, name string, on *labPlace,
 // between looks at a lab on kind with its faults, and checks that nothing is wrong
 // with it before they are made and once they are undone.
 func (a *app) between(ctx context.Context, o *observing, l *lab.Lab, look func() error) error {
-	if err := a.checkSound(ctx, o, l, "before the fault is made"); err != nil {
+	if err := a.checkSound(ctx, o, l, "before the fault"); err != nil {
 		return err
 	}
-	a.say("making the fault")
+	a.say("injecting the fault")
 	if err := l.Break(ctx); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (a *app) between(ctx context.Context, o *observing, l *lab.Lab, look func()
 	if err != nil {
 		return err
 	}
-	return a.checkSound(ctx, o, l, "once the fault is undone")
+	return a.checkSound(ctx, o, l, "after the fault was undone")
 }
 
 // checkSound wants nothing to be found but for information: the kube-proxy of a cluster
@@ -121,14 +121,13 @@ func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when str
 		if err := a.print(o, r); err != nil {
 			return err
 		}
-		return &statusError{1, fmt.Sprintf("%s something is wrong: %s", when, strings.Join(wrong, "; "))}
+		return &statusError{1, fmt.Sprintf("%s, unexpected: %s", when, strings.Join(wrong, "; "))}
 	}
-	a.say("%s nothing is wrong, and every request is answered", when)
+	a.say("%s: no finding, and every request gets a reply", when)
 	return nil
 }
 
-// checkLab prints the report on the lab's broken node, and compares the verdict
-// with the one that the scenario expects.
+// checkLab prints the report on the lab's broken node, and compares the verdict with the one that the scenario expects.
 func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
@@ -140,8 +139,7 @@ func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
 	return a.tellLab(o, l, r, traffic)
 }
 
-// tellLab prints the report, and tells whether its verdict is the one that the scenario
-// expects.
+// tellLab prints the report, and tells whether its verdict is the one that the scenario expects.
 func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats) error {
 	s := l.Scenario()
 	wrong := o.mismatches(s, r, traffic)
@@ -151,9 +149,9 @@ func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.F
 		return err
 	}
 	if len(wrong) > 0 {
-		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
+		return &statusError{1, fmt.Sprintf("unexpected verdict for %s: %s", s.Name, strings.Join(wrong, "; "))}
 	}
-	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Alone))
+	a.say("verdict as expected for %s: %s", s.Name, expected(s.Alone))
 	return nil
 }
 
@@ -198,18 +196,15 @@ func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns 
 	defer func() { err = errors.Join(err, stop()) }()
 
 	if s := l.Scenario(); s.Together() {
-		a.say("node %s is watched alone; `lasthop lab up %s` says how to watch %d nodes at the same time", node.Name, s.Name, len(s.Watch))
+		a.say("watching only node %s; `lasthop lab up %s` shows how to watch %d nodes at the same time", node.Name, s.Name,
+			len(s.Watch))
 	}
-	active := ""
-	if o.active {
-		active = " --active"
-	}
+	active := model.Either(o.active, " --active", "")
 	a.say("watching node %s: lasthop check --netns %s --host-root %s --for %v%s", node.Name, node.Netns, o.hostRoot, time.Duration(o.window), active)
 	return look(ns, node.Name)
 }
 
-// togetherWith are the commands that watch all nodes that the lab's scenario watches
-// at the same time.
+// togetherWith are the commands that watch all nodes that the lab's scenario watches at the same time.
 func togetherWith(l *lab.Lab) string {
 	var record, judge []string
 	for _, n := range watched(l) {
@@ -244,9 +239,8 @@ func observed(l *lab.Lab) (lab.Node, error) {
 // churned is how often pods are made anew in a scenario with churn.
 const churned = 15
 
-// startTraffic returns once the lab's traffic flows, and pods begin to be made anew
-// where the scenario says so. The returned function ends the traffic and returns its
-// error.
+// startTraffic returns once the lab's traffic flows, and pods begin to be made anew where the scenario says so. The
+// returned function ends the traffic and returns its error.
 func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
 	end, err := l.BeginTraffic(ctx)
 	if err != nil || len(l.Scenario().Churn) == 0 {
@@ -276,10 +270,7 @@ func (o *observing) mismatches(s *scenario.Scenario, r report.Report, traffic []
 // lostByAttaching is how many requests of a flow may fail on a healthy node: the kernel
 // drops what leaves by a link at the moment when clsact is made there.
 func lostByAttaching(n *model.Node) uint64 {
-	if n.Attach == traffic.AttachClsact {
-		return 1
-	}
-	return 0
+	return model.Either[uint64](n.Attach == traffic.AttachClsact, 1, 0)
 }
 
 // unanswered names the flows of which more requests than may be lost were not answered,
@@ -288,7 +279,8 @@ func unanswered(flows []lab.FlowStats, lost uint64) []string {
 	var out []string
 	for _, f := range flows {
 		if f.Denied && f.Answered > 0 || !f.Denied && (f.Answered == 0 || f.Failed > lost) {
-			out = append(out, fmt.Sprintf("%s answered %d times and failed %d: %s", f.Flow, f.Answered, f.Failed, f.LastError))
+			out = append(out, fmt.Sprintf("%s got %d replies and failed %d times: %s", f.Flow, f.Answered, f.Failed,
+				f.LastError))
 		}
 	}
 	return out
@@ -301,15 +293,14 @@ func expected(e scenario.Expect) string {
 	return strings.Join(model.Map(e.Findings, scenario.Finding.String), ", ")
 }
 
-// give writes the scenario's files for --nodes, --pods and --routes. The returned function
-// removes them.
+// give writes the scenario's files for --nodes, --pods and --routes. The returned function removes them.
 func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) {
 	if !s.Files.Nodes && !s.Files.Pods && len(s.Files.Routes) == 0 {
 		return func() error { return nil }, nil
 	}
 	dir, err := os.MkdirTemp("", "lasthop-files-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the scenario's files: %w", err)
+		return nil, fmt.Errorf("create a directory for the scenario's files: %w", err)
 	}
 	write := func(name string, encode func() ([]byte, error)) string {
 		path := filepath.Join(dir, name+".json")

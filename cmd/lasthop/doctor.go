@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -20,8 +22,7 @@ import (
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
-// glance is the window of doctor's trial, in which it loads, attaches, reads every
-// source once and detaches.
+// glance is the window of doctor's trial, in which it loads, attaches, reads every source once and detaches.
 const glance = time.Millisecond
 
 // examination is what doctor found; it is the document of -o json.
@@ -40,6 +41,8 @@ type examination struct {
 	Rights   []right `json:"capabilities"`
 	Features []row   `json:"features"`
 	Sources  []row   `json:"sources"`
+	// Maps are what the BPF maps take.
+	Maps []traffic.MapSize `json:"maps,omitempty"`
 	// missing is why packets cannot be watched, if they cannot.
 	missing string
 }
@@ -60,13 +63,13 @@ type row struct {
 
 func (a *app) doctorCommand() *cobra.Command {
 	var node, root string
-	output := flags.Choice{Value: "text", Of: []string{"text", "json"}}
+	output := flags.Choice{Value: "text", Of: []string{"text", "wide", "json", "mcp"}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "What this node and your rights allow, and what would allow more",
+		Short: "Show what this node and your rights allow, and what is missing",
 		Long: "Try what check does: load, attach, read each source once, detach. The row\n" +
-			"\"names\" says how many pods have their Kubernetes names, from where, and what would\n" +
-			"name the others.\n\n" +
+			"\"names\" shows how many pods have Kubernetes names, their source, and how to get\n" +
+			"the others. -o wide adds what each BPF map takes of the memory.\n\n" +
 			"Exit status: 0 when packets can be watched, 3 otherwise.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,14 +94,14 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 		return err
 	}
 	if !e.Watches {
-		return &statusError{exitCannot, "packets cannot be watched here: " + e.missing}
+		return &statusError{exitCannot, "cannot watch packets here: " + e.missing}
 	}
 	return nil
 }
 
 // examine looks at rights, kernel and sources.
 func (e *examination) examine(ctx context.Context, name, root string) error {
-	e.Rights = model.Map(capabilities, func(c capability) right { return right{c.name, c.held(), c.gives} })
+	e.Rights = model.Map(capabilities, func(c capability) right { return right{c.name, traffic.Holds(c.value), c.gives} })
 	ns, node, err := openNode(ctx, name)
 	place := row{Name: "node's network namespace", Status: model.OK}
 	elsewhere := errors.Is(err, errNotNode)
@@ -113,13 +116,15 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 	defer ns.Close()
 	e.Node.Name = node
 	e.Features = append([]row{place}, model.Map(traffic.Features(ns), func(f model.Feature) row { return row(f) })...)
+	// Why they cannot be made, the features tell.
+	e.Maps, _ = traffic.MapSizes(ns)
 	if elsewhere {
 		e.unread("not read: " + errNotNode.Error())
 		return nil
 	}
 	return e.try(ctx, session.Options{
 		NS: ns, NodeName: node, HostRoot: hostRoot(root), For: glance, Engine: session.EngineTC,
-		Janitor: newJanitor, KeepLeftovers: true, NodesHint: "check takes them by --nodes FILE, and kubectl lasthop check has them",
+		Janitor: newJanitor, KeepLeftovers: true, NodesHint: "use check --nodes FILE, or kubectl lasthop check",
 	})
 }
 
@@ -165,7 +170,7 @@ func (e *examination) take(s *model.Snapshot) {
 	e.Engine, e.Attach = s.Node.Engine, s.Node.Attach
 	e.Watches = s.Status(model.SourceTC) != model.Missing
 	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
-		e.missing = "this network namespace has no link but the loopback; --netns names another"
+		e.missing = "this network namespace has only the loopback link; --netns selects another"
 	}
 	e.Sources = model.Map(s.Sources, func(src model.Source) row { return row{src.Name, src.Status, src.Detail, ""} })
 }
@@ -176,10 +181,19 @@ func (a *app) examined(e examination, output string) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(e)
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	if output == "mcp" {
+		var text bytes.Buffer
+		return errors.Join(e.text(&text, false), report.Tool(a.stdout, text.String(), e))
+	}
+	return e.text(a.stdout, output == "wide")
+}
+
+// text is the examination in tables; wide has those of the BPF maps.
+func (e examination) text(to io.Writer, wide bool) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	engine := report.EngineText(model.Node{Engine: e.Engine, Attach: e.Attach})
 	if !e.Watches {
-		engine += ": packets cannot be watched"
+		engine += ": cannot watch packets"
 	}
 	for _, line := range [][2]string{{"node", e.Node.Name}, {"kernel", e.Node.Kernel}, {"plugin", e.Node.Plugin}, {"engine", engine}} {
 		if line[1] != "" {
@@ -188,10 +202,7 @@ func (a *app) examined(e examination, output string) error {
 	}
 	fmt.Fprint(w, "\nRIGHT\tHELD\tGIVES\n")
 	for _, r := range e.Rights {
-		held := "no"
-		if r.Held {
-			held = "yes"
-		}
+		held := model.Either(r.Held, "yes", "no")
 		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Name, held, r.Gives)
 	}
 	for _, t := range []struct {
@@ -205,6 +216,18 @@ func (a *app) examined(e examination, output string) error {
 				detail = strings.TrimPrefix(detail+"; remedy: "+r.Remedy, "; ")
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", report.Clean(r.Name), r.Status, report.Clean(detail))
+		}
+	}
+	if wide {
+		total := uint64(0)
+		for _, m := range e.Maps {
+			total += m.Bytes
+		}
+		fmt.Fprint(w, "\nBPF MAP\tMEMORY\tSHARE\n")
+		for _, m := range append(e.Maps, traffic.MapSize{Name: "all", Bytes: total}) {
+			if m.Bytes >= 1<<10 {
+				fmt.Fprintf(w, "%s\t%d KiB\t%.1f %%\n", m.Name, m.Bytes>>10, 100*float64(m.Bytes)/float64(total))
+			}
 		}
 	}
 	return w.Flush()

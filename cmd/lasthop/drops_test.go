@@ -88,12 +88,12 @@ func TestDropsAgree(t *testing.T) {
 				t.Errorf("%s: findings %+v", what, findings)
 			}
 
-			// Without findings the first line says how many drops gave none.
+			// Without findings the first line says how many drops have none.
 			written := write(t, what, report.Report{Snapshot: s}, report.Wide)
-			none, some := "drops           none of pod packets", "  drops           7 "+string(d.Reason)
+			none, some := "drops           no pod packets", "  drops           7 "+string(d.Reason)
 			harmless, heading := "  harmless frees  7 "+string(d.Reason), "\nharmless frees\n  LOCAL"
 			for text, want := range map[string]bool{
-				"7 drops gave no": lost, some: lost, none: !lost, harmless: !lost, heading: !lost, "\ndrops\n  none": !lost,
+				"7 drops without": lost, some: lost, none: !lost, harmless: !lost, heading: !lost, "\ndrops\n  none": !lost,
 			} {
 				if strings.Contains(written, text) != want {
 					t.Errorf("%s: the report has %q: %v, want %v\n%s", what, text, !want, want, written)
@@ -108,7 +108,7 @@ func TestDropsAgree(t *testing.T) {
 				t.Errorf("%s: the events are %v, %s", what, err, &events)
 			}
 
-			tl := timeline.New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+			tl := timeline.New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
 			tl.Add(model.Point{Snapshot: snapshot(9 * time.Second)})
 			r := tl.Add(model.Point{Snapshot: s})
 			screen, want := view.NewData(r, nil), 0.0

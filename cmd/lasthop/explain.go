@@ -29,18 +29,16 @@ func (a *app) explainCommand() *cobra.Command {
 			"packets to a destination, hop by hop: what the node's tables decide, and what was\n" +
 			"counted.\n\n" +
 			"A POD is an address, a name, namespace/name, or the name of its network\n" +
-			"namespace. Without --to the destination is the peer of the pod's worst finding,\n" +
-			"else its busiest peer, else an address that stands for any outside the cluster;\n" +
-			"the output says which.\n\n" +
-			"In the first column, X marks a hop where packets end, ? one that cannot be seen\n" +
+			"namespace. Without --to, the destination is the peer of the pod's worst finding,\n" +
+			"or else its busiest peer, or else an example address outside the cluster; the\n" +
+			"output says which.\n\n" +
+			"In the first column, X marks a hop where packets end, ? a hop that is not visible\n" +
 			"from this node. A - is an unknown count.\n\n" +
-			"Exit status: 0 no dead hop, or one that a finding below --fail-on accounts for,\n" +
-			"as check; 1 another dead hop, or a finding about both ends at or above --fail-on;\n" +
+			"Exit status: 0 no dead hop, or only one with a finding below --fail-on;\n" +
+			"1 any other dead hop, or a finding about both ends at or above --fail-on;\n" +
 			"2, 3, 4 and 130 as check.",
 		Args: oneArgument("POD"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.explain(cmd.Context(), o, args[0], to)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.explain(cmd.Context(), o, args[0], to) },
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags(), "idle-exit", "pcap")
@@ -53,6 +51,9 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	}
 	target, err := parseTarget(to)
 	if err != nil {
+		return err
+	}
+	if err := a.openPast(o); err != nil {
 		return err
 	}
 	if err := a.openBeside(&o.beside); err != nil {
@@ -112,8 +113,7 @@ func (o *observing) pathVerdict(r report.Path) error {
 	return err
 }
 
-// target is a destination as the command line names it: an address or a pod, with
-// port and protocol if they are given.
+// target is a destination as the command line names it: an address or a pod, with port and protocol if they are given.
 type target struct {
 	addr  netip.Addr
 	pod   string
@@ -137,7 +137,7 @@ func parseTarget(text string) (target, error) {
 	if host, port, found := cutLast(t.pod, ":"); found && !bare(t.pod).IsValid() {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
-			return t, usagef("--to %q: %q is no port; want 1 to 65535, and brackets around an IPv6 address", text, port)
+			return t, usagef("--to %q: %q is not a port; want 1 to 65535, and brackets around an IPv6 address", text, port)
 		}
 		t.pod, t.port = host, uint16(n)
 	}
@@ -146,7 +146,7 @@ func parseTarget(text string) (target, error) {
 	}
 	switch {
 	case t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return t, usagef("--to %q: not the address of one destination", text)
+		return t, usagef("--to %q: not a unicast address", text)
 	case t.port != 0 && (t.proto == 1 || t.proto == 58):
 		return t, usagef("--to %q: ICMP has no ports", text)
 	case !t.addr.IsValid() && t.pod == "":
@@ -169,8 +169,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// ends are a pod's addresses, and the ends of packets from it. Without a destination To is
-// not valid.
+// ends are a pod's addresses, and the ends of packets from it. Without a destination To is not valid.
 func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.Addr, e path.Ends, err error) {
 	if pod, err = o.choosePods(s, []string{name}); err != nil {
 		return nil, e, err
@@ -196,7 +195,7 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 	if slices.ContainsFunc(s.Routes, func(r model.Route) bool {
 		return r.Type == "broadcast" && r.Dst == netip.PrefixFrom(t.addr, t.addr.BitLen())
 	}) {
-		return nil, e, usagef("--to %s: a broadcast address is not one destination", t.addr)
+		return nil, e, usagef("--to %s: want a unicast address, not a broadcast address", t.addr)
 	}
 	for _, to := range candidates {
 		for _, from := range pod {
@@ -206,7 +205,7 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 			}
 		}
 	}
-	return nil, e, usagef("the pod has no address of the family of %s", candidates[0])
+	return nil, e, usagef("the pod has no address of the same family as %s", candidates[0])
 }
 
 // outside4 and outside6 stand for any address outside the cluster. They are
@@ -221,7 +220,7 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 	peers := busiest(s, pod)
 	for _, f := range findings {
 		about := func(e path.Ends) (path.Ends, string) {
-			return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
+			return e, fmt.Sprintf("to %s, the peer of the finding %s; --to selects another", e.To, f.Code)
 		}
 		for _, prefix := range f.Peers {
 			if i := slices.IndexFunc(peers, func(p path.Ends) bool { return prefix.Contains(p.To) }); i >= 0 {
@@ -229,7 +228,7 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			}
 		}
 		if p, ok := metBy(s, f, peers); ok {
-			return p, fmt.Sprintf("to %s, on whose path the finding %s has its place; --to chooses another", p.To, f.Code)
+			return p, fmt.Sprintf("to %s, whose path the finding %s is on; --to selects another", p.To, f.Code)
 		}
 		for _, prefix := range f.Peers {
 			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
@@ -239,16 +238,18 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 	}
 	switch {
 	case len(peers) > 0 && len(counted(s, pod)) == 0:
-		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has the most flows, perhaps old ones; "+
-			"--to chooses another", peers[0].To)
+		return peers[0],
+			fmt.Sprintf("no packet of the pod in the window: to %s, with which it has the most flows, possibly old ones; "+
+				"--to selects another", peers[0].To)
 	case len(peers) > 0:
-		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to chooses another", peers[0].To)
+		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to selects another", peers[0].To)
 	}
 	e := path.Ends{Pod: pod[0], To: outside4}
 	if pod[0].Is6() {
 		e.To = outside6
 	}
-	return e, fmt.Sprintf("no packet of the pod was seen: to %s, which stands for any address outside the cluster; --to chooses another", e.To)
+	return e, fmt.Sprintf("no packet of the pod was seen: to %s, as an example of an address outside the cluster; --to "+
+		"selects another", e.To)
 }
 
 // metBy is the busiest peer on whose path a finding has its place. The finding may

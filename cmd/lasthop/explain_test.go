@@ -248,9 +248,9 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 	for text, hint := range map[string]string{
-		"10.1.2.3:0": "no port", "10.1.2.3:65536": "no port", "10.1.2.3:x": "no port", "10.1.2.3/frob": "no protocol",
-		"10.1.2.3:53/": "no protocol", "0.0.0.0": "not the address", "224.0.0.1": "not the address", "255.255.255.255": "not the address", "10.1.2.3:5/icmp": "no ports",
-		"[fd00::7]:": "no port", ":80": "want IP",
+		"10.1.2.3:0": "not a port", "10.1.2.3:65536": "not a port", "10.1.2.3:x": "not a port", "10.1.2.3/frob": "no protocol",
+		"10.1.2.3:53/": "no protocol", "0.0.0.0": "not a unicast address", "224.0.0.1": "not a unicast address", "255.255.255.255": "not a unicast address", "10.1.2.3:5/icmp": "no ports",
+		"[fd00::7]:": "not a port", ":80": "want IP",
 	} {
 		var usage *usageError
 		if _, err := parseTarget(text); !errors.As(err, &usage) || !strings.Contains(err.Error(), hint) {
@@ -271,7 +271,7 @@ func TestChoosePeer(t *testing.T) {
 		choice string
 	}{
 		{func() {}, outside4, "no packet of the pod was seen"},
-		{func() { s.Flows = append(s.Flows, flow) }, other, "no packet of the pod was counted in the window"},
+		{func() { s.Flows = append(s.Flows, flow) }, other, "no packet of the pod in the window"},
 		{func() {
 			s.Traffic.Pairs = []model.PairCount{{Src: pod, Dst: peer, Link: "p1", Direction: model.Ingress, Packets: 3}}
 		}, peer, "busiest peer in the window"},

@@ -17,7 +17,7 @@ import (
 func (a *app) findingsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "findings [CODE]",
-		Short:             "List the findings; with CODE: its meaning, evidence and fix",
+		Short:             "List all findings; with CODE: its meaning, evidence and fix",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeCodes,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -72,7 +72,7 @@ func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 func (a *app) schemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
-		Short: "Print the JSON Schema of what -o json, -o ndjson and watch write",
+		Short: "Print the JSON Schema of the output of -o json, -o ndjson and watch",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := io.WriteString(a.stdout, report.Schema)

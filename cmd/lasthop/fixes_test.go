@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 	"text/tabwriter"
-	"time"
 
 	"mvdan.cc/sh/v3/syntax"
 
@@ -385,7 +384,7 @@ func given(t *testing.T, args ...string) *observing {
 
 // flows waits until every flow to a machine was answered.
 func flows(ctx context.Context, l *lab.Lab) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, hanging)
 	defer cancel()
 	dead := func(all []lab.FlowStats) []string {
 		var out []string

@@ -45,9 +45,9 @@ type observing struct {
 	// idle is how long without a key the screen stays.
 	idle time.Duration
 
-	// replay are the recordings to judge instead of the node. pcap is the file
-	// for samples. given are the command's flags.
+	// replay are the recordings to judge instead of the node. pcap is the file for samples. given are the command's flags.
 	replay []string
+	past   past
 	pcap   string
 	beside beside
 
@@ -65,34 +65,46 @@ func (o *observing) define() *pflag.FlagSet {
 	o.engine = flags.Choice{Value: session.EngineAuto, Of: []string{session.EngineAuto, session.EngineTC, session.EngineState}}
 	f.Var(&o.engine, "engine", "how to watch packets: with BPF at tc (auto, tc), or not at all (state)")
 	o.attach = flags.Choice{Value: traffic.AttachAuto, Of: []string{traffic.AttachAuto, traffic.AttachTCX, traffic.AttachClsact}}
-	f.Var(&o.attach, "attach", "how to attach BPF at tc: by tcx (Linux 6.6 or later), or by clsact, which loses packets while its qdisc is made; auto takes tcx where it exists")
+	f.Var(&o.attach, "attach", "how to attach BPF at tc: tcx (Linux 6.6 or later), or clsact, which loses packets "+
+		"while its qdisc is created; auto uses tcx if available")
 	o.window = flags.Window(10 * time.Second)
 	f.Var(&o.window, "for", "how long to observe")
-	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes, and other NICs)")
+	f.StringArrayVar(&o.uplinks, "uplink", nil,
+		"use link `IF` as an uplink; repeatable (default the links of default routes, and other NICs)")
 	f.Var(&o.podCIDRs, "pod-cidr", "a pod range of the cluster; repeatable (default learned from the node)")
 	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json; - is standard input")
-	f.StringVar(&o.pods, "pods", "", "a `FILE` with the output of kubectl get pods -A -o json, for names of pods elsewhere, and labels; - is standard input")
+	f.StringVar(&o.pods, "pods", "", "a `FILE` with the output of kubectl get pods -A -o json, for labels and the "+
+		"names of pods on other nodes; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC or effective routes; repeatable; - is standard input")
-	f.BoolVar(&o.active, "active", false, "send up to 16 probes after the window, all reported: ICMP echo and ARP requests from the node's own addresses")
-	f.StringVarP(&o.namespace, "namespace", "n", "", "consider pods of this `NAMESPACE`")
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "consider pods of all namespaces (default)")
-	f.VarP(&o.selector, "selector", "l", "consider pods with these labels, as kubectl does; they come from --pods")
-	f.Var(&o.Only, "only", "report this finding alone; repeatable")
+	f.BoolVar(&o.active, "active", false,
+		"after the window, send up to 16 probes and report them: ICMP echo and ARP requests from the node's own addresses")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "select pods in this `NAMESPACE`")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "select pods in all namespaces (default)")
+	f.VarP(&o.selector, "selector", "l", "select pods by labels, as kubectl does; needs --pods")
+	f.Var(&o.Only, "only", "report only this finding; repeatable")
 	f.Var(&o.Skip, "skip", "do not report this finding; repeatable")
 	o.FailOn = flags.Severities()
 	f.Var(&o.FailOn, "fail-on", "the lowest severity for exit status 1")
-	f.BoolVar(&o.Strict, "strict", false, "exit with status 4 if a source could not be read whole")
+	f.BoolVar(&o.Strict, "strict", false, "exit with status 4 if a source could not be read completely")
 	o.output = flags.Formats()
 	f.VarP(&o.output, "output", "o", "output format")
-	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+flags.RedactKey+" makes them another set that nobody can guess")
+	f.BoolVar(&o.redact, "redact", false, "replace names and addresses consistently; with "+flags.RedactKey+
+		" in the environment, nobody can guess the originals")
 	o.color = flags.Colors()
 	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
-	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
-	f.Var(&o.beside.junit, "report", "write the verdict to a new file as well, for CI: junit=FILE")
-	f.BoolVar(&o.beside.github, "github", false, "annotate a GitHub Actions run on the standard error, and append to the job's summary")
+	f.BoolVar(&o.debug, "debug", false, "print details of failures, such as the BPF verifier log")
+	f.Var(&o.beside.junit, "report", "also write the verdict to a new file, for CI: junit=FILE")
+	f.BoolVar(&o.beside.github, "github", false,
+		"annotate a GitHub Actions run on standard error, and append to the job summary")
 	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")
-	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: the last --for of it, or all by default; repeatable: several nodes' recordings of one time are judged together; - is standard input")
-	f.StringVar(&o.pcap, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng; - is standard output, and the report then goes to standard error")
+	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: all of it, or the last "+
+		"--for; repeatable: recordings of several nodes at the same time are judged together; - is standard input")
+	f.Var(&o.past.last, "last", "judge the last `DURATION` that this node's agent recorded, without waiting")
+	f.Var(&o.past.at, "at",
+		"judge what this node's agent recorded from this `TIME` on, for --for (default 5m): 03:12, or with a date")
+	f.StringVar(&o.past.dir, "dir", "", "the agent's `DIR` (default "+agentDir+")")
+	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`, as pcapng; - is standard "+
+		"output, and the report then goes to standard error")
 	return f
 }
 
@@ -122,7 +134,7 @@ func (o *observing) validate() error {
 		return usagef("--namespace and --all-namespaces exclude each other")
 	}
 	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, o.Judges) {
-		return usagef("--skip excludes everything that --only names: nothing is left to judge")
+		return usagef("--skip excludes everything in --only: nothing is left to judge")
 	}
 	if err := cmp.Or(checkTexts(o.given), checkHostRoot(o.hostRoot), o.checkStdin()); err != nil {
 		return err
@@ -166,14 +178,13 @@ func checkTexts(given *pflag.FlagSet) error {
 			texts = list.GetSlice()
 		}
 		if what, _ := pflag.UnquoteUsage(f); err == nil && slices.Contains(texts, "") {
-			err = usagef("--%s: want a %s, got nothing", f.Name, what)
+			err = usagef("--%s: want a %s, got an empty value", f.Name, what)
 		}
 	})
 	return err
 }
 
-// checkHostRoot refuses what is not a directory. Without the node's files less is
-// known, and nothing would say so.
+// checkHostRoot refuses what is not a directory. Without the node's files less is known, and nothing would say so.
 func checkHostRoot(dir string) error {
 	if dir == "" {
 		return nil
@@ -203,7 +214,7 @@ func (o *observing) redactor() *redact.Redactor {
 }
 
 // diagnose judges what is shown: with other names and addresses, if they are replaced.
-func (o *observing) diagnose() func(*model.Snapshot) []model.Finding {
+func (o *observing) diagnose() func(*model.Snapshot) model.Verdict {
 	hide := o.redactor()
-	return func(s *model.Snapshot) []model.Finding { return diagnose.Diagnose(hide.Snapshot(s)) }
+	return func(s *model.Snapshot) model.Verdict { return diagnose.Judge(hide.Snapshot(s)) }
 }

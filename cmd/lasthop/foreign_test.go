@@ -52,7 +52,7 @@ func programs(t *testing.T, node string) []model.Program {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	s, err := c.State(t.Context())
+	s, err := c.State(t.Context(), collect.Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}

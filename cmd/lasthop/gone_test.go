@@ -53,3 +53,28 @@ func TestReaderGoes(t *testing.T) {
 		})
 	}
 }
+
+// TestOutputFull writes to a disk that is full.
+func TestOutputFull(t *testing.T) {
+	t.Parallel()
+	node := nstest.New(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { full.Close() })
+	for _, args := range [][]string{
+		{"check", "--for", "100ms"}, {"check", "--for", "100ms", "-o", "json"}, {"watch"}, {"record", "-"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), "lasthop", append(args, "--netns", node.Path(), "--engine", "state")...)
+			var stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = full, &stderr
+			err := cmd.Run()
+			if cmd.ProcessState.ExitCode() != exitCannot || !strings.Contains(stderr.String(), "no space left on device") {
+				t.Errorf("%v, %q", err, stderr.String())
+			}
+		})
+	}
+}

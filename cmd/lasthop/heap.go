@@ -1,14 +1,31 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
+	"strings"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
-// heapLimit keeps the process, including its BPF maps and programs, below 80 MiB
-// on a node with 250 pods: near the limit, garbage is collected more often.
-const heapLimit = 44 << 20
+// leastMemory is what reading a small node's state takes at its peak, in bytes, with the
+// pages of the binary: with less, the kernel kills the process without a word.
+const leastMemory = 24 << 20
+
+// checkMemory refuses to start below a limit of a cgroup that observing surely exceeds.
+func checkMemory() error {
+	limit, err := memlimit.FromCgroup()
+	if err != nil || limit >= leastMemory {
+		return nil // no limit, or none that can be read
+	}
+	return fmt.Errorf("cannot observe: the memory of this cgroup is limited to %d MiB, and observing takes %d or more; in a pod: %s",
+		limit>>20, leastMemory>>20, model.MoreMemory)
+}
 
 // boundGarbage has garbage collected seldom, which costs little where each reading leaves much
 // of it, but more often near a limit.
@@ -16,32 +33,33 @@ func boundGarbage(limit int64) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(200)
 	}
-	boundHeap(limit)
-}
-
-// boundHeap has garbage collected more often near a limit.
-func boundHeap(limit int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit)
 	}
 }
 
-// makeRoom raises the limit where what is in use comes near it, as with a hundred thousand
-// connections: garbage would be collected all the time. It lowers it again, but not below
-// limit, once less is in use.
-func makeRoom(limit int64) {
-	samples := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"},
-		{Name: "/memory/classes/total:bytes"},
-		{Name: "/memory/classes/heap/objects:bytes"},
-		{Name: "/memory/classes/heap/unused:bytes"},
-		{Name: "/memory/classes/heap/free:bytes"},
-		{Name: "/memory/classes/heap/released:bytes"},
+// allowGarbage has garbage collected once there is as much of it as is in use, divided by
+// share, but not before there is least of it.
+func allowGarbage(least, share uint64) {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(int(max(100/share, 100*least/max(live[0].Value.Uint64(), least, 1))))
 	}
-	metrics.Read(samples)
-	live, beside := int64(samples[0].Value.Uint64()), int64(samples[1].Value.Uint64())
-	for _, heap := range samples[2:] {
-		beside -= int64(heap.Value.Uint64())
+}
+
+// rest gives back what is not in use until there is more to do: garbage, and the pages of the program that are mapped,
+// most of which its start alone needed. Those that it needs again are mapped again, mostly without reading the file.
+func rest() {
+	debug.FreeOSMemory()
+	maps, _ := os.ReadFile("/proc/self/maps")
+	exe, _ := os.Readlink("/proc/self/exe")
+	for line := range strings.Lines(string(maps)) {
+		// 00400000-012d4000 r-xp 00000000 fe:00 1044 /lasthop; what cannot be written is as it is in the file.
+		f := strings.Fields(line)
+		var from, to uintptr
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err == nil && f[1][1] == '-' && f[len(f)-1] == exe {
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
+		}
 	}
-	boundHeap(max(limit, live+live/2+beside))
 }

@@ -45,6 +45,10 @@ func hostFiles(n *scenario.Node) (map[string][]byte, error) {
 		files[dir+"05-cilium.conflist"] = list("cilium", object{"type": "cilium-cni"})
 	case scenario.Calico:
 		files[dir+"10-calico.conflist"] = list("k8s-pod-network", object{"type": "calico", "ipam": object{"type": "calico-ipam"}})
+	case scenario.Flannel:
+		files[dir+"10-flannel.conflist"] = list("cbr0", object{"type": "flannel", "delegate": object{"hairpinMode": true, "isDefaultGateway": true}}, object{"type": "portmap"})
+	case scenario.AWSVPC:
+		files[dir+"10-aws.conflist"] = list("aws-cni", object{"type": "aws-cni", "vethPrefix": "eni", "mtu": "9001"}, object{"type": "portmap"})
 	case scenario.Kindnet:
 		files[dir+"10-kindnet.conflist"] = list("kindnet", object{"type": "ptp", "ipam": object{"type": "host-local"}}, object{"type": "portmap"})
 	}

@@ -10,13 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shell is the shell of which this process is a job. It takes over the terminal
-// when the process stops.
+// shell is the shell of which this process is a job. It takes over the terminal when the process stops.
 type shell struct{ asked chan os.Signal }
 
-// findShell returns nil where there is no shell, above all in a container: there
-// the process would stop for good. From then on SIGTSTP, which would stop the
-// process immediately, is only a request to stop.
+// findShell returns nil where there is no shell, above all in a container: there the process would stop for good. From
+// then on SIGTSTP, which would stop the process immediately, is only a request to stop.
 func findShell() *shell {
 	if !resumable() {
 		return nil
@@ -38,9 +36,8 @@ func (s *shell) Asked(ctx context.Context) bool {
 	}
 }
 
-// Stop stops the job's processes, and returns when the shell continues them. It
-// sends SIGSTOP, since Go does not restore the default action of a signal that it
-// has caught.
+// Stop stops the job's processes, and returns when the shell continues them. It sends SIGSTOP, since Go does not
+// restore the default action of a signal that it has caught.
 func (s *shell) Stop() error {
 	on := make(chan os.Signal, 1)
 	signal.Notify(on, unix.SIGCONT)

@@ -20,8 +20,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// cleanUp bounds the work after an interrupt. Containers of kind take longer than
-// namespaces.
+// cleanUp bounds the work after an interrupt. Containers of kind take longer than namespaces.
 const cleanUp = 3 * time.Minute
 
 func (a *app) labCommand() *cobra.Command {
@@ -70,15 +69,13 @@ func (a *app) labUpCommand() *cobra.Command {
 		Use:   "up SCENARIO|FILE",
 		Short: "Build a lab, break it as the scenario says, and start its traffic",
 		Long: "Build a lab, break it as the scenario says, and start its traffic.\n\n" +
-			"A lab's nodes are network namespaces, or with --on kind those of a cluster that\n" +
-			"kind makes, with real pods, kindnet and kube-proxy. There every node has the\n" +
-			"plugin kindnet, whatever the scenario says. What no such cluster can have, or\n" +
-			"mends by itself, is refused, with the reason.",
+			"A lab's nodes are network namespaces, or with --on kind the nodes of a cluster\n" +
+			"that kind creates, with real pods, kindnet and kube-proxy. There, every node has\n" +
+			"the plugin kindnet, whatever the scenario says. Faults that such a cluster cannot\n" +
+			"have, or repairs by itself, are refused, with the reason.",
 		Args:              oneArgument("SCENARIO or FILE"),
 		ValidArgsFunction: completeScenarios,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.labUp(cmd.Context(), args[0], id, on)
-		},
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.labUp(cmd.Context(), args[0], id, on) },
 	}
 	cmd.Flags().StringVar(&id, "id", "", "the lab's `NAME` (default the scenario's)")
 	on.register(cmd.Flags())
@@ -93,7 +90,7 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) er
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find own binary: %w", err)
+		return fmt.Errorf("find lasthop's own binary: %w", err)
 	}
 	l, err := a.makeLab(ctx, nameOrPath, id, on)
 	if errors.Is(err, lab.ErrExists) {
@@ -128,7 +125,7 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) er
 	if s.Together() {
 		a.say("the nodes of the scenario at the same time: %s", togetherWith(l))
 	}
-	a.say("lab %s is up, with traffic for %v; `lasthop lab down %s` takes it down", id, s.Duration, id)
+	a.say("lab %s is up, with traffic for %v; `lasthop lab down %s` removes it", id, s.Duration, id)
 	return nil
 }
 
@@ -161,7 +158,7 @@ func (a *app) makeLab(ctx context.Context, nameOrPath, id string, on *labPlace) 
 	o := lab.Options{ID: id, Tables: model.Backend(on.tables.Value), Log: a.say}
 	if !on.kind() {
 		if on.image != "" {
-			return nil, usagef("--image wants --on kind")
+			return nil, usagef("--image needs --on kind")
 		}
 		s, err := load(nameOrPath)
 		if err != nil {
@@ -207,10 +204,10 @@ func (a *app) labDownCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "down [ID…]",
-		Short: "Take labs down, including what a crash left behind",
+		Short: "Remove labs, including leftovers of a crash",
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if (len(ids) == 0) != all {
-				return usagef("want the ids of labs or --all; `lasthop lab list` shows what is up")
+				return usagef("want lab ids or --all; `lasthop lab list` shows the labs that are up")
 			}
 			if all {
 				// An empty id means every lab.
@@ -219,7 +216,8 @@ func (a *app) labDownCommand() *cobra.Command {
 			for _, id := range ids {
 				err := lab.Down(cmd.Context(), id)
 				if errors.Is(err, lab.ErrNotFound) {
-					return usagef("%w; `lasthop lab list` shows what is up; of a lab on kind a restart of the machine leaves the cluster: kind delete cluster --name lasthop-%s", err, id)
+					return usagef("%w; `lasthop lab list` shows the labs that are up; after a restart of the machine, remove a "+
+						"kind lab's cluster: kind delete cluster --name lasthop-%s", err, id)
 				}
 				if err != nil {
 					return err
@@ -229,7 +227,7 @@ func (a *app) labDownCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "every lab, and what killed tests left")
+	cmd.Flags().BoolVar(&all, "all", false, "all labs, and leftovers of killed tests")
 	return cmd
 }
 
@@ -241,18 +239,15 @@ func (a *app) labTrafficCommand() *cobra.Command {
 		Short:  "Run the traffic of a lab",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return lab.ServeTraffic(cmd.Context(), args[0])
-		},
+		RunE:   func(cmd *cobra.Command, args []string) error { return lab.ServeTraffic(cmd.Context(), args[0]) },
 	}
 }
 
-// labHoldCommand is what runs in the pods of a lab on kind: it holds their
-// namespaces.
+// labHoldCommand is what runs in the pods of a lab on kind: it holds their namespaces.
 func (a *app) labHoldCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "hold",
-		Short:  "Do nothing until told to end",
+		Short:  "Do nothing until terminated",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

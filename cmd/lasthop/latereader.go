@@ -17,20 +17,18 @@ import (
 )
 
 const (
-	// attachTime is how long kubectl may take to attach to a container that was
-	// started: the kubelet looks for new containers once a second, and then the API
-	// server, kubectl and the kubelet have to be asked in turn.
+	// attachTime is how long kubectl may take to attach to a container that was started: the kubelet looks for new
+	// containers once a second, and then the API server, kubectl and the kubelet have to be asked in turn.
 	attachTime = 5 * time.Second
 	// connectTime is how much later than the terminal's size its output may be
 	// connected, on a busy node: containerd begins with the size.
 	connectTime = time.Second
 )
 
-// lateReader is whoever reads what the first process of a pod's container writes.
-// kubectl attaches only after the process was started, and never sees what was
-// written before, which is in the container's log alone. So the first output waits.
-// A terminal has no size until someone attaches. A pipe tells nothing: there the
-// output waits for as long as attaching may take. A nil lateReader is there already.
+// lateReader is whoever reads what the first process of a pod's container writes. kubectl attaches only after the
+// process was started, and never sees what was written before, which is in the container's log alone. So the first
+// output waits. A terminal has no size until someone attaches. A pipe tells nothing: there the output waits for as long
+// as attaching may take. A nil lateReader is there already.
 type lateReader struct {
 	wait sync.Once
 	// sized reports whether the terminal has a size; it is false for a pipe.
@@ -67,9 +65,8 @@ func awaitReader(ctx context.Context, stdout io.Writer) (l *lateReader, stop fun
 	}
 }
 
-// startedByRuntime reports whether this is the process that a pod's container was
-// started with, and not, for example, one of a shell in it: the parent is not in the
-// container. Every container of a pod has this variable.
+// startedByRuntime reports whether this is the process that a pod's container was started with, and not, for example,
+// one of a shell in it: the parent is not in the container. Every container of a pod has this variable.
 func startedByRuntime() bool {
 	if os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
 		return false

@@ -1,7 +1,6 @@
 // Command lasthop finds where a pod's traffic dies on this node, and why.
 //
-// This package has the flags, signals and exit codes. No package below it prints
-// or exits.
+// This package has the flags, signals and exit codes. No package below it prints or exits.
 package main
 
 import (
@@ -55,10 +54,11 @@ type app struct {
 	reader *lateReader
 	// stdoutTaken says that a recording or samples go to the standard output.
 	stdoutTaken bool
+	// past is what the agent has of the time that was asked for, if it was.
+	past *past
 	// made are the files for what is made besides the report.
 	made []*product
-	// started is set once the command line was accepted. Errors before that
-	// are usage errors.
+	// started is set once the command line was accepted. Errors before that are usage errors.
 	started bool
 }
 
@@ -69,10 +69,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	reader, stopReader := awaitReader(ctx, stdout)
 	defer stopReader()
 	a := &app{stdin: os.Stdin, stdout: reader.to(stdout), stderr: reader.to(stderr), reader: reader}
+	return a.execute(ctx, args)
+}
+
+// execute executes a command line, until ctx ends, and returns the exit code.
+func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	err = errors.Join(err, a.discard())
+	err = errors.Join(err, a.discard(), a.past.close())
 	code := a.exitCode(ctx, err)
 	if message := explain(cmd, err, code); message != "" {
 		// Errors quote text from files and links.
@@ -92,9 +97,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// interruptible ends the context at the first signal that asks the process to
-// end. The second one ends the process, since it is no longer caught. Writing to
-// a closed pipe becomes an error instead of a signal.
+// interruptible ends the context at the first signal that asks the process to end. The second one ends the process,
+// since it is no longer caught. Writing to a closed pipe becomes an error instead of a signal.
 func interruptible() (context.Context, context.CancelFunc) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
@@ -143,8 +147,7 @@ func cannotObserve(err error) error {
 	return fmt.Errorf("cannot observe: %w", err)
 }
 
-// misused reports whether an error is a mistake in the command line, or in a file that
-// it names.
+// misused reports whether an error is a mistake in the command line, or in a file that it names.
 func misused(err error) bool {
 	var (
 		usage    *usageError
@@ -179,7 +182,7 @@ func explain(cmd *cobra.Command, err error, code int) string {
 	case err == nil:
 		return ""
 	case code == exitInterrupted && errors.Is(err, context.Canceled):
-		return "interrupted; lasthop has removed everything of its own"
+		return "interrupted; lasthop removed everything that it attached"
 	case inLab && forbidden:
 		// The rights to watch packets do not suffice for a lab.
 		return err.Error() + "\nlabs need root with all its capabilities"
@@ -198,8 +201,8 @@ func (a *app) root() *cobra.Command {
 		Long: "lasthop watches the packets of a Kubernetes node's pods, reads the state that\n" +
 			"decides where they go, and says where traffic dies and why. It never changes the\n" +
 			"node: it only attaches its own BPF programs, and removes them again.\n\n" +
-			"Without a command it shows the live screen. If standard input or output is not a\n" +
-			"terminal, or with flags about a report or --active, it does what check does.",
+			"Without a command, it shows the live screen. If standard input or output is not a\n" +
+			"terminal, or with report flags or --active, it runs check.",
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -217,7 +220,11 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.schemaCommand(), a.versionCommand())
+	root.AddCommand(
+		a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(),
+		a.agentCommand(), a.npdCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(),
+		a.doctorCommand(), a.mcpCommand(), a.schemaCommand(), a.versionCommand(),
+	)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range append(root.Commands(), root) {
 		flags.Complete(cmd)
@@ -251,15 +258,13 @@ func serveRemote() int {
 	return status
 }
 
-// janitorName is the name under which this program is a janitor: the process that
-// removes tc filters if the main one is killed. It is no command, so that nobody
-// runs it by mistake.
+// janitorName is the name under which this program is a janitor: the process that removes tc filters if the main one is
+// killed. It is no command, so that nobody runs it by mistake.
 const janitorName = "lasthop-janitor"
 
 func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []string{janitorName}} }
 
-// janitor returns the exit code. It has nobody to tell an error to: the next lasthop
-// finds what is left.
+// janitor returns the exit code. It has nobody to tell an error to: the next lasthop finds what is left.
 func janitor() int {
 	if traffic.Janitor() != nil {
 		return exitCannot

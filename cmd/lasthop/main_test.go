@@ -25,9 +25,10 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"lasthop": main, janitorName: main})
-}
+// commands are those of this binary.
+var commands = map[string]func(){"lasthop": main, janitorName: main}
+
+func TestMain(m *testing.M) { testscript.Main(m, commands) }
 
 // labs numbers the labs of this process, so that none shares an id.
 var labs atomic.Int64
@@ -176,7 +177,7 @@ func TestChoosePods(t *testing.T) {
 		{[]string{"::ffff:10.1.0.3"}, "", addrs("10.1.0.3"), ""},
 		{[]string{"fd00:0::2"}, "", addrs("10.1.0.2", "fd00::2"), ""},
 		{[]string{"10.9.9.9"}, "", nil, "shop/cart 10.1.0.2 fd00::2, bank/cart 10.1.0.3"},
-		{[]string{"cart"}, "", nil, "name of several pods: shop/cart 10.1.0.2 fd00::2, bank/cart 10.1.0.3"},
+		{[]string{"cart"}, "", nil, `several pods are named "cart": shop/cart 10.1.0.2 fd00::2, bank/cart 10.1.0.3`},
 		{[]string{"shop/tilll"}, "", nil, `no pod "shop/tilll" on this node: did you mean shop/till?; there are: `},
 		{[]string{"til"}, "", nil, "did you mean shop/till?"},
 		{[]string{"car"}, "bank", nil, "did you mean bank/cart?"},

@@ -18,7 +18,7 @@ import (
 
 // openNode is openNode for a command that does nothing but observe.
 func (o *observing) openNode(ctx context.Context) (ns *netns.NS, name string, err error) {
-	if err := dropRights(o.active); err != nil {
+	if err := errors.Join(checkMemory(), dropRights(o.active)); err != nil {
 		return nil, "", err
 	}
 	return openNode(ctx, o.netns)
@@ -30,7 +30,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 	if flag != "" {
 		ns, err = netns.Named(flag)
 		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%w\n`ip netns list` and `lasthop lab list` list the namespaces that have a name", err)
+			err = fmt.Errorf("%w\n`ip netns list` and `lasthop lab list` list named namespaces", err)
 		}
 		return ns, nameOf(flag), err
 	}
@@ -45,8 +45,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 	if ns, err = netns.Current(); err != nil {
 		return nil, "", err
 	}
-	// Whoever chose another namespace than that of PID 1 means it, as with
-	// `ip netns exec`.
+	// Whoever chose another namespace than that of PID 1 means it, as with `ip netns exec`.
 	if first && !inFirstPIDs() {
 		err = checkNode(ctx, ns)
 	}
@@ -62,10 +61,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 
 // nameOf is a namespace's name, even if it was given as a path.
 func nameOf(flag string) string {
-	if slices.Contains(netns.Dirs, filepath.Dir(flag)) {
-		return filepath.Base(flag)
-	}
-	return flag
+	return model.Either(slices.Contains(netns.Dirs, filepath.Dir(flag)), filepath.Base(flag), flag)
 }
 
 // filedName is the node's name by its files. The container's own is the pod's.
@@ -74,9 +70,8 @@ func filedName() string {
 	return strings.TrimSpace(string(text))
 }
 
-// withFirst reports whether PID 1 is in the same network namespace. Reading
-// /proc/1/ns/net takes rights over PID 1; /proc/1/net takes none, and its files have
-// inode numbers of their own in each namespace.
+// withFirst reports whether PID 1 is in the same network namespace. Reading /proc/1/ns/net takes rights over PID 1;
+// /proc/1/net takes none, and its files have inode numbers of their own in each namespace.
 func withFirst() (bool, error) {
 	var ours, first syscall.Stat_t
 	if err := errors.Join(syscall.Stat("/proc/thread-self/net/dev", &ours), syscall.Stat("/proc/1/net/dev", &first)); err != nil {
@@ -93,9 +88,8 @@ func inFirstPIDs() bool {
 	return syscall.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == number
 }
 
-// inForeignRoot reports whether this is a container that sees the node's
-// processes: PID 1 has another root directory. Under `ip netns exec`, for example,
-// the root is the same.
+// inForeignRoot reports whether this is a container that sees the node's processes: PID 1 has another root directory.
+// Under `ip netns exec`, for example, the root is the same.
 func inForeignRoot() bool {
 	ours, err := rootOf("self")
 	first, err2 := rootOf("1")
@@ -131,12 +125,12 @@ func openFirst() (*netns.NS, error) {
 	if !errors.Is(err, os.ErrPermission) {
 		return nil, err
 	}
-	return nil, fmt.Errorf("this container is not in the node's network namespace, and may not enter it: %w\n"+
-		"give it hostNetwork, or the capabilities SYS_PTRACE and SYS_ADMIN: %s", err, fullRights)
+	return nil, fmt.Errorf("this container is not in the node's network namespace, and cannot enter it: %w\n"+
+		"add hostNetwork, or the capabilities SYS_PTRACE and SYS_ADMIN: %s", err, fullRights)
 }
 
 // errNotNode says that a network namespace is that of a pod or another container.
-var errNotNode = errors.New("this network namespace is not a node's")
+var errNotNode = errors.New("this network namespace does not belong to a node")
 
 // checkNode returns an error if the namespace of this container looks like that of a
 // pod: its links lead to one other namespace, and what runs pods does not run here. A
@@ -156,9 +150,10 @@ func checkNode(ctx context.Context, ns *netns.NS) error {
 	if len(out) == 0 || runsPods() {
 		return nil
 	}
-	return fmt.Errorf("%w but a container's: %s leads to another namespace, no other link is up, and neither a kubelet nor a container runtime runs here\n"+
-		"give the pod hostNetwork and hostPID: %s\n"+
-		"with hostPID alone the node's is --netns /proc/1/ns/net; if this is the node all the same: --netns /proc/self/ns/net",
+	return fmt.Errorf("%w but to a container: %s leads to another namespace, no other link is up, and no kubelet or "+
+		"container runtime runs here\n"+
+		"add hostNetwork and hostPID to the pod: %s\n"+
+		"with only hostPID, use --netns /proc/1/ns/net; if this is the node after all, use --netns /proc/self/ns/net",
 		errNotNode, strings.Join(out, ", "), fullRights)
 }
 
@@ -190,9 +185,8 @@ func runsPods() bool {
 	})
 }
 
-// hostRoot is the directory of the node's files. kubectl debug mounts them at
-// /host. In a container without that, they can be read through PID 1, with rights
-// over it; without those the reports say that they could not be read.
+// hostRoot is the directory of the node's files. kubectl debug mounts them at /host. In a container without that, they
+// can be read through PID 1, with rights over it; without those the reports say that they could not be read.
 func hostRoot(flag string) string {
 	if flag != "" {
 		return flag
@@ -200,8 +194,5 @@ func hostRoot(flag string) string {
 	if st, err := os.Stat("/host"); err == nil && st.IsDir() {
 		return "/host"
 	}
-	if inForeignRoot() {
-		return "/proc/1/root"
-	}
-	return "/"
+	return model.Either(inForeignRoot(), "/proc/1/root", "/")
 }

@@ -52,8 +52,7 @@ func (p *pcapFile) leave(err error) error {
 	return ignoreClosedPipe(err)
 }
 
-// abandoned reports whether samples are wanted, but the reader of the pipe that they
-// go to has gone away.
+// abandoned reports whether samples are wanted, but the reader of the pipe that they go to has gone away.
 func (p *pcapFile) abandoned() bool { return p != nil && (p.left || abandoned(p.file)) }
 
 func (p *pcapFile) close() error {

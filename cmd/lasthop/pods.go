@@ -55,7 +55,8 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 			return nil, usagef("--selector and names of pods exclude each other")
 		}
 		if !slices.ContainsFunc(pods, func(p model.Pod) bool { return p.Labels != nil }) {
-			return nil, usagef("--selector: no labels are known here: only the Kubernetes API has them; kubectl get pods -A -o json | lasthop … --pods -")
+			return nil, usagef("--selector: labels are unknown: only the Kubernetes API has them; use kubectl get pods -A -o " +
+				"json | lasthop … --pods -")
 		}
 	}
 	var chosen []model.Pod
@@ -68,7 +69,7 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(s, pods, name, of.namespace), podNames(pods))
 		}
 		if distinct(found) {
-			return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
+			return nil, usagef("several pods are named %q: %s", name, podNames(found))
 		}
 		chosen = append(chosen, found...)
 	}
@@ -100,20 +101,19 @@ func remotePods(s *model.Snapshot, name, namespace string) ([]netip.Addr, error)
 		return nil, nil
 	}
 	if distinct(found) {
-		return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
+		return nil, usagef("several pods are named %q: %s", name, podNames(found))
 	}
 	return found[0].Known(), nil
 }
 
-// meant asks whether the pod with the most similar name was meant, if a single one
-// is similar, or says that the pod is elsewhere. Only pods of the namespace count, if
-// one is given.
+// meant asks whether the pod with the most similar name was meant, if a single one is similar, or says that the pod is
+// elsewhere. Only pods of the namespace count, if one is given.
 func meant(s *model.Snapshot, pods []model.Pod, name, namespace string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return ""
 	}
 	if addrs, err := remotePods(s, name, namespace); err == nil && len(addrs) > 0 {
-		return fmt.Sprintf(", but on another, with %s", addrs[0])
+		return fmt.Sprintf(", but on another node, with %s", addrs[0])
 	}
 	var names []string
 	for _, p := range pods {
@@ -145,9 +145,7 @@ func is(p model.Pod, name, namespace string) bool {
 // distinct reports whether pods of one name are of several namespaces. Several of
 // one namespace are one pod that was replaced, or has several links.
 func distinct(pods []model.Pod) bool {
-	return slices.ContainsFunc(pods, func(p model.Pod) bool {
-		return p.Namespace != pods[0].Namespace
-	})
+	return slices.ContainsFunc(pods, func(p model.Pod) bool { return p.Namespace != pods[0].Namespace })
 }
 
 func podNames(pods []model.Pod) string {
@@ -188,8 +186,7 @@ func (s *selector) Set(text string) (err error) {
 
 func (s *selector) empty() bool { return s.Selector == nil || s.Selector.Empty() }
 
-// matches reports whether a pod has the labels. One whose labels are not known has
-// not.
+// matches reports whether a pod has the labels. One whose labels are not known has not.
 func (s *selector) matches(p *model.Pod) bool {
 	return s.empty() || p.Labels != nil && s.Matches(labels.Set(p.Labels))
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/lasthop/lasthop/cmd/flags"
 )
 
-// product is what a command makes besides its report: a new file, a named pipe, or
-// the standard output.
+// product is what a command makes besides its report: a new file, a named pipe, or the standard output.
 type product struct {
 	io.Writer
 	file   *os.File
@@ -32,9 +31,9 @@ func (a *app) produce(what, name string) (*product, error) {
 	}
 	switch {
 	case a.stdoutTaken:
-		return nil, usagef("%s %s: the standard output is taken by another FILE", what, name)
+		return nil, usagef("%s %s: another FILE already uses standard output", what, name)
 	case flags.Terminal(os.Stdout):
-		return nil, usagef("%s %s: the standard output is a terminal; name a file, or a program behind a pipe", what, name)
+		return nil, usagef("%s %s: standard output is a terminal; use a file or a pipe", what, name)
 	}
 	a.stdoutTaken = true
 	return &product{Writer: a.reader.to(os.Stdout), file: os.Stdout}, nil
@@ -69,9 +68,8 @@ func (p *product) flush() error {
 	return nil
 }
 
-// create creates a file that only its owner may read, or opens a named pipe. It never
-// overwrites a file and follows no symbolic link: whoever may write in the directory
-// must not choose what root writes to.
+// create creates a file that only its owner may read, or opens a named pipe. It never overwrites a file and follows no
+// symbolic link: whoever may write in the directory must not choose what root writes to.
 func create(what, name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) && isPipe(os.Lstat(name)) {
@@ -82,7 +80,8 @@ func create(what, name string) (*os.File, error) {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return nil, usagef("%s %s: the file exists, and lasthop overwrites nothing: name another, or remove it", what, name)
+		return nil, usagef("%s %s: the file exists, and lasthop does not overwrite files: use another name, or remove it",
+			what, name)
 	}
 	if err != nil {
 		return nil, usagef("%s: %w", what, err)

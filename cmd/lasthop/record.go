@@ -27,19 +27,19 @@ func (a *app) recordCommand() *cobra.Command {
 		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
 			"to the new FILE: state, counts, samples of dropped packets, and findings. A FILE of\n" +
 			"- is standard output.\n\n" +
-			"explain --replay has the counts of a pair alone between nodes only; with --pairs\n" +
-			"POD it has those of that pod and its peers at every hop.\n\n" +
-			"Exit status: 0 recorded, or the reader went away; 2 usage; 3 cannot observe;\n" +
+			"Without --pairs, explain --replay has counts of a pair only between nodes. With\n" +
+			"--pairs POD, it has them for that pod and its peers at every hop.\n\n" +
+			"With --last or --at, write what this node's agent recorded.\n\n" +
+			"Exit status: 0 recorded, or the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		Args: oneArgument("FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.record(cmd.Context(), o, args[0], pairs)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.record(cmd.Context(), o, args[0], pairs) },
 	}
-	o.pick(cmd.Flags(), append(onNode, "for", "redact", "debug", "pcap")...)
+	o.pick(cmd.Flags(), append(onNode, "for", "last", "at", "dir", "redact", "debug", "pcap")...)
 	f := cmd.Flags().Lookup("for")
 	f.Usage, f.DefValue = "how long to record", "until interrupted"
-	cmd.Flags().StringSliceVar(&pairs, "pairs", nil, "count the packets of this `POD` by pair of addresses at every hop as well; repeatable")
+	cmd.Flags().StringSliceVar(&pairs, "pairs", nil,
+		"also count the packets of this `POD` by pair of addresses at every hop; repeatable")
 	return cmd
 }
 
@@ -47,9 +47,18 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	if err := o.validate(); err != nil {
 		return err
 	}
+	if err := a.openPast(o); err != nil {
+		return err
+	}
+	if a.past != nil && o.redact {
+		return usagef("--redact: what the agent recorded has its findings in words; lasthop replay --redact replaces names in the report")
+	}
 	file, err := a.produce("recording", name)
 	if err != nil {
 		return err
+	}
+	if a.past != nil {
+		return errors.Join(a.copyPast(file), file.flush(), file.Close())
 	}
 	samples, err := a.createPcap(o)
 	if err != nil {
@@ -76,7 +85,7 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	case err != nil && r.readings == 0:
 		return err
 	case err != nil:
-		return errors.Join(fmt.Errorf("%w\n%s has the %d readings before that", err, name, r.readings), file.Close())
+		return errors.Join(fmt.Errorf("%w\n%s contains the %d readings before that", err, name, r.readings), file.Close())
 	}
 	if err := errors.Join(w.Close(), file.flush(), file.Close()); err != nil {
 		return fmt.Errorf("close recording %s: %w", name, err)
@@ -127,9 +136,8 @@ func open(r model.Reading) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool { return f.Closed }))
 }
 
-// stream begins to observe the node; keep is session.Options.Keep. closeStream waits
-// until everything is detached. pairs names the pods whose packets are counted by pair of
-// addresses.
+// stream begins to observe the node; keep is session.Options.Keep. closeStream waits until everything is detached.
+// pairs names the pods whose packets are counted by pair of addresses.
 func (a *app) stream(ctx context.Context, o *observing, window, keep time.Duration, pairs ...string) (s *session.Stream, node string, closeStream func() error, err error) {
 	ns, name, err := o.openNode(ctx)
 	if err != nil {
@@ -153,8 +161,12 @@ func (a *app) stream(ctx context.Context, o *observing, window, keep time.Durati
 
 // streamOf begins a continuous observation.
 func (a *app) streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
-	boundGarbage(heapLimit)
-	o.Whole = func() { makeRoom(heapLimit) }
+	least, share := uint64(24<<20), uint64(2)
+	if o.Rarely {
+		least, share = 8<<20, 3 // it is always there
+	}
+	allowGarbage(0, share)
+	o.Whole = func() { allowGarbage(least, share) }
 	o.Unwatched = a.unwatched
 	s, err := session.Open(ctx, o)
 	return s, cannotObserve(err)

@@ -42,7 +42,7 @@ func TestEndedRecording(t *testing.T) {
 		warned string
 	}{
 		{syscall.SIGINT, exitInterrupted, "interrupted", ""},
-		{syscall.SIGKILL, -1, "", "the recording is cut off"},
+		{syscall.SIGKILL, -1, "", "the recording is truncated"},
 	} {
 		t.Run(tt.signal.String(), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "a.rec")
@@ -92,7 +92,7 @@ func TestReplaySocket(t *testing.T) {
 	cmd := exec.Command("lasthop", "replay", "-")
 	cmd.Stdin = from
 	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(string(out), "recording -: byte 0: this is no recording of lasthop") {
+	if cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(string(out), "recording -: byte 0: not a lasthop recording") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -134,10 +134,19 @@ func TestClosedFinding(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), "a.rec")
-			writeRecording(t, name, begin, 30, tt.row, tt.link)
+			writeRecording(t, name, begin, 0, 30, tt.row, tt.link)
 			tells(t, tt.want, append([]string{name}, tt.args...)...)
 		})
 	}
+}
+
+// TestClosedInSegment: of what closed in a recording that began meanwhile, who recorded it knew more than it shows.
+func TestClosedInSegment(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "segment.rec")
+	writeRecording(t, name, time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC), 18, 40,
+		func(second int) bool { return second < 20 }, func(int) bool { return false })
+	tells(t, "MissingUDR 10:00:00-10:00:18", name)
+	tells(t, "", name, "--for", "6s")
 }
 
 // tells wants a replay to tell findings: the code of each, when it was first and last seen,
@@ -194,7 +203,7 @@ func TestClosedTogether(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			one, two := filepath.Join(dir, "one.rec"), filepath.Join(dir, "two.rec")
-			writeRecording(t, one, begin, 30, tt.row, never)
+			writeRecording(t, one, begin, 0, 30, tt.row, never)
 			writeOther(t, two, begin, 30)
 			tells(t, tt.want, one, two)
 			tells(t, tt.want, two, one)
@@ -231,8 +240,8 @@ func writeOther(t *testing.T, name string, begin time.Time, seconds int) {
 }
 
 // writeRecording records a node of which a pod asks two pods of another node and a machine
-// beside the nodes, each second. Each second reading has state.
-func writeRecording(t *testing.T, name string, begin time.Time, seconds int, row, link func(second int) bool) {
+// beside the nodes, each second, and writes it from the first on. Each second reading has state.
+func writeRecording(t *testing.T, name string, begin time.Time, first, seconds int, row, link func(second int) bool) {
 	t.Helper()
 	file, err := os.Create(name)
 	if err != nil {
@@ -260,7 +269,7 @@ func writeRecording(t *testing.T, name string, begin time.Time, seconds int, row
 	for _, source := range []string{model.SourceTC, model.SourceDrops, model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourcePods} {
 		s.Sources = append(s.Sources, model.Source{Name: source, Status: model.OK})
 	}
-	line := timeline.New(diagnose.Diagnose, timeline.Short)
+	line := timeline.New(diagnose.Judge, timeline.Short)
 	var peers []model.Peer
 	for _, far := range []string{"10.77.1.8", "10.77.1.9", "10.50.0.9"} {
 		peers = append(peers, model.Peer{Local: pod, Remote: at(far), IfIndex: 2, Link: "eth0"})
@@ -287,7 +296,11 @@ func writeRecording(t *testing.T, name string, begin time.Time, seconds int, row
 			}
 		}
 		now.Traffic.Peers = slices.Clone(peers)
-		if err := w.Write(line.Add(model.Point{Snapshot: &now, Whole: i%2 == 0, Ready: now.Window.End})); err != nil {
+		r := line.Add(model.Point{Snapshot: &now, Whole: i%2 == 0, Ready: now.Window.End})
+		if i < first {
+			continue
+		}
+		if err := w.Write(r); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -17,8 +17,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// onNode are the flags about how a node is observed. They do not apply to a
-// recording.
+// onNode are the flags about how a node is observed. They do not apply to a recording.
 var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes"}
 
 func (o *observing) validateReplay() error {
@@ -26,7 +25,7 @@ func (o *observing) validateReplay() error {
 		return nil
 	}
 	if len(o.replay) > 1 && o.pcap != "" {
-		return usagef("--pcap takes the samples of one recording, not of several")
+		return usagef("--pcap needs a single recording")
 	}
 	for i, name := range o.replay {
 		if slices.Contains(o.replay[:i], name) {
@@ -35,7 +34,7 @@ func (o *observing) validateReplay() error {
 	}
 	for _, name := range onNode {
 		if f := o.given.Lookup(name); f != nil && f.Changed {
-			return usagef("--%s is about a node, and --replay about a recording", name)
+			return usagef("--%s is for a node, not for a recording (--replay)", name)
 		}
 	}
 	return nil
@@ -44,35 +43,39 @@ func (o *observing) validateReplay() error {
 func (a *app) replayCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "replay FILE… [POD…]",
-		Short: "Show or judge a recording, on any machine, without rights",
+		Use:   "replay {FILE… | --last DURATION | --at TIME} [POD…]",
+		Short: "Show or judge a recording, on any machine, without privileges",
 		Long: "Show on the live screen what `lasthop record` wrote. If standard input or output\n" +
-			"is not a terminal, or with PODs or flags about a report, judge it again: all of\n" +
-			"it, or the last --for. A FILE of - is standard input.\n\n" +
-			"Several FILEs, of several nodes at one time, are judged together, as by\n" +
-			"check --replay FILE --replay FILE; the screen takes up to 50. An argument is one\n" +
-			"more FILE if a file of that name exists.\n\n" +
-			"Exit status: that of check.",
+			"is not a terminal, or with PODs or report flags, judge it again: all of it, or the\n" +
+			"last --for. A FILE of - is standard input. With --last or --at, use what this\n" +
+			"node's agent recorded.\n\n" +
+			"Recordings of several nodes at the same time are judged together, as by\n" +
+			"check --replay FILE --replay FILE; the screen shows up to 50. An argument is a\n" +
+			"FILE if a file of that name exists.\n\n" +
+			"Exit status: as check.",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("want a FILE")
+			if len(args) == 0 && !o.past.asked() {
+				return usagef("want a FILE, or --last or --at")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files := 1
-			for files < len(args) && isFile(args[files]) {
+			files := 0
+			for files < len(args) && !o.past.asked() && (files == 0 || isFile(args[files])) {
 				files++
 			}
 			o.replay = args[:files]
-			if f := cmd.Flags(); a.onScreen() && files == len(args) && files <= screenMost && !wantsReport(f) && !f.Changed("for") {
+			if f := cmd.Flags(); a.onScreen() && files == len(args) && files <= screenMost && !wantsReport(f) && (o.past.asked() || !f.Changed("for")) {
+				if err := a.openPast(o); err != nil {
+					return err
+				}
 				return a.player(cmd.Context(), o)
 			}
 			return a.check(cmd.Context(), o, args[files:])
 		},
 	}
 	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output",
-		"redact", "color", "report", "github", "idle-exit", "pcap")
+		"redact", "color", "report", "github", "idle-exit", "last", "at", "dir", "pcap")
 	last := cmd.Flags().Lookup("for")
 	last.Usage, last.DefValue = "judge only the last `DURATION` of the recording", "all of it"
 	return cmd
@@ -86,9 +89,14 @@ func isFile(name string) bool {
 
 // openRecording opens a recording, and warns if it is damaged.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
+	if a.past != nil {
+		f, err = record.Open(a.past.run, a.past.run.Size)
+		return f, func() {}, err
+	}
 	f, closeFile, err = openRecorded(name)
 	if err == nil && f.Damage != nil {
-		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are good", name, f.Damage, f.Len())))
+		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are valid", name,
+			f.Damage, f.Len())))
 	}
 	return f, closeFile, asUsage(name, err)
 }
@@ -140,7 +148,7 @@ func openInput(name string) (*os.File, error) {
 func keep(file *os.File, name string) (*os.File, error) {
 	number, err := unix.MemfdCreate("recording", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("keep what a pipe brings: %w", err)
+		return nil, fmt.Errorf("buffer a pipe: %w", err)
 	}
 	kept := os.NewFile(uintptr(number), name)
 	if _, err := io.Copy(kept, file); err != nil {
@@ -149,8 +157,7 @@ func keep(file *os.File, name string) (*os.File, error) {
 	return kept, nil
 }
 
-// asUsage names the recording in an error, unless that is a usage error. One of its format
-// becomes a usage error.
+// asUsage names the recording in an error, unless that is a usage error. One of its format becomes a usage error.
 func asUsage(name string, err error) error {
 	var usage *usageError
 	var format *record.FormatError
@@ -173,13 +180,29 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 	if err != nil {
 		return nil, err
 	}
-	if past == nil {
-		s, err = f.Window(o.last())
+	boundGarbage(togetherLimit)
+	d := o.last()
+	if a.past != nil {
+		d = f.At(f.Len() - 1).Sub(a.past.Start)
+	}
+	if past == nil || a.past != nil && !o.redact {
+		s, err = f.Window(d)
 	} else {
-		s, *past, err = f.Told(o.last(), o.diagnose())
+		s, *past, err = f.Told(d, o.diagnose())
+	}
+	if err == nil && past != nil && a.past == nil && !o.redact {
+		// Of what began before its recording a node knew more than that shows.
+		var known []model.Tracked
+		known, err = f.Findings(f.Len() - 1)
+		*past = append(*past, model.Filter(known, func(x model.Tracked) bool {
+			return x.Closed && x.First.Before(f.At(0)) && x.Last.After(s.Window.Start)
+		})...)
+	}
+	if err == nil && past != nil && a.past != nil && !o.redact {
+		*past, err = a.past.tracked()
 	}
 	if err == nil && samples != nil {
-		err = f.Samples(o.last(), samples.write)
+		err = f.Samples(d, samples.write)
 	}
 	return s, asUsage(name, err)
 }

@@ -6,37 +6,34 @@ import (
 	"strings"
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 // capability is one that lasthop uses.
 type capability struct {
 	value cap.Value
-	// name is without the CAP_ prefix, as container runtimes and kubectl's
-	// profiles write it.
+	// name is without the CAP_ prefix, as container runtimes and kubectl's profiles write it.
 	name string
 	// gives is what it allows lasthop to do.
 	gives string
-	// inAdmin marks those that SYS_ADMIN includes.
-	inAdmin bool
 }
 
 var capabilities = []capability{
-	{cap.BPF, "BPF", "load BPF programs", true},
-	{cap.PERFMON, "PERFMON", "attach to the drop tracepoint", true},
-	{cap.NET_ADMIN, "NET_ADMIN", "attach to links, read firewall rules and connection tracking", false},
-	{cap.SYS_ADMIN, "SYS_ADMIN", "enter the network namespaces of the node and its pods, name BPF programs", false},
-	{cap.SYS_PTRACE, "SYS_PTRACE", "find pods, and the node's files, through processes", false},
-	{cap.SYSLOG, "SYSLOG", "name the functions that drop packets", false},
-	{cap.NET_RAW, "NET_RAW", "send probes (--active)", false},
+	{cap.BPF, "BPF", "load BPF programs"},
+	{cap.PERFMON, "PERFMON", "attach to the drop tracepoint"},
+	{cap.NET_ADMIN, "NET_ADMIN", "attach to links, read firewall rules and connection tracking"},
+	{cap.SYS_ADMIN, "SYS_ADMIN", "enter the network namespaces of the node and its pods, name BPF programs"},
+	{cap.SYS_PTRACE, "SYS_PTRACE", "find pods, and the node's files, through processes"},
+	{cap.SYSLOG, "SYSLOG", "name the functions that drop packets"},
+	{cap.NET_RAW, "NET_RAW", "send probes (--active)"},
 }
 
-// alsoKept are capabilities that lasthop uses if it has them, and needs only on some
-// nodes: files of the user's own may be closed to root (sudo), and before Linux 5.11
-// BPF maps count as locked memory.
+// alsoKept are capabilities that lasthop uses if it has them, and needs only on some nodes: files of the user's own may
+// be closed to root (sudo), and before Linux 5.11 BPF maps count as locked memory.
 var alsoKept = []cap.Value{cap.DAC_OVERRIDE, cap.DAC_READ_SEARCH, cap.SYS_RESOURCE}
 
-// dropRights gives up, for good and in all threads, the capabilities that observing
-// does not use.
+// dropRights gives up, for good and in all threads, the capabilities that observing does not use.
 func dropRights(active bool) error {
 	keep := slices.Clone(alsoKept)
 	for _, c := range capabilities {
@@ -50,7 +47,10 @@ func dropRights(active bool) error {
 			others = append(others, v)
 		}
 	}
-	held := cap.GetProc()
+	held, err := cap.GetPID(0)
+	if err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
 	// A program that this one starts as root would get what is in the bounding set.
 	if may, err := held.GetFlag(cap.Effective, cap.SETPCAP); err == nil && may {
 		if err := cap.DropBound(others...); err != nil {
@@ -68,20 +68,11 @@ func dropRights(active bool) error {
 	return nil
 }
 
-// held reports whether this process may do what the capability allows.
-func (c capability) held() bool { return holds(c.value) || c.inAdmin && holds(cap.SYS_ADMIN) }
-
-// holds reports whether this process has a capability.
-func holds(v cap.Value) bool {
-	on, err := cap.GetProc().GetFlag(cap.Effective, v)
-	return err == nil && on
-}
-
 // fullRights is how to get all of them.
 const fullRights = "kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
 // lesser is what works without them.
-const lesser = "without watching packets, `lasthop check --engine state` judges the part of the node's state that can be read"
+const lesser = "`lasthop check --engine state` judges the readable part of the node's state, without watching packets"
 
 // remedy says which capabilities are missing, how to get them, and what works without.
 // Where none is missing, the error itself says what else the cause is.
@@ -93,7 +84,8 @@ func lacking() string {
 	if len(names) == 0 {
 		return ""
 	}
-	return "missing capabilities: " + strings.Join(names, ", ") + ". Run it as root on the node, or in a pod that has them: " + fullRights
+	return "missing capabilities: " + strings.Join(names,
+		", ") + ". Run lasthop as root on the node, or in a pod that has them: " + fullRights
 }
 
 // missing names the capabilities that this process does not have. NET_RAW is for
@@ -102,7 +94,7 @@ func missing() []string {
 	var names []string
 	for _, c := range capabilities {
 		switch {
-		case c.held(), c.inAdmin, c.value == cap.NET_RAW:
+		case traffic.Holds(c.value), traffic.InAdmin(c.value), c.value == cap.NET_RAW:
 		case c.value == cap.SYS_ADMIN:
 			names = append(names, "SYS_ADMIN (which includes BPF and PERFMON)")
 		default:

@@ -19,6 +19,7 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/pcap"
+	"github.com/lasthop/lasthop/probe/reach"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/tui"
@@ -39,6 +40,12 @@ func (a *app) live(ctx context.Context, o *observing) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
+	if err := a.openPast(o); err != nil {
+		return err
+	}
+	if a.past != nil {
+		return a.player(ctx, o)
+	}
 	ns, node, err := o.openNode(ctx)
 	if err != nil {
 		return err
@@ -54,7 +61,7 @@ func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node strin
 		return err
 	}
 	defer func() { err = errors.Join(err, stream.Close()) }()
-	return a.screen(ctx, o, stream, "Watching the packets of the pods of "+report.Clean(node)+".", o.ofNode())
+	return a.screen(ctx, o, stream, "Watching packets of pods on "+report.Clean(node)+".", o.ofNode())
 }
 
 // player shows recordings on the screen.
@@ -68,7 +75,7 @@ func (a *app) player(ctx context.Context, o *observing) error {
 	if err != nil {
 		return err
 	}
-	p := record.Play(f, diagnose.Diagnose, 1)
+	p := record.Play(f, diagnose.Judge, 1)
 	err = a.screen(ctx, o, p, "Playing the recording "+report.Clean(name)+".", o.ofNode())
 	return errors.Join(err, asUsage(name, p.Close()))
 }
@@ -79,6 +86,7 @@ type showing struct {
 	window time.Duration
 	trace  func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path
 	report func(model.Reading) (report.Document, error)
+	reach  func(model.Reading) model.Matrix
 }
 
 // ofNode is for readings of one node.
@@ -89,13 +97,25 @@ func (o *observing) ofNode() showing {
 			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
 		report: func(r model.Reading) (report.Document, error) { return o.judge(r.Snapshot, nil, nil) },
+		reach: func(r model.Reading) model.Matrix {
+			v := r.Verdict
+			switch {
+			case v.On != nil:
+			case r.Replay:
+				// A recording has the findings, and not what else was judged.
+				v = diagnose.Judge(r.Snapshot)
+			default:
+				v.On = r.Snapshot
+			}
+			return reach.Matrix(v)
+		},
 	}
 }
 
 // screen shows readings until the user leaves it.
 func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro string, how showing) error {
 	options := tui.Options{
-		Source: from, Window: how.window, Intro: intro, Trace: how.trace,
+		Source: from, Window: how.window, Intro: intro, Trace: how.trace, Reach: how.reach,
 		Describe: pcap.Describe, Export: how.export,
 		Idle:  o.idle,
 		Color: o.color.Value, Env: os.Environ(), Input: a.stdin, Output: a.output(),
@@ -109,7 +129,7 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 		return err
 	}
 	if out.Idle {
-		a.say("left the screen after %v without a key (--idle-exit)", o.idle)
+		a.say("the screen closed after %v without a key (--idle-exit)", o.idle)
 	}
 	if !out.Print || out.Reading.Snapshot == nil {
 		return nil

@@ -17,6 +17,10 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
+// hanging is after what time a test that waits says what it waited for: longer
+// than anything takes on a machine that others use as well.
+const hanging = 5 * time.Minute
+
 // muxed is a terminal that tmux shows, with a program of its own server.
 type muxed struct {
 	t      testing.TB
@@ -51,7 +55,7 @@ func (m *muxed) text() string { return m.tmux("capture-pane", "-p") }
 // for that.
 func (m *muxed) await(what string, shows func(text string) bool) string {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(m.t.Context(), hanging)
 	defer cancel()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()

@@ -16,8 +16,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// screenMost is how many recordings the screen takes, since it keeps the state of all in
-// memory.
+// screenMost is how many recordings the screen takes, since it keeps the state of all in memory.
 const screenMost = 50
 
 // showTogether shows several nodes' recordings of one time on the screen.
@@ -61,7 +60,7 @@ func jointReport(o *observing, r model.Reading) report.Joint {
 // readTogether judges the last of each recording together, 0 for all of it.
 func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, error) {
 	snapshots := map[string]*model.Snapshot{}
-	t := &together{app: a, o: o, last: last, names: map[netip.Addr]string{}}
+	t := &together{app: a, o: o, last: last, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}
 	t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
 	found, err := t.judge()
 	if err != nil {
@@ -81,8 +80,7 @@ func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, err
 	return r, nil
 }
 
-// recordings is a source of readings of several recordings: of each window that is asked
-// for one.
+// recordings is a source of readings of several recordings: of each window that is asked for one.
 type recordings struct {
 	readings chan model.Reading
 	// asked is how much of each recording is to be read, 0 for all of it.

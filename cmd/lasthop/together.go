@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
-	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // checkTogether judges several nodes' recordings of one time.
@@ -26,7 +25,7 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	r, err := (&together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}}).judge()
+	r, err := (&together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}).judge()
 	if err != nil {
 		return err
 	}
@@ -54,116 +53,65 @@ type together struct {
 	mu    sync.Mutex
 	names map[netip.Addr]string
 	focus []netip.Addr
-	// unknown are the errors of nodes that have none of the pods, others those of
-	// recordings that cannot be read.
+	// unknown are the errors of nodes that have none of the pods, others those of recordings that cannot be read.
 	unknown []error
 	broken  []error
 	good    int
-	// told are the findings that the nodes had while they were recorded.
-	told []model.Tracked
-	// look is given each recording as it is, and as it is shown, one at a time; it may be
-	// nil.
+	// told are the findings that the nodes had while they were recorded, by recording.
+	told map[string][]model.Tracked
+	// look is given each recording as it is, and as it is shown, one at a time; it may be nil.
 	look func(recording string, recorded, shown *model.Snapshot)
 }
 
 // togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
 const togetherLimit = 768 << 20
 
-// mostEpisodes is how many parts of the recordings are judged by themselves.
-const mostEpisodes = 4
-
-// tell adds what came and went: of the time at which a node had a finding that all of the
-// recordings do not show, they are judged again.
-func (t *together) tell(sources []join.Source, spans []readSpan, judged join.Result) []model.Finding {
-	out := timeline.Told(judged.Findings, t.told)
-	besides := out[len(judged.Findings):]
-	out = slices.Clip(out[:len(judged.Findings)])
-	slices.SortFunc(besides, func(a, b model.Finding) int { return a.Opened.Compare(b.Opened) })
-	var end time.Time
-	for _, n := range judged.Nodes {
-		if n.Window.End.After(end) {
-			end = n.Window.End
-		}
-	}
-	var episodes []model.Window
-	for _, f := range besides {
-		w := model.Window{Start: f.Opened, End: f.Closed}
-		if w.End.IsZero() {
-			w.End = end
-		}
-		if last := len(episodes) - 1; last < 0 || w.Start.After(episodes[last].End) {
-			episodes = append(episodes, w)
-		} else if w.End.After(episodes[last].End) {
-			episodes[last].End = w.End
-		}
-	}
-	for _, w := range episodes[:min(len(episodes), mostEpisodes)] {
-		parts := slices.Clone(sources)
-		for i := range parts {
-			parts[i].Within = nil
-			if span := spans[i]; span != nil {
-				parts[i].Read = func() (*model.Snapshot, error) { return span(w) }
-			}
-		}
-		found := join.Judge(parts).Findings
-		if w.End.Equal(end) {
-			w.End = time.Time{}
-		}
-		out = timeline.Besides(out, found, w)
-	}
-	diagnose.Sort(out)
-	return out
-}
-
 // judge judges the recordings. It is an error if none can be read, or if no node has the pods.
 func (t *together) judge() (report.Joint, error) {
 	o := t.o
 	var sources []join.Source
-	var spans []readSpan
-	for i, name := range o.replay {
-		src, span, closeFile := t.source(name)
-		defer closeFile()
-		spans = append(spans, span)
+	var spans []joint.Span
+	for i, file := range o.replay {
+		name := file
 		if o.redactor() != nil {
 			// A file is often named after its node.
-			src.Name = fmt.Sprintf("recording %d", i+1)
+			name = fmt.Sprintf("recording %d", i+1)
 		}
-		sources = append(sources, src)
+		src, span, closeFile := t.source(file, name)
+		defer closeFile()
+		sources, spans = append(sources, src), append(spans, span)
 	}
 	boundGarbage(togetherLimit)
 	result := join.Judge(sources)
-	findings := t.tell(sources, spans, result)
+	findings := joint.Told(sources, spans, result, t.told)
 	switch {
 	case t.good == 0:
 		return report.Joint{}, errors.Join(t.broken...)
 	case len(t.unknown) == t.good:
-		return report.Joint{}, usagef("no recorded node has it: %w", t.unknown[0])
+		return report.Joint{}, usagef("on no recorded node: %w", t.unknown[0])
 	}
 	return report.Joint{
 		Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.Limits(), Findings: o.Choose(findings, t.focus),
 	}, nil
 }
 
-// readSpan reads the part of a recording in a window.
-type readSpan func(model.Window) (*model.Snapshot, error)
-
-// source is a recording, with what reads a part of it, nil if it cannot be read. Its
+// source is a recording, called by a name, with what reads a part of it, nil if it cannot be read. Its
 // snapshot is made anew each time, so that not all are held in memory at once.
-func (t *together) source(name string) (src join.Source, span readSpan, closeFile func()) {
+func (t *together) source(file, name string) (src join.Source, span joint.Span, closeFile func()) {
 	src = join.Source{Name: name}
 	broken := func(err error) (*model.Snapshot, error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.broken = append(t.broken, asUsage(name, err))
+		t.broken = append(t.broken, asUsage(file, err))
 		return nil, err
 	}
-	f, closeFile, err := openRecorded(name)
+	f, closeFile, err := openRecorded(file)
 	if err != nil {
 		src.Read = func() (*model.Snapshot, error) { return broken(err) }
 		return src, nil, closeFile
 	}
 	if f.Damage != nil {
-		src.Cut = "its recording is cut off"
+		src.Cut = "its recording is truncated"
 	}
 	hide := t.o.redactor()
 	first := true
@@ -176,7 +124,7 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 		seen := hide.Snapshot(s)
 		if first {
 			t.learn(name, s, seen)
-			err = t.learnTold(f, s.Window.Start)
+			err = t.learnTold(name, f, s.Window.Start)
 		}
 		first = false
 		return seen, err
@@ -198,7 +146,7 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 const unsettled = 3 * time.Second
 
 // learnTold takes the findings that a node had after a time, while it was recorded.
-func (t *together) learnTold(f *record.File, since time.Time) error {
+func (t *together) learnTold(name string, f *record.File, since time.Time) error {
 	var told []model.Tracked
 	if r, err := f.Reading(f.Len() - 1); err != nil {
 		return err
@@ -215,7 +163,7 @@ func (t *together) learnTold(f *record.File, since time.Time) error {
 			x.First = time.Time{}
 		}
 		if x.Last.After(since) {
-			t.told = append(t.told, x)
+			t.told[name] = append(t.told[name], x)
 		}
 	}
 	return nil
@@ -242,9 +190,9 @@ func (t *together) learn(recording string, s, shown *model.Snapshot) {
 // explainTogether follows a pod's packets to a pod of another recorded node and back.
 func (a *app) explainTogether(o *observing, pod string, to target) (report.Path, error) {
 	if !to.addr.IsValid() && to.pod == "" {
-		return report.Path{}, usagef("explain over several recordings wants --to, a pod of another of the nodes")
+		return report.Path{}, usagef("explain with several recordings needs --to, a pod on another of the nodes")
 	}
-	t := &together{app: a, o: o, last: o.last(), names: map[netip.Addr]string{}}
+	t := &together{app: a, o: o, last: o.last(), names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}
 	var sources []join.Source
 	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
 	t.look = func(recording string, s, shown *model.Snapshot) {
@@ -253,7 +201,7 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 		}
 	}
 	for _, name := range o.replay {
-		src, _, closeFile := t.source(name)
+		src, _, closeFile := t.source(name, name)
 		defer closeFile()
 		sources = append(sources, src)
 	}
@@ -279,22 +227,20 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 		}
 	}
 	if !e.To.IsValid() {
-		return report.Path{}, usagef("the pods have no addresses of one family")
+		return report.Path{}, usagef("the pods have no addresses of the same family")
 	}
 	hide := o.redactor()
 	e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
 	return o.Between(all, ends[0].End, ends[1].End, e), nil
 }
 
-// end is one end of a path between recorded nodes: the pod by its name, and the node that
-// has it.
+// end is one end of a path between recorded nodes: the pod by its name, and the node that has it.
 type end struct {
 	pod string
 	// End has the name of the recording.
 	join.End
 	addrs []netip.Addr
-	// nodes are the names of all nodes that have it, missing are the errors of the others,
-	// by recording.
+	// nodes are the names of all nodes that have it, missing are the errors of the others, by recording.
 	nodes   []string
 	missing map[string]error
 }
@@ -323,7 +269,7 @@ func (e *end) look(recording, namespace string, s, shown *model.Snapshot) {
 func (e *end) found() error {
 	switch len(e.nodes) {
 	case 0:
-		return usagef("no recorded node has it: %w", e.missing[slices.Min(slices.Collect(maps.Keys(e.missing)))])
+		return usagef("on no recorded node: %w", e.missing[slices.Min(slices.Collect(maps.Keys(e.missing)))])
 	case 1:
 		return nil
 	}

@@ -24,20 +24,18 @@ func (a *app) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [POD…]",
 		Short: "Print findings, drops and rewrites as NDJSON until interrupted",
-		Long: "Observe until interrupted, and print one JSON object a line: a Finding when it\n" +
+		Long: "Observe until interrupted, and print one JSON object per line: a Finding when it\n" +
 			"opens, changes and closes; the Drops of each second, without harmless frees; a\n" +
-			"MACRewrite once per window; and what lasthop itself Lost. The first line is a\n" +
-			"Lost, as soon as everything is attached. With PODs, only what concerns them is\n" +
+			"MACRewrite once per window; and Lost, what lasthop itself missed. The first line is\n" +
+			"a Lost, as soon as everything is attached. With PODs, only what concerns them is\n" +
 			"printed.\n\n" +
-			"Exit status: 0 when the reader went away; 2 usage; 3 cannot observe;\n" +
+			"Exit status: 0 when the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.watchNode(cmd.Context(), o, args)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
 	}
 	more := []string{"for", "namespace", "all-namespaces", "selector", "only", "skip", "redact", "debug", "pcap"}
 	o.pick(cmd.Flags(), append(onNode, more...)...)
-	cmd.Flags().Lookup("for").Usage = "the window that findings are drawn from"
+	cmd.Flags().Lookup("for").Usage = "the window that findings are based on"
 	return cmd
 }
 
@@ -130,8 +128,7 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 	return e, nil
 }
 
-// packetsOf is a snapshot without the rules and flows of its state, which are no
-// events and may be very many.
+// packetsOf is a snapshot without the rules and flows of its state, which are no events and may be very many.
 func packetsOf(s *model.Snapshot) *model.Snapshot {
 	out := *s
 	out.FrameRules, out.PacketRules, out.Chains, out.Sets, out.Flows = nil, nil, nil, nil, nil
@@ -163,8 +160,7 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 	return out
 }
 
-// alike reports whether two states of a finding differ only in counts and
-// evidence.
+// alike reports whether two states of a finding differ only in counts and evidence.
 func alike(a, b model.Finding) bool {
 	return a.Severity == b.Severity && a.Confidence == b.Confidence && a.Title == b.Title && a.LastHopAlive == b.LastHopAlive &&
 		slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Fix, b.Fix)

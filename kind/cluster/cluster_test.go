@@ -84,7 +84,7 @@ func TestImage(t *testing.T) {
 
 // TestImageRefused: what an image with nothing else in it cannot run is refused.
 func TestImageRefused(t *testing.T) {
-	for file, want := range map[string]string{"/bin/sh": "linked dynamically", "cluster_test.go": "bad magic number"} {
+	for file, want := range map[string]string{"/bin/sh": "dynamically linked", "cluster_test.go": "bad magic number"} {
 		if err := isStatic(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", file, err, want)
 		}

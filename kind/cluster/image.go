@@ -58,7 +58,7 @@ func isStatic(binary string) error {
 	defer f.Close() //nolint:errcheck // it was only read
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return errors.New("lasthop is linked dynamically, and an image that holds nothing else cannot run it")
+			return errors.New("lasthop is dynamically linked, so an image that contains only lasthop cannot run it")
 		}
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/lasthop/lasthop/kind/scenario"
-	"github.com/lasthop/lasthop/probe/model"
 )
 
 // podInterface is what a pod calls its link, and a machine outside its own.
@@ -215,8 +214,12 @@ func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error 
 		}
 		return b.calicoHost(ctx, n, sp)
 	})
-	if err == nil && n.Plugin == scenario.AzurePodSubnet {
+	switch {
+	case err != nil:
+	case n.Plugin == scenario.AzurePodSubnet:
 		err = swift(b.topology.PodSubnet, n.IP, sp)
+	case n.Plugin == scenario.AWSVPC:
+		err = awsHost(n, sp)
 	}
 	return err
 }
@@ -327,11 +330,7 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 
 // podLink connects a pod to its node, and to the node's bridge where it has one.
 func (b *builder) podLink(ctx context.Context, n *scenario.Node, p *scenario.Pod, node, pod *space) error {
-	var hostMAC model.MAC
-	if !p.Bridged {
-		hostMAC = n.Plugin.HostMAC()
-	}
-	err := node.veth(p.Link, hostMAC, pod, podInterface, p.MAC)
+	err := node.veth(p.Link, hostMAC(n, p), pod, podInterface, p.MAC)
 	switch {
 	case err != nil:
 	case n.Plugin == scenario.Kubenet:

@@ -44,7 +44,7 @@ func findPlugins(s *scenario.Scenario) error {
 		if !n.Plugin.CNI() {
 			continue
 		}
-		for _, name := range []string{string(n.Plugin), hostLocal, portMap} {
+		for _, name := range []string{n.Plugin.Executable(), hostLocal, portMap} {
 			if err := findPlugin(name); err != nil {
 				return err
 			}
@@ -162,14 +162,14 @@ func cniConfig(n *scenario.Node, state string) map[string]any {
 		routes = append(routes, thing{"dst": defaultFor(n.IP).String()})
 	}
 	plugin := thing{
-		"type": string(n.Plugin), "ipMasq": n.IPMasq,
-		"capabilities": thing{"ips": true, "mac": n.Plugin == scenario.Bridge},
+		"type": n.Plugin.Executable(), "ipMasq": n.IPMasq,
+		"capabilities": thing{"ips": true, "mac": n.Bridge != ""},
 		"ipam": thing{
 			"type": hostLocal, "dataDir": state,
 			"ranges": ranges, "routes": routes,
 		},
 	}
-	if n.Plugin == scenario.Bridge {
+	if n.Bridge != "" {
 		plugin["bridge"], plugin["isGateway"], plugin["hairpinMode"] = n.Bridge, true, n.Hairpin
 	}
 	return thing{"cniVersion": "1.0.0", "name": cniNetwork, "plugins": []thing{
@@ -184,7 +184,7 @@ func (c *cni) container(p *scenario.Pod) *libcni.RuntimeConf {
 		ips = append(ips, p.IP6.String())
 	}
 	args := map[string]any{"ips": ips}
-	if c.node.Plugin == scenario.Bridge {
+	if c.node.Bridge != "" {
 		args["mac"] = p.MAC.String()
 	}
 	conf := c.l.container(c.node, p)

@@ -21,6 +21,9 @@ var filterFaults = map[scenario.FaultType]injection{
 	scenario.DropLegacy: func(x *target) error {
 		return x.sp.run(legacyIptables, words("? FORWARD -d ? -j DROP", x.op("-I"), x.pod.IP)...)
 	},
+	scenario.DropQueued: func(x *target) error {
+		return x.iptables(words("? FORWARD -d ? -j NFQUEUE --queue-num 17", x.op("-I"), x.pod.IP))
+	},
 	scenario.DropNFT:    dropNFT,
 	scenario.DropChains: dropChains,
 	scenario.DropSomeDNS: func(x *target) error {

@@ -91,6 +91,9 @@ var translationFaults = map[scenario.FaultType]injection{
 			x.iptables(words("? FORWARD -m conntrack --ctstate INVALID -j DROP", x.op("-I"))),
 			x.sp.forgetFlows())
 	},
+	scenario.Zoned: func(x *target) error {
+		return errors.Join(x.iptables(words("-t raw ? PREROUTING -s ? -j CT --zone 7", x.op("-I"), x.pod.IP)), x.sp.forgetFlows())
+	},
 	scenario.ConntrackFull: func(x *target) error {
 		if err := x.sp.forgetFlows(); err != nil || x.undo {
 			return err
@@ -153,7 +156,8 @@ var serverFaults = map[scenario.FaultType]injection{
 		}
 		return c.remove(x.ctx, x.pod, x.sp)
 	},
-	scenario.NodeDNSGone: (*target).untrackDNS,
+	scenario.NodeDNSGone:        (*target).untrackDNS,
+	scenario.CiliumServiceEmpty: ciliumService,
 }
 
 // translate runs rules of the nat table and deletes all flows: they keep the

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -19,6 +21,11 @@ var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.SecondInterface: secondInterface,
 	scenario.PodTable: func(x *target) error {
 		link := route{dst: host(x.node.Second.Gateway.Addr()), link: x.node.Second.Name, table: x.podTable()}
+		if x.node.Plugin == scenario.AWSVPC {
+			if err := x.toSecond(); err != nil {
+				return err
+			}
+		}
 		if x.undo {
 			return errors.Join(x.sp.unrule(x.podRule()), x.sp.unroute(x.tableDefault()), x.sp.unroute(link))
 		}
@@ -35,6 +42,15 @@ var ordinaryStates = map[scenario.FaultType]injection{
 		// As good as a dummy link, which not every kernel has.
 		return errors.Join(x.sp.bridge(name, model.MAC{}),
 			x.sp.addr(name, host(scenario.NodeLocalDNS), netlink.SCOPE_UNIVERSE), x.untrackDNS())
+	},
+	scenario.PodResolver:   resolver,
+	scenario.CiliumService: ciliumService,
+	scenario.Networkd: func(x *target) error {
+		dir := filepath.Join(x.cniRoot(x.node), "run/systemd/netif")
+		if x.undo {
+			return os.RemoveAll(dir)
+		}
+		return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "state"), []byte("OPER_STATE=routable\n"), 0o644))
 	},
 	scenario.EmptyBridge: func(x *target) error {
 		const name = "docker0"
@@ -61,12 +77,23 @@ var ordinaryStates = map[scenario.FaultType]injection{
 	},
 }
 
-// podTable is the number of the pod's own routing table.
-func (x *target) podTable() int { return 100 + int(x.pod.IP.As4()[3]) }
+// podTable is the number of the pod's own routing table, which Amazon's VPC CNI has for each
+// network card.
+func (x *target) podTable() int {
+	if x.node.Plugin == scenario.AWSVPC {
+		return 2
+	}
+	return 100 + int(x.pod.IP.As4()[3])
+}
+
+// place is the number of the fault's node among all.
+func (x *target) place() int {
+	return slices.IndexFunc(x.topology.Nodes, func(n scenario.Node) bool { return n.Name == x.node.Name })
+}
 
 // podRule leads what the pod sends there, with the priority of AWS VPC CNI's rules.
 func (x *target) podRule() rule {
-	return rule{priority: 1536, from: host(x.pod.IP), table: x.podTable()}
+	return rule{priority: awsFromPod, from: host(x.pod.IP), table: x.podTable()}
 }
 
 // tableDefault is the default route there.

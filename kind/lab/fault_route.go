@@ -85,12 +85,40 @@ var fabricFaults = map[scenario.FaultType]injection{
 		})
 	},
 	scenario.TunnelAstray: func(x *target) error {
+		far, err := x.behindOverlay()
+		if err != nil {
+			return err
+		}
+		return x.sp.tunnelEnd(x.topology.Overlay, far, pick(x, x.Via, far.IP))
+	},
+	scenario.TunnelEndGone: func(x *target) error {
+		far, err := x.behindOverlay()
+		if err != nil {
+			return err
+		}
+		if x.undo {
+			return x.sp.tunnelEnd(x.topology.Overlay, far, far.IP)
+		}
+		return x.sp.withLink(x.topology.Overlay, "delete tunnel end of", func(l netlink.Link) error {
+			return x.sp.nl.NeighDel(overlayEnd(l, far, far.IP))
+		})
+	},
+	scenario.TunnelHopGone: func(x *target) error {
+		far, err := x.behindOverlay()
+		if err != nil {
+			return err
+		}
+		return x.sp.haveNeigh(x.topology.Overlay, far.PodCIDR.Addr(), overlayMAC(far), x.undo)
+	},
+	scenario.TunnelMAC: func(x *target) error {
+		err := x.sp.setMAC(x.topology.Overlay, pick(x, x.MAC, overlayMAC(x.node)))
+		// The kernel forgets all neighbours of a link whose MAC changes.
 		for i := range x.topology.Nodes {
-			if far := &x.topology.Nodes[i]; far.PodCIDR == x.Prefix {
-				return x.sp.tunnelEnd(x.topology.Overlay, far, pick(x, x.Via, far.IP))
+			if far := &x.topology.Nodes[i]; far.Name != x.node.Name {
+				err = errors.Join(err, x.sp.neigh(x.topology.Overlay, far.PodCIDR.Addr(), overlayMAC(far)))
 			}
 		}
-		return fmt.Errorf("no other node's pods have %s", x.Prefix)
+		return err
 	},
 	scenario.NoReturn: func(x *target) error {
 		return x.inFabric(func(fabric *space) error {
@@ -107,6 +135,16 @@ var fabricFaults = map[scenario.FaultType]injection{
 		}
 		return x.sp.forgetNeighbors(cmp.Or(x.node.Bridge, x.node.NIC), netip.Addr{})
 	},
+}
+
+// behindOverlay is the other node whose pods have the fault's prefix.
+func (x *target) behindOverlay() (*scenario.Node, error) {
+	for i := range x.topology.Nodes {
+		if far := &x.topology.Nodes[i]; far.PodCIDR == x.Prefix && far.Name != x.node.Name {
+			return far, nil
+		}
+	}
+	return nil, fmt.Errorf("no other node's pods have %s", x.Prefix)
 }
 
 // toPort are the matches of what is for a port, by whichever protocol; 0 is all.
@@ -200,6 +238,9 @@ var routeFaults = map[scenario.FaultType]injection{
 	scenario.BridgeWithoutAddress: func(x *target) error {
 		gateway := netip.PrefixFrom(x.node.PodGateway(), x.node.PodCIDR.Bits())
 		return x.sp.haveAddr(x.node.Bridge, gateway, x.undo)
+	},
+	scenario.PodAddressOnNode: func(x *target) error {
+		return x.sp.haveAddr("lo", netip.PrefixFrom(x.pod.IP, x.pod.IP.BitLen()), !x.undo)
 	},
 	scenario.PodWithoutAddress: func(x *target) error {
 		return x.inPod(func(pod *space) error {

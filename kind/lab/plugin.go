@@ -22,6 +22,10 @@ func packetRules(n *scenario.Node, switched bool, sp *space) error {
 			words("-A FORWARD -d ? -p tcp --dport 32526 -j DROP", wireServer))
 	}
 	switch agent := agentOf(n); {
+	case n.Plugin == scenario.Flannel:
+		lists = append(lists, flannelRules(n)...)
+	case n.Plugin == scenario.AWSVPC:
+		lists = append(lists, awsRules(n)...)
 	case n.Plugin == scenario.Calico || n.IPMasq:
 		// They masquerade by rules of their own.
 	case n.Dockershim && n.IP.Is4():

@@ -219,3 +219,51 @@ func stopTraffic(ctx context.Context, id string) error {
 	}
 	return p.kill(ctx)
 }
+
+// heldPrefix begins the names of the files that say which processes a lab's pods have, beside
+// the traffic's, which is no pod's.
+const heldPrefix = "held-"
+
+// resolver gives a pod a process with a resolv.conf of its own, or ends it.
+func resolver(x *target) error {
+	file := heldPrefix + x.node.Name + "-" + x.pod.Name
+	if x.undo {
+		return endHeld(x.ctx, x.id, file)
+	}
+	text := fmt.Sprintf("search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver %s\noptions ndots:5\n", x.Via)
+	return x.inPod(func(pod *space) error { return pod.hold(x.ctx, filepath.Join(pathOf(x.id), file), text) })
+}
+
+// hold starts a process in the namespace that has its own /etc, with a resolv.conf in it, and
+// writes down which it is.
+func (sp *space) hold(ctx context.Context, file, resolvConf string) (err error) {
+	defer func() { err = wrap(err, "start a process in %s", sp.name) }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	defer w.Close()
+	cmd := exec.Command("unshare", "--mount", "sh", "-ec", `mount -t tmpfs tmpfs /etc; printf %s "$1" >/etc/resolv.conf
+echo ready >&3; exec sleep infinity 3>&-`, "sh", resolvConf)
+	cmd.Dir, cmd.ExtraFiles, cmd.SysProcAttr = "/", []*os.File{w}, &unix.SysProcAttr{Setsid: true}
+	if err := sp.ns.Do(cmd.Start); err != nil {
+		return err
+	}
+	w.Close()
+	p, err := identify(cmd.Process.Pid)
+	err = errors.Join(err, writeJSON(file, p), awaitReady(ctx, r))
+	if err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return cmd.Process.Release()
+}
+
+// endHeld ends one of the processes of a lab's pods.
+func endHeld(ctx context.Context, id, file string) error {
+	var p process
+	if err := readJSON(id, file, &p); err != nil {
+		return err
+	}
+	return errors.Join(p.kill(ctx), os.Remove(filepath.Join(pathOf(id), file)))
+}

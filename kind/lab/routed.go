@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 )
@@ -18,16 +19,41 @@ func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
 		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
 	case b.topology.Overlay != "":
 		return b.overlay(n, sp)
-	case n.Plugin.NodeRoutes():
+	case b.topology.Switched || n.Plugin.NodeRoutes() && n.Plugin != scenario.PTP:
 		var routes []route
-		for _, other := range b.topology.Nodes {
-			if other.Name != n.Name && other.PodCIDR.IsValid() {
-				routes = append(routes, route{dst: other.PodCIDR, via: other.IP, link: n.NIC})
+		for i := range b.topology.Nodes {
+			other := &b.topology.Nodes[i]
+			for _, p := range rangesOf(other) {
+				if other.Name != n.Name {
+					routes = append(routes, route{dst: p, via: other.IP, link: n.NIC, protocol: routeProtocol(n)})
+				}
 			}
 		}
 		return sp.route(routes...)
 	}
 	return nil
+}
+
+// rangesOf are the ranges that lead to a node: its own, and the addresses that it borrows.
+func rangesOf(n *scenario.Node) []netip.Prefix {
+	if !n.PodCIDR.IsValid() {
+		return nil
+	}
+	out := []netip.Prefix{n.PodCIDR}
+	for p := range n.AllPods() {
+		if !n.PodCIDR.Contains(p.IP) {
+			out = append(out, host(p.IP))
+		}
+	}
+	return out
+}
+
+// routeProtocol is that of a node's routes to others' pods: Calico's are BIRD's.
+func routeProtocol(n *scenario.Node) netlink.RouteProtocol {
+	if n.Plugin == scenario.Calico {
+		return unix.RTPROT_BIRD
+	}
+	return 0
 }
 
 // routedPod makes the node's side of a routed pod that is not Cilium's.
@@ -51,6 +77,8 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 		); err != nil {
 			return err
 		}
+	case scenario.AWSVPC:
+		return awsPod(p, sp)
 	default:
 		if err := sp.sysctl("ipv4/conf/"+p.Link+"/proxy_arp", "1"); err != nil {
 			return err
@@ -69,9 +97,9 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 	if err := routedRoutes(b.topology, n, p, pod); err != nil {
 		return err
 	}
-	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
+	if mac := hostMAC(n, p); n.Plugin != scenario.Calico && !mac.IsZero() {
 		// azure-vnet makes the entry, but lets the kernel confirm it.
-		if p.IP.Is6() {
+		if p.IP.Is6() || n.Plugin == scenario.AWSVPC {
 			return pod.neigh(podInterface, gateway, mac)
 		}
 		return pod.withLink(podInterface, "set neighbour on", func(l netlink.Link) error {
@@ -169,7 +197,7 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 			return err
 		}
 	}
-	if err := sp.route(route{dst: n.PodCIDR, blackhole: true}); err != nil {
+	if err := sp.route(route{dst: n.PodCIDR, blackhole: true, protocol: routeProtocol(n)}); err != nil {
 		return err
 	}
 	if err := calicoForward(n, sp); err != nil {

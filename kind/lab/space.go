@@ -352,17 +352,19 @@ type route struct {
 	// blackhole drops silently, and needs no link.
 	blackhole bool
 	table     int
+	// protocol is who made it.
+	protocol netlink.RouteProtocol
 }
 
 func (sp *space) routeOf(r route) (*netlink.Route, error) {
 	if r.blackhole {
-		return &netlink.Route{Dst: ipNet(r.dst), Type: unix.RTN_BLACKHOLE}, nil
+		return &netlink.Route{Dst: ipNet(r.dst), Type: unix.RTN_BLACKHOLE, Protocol: r.protocol}, nil
 	}
 	l, err := sp.link(r.link)
 	if err != nil {
 		return nil, err
 	}
-	out := &netlink.Route{Dst: ipNet(r.dst), LinkIndex: l.Attrs().Index, Table: r.table, Scope: netlink.SCOPE_LINK}
+	out := &netlink.Route{Dst: ipNet(r.dst), LinkIndex: l.Attrs().Index, Table: r.table, Scope: netlink.SCOPE_LINK, Protocol: r.protocol}
 	if r.via.IsValid() {
 		out.Scope, out.Gw = netlink.SCOPE_UNIVERSE, r.via.AsSlice()
 	}
@@ -479,6 +481,7 @@ func (sp *space) forgetNeighbors(link string, a netip.Addr) error {
 type rule struct {
 	priority, table int
 	from, to        netip.Prefix
+	mark            uint32
 }
 
 func (r rule) netlink() *netlink.Rule {
@@ -489,6 +492,9 @@ func (r rule) netlink() *netlink.Rule {
 	}
 	if r.from.IsValid() {
 		out.Src = ipNet(r.from)
+	}
+	if r.mark != 0 {
+		out.Mark, out.Mask = r.mark, &r.mark
 	}
 	if r.to.IsValid() {
 		out.Dst = ipNet(r.to)

@@ -178,6 +178,11 @@ func readJSON(id, name string, v any) error {
 func (d *dir) remove(ctx context.Context) error {
 	id := filepath.Base(d.path)
 	errs := []error{stopTraffic(ctx, id)}
+	held, err := filepath.Glob(filepath.Join(d.path, heldPrefix+"*"))
+	errs = append(errs, err)
+	for _, file := range held {
+		errs = append(errs, endHeld(ctx, id, filepath.Base(file)))
+	}
 	// No more than is needed: a record of another version will do.
 	var rec struct {
 		Spaces  []string
@@ -187,6 +192,7 @@ func (d *dir) remove(ctx context.Context) error {
 	if err := readJSON(id, labFile, &rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
+	errs = append(errs, unmountBPF(d.path))
 	if rec.Cluster != "" {
 		errs = append(errs, removeBeyond(id))
 	}

@@ -86,7 +86,12 @@ func (r *resolver) fixedAddresses(raw rawTopology) {
 		for p, raw := range n.each(raw) {
 			if raw.IP.set() {
 				p.IP = raw.IP.v
-				r.host(p.IP, r.podRange(n), "pod "+n.Name+"/"+p.Name, raw.IP.at)
+				in := r.podRange(n)
+				if n.Plugin == Calico {
+					// A node borrows addresses of others where its own are used up.
+					in = t.PodCIDR
+				}
+				r.host(p.IP, in, "pod "+n.Name+"/"+p.Name, raw.IP.at)
 			}
 		}
 	}

@@ -115,7 +115,7 @@ func TestDualErrors(t *testing.T) {
 		"topology: {stack: dual, nodes: [{name: a}]}\nfaults: [{type: forwarding-off, node: a, family: 5}]":                                          "want 4 or 6",
 		"topology: {stack: dual, nodes: [{name: a}]}\nfaults: [{type: delete-udr, family: 6}]":                                                       "wants prefix or node",
 		"topology: {nodes: [{name: a}]}\nexpect: {findings: [{code: X, family: 6}]}":                                                                 "family wants stack",
-		"topology: {switched: true, nodes: [{name: a, plugin: calico}]}":                                                                             "no switch does",
+		"topology: {switched: true, nodes: [{name: a, plugin: azure-overlay}]}":                                                                      "no switch does",
 		"topology: {nodes: [{name: a, plugin: ptp}]}\nfaults: [{type: nsg-drop, node: a}]":                                                           "a switch connects the nodes",
 		"topology: {nodes: [{name: a, plugin: ptp}]}\nfaults: [{type: masquerade-all, node: a}]":                                                     "by rules of its own",
 		"topology: {nodes: [{name: a, plugin: ptp, hairpin: true}]}":                                                                                 "hairpin is for bridge",

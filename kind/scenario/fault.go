@@ -28,6 +28,9 @@ const (
 	NICRefuses       FaultType = "nic-refuses"
 	TunnelDrop       FaultType = "tunnel-drop"
 	TunnelAstray     FaultType = "tunnel-astray"
+	TunnelEndGone    FaultType = "tunnel-end-gone"
+	TunnelHopGone    FaultType = "tunnel-hop-gone"
+	TunnelMAC        FaultType = "tunnel-mac"
 )
 
 // The faults of a node's own routing.
@@ -75,6 +78,7 @@ const (
 // The faults of addresses and routes in pods and on bridges.
 const (
 	BridgeWithoutAddress   FaultType = "bridge-without-address"
+	PodAddressOnNode       FaultType = "pod-address-on-node"
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodDuplicateDetected   FaultType = "pod-duplicate-detected"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
@@ -87,6 +91,7 @@ const (
 const (
 	DropForward        FaultType = "drop-forward"
 	DropLegacy         FaultType = "drop-legacy"
+	DropQueued         FaultType = "drop-queued"
 	DropNFT            FaultType = "drop-nft"
 	DropChains         FaultType = "drop-chains"
 	DropSomeDNS        FaultType = "drop-some-dns"
@@ -115,6 +120,7 @@ const (
 	ServiceEndpointless FaultType = "service-without-endpoints"
 	ServiceRetired      FaultType = "service-retired"
 	Untracked           FaultType = "untracked"
+	Zoned               FaultType = "zoned"
 	ConntrackBypassed   FaultType = "conntrack-bypassed"
 	SegmentsBypassed    FaultType = "segments-bypassed"
 	ConntrackFull       FaultType = "conntrack-full"
@@ -125,6 +131,7 @@ const (
 	DeafServer          FaultType = "deaf-server"
 	PodHung             FaultType = "pod-hung"
 	PodGone             FaultType = "pod-gone"
+	CiliumServiceEmpty  FaultType = "cilium-service-empty"
 	NodeDNSGone         FaultType = "node-dns-gone"
 )
 
@@ -134,6 +141,9 @@ const (
 	ServiceByMaps   FaultType = "service-by-maps"
 	EmptyBridge     FaultType = "empty-bridge"
 	NodeDNS         FaultType = "node-dns"
+	PodResolver     FaultType = "pod-resolver"
+	Networkd        FaultType = "networkd"
+	CiliumService   FaultType = "cilium-service"
 	QueueShaped     FaultType = "queue-shaped"
 	SecondInterface FaultType = "second-interface"
 	PodTable        FaultType = "pod-table"
@@ -192,8 +202,8 @@ type target struct {
 var (
 	onSwitch      = refusal{"", func(x target) bool { return x.t.Switched }, "fault {fault} is one of a cloud, and a switch connects the nodes"}
 	notKubenet    = refusal{"node", func(x target) bool { return x.node.Plugin != Kubenet }, `node "{node}" is not kubenet`}
-	noPodBridge   = refusal{"node", notKubenet.is, `node "{node}" has no bridge beside its network card`}
-	oneNIC        = refusal{"pod", func(x target) bool { return x.node.Second.Name == "" }, `node "{node}" has no second network card`}
+	noPodBridge   = refusal{"node", notKubenet.is, `node "{node}" has no bridge other than that of its NIC`}
+	oneNIC        = refusal{"pod", func(x target) bool { return x.node.Second.Name == "" }, `node "{node}" has no second NIC`}
 	bridged       = refusal{"pod", func(x target) bool { return x.pod.Bridged }, `pod "{pod}" is on a bridge`}
 	routed        = refusal{"pod", func(x target) bool { return !x.pod.Bridged }, `pod "{pod}" is on no bridge`}
 	noBridge      = refusal{"pod", func(x target) bool { return x.node.Bridge == "" }, `node "{node}" has no bridge`}
@@ -203,6 +213,7 @@ var (
 	nicUnbridged  = refusal{"pod", func(x target) bool { return x.node.Bridge == "" || x.node.PodGateway().IsValid() }, `the NIC of "{node}" is on no bridge: no frame rule for it can be stale`}
 	nicOwnOnly    = refusal{"node", func(x target) bool { return !x.node.IPForwarding }, `the NIC of "{node}" does not forward as it is`}
 	noCalico      = refusal{"pod", func(x target) bool { return !x.node.hasCalico() }, `node "{node}" has no Calico`}
+	noCilium      = refusal{"node", func(x target) bool { return !x.node.Plugin.HasRouter() }, `node "{node}" has no Cilium`}
 	noKnownMAC    = refusal{"pod", func(x target) bool { return x.node.Plugin.CNI() }, `the CNI plugin of node "{node}" chooses pods' MACs`}
 	noPolicies    = refusal{"pod", func(x target) bool { return x.node.Policy == "" && !x.node.hasCalico() }, `node "{node}" has no program for network policies`}
 	noIPAM        = refusal{"pod", func(x target) bool { return !x.node.Plugin.CNI() }, `no IPAM plugin of node "{node}" gives addresses out`}
@@ -210,7 +221,7 @@ var (
 		n, p := x.t.Pod(x.t.Place(x.f.Via))
 		return p == nil || n.Name != x.f.Node || x.t.Place(x.f.Via) == x.f.Pod
 	}, `via: {via} is not another pod of node "{node}"`}
-	notIPv6       = refusal{"", func(x target) bool { return x.pod.IP.Is4() && x.f.Family != 6 }, "nothing looks for an IPv4 address before it is used: family: 6 is missing"}
+	notIPv6       = refusal{"", func(x target) bool { return x.pod.IP.Is4() && x.f.Family != 6 }, "IPv4 has no duplicate address detection: family: 6 is missing"}
 	pinnedGateway = refusal{"", func(x target) bool { return x.f.Family == 6 && !x.node.PodGateway().IsValid() }, "the pods' IPv6 gateway is the link's own address, or pinned"}
 	noProxiedNDP  = refusal{"", func(x target) bool { return x.f.Family == 6 && !x.node.Plugin.HasRouter() }, pinnedGateway.why}
 	oneMasqRule   = refusal{"", func(x target) bool { return x.node.Dockershim && x.f.Prefix.IsValid() }, `node "{node}" has one rule that masquerades: nothing can be excluded beside`}
@@ -248,6 +259,9 @@ var faultRows = map[FaultType]faultRow{
 	FabricMTU:        {args: "node", refuse: []refusal{onSwitch}, doc: "has the network lose what is longer than 1280 bytes on its way to or from node, and say nothing, as behind a tunnel whose ICMP errors are filtered"},
 	TunnelDrop:       {args: "node", refuse: []refusal{onSwitch, noOverlay}, doc: "has the network drop what carries the overlay to or from node, as a security group does that leaves its UDP port out"},
 	TunnelAstray:     {args: "node prefix via", refuse: []refusal{noOverlay, nobodysRange, nodesOwn}, doc: "has node send what its overlay carries for the pods of the node that has prefix to via instead"},
+	TunnelEndGone:    {args: "node prefix", refuse: []refusal{noOverlay, nobodysRange}, doc: "takes from node's overlay the forwarding entry that has the address of the node that has prefix"},
+	TunnelMAC:        {args: "node mac", refuse: []refusal{noOverlay}, doc: "gives node's overlay mac, which the other nodes do not learn, as udev does with its MACAddressPolicy"},
+	TunnelHopGone:    {args: "node prefix", refuse: []refusal{noOverlay, nobodysRange}, doc: "takes from node the neighbour entry of its overlay's next hop to the pods of the node that has prefix"},
 
 	ForwardingOff:      {args: "node", family: oneFamily, doc: "turns node's IP forwarding off"},
 	BlackholeRoute:     {args: "node prefix", family: everyFamily, doc: "has node drop what it routes to prefix"},
@@ -286,6 +300,7 @@ var faultRows = map[FaultType]faultRow{
 	GatewayTaken:        {args: "node mac?", doc: "has another machine with mac answer node's ARP requests for its gateway, before the gateway does"},
 
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
+	PodAddressOnNode:       {args: "pod", family: oneFamily, doc: "gives the loopback interface of pod's node pod's address, as a leftover virtual address"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodDuplicateDetected:   {args: "pod via", family: oneFamily, refuse: []refusal{routed, otherNodesPod, notIPv6}, doc: "adds pod's IPv6 address anew while the pod that has via has it as well, and then takes it from there: the kernel does not use what failed duplicate detection"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
@@ -295,6 +310,7 @@ var faultRows = map[FaultType]faultRow{
 
 	DropForward:        {args: "pod via?", family: oneFamily, doc: "drops what is forwarded to pod, or only what via sends"},
 	DropLegacy:         {args: "pod", doc: "drops what is forwarded to pod, by legacy iptables"},
+	DropQueued:         {args: "pod", doc: "queues what is forwarded to pod for a program that does not run"},
 	DropNFT:            {args: "pod", doc: "drops what is forwarded to pod by a rule of a table of its own, in a chain that another jumps to"},
 	DropChains:         {args: "pod", doc: "drops what pod sends, in chains like those of a network policy with a jump for each pod"},
 	DropSomeDNS:        {args: "node", doc: "has node drop a tenth of what is sent to UDP port 53"},
@@ -314,6 +330,9 @@ var faultRows = map[FaultType]faultRow{
 	PodTableUnruled: {args: "pod", refuse: []refusal{oneNIC}, doc: "deletes the rule that leads what pod sends to its own table"},
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
 	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
+	CiliumService:   {args: "node prefix via", refuse: []refusal{noCilium}, doc: "has the tables of node's Cilium lead port 53 of the service address prefix to via", ordinary: true},
+	Networkd:        {args: "node", family: everyFamily, doc: "has systemd-networkd manage links of node, which removes routes and rules of others unless it is told not to", ordinary: true},
+	PodResolver:     {args: "pod via", family: everyFamily, doc: "gives pod a process whose resolv.conf has the name server via, as kubelet writes it for the cluster's DNS", ordinary: true},
 	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},
 	ServiceByMaps:   {args: "pod prefix", doc: "makes pod an endpoint of the service address prefix on its node, as kube-proxy does in its mode nftables", ordinary: true},
 	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
@@ -335,9 +354,11 @@ var faultRows = map[FaultType]faultRow{
 	ServiceRetired:      {args: "node prefix", doc: "takes a service-by-maps away: node drops what is sent to its address"},
 	ConntrackBypassed:   {args: "pod", refuse: []refusal{noKnownMAC}, doc: "has a program at the NIC hand what comes in for pod to it past connection tracking, as one that a former plugin left does"},
 	SegmentsBypassed:    {args: "pod", refuse: []refusal{noKnownMAC}, doc: "does as conntrack-bypassed for the TCP segments behind the first of a connection, as an offload of one direction does"},
+	Zoned:               {args: "pod", doc: "has the node track what pod sends in a zone of its own, where the other direction is not"},
 	Untracked:           {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
 	ConntrackFull:       {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
 	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
+	CiliumServiceEmpty:  {args: "node prefix", refuse: []refusal{noCilium}, doc: "leaves port 53 of the service address prefix without a backend in the tables of node's Cilium, which refuses to connect to it"},
 	NodeDNSGone:         {args: "node", doc: "leaves node the rules of NodeLocal DNSCache for 169.254.20.10, and takes the address from it"},
 	LoopbackListener:    {args: "pod", family: everyFamily, doc: "has the servers in pod that traffic asks listen at its loopback address alone, from the next start of the traffic on"},
 	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},

@@ -84,8 +84,8 @@ type onKind struct {
 
 // The programs of a cluster of kind that keep what they made as it is.
 const (
-	restoredRoute = "kindnetd makes the route again within ten seconds"
-	restoredRules = "kindnetd makes the rules again within a minute"
+	restoredRoute = "kindnetd recreates the route within ten seconds"
+	restoredRules = "kindnetd recreates the rules within a minute"
 	proxysOwn     = "kube-proxy removes what others add to its chains"
 	noCloud       = "the fault is one of a cloud's network, and a cluster of kind has none"
 )
@@ -100,7 +100,9 @@ var keptOnKind = map[FaultType]string{
 	DeleteNodeRoute: restoredRoute, WrongNodeRoute: restoredRoute, MasqueradeAll: restoredRules,
 	Service: proxysOwn, ServiceUntranslated: proxysOwn, ServiceByMaps: proxysOwn, ServiceEndpointless: proxysOwn, ServiceRetired: proxysOwn,
 	DeafServer:    "connection tracking is on there, and tells more than the scenario expects",
-	ConntrackFull: "it would cut the node off from its cluster",
+	PodResolver:   "pods have that of their cluster",
+	Networkd:      "nodes are containers, whose links nothing else manages",
+	ConntrackFull: "it would isolate the node from its cluster",
 }
 
 // nobodys are ranges that no host has (RFC 5737, RFC 2544).

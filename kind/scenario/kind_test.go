@@ -68,7 +68,7 @@ func TestRefusedOnKind(t *testing.T) {
 	for _, test := range []struct{ file, want string }{
 		{"name: test\ntopology: {outside: [8.8.8.8], nodes: [{name: a, pods: [web]}]}\n", "not on kind: this machine gets a route to 8.8.8.8, which somebody may have"},
 		{nodes + "faults: [{type: delete-udr, node: a}]", "test.yaml:3:10: not on kind: fault delete-udr: the fault is one of a cloud's network"},
-		{nodes + "faults: [{type: missing-masquerade, node: a}]", "kindnetd makes the rules again within a minute; with exclude it stays"},
+		{nodes + "faults: [{type: missing-masquerade, node: a}]", "kindnetd recreates the rules within a minute; with exclude it stays"},
 		{nodes + "faults: [{type: blackhole-route, node: a, prefix: 10.244.1.0/24}]", "kindnetd removes other routes to a node's range"},
 		{nodes + "faults: [{type: blackhole-route, node: a, prefix: 10.244.1.128/25}]", "prefix 10.244.1.128/25 is a part of the file's network"},
 		{nodes + "faults: [{type: dead-backend, node: a, prefix: 10.96.0.10/32, via: 10.244.1.99}]", "10.96.0.10/32 is an address of the cluster's own services"},

@@ -242,7 +242,7 @@ func TestErrors(t *testing.T) {
 		{"topology: {nodes: [{name: a, nic: an-interface-too-long, bridge: lo}]}", []string{"1:35: nic: want a link name", "1:66: bridge: "}},
 		{"topology: {nodes: [{name: a, nic: cbr0}]}", []string{`link name "cbr0" of the bridge is that of the NIC`}},
 		{"topology: {nodes: [{name: a, pods: [{name: x, link: eth0}]}]}", []string{`1:53: link name "eth0" of pod x is that of the NIC`}},
-		{"topology: {nodes: [{name: a, plugin: flannel, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge azure-tunnel azure-transparent azure-overlay azure-podsubnet azure-cilium cilium calico kindnet bridge ptp]", "1:61: ipForwarding: want true or false"}},
+		{"topology: {nodes: [{name: a, plugin: weave, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge azure-tunnel azure-transparent azure-overlay azure-podsubnet azure-cilium cilium calico kindnet aws-vpc bridge ptp flannel]", "1:59: ipForwarding: want true or false"}},
 		{"topology: {nodes: [{name: a, plugin: azure-podsubnet}]}", []string{"which wants the topology's podSubnet"}},
 		{"topology: {podSubnet: 10.240.8.0/24, nodes: [{name: a}]}", []string{"1:23: podSubnet 10.240.8.0/24 is not a part of vnet"}},
 		{"topology: {nodes: [{name: a, plugin: kindnet, dockershim: true}]}", []string{"dockershim is for kubenet"}},

@@ -21,9 +21,13 @@ const (
 	Cilium           Plugin = "cilium"
 	Calico           Plugin = "calico"
 	Kindnet          Plugin = "kindnet"
-	// Bridge and PTP are the plain plugins of the CNI project.
-	Bridge Plugin = "bridge"
-	PTP    Plugin = "ptp"
+	// AWSVPC gives pods addresses of the node's network cards.
+	AWSVPC Plugin = "aws-vpc"
+	// Bridge and PTP are the plain plugins of the CNI project. Flannel has its pods connected
+	// by the first.
+	Bridge  Plugin = "bridge"
+	PTP     Plugin = "ptp"
+	Flannel Plugin = "flannel"
 )
 
 // Datapath is how Cilium's programs are attached and what they do.
@@ -70,7 +74,7 @@ const (
 // allPlugins are those above, for what reads their names.
 var allPlugins = []Plugin{
 	Kubenet, AzureBridge, AzureTunnel, AzureTransparent, AzureOverlay, AzurePodSubnet,
-	AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP,
+	AzureCilium, Cilium, Calico, Kindnet, AWSVPC, Bridge, PTP, Flannel,
 }
 
 // traits are how nodes of the plugins differ.
@@ -118,6 +122,8 @@ var pluginTraits = map[Plugin]traits{
 	Calico:           {podCIDR: true, udr: true, link: "cali", hash: 11, mac: calicoHostMAC, clusterOnly: true, ipv6: true},
 	Kindnet:          {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, ipv6: true},
 	Bridge:           {bridge: "cni0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true, ipv6: true},
+	Flannel:          {bridge: "cni0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true},
+	AWSVPC:           {link: "eni", hash: 11},
 	PTP:              {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true, ipv6: true},
 }
 
@@ -143,6 +149,17 @@ func (p Plugin) CNI() bool { return pluginTraits[p].cni }
 
 // NodeRoutes reports whether each node has a route to every other's pods.
 func (p Plugin) NodeRoutes() bool { return p == Kindnet || p.CNI() }
+
+// MayRoute reports whether nodes may have such routes, where the network does not know the pods.
+func (p Plugin) MayRoute() bool { return p == Calico || p.NodeRoutes() }
+
+// Executable is the CNI plugin that makes the pods' links.
+func (p Plugin) Executable() string {
+	if p == Flannel {
+		p = Bridge
+	}
+	return string(p)
+}
 
 // Bridges reports whether pods are ports of a bridge.
 func (p Plugin) Bridges() bool { return pluginTraits[p].bridge != "" }

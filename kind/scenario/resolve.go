@@ -111,7 +111,7 @@ func (r *resolver) topology(raw rawTopology) {
 	}
 	t.Switched = raw.Switched.or(plain && t.Overlay == "")
 	for i, n := range t.Nodes {
-		if t.Overlay != "" && !n.Plugin.NodeRoutes() {
+		if t.Overlay != "" && !n.Plugin.MayRoute() {
 			r.errorf(raw.Nodes[i].at, "node %q is %s, which has no routes to lead into an overlay", n.Name, n.Plugin)
 		}
 	}
@@ -180,7 +180,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	n.IPForwarding = raw.IPForwarding.or(n.Plugin.routedByUDR() && r.s.Topology.Overlay == "")
 	n.Residue, n.Dockershim = raw.Residue.v, raw.Dockershim.v
 	n.Datapath, n.Policy, n.Card = raw.Datapath.v, raw.Policy.v, raw.Card.v
-	n.IPMasq, n.Hairpin = raw.IPMasq.or(n.Plugin.CNI()), raw.Hairpin.or(n.Plugin == Bridge)
+	n.IPMasq, n.Hairpin = raw.IPMasq.or(n.Plugin.CNI() && n.Plugin != Flannel), raw.Hairpin.or(n.Plugin == Bridge || n.Plugin == Flannel)
 	switch {
 	case n.Plugin.Bridges():
 		n.Bridge = raw.Bridge.or(pluginTraits[n.Plugin].bridge)
@@ -195,12 +195,12 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 			r.errorf(at, "%s is for %s nodes, this one is %s", field, whose, n.Plugin)
 		}
 	}
-	only(raw.PodCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, bridge, ptp, azure-overlay and azure-cilium")
-	only(raw.IPMasq.at, "ipMasq", n.Plugin.CNI(), "bridge and ptp")
+	only(raw.PodCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, bridge, ptp, flannel, azure-overlay and azure-cilium")
+	only(raw.IPMasq.at, "ipMasq", n.Plugin == Bridge || n.Plugin == PTP, "bridge and ptp")
 	only(raw.Hairpin.at, "hairpin", n.Plugin == Bridge, "bridge")
 	only(raw.BridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
 	only(raw.Dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
-	only(raw.SecondNIC.at, "secondNIC", n.Plugin == Kubenet, "kubenet")
+	only(raw.SecondNIC.at, "secondNIC", n.Plugin == Kubenet || n.Plugin == AWSVPC, "kubenet and aws-vpc")
 	if raw.SecondNIC.v && t.Stack.set() {
 		r.errorf(raw.SecondNIC.at, "secondNIC wants IPv4 alone")
 	}
@@ -211,9 +211,9 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	only(raw.Router.at, "router", n.Plugin.HasRouter(), "cilium and azure-cilium")
 	only(raw.Datapath.at, "datapath", n.Plugin.HasRouter(), "cilium and azure-cilium")
 	only(raw.Policy.at, "policy", n.Policy == PolicyNPM && n.Plugin != Calico || !n.Plugin.Bridges() && !n.Plugin.HasRouter() && n.Plugin != Calico,
-		"routed Azure and kindnet (azure-npm: also bridged)")
+		"routed Azure, aws-vpc and kindnet (azure-npm: also bridged)")
 	only(raw.Residue.at, "residue", n.Plugin == Cilium, "cilium")
-	only(raw.Bridge.at, "bridge", n.Bridge != "", "kubenet, bridge, azure-bridge, azure-tunnel and (with residue) cilium")
+	only(raw.Bridge.at, "bridge", n.Bridge != "", "kubenet, bridge, flannel, azure-bridge, azure-tunnel and (with residue) cilium")
 	if len(raw.OldPods) > 0 && n.Residue == "" {
 		r.errorf(raw.OldPods[0].at, "oldPods want residue: %s", AzureVNet)
 	}
@@ -223,7 +223,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 // checkSwitched reports what a mere switch cannot do, or not be without.
 func (r *resolver) checkSwitched(at *yaml.Node) {
 	for _, n := range r.s.Topology.Nodes {
-		if r.s.Topology.Switched && !n.Plugin.NodeRoutes() {
+		if r.s.Topology.Switched && !n.Plugin.MayRoute() {
 			r.errorf(at, "node %q is %s, whose pods the network has to know: no switch does", n.Name, n.Plugin)
 		}
 	}

@@ -74,7 +74,7 @@ func parseLink(s string) (string, error) {
 	case len(s) > maxLink || !linkPattern.MatchString(s):
 		return "", fmt.Errorf("want a link name of at most %d letters, digits, '-', '_' and '.', got %q", maxLink, short(s))
 	case s == "lo" || s == "all" || s == "default":
-		return "", fmt.Errorf("%q is a name that the kernel keeps for itself", s)
+		return "", fmt.Errorf("the kernel reserves the name %q", s)
 	}
 	return s, nil
 }

@@ -1,10 +1,9 @@
 // Package active sends a few ICMP echo and ARP requests and reads the replies.
 //
-// It sends whole frames through packet sockets, with addresses of the node and
-// the MAC of the egress link. On egress these bypass the node's firewall,
-// connection tracking and neighbour table and leave no state there. The kernel
-// also processes ARP replies and may update an existing neighbour entry. The
-// plan must ask only for addresses for which this is harmless.
+// It sends whole frames through packet sockets, with addresses of the node and the MAC of the egress link. On egress
+// these bypass the node's firewall, connection tracking and neighbour table and leave no state there. The kernel also
+// processes ARP replies and may update an existing neighbour entry. The plan must ask only for addresses for which this
+// is harmless.
 package active
 
 import (
@@ -25,20 +24,17 @@ import (
 const (
 	// Most bounds the probes of a plan.
 	Most = 16
-	// patience is how long to wait for replies after the first packet of the
-	// last probe.
+	// patience is how long to wait for replies after the first packet of the last probe.
 	patience = time.Second
-	// again is when unanswered probes are sent once more: one lost packet is
-	// no silence.
+	// again is when unanswered probes are sent once more: one lost packet is no silence.
 	again = 400 * time.Millisecond
 	// pace is the interval between two packets.
 	pace = 5 * time.Millisecond
 )
 
-// Send sends the probes from a network namespace and waits a little more than a
-// second for replies. It returns the probes that were sent; the error names the
-// others. Without CAP_NET_RAW it is a *model.UnsupportedError. If ctx ends first,
-// it is ctx's.
+// Send sends the probes from a network namespace and waits a little more than a second for replies. It returns the
+// probes that were sent; the error names the others. Without CAP_NET_RAW it is a *model.UnsupportedError. If ctx ends
+// first, it is ctx's.
 func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe, error) {
 	if len(plan) > Most {
 		return nil, fmt.Errorf("send probes: want at most %d, got %d", Most, len(plan))
@@ -67,7 +63,7 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 			sent = append(sent, q.Probe)
 			continue
 		}
-		errs = append(errs, fmt.Errorf("%s: ask %s: %w", q.Link, q.To, cmp.Or(q.err, r.failed[portOf(&q.Probe)], errNotSent)))
+		errs = append(errs, fmt.Errorf("%s: probe %s: %w", q.Link, q.To, cmp.Or(q.err, r.failed[portOf(&q.Probe)], errNotSent)))
 	}
 	return sent, errors.Join(errs...)
 }
@@ -107,8 +103,7 @@ type heard struct {
 	err  error
 }
 
-// ask sends the probes and reads replies until no more are expected or time is
-// up. It closes the sockets.
+// ask sends the probes and reads replies until no more are expected or time is up. It closes the sockets.
 func (r *run) ask(ctx context.Context) {
 	r.failed = map[port]error{}
 	replies := make(chan heard, Most)

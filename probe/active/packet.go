@@ -20,7 +20,7 @@ const ttl = 64
 // craft encodes a request's frame. id and seq are for echo requests.
 func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
 	if p.From.Is4() != p.To.Is4() || !p.To.IsValid() || p.Kind == model.ProbeARP && p.To.Is6() {
-		return nil, fmt.Errorf("craft %s probe from %s to %s: want addresses of one family, for ARP of IPv4", p.Kind, p.From, p.To)
+		return nil, fmt.Errorf("craft %s probe from %s to %s: want addresses of one family; ARP is IPv4 only", p.Kind, p.From, p.To)
 	}
 	eth := &layers.Ethernet{SrcMAC: p.SrcMAC[:], DstMAC: p.DstMAC[:]}
 	var rest []gopacket.SerializableLayer
@@ -101,8 +101,7 @@ var (
 	arpHeaders   = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeARP}
 )
 
-// decode decodes a frame. It returns false for anything but a complete ICMP or
-// ICMPv6 echo reply or ARP reply.
+// decode decodes a frame. It returns false for anything but a complete ICMP or ICMPv6 echo reply or ARP reply.
 func (d *decoder) decode(frame []byte) (reply, bool) {
 	if err := d.parser.DecodeLayers(frame, &d.found); err != nil {
 		return reply{}, false

@@ -20,14 +20,13 @@ func open(ns *netns.NS, at port, id uint16) (s *os.File, err error) {
 		return err
 	})
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return nil, &model.UnsupportedError{Feature: "send probes", Remedy: "CAP_NET_RAW would allow it", Err: err}
+		return nil, &model.UnsupportedError{Feature: "send probes", Remedy: "needs CAP_NET_RAW", Err: err}
 	}
 	return s, err
 }
 
 func openHere(at port, id uint16) (*os.File, error) {
-	// With protocol 0 the socket receives nothing before it is bound, when the
-	// filter is in place.
+	// With protocol 0 the socket receives nothing before it is bound, when the filter is in place.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)

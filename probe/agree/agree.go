@@ -1,5 +1,4 @@
-// Package agree holds what is found of a node against the paths of its packets. Only tests
-// import it.
+// Package agree holds what is found of a node against the paths of its packets. Only tests import it.
 package agree
 
 import (

@@ -1,11 +1,9 @@
-// Package claim lets lasthops know each other's BPF programs. The names of programs,
-// by which they are known otherwise, take CAP_SYS_ADMIN; to see that a program is there
-// takes only CAP_NET_ADMIN.
+// Package claim lets lasthops know each other's BPF programs. The names of programs, by which they are known otherwise,
+// take CAP_SYS_ADMIN; to see that a program is there takes only CAP_NET_ADMIN.
 //
-// A claim is a socket that is bound to an abstract name with the program's number, in
-// the network namespace where the program is attached. The kernel frees it with its
-// process. A claim is no proof, since anybody in the namespace can make one: only what
-// could be said of any program is left out of a report for it.
+// A claim is a socket that is bound to an abstract name with the program's number, in the network namespace where the
+// program is attached. The kernel frees it with its process. A claim is no proof, since anybody in the namespace can
+// make one: only what could be said of any program is left out of a report for it.
 package claim
 
 import (
@@ -52,9 +50,8 @@ func (c *Claim) Close() error {
 // prefix is how the names of lasthop's programs begin.
 const prefix = "lasthop_"
 
-// Ours reports whether a program is one of lasthop's, those of other processes too, by
-// its name or, where that was refused and is empty, by a claim. They pass every packet
-// on. A program whose number is unknown too, 0, is not.
+// Ours reports whether a program is one of lasthop's, those of other processes too, by its name or, where that was
+// refused and is empty, by a claim. They pass every packet on. A program whose number is unknown too, 0, is not.
 func Ours(name string, program uint32) bool {
 	return strings.HasPrefix(name, prefix) || name == "" && program != 0 && Held(program)
 }

@@ -129,7 +129,7 @@ func BenchmarkState(b *testing.B) {
 	defer c.Close()
 	var s *model.Snapshot
 	for b.Loop() {
-		if s, err = c.State(context.Background()); err != nil {
+		if s, err = c.State(context.Background(), Losses{}); err != nil {
 			b.Fatal(err)
 		}
 	}

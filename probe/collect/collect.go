@@ -1,14 +1,11 @@
-// Package collect reads what a node's kernel and its plugins' files hold, once,
-// into plain values.
+// Package collect reads what a node's kernel and its plugins' files hold, once, into plain values.
 //
-// It reads by netlink (rtnetlink, nfnetlink), getsockopt, BPF queries and files
-// below /proc, /sys, /etc/cni and /var; each package below says what and with which
-// rights. All sockets are opened in the node's network namespace. The pods'
-// namespaces are entered during a reading, which takes CAP_SYS_ADMIN, and nothing
-// of them is kept open. Nothing is written and no kernel module is loaded.
+// It reads by netlink (rtnetlink, nfnetlink), getsockopt, BPF queries and files below /proc, /sys, /etc/cni and
+// /var; each package below says what and with which rights. All sockets are opened in the node's network
+// namespace. The pods' namespaces are entered during a reading, which takes CAP_SYS_ADMIN, and nothing of them is
+// kept open. Nothing is written and no kernel module is loaded.
 //
-// A source that cannot be read, or only in part, is no error: it is a gap in
-// Snapshot.Sources, with the reason.
+// A source that cannot be read, or only in part, is no error: it is a gap in Snapshot.Sources, with the reason.
 package collect
 
 import (
@@ -29,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/azure"
+	"github.com/lasthop/lasthop/probe/collect/cilium"
 	"github.com/lasthop/lasthop/probe/collect/cluster"
 	"github.com/lasthop/lasthop/probe/collect/conntrack"
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -41,25 +39,20 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// FileError says that a file given by an option cannot be read, or where its
-// content is not what was expected.
+// FileError says that a file given by an option cannot be read, or where its content is not what was expected.
 type FileError = files.Error
 
 // Options select the node and what is known of it.
 type Options struct {
-	// NS is the node's network namespace, nil for the current one. The caller
-	// keeps it open until Close and closes it.
+	// NS is the node's network namespace, nil for the current one. The caller keeps it open until Close and closes it.
 	NS *netns.NS
 	// HostRoot is the directory of the node's files; empty is "/".
 	HostRoot string
-	// Uplinks are the links that lead off the node. If empty, they are found by
-	// the default routes.
+	// Uplinks are the links that lead off the node. If empty, they are found by the default routes.
 	Uplinks []string
-	// PodCIDRs are the cluster's pod ranges. If empty, they are found by the
-	// node's rules.
+	// PodCIDRs are the cluster's pod ranges. If empty, they are found by the node's rules.
 	PodCIDRs []netip.Prefix
-	// NodesFile is a file that `kubectl get nodes -o json` wrote, PodsFile one of
-	// `kubectl get pods -A -o json`; or empty.
+	// NodesFile is a file that `kubectl get nodes -o json` wrote, PodsFile one of `kubectl get pods -A -o json`; or empty.
 	NodesFile, PodsFile string
 	// NodesHint says how the user can give the first; empty where that is not possible.
 	NodesHint string
@@ -82,6 +75,7 @@ type Collector struct {
 	// nft and ct are nfnetlink sockets, nil until Open has the namespace.
 	nft, ct *dump.Netfilter
 	packets iptables.Reader
+	cilium  cilium.Reader
 	// noFiles says why the node's files may not be read, nil if they may.
 	noFiles error
 	// before are the statistics of connection tracking at Open.
@@ -98,16 +92,14 @@ type Collector struct {
 	mu        sync.Mutex
 	// frames are the bridge rules of the last State, for Quick.
 	frames []model.FrameRule
-	// processes are those of the namespaces behind the node's links at the last State,
-	// by inode, for Quick.
+	// processes are those of the namespaces behind the node's links at the last State, by inode, for Quick.
 	processes map[uint32][]string
 	// stop ends the followers.
 	stop []func()
 }
 
-// Open opens the sockets and reads the given files. It fails with a
-// *model.UnsupportedError if the namespace may not be entered, a *FileError for a
-// bad file that was given, and an *UplinkError for an uplink that does not exist.
+// Open opens the sockets and reads the given files. It fails with a *model.UnsupportedError if the namespace may not
+// be entered, a *FileError for a bad file that was given, and an *UplinkError for an uplink that does not exist.
 func Open(o Options) (*Collector, error) {
 	if o.HostRoot == "" {
 		o.HostRoot = "/"
@@ -117,7 +109,7 @@ func Open(o Options) (*Collector, error) {
 		processes: map[uint32][]string{},
 	}
 	if _, err := os.ReadDir(o.HostRoot); errors.Is(err, fs.ErrPermission) {
-		c.noFiles = allowed("read the node's files", "CAP_SYS_PTRACE, or a container that has them at /host", err)
+		c.noFiles = allowed("read the node's files", "needs CAP_SYS_PTRACE, or a container that mounts them at /host", err)
 	}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -136,7 +128,7 @@ func (c *Collector) open() (err error) {
 		c.ownNS = true
 	}
 	if c.conn, c.handle, err = dump.Route(c.ns); err != nil {
-		return allowed("read the node's network namespace", "as root, or with CAP_SYS_ADMIN to enter it", err)
+		return allowed("read the node's network namespace", "needs root, or CAP_SYS_ADMIN to enter it", err)
 	}
 	if err := c.checkUplinks(); err != nil {
 		return err
@@ -193,10 +185,7 @@ func (c *Collector) checkUplinks() error {
 	if err != nil {
 		return err
 	}
-	names := make([]string, len(t.Links))
-	for i, l := range t.Links {
-		names[i] = l.Name
-	}
+	names := model.Map(t.Links, func(l model.Link) string { return l.Name })
 	for _, u := range c.options.Uplinks {
 		if !slices.Contains(names, u) {
 			return &UplinkError{u, names}
@@ -212,7 +201,7 @@ type UplinkError struct {
 }
 
 func (e *UplinkError) Error() string {
-	return fmt.Sprintf("uplink %q: no such link on the node; it has %s", e.Name, strings.Join(e.Links, ", "))
+	return fmt.Sprintf("uplink %q: no such link; this node has %s", e.Name, strings.Join(e.Links, ", "))
 }
 
 // Close ends all followers and closes the sockets.
@@ -242,14 +231,13 @@ func (c *Collector) Close() error {
 	return nil
 }
 
-// Follow returns a channel that receives a value after links, addresses, routes or
-// namespaces of the node have changed. Changes made before the value is received
-// lead to one value. The channel is closed when ctx ends or the collector is
-// closed.
+// Follow returns a channel that receives a value after links, addresses, routes or namespaces of the node have
+// changed. Changes made before the value is received lead to one value. The channel is closed when ctx ends or
+// the collector is closed.
 func (c *Collector) Follow(ctx context.Context) (<-chan struct{}, error) {
 	w, err := link.Watch(c.ns)
 	if err != nil {
-		return nil, allowed("follow changes of links", "", err)
+		return nil, allowed("watch links", "", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()

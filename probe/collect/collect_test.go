@@ -81,7 +81,7 @@ func TestState(t *testing.T) {
 		"spec": {"podCIDR": "10.8.3.0/24"}, "status": {"addresses": [{"type": "InternalIP", "address": "172.20.1.4"}]}}]}`)
 	routes := write(t, root, "routes.json", `[{"addressPrefix": "10.8.4.0/24", "name": "worker-8", "nextHopIpAddress": "172.20.1.5", "nextHopType": "VirtualAppliance"}]`)
 	c := open(t, Options{NS: n.NS.NS, HostRoot: root, NodesFile: nodes, RoutesFiles: []string{routes}})
-	s, err := c.State(context.Background())
+	s, err := c.State(context.Background(), Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,12 +177,12 @@ func TestNothingStaysOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The first reading opens the sockets of what is there.
-	if _, err := c.State(context.Background()); err != nil {
+	if _, err := c.State(context.Background(), Losses{}); err != nil {
 		t.Fatal(err)
 	}
 	opened := len(descriptors(t))
 	for range 5 {
-		if _, err := c.State(context.Background()); err != nil {
+		if _, err := c.State(context.Background(), Losses{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -271,7 +271,7 @@ func TestOpenErrors(t *testing.T) {
 func TestGivenUplink(t *testing.T) {
 	n := newNode(t)
 	c := open(t, Options{NS: n.NS.NS, HostRoot: t.TempDir(), Uplinks: []string{"q1"}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}})
-	s, err := c.State(context.Background())
+	s, err := c.State(context.Background(), Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestEndedContext(t *testing.T) {
 	c := open(t, Options{NS: n.NS.NS, HostRoot: t.TempDir()})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if s, err := c.State(ctx); !errors.Is(err, context.Canceled) || s != nil {
+	if s, err := c.State(ctx, Losses{}); !errors.Is(err, context.Canceled) || s != nil {
 		t.Errorf("snapshot %v, error %v", s, err)
 	}
 }

@@ -9,11 +9,10 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// setGiven sets the addresses that the node's tables give to each pod while no
-// interface has them: a pod whose interface lost its address is known by these.
-// They are what the node routes to the pod's link alone, what its neighbour
-// entries and bridge rules resolve to the pod's MAC, and the address of its
-// bridge's network that this MAC is made of, as bridge plugins make it.
+// setGiven sets the addresses that the node's tables give to each pod while no interface has them: a pod whose
+// interface lost its address is known by these. They are what the node routes to the pod's link alone, what its
+// neighbour entries and bridge rules resolve to the pod's MAC, and the address of its bridge's network that this
+// MAC is made of, as bridge plugins make it.
 func (v *view) setGiven(pods []model.Pod) {
 	taken := addressesOf(pods)
 	maps.Copy(taken, nodeAddresses(v.links))
@@ -79,9 +78,8 @@ func addressesOf(pods []model.Pod) map[netip.Addr]bool {
 	return out
 }
 
-// giveFiled adds the addresses that the plugin's files give: those that name the
-// pod's link and, where one pod alone has no address, the only one that is in use
-// and that no interface has.
+// giveFiled adds the addresses that the plugin's files give: those that name the pod's link and, where one pod
+// alone has no address, the only one that is in use and that no interface has.
 func giveFiled(pods []model.Pod, f files.Files) {
 	taken := addressesOf(pods)
 	for a, o := range f.Owners {

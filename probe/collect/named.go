@@ -19,8 +19,7 @@ type naming struct {
 	// from is the file of the cluster's pods, which list holds; empty without one.
 	from string
 	list []cluster.Pod
-	// byAddr are the pods by their addresses, nil for those of several pods; byUID
-	// and byName the same by these.
+	// byAddr are the pods by their addresses, nil for those of several pods; byUID and byName the same by these.
 	byAddr map[netip.Addr]*cluster.Pod
 	byUID  map[string]*cluster.Pod
 	byName map[[2]string]*cluster.Pod
@@ -45,10 +44,9 @@ func (n *naming) know(from string, list []cluster.Pod) {
 	}
 }
 
-// name gives the pods their Kubernetes names, and says how many have one from where:
-// libcni's cache and cgroups, else the plugin's files, else the API's file. That may
-// be older than a pod, so that it names those alone that nothing else does. noFiles
-// says why the node's files may not be read, nil if they may.
+// name gives the pods their Kubernetes names, and says how many have one from where: libcni's cache and cgroups,
+// else the plugin's files, else the API's file. That may be older than a pod, so that it names those alone that
+// nothing else does. noFiles says why the node's files may not be read, nil if they may.
 func (n *naming) name(list []model.Pod, far map[int]*pods.Namespace, owners map[netip.Addr]files.Owner, noFiles error) (detail string, err error) {
 	processes := map[uint32][]string{}
 	for _, ns := range far {
@@ -83,7 +81,7 @@ func (n *naming) name(list []model.Pod, far map[int]*pods.Namespace, owners map[
 	}
 	detail = strings.TrimSuffix(fmt.Sprintf("%d of %d pods: %s", len(list)-len(without), len(list), strings.Join(parts, ", ")), ": ")
 	if len(without) > 0 {
-		detail += "; without: " + some(without) + found.Lack()
+		detail += "; unnamed: " + some(without) + found.Lack()
 	}
 	return detail, err
 }
@@ -114,8 +112,7 @@ func (n *naming) tell(p *model.Pod) bool {
 	return x != nil
 }
 
-// known is the pod as the API's file has it, nil if it does not or has another of
-// that name.
+// known is the pod as the API's file has it, nil if it does not or has another of that name.
 func (n *naming) known(p *model.Pod) *cluster.Pod {
 	x := n.byName[[2]string{p.Namespace, p.Name}]
 	if x == nil || p.UID != "" && x.UID != "" && p.UID != x.UID {
@@ -124,8 +121,7 @@ func (n *naming) known(p *model.Pod) *cluster.Pod {
 	return x
 }
 
-// elsewhere are the cluster's pods but for those on the node, and those whose
-// addresses several have.
+// elsewhere are the cluster's pods but for those on the node, and those whose addresses several have.
 func (n *naming) elsewhere(here []model.Pod) []model.ClusterPod {
 	var out []model.ClusterPod
 	own := addressesOf(here)

@@ -38,7 +38,7 @@ func TestNames(t *testing.T) {
 		{"kind": "Pod", "metadata": {"namespace": "shop", "name": "one"}, "status": {"podIP": "10.8.4.3"}},
 		{"kind": "Pod", "metadata": {"namespace": "shop", "name": "other"}, "status": {"podIP": "10.8.4.3"}}]}`
 	c := open(t, Options{NS: n.NS.NS, HostRoot: root, PodsFile: "-", Stdin: strings.NewReader(given)})
-	s, err := c.State(context.Background())
+	s, err := c.State(context.Background(), Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,13 +73,13 @@ func TestNoNames(t *testing.T) {
 	root := t.TempDir()
 	given := write(t, root, "pods.json", `{"kind": "PodList", "items": [{"metadata": {"namespace": "shop", "name": "till"}, "status": {"podIP": "10.8.3.8"}}]}`)
 	c := open(t, Options{NS: n.NS.NS, HostRoot: root, PodsFile: given})
-	s, err := c.State(context.Background())
+	s, err := c.State(context.Background(), Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := model.Source{
 		Name: model.SourceNames, Status: model.OK,
-		Detail: "1 of 2 pods: 1 from " + given + "; without: 10.8.3.7; no /var/lib/cni/results; no process of theirs is visible, as in a container without hostPID",
+		Detail: "1 of 2 pods: 1 from " + given + "; unnamed: 10.8.3.7 (their processes are not visible, as in a container without hostPID); no /var/lib/cni/results",
 	}
 	if !slices.Contains(s.Sources, want) || s.Pods[1].Name != "till" {
 		t.Errorf("sources %+v", s.Sources)
@@ -91,7 +91,7 @@ func TestCiliumNames(t *testing.T) {
 	n := newNode(t)
 	root := t.TempDir()
 	var links []int
-	s, err := open(t, Options{NS: n.NS.NS, HostRoot: root}).State(context.Background())
+	s, err := open(t, Options{NS: n.NS.NS, HostRoot: root}).State(context.Background(), Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestCiliumNames(t *testing.T) {
 	write(t, root, "run/cilium/state/871/ep_config.json", fmt.Sprintf(`{"ID":871,"IfIndex":%d,"IPv4":"10.8.3.7","K8sPodName":"cart","K8sNamespace":"shop",
 		"SecLabel":{"id":4711,"labels":{"app":{"key":"app","value":"cart","source":"k8s"}}}}`, links[0]))
 	write(t, root, "run/cilium/state/872/ep_config.json", fmt.Sprintf(`{"ID":872,"IfIndex":%d,"IPv4":"10.8.3.8","K8sPodName":"earlier","K8sNamespace":"shop"}`, links[0]))
-	s, err = open(t, Options{NS: n.NS.NS, HostRoot: root}).State(context.Background())
+	s, err = open(t, Options{NS: n.NS.NS, HostRoot: root}).State(context.Background(), Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}

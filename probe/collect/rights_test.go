@@ -49,7 +49,7 @@ func reader(root, other string) error {
 		return err
 	}
 	defer c.Close()
-	s, err := c.State(context.Background())
+	s, err := c.State(context.Background(), Losses{})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func TestWithoutRights(t *testing.T) {
 		if missing[s.Name] {
 			want = model.Missing
 		}
-		if s.Status != want || want == model.Missing && s.Name != model.SourceNodes && !strings.Contains(s.Detail, "would") {
+		if s.Status != want || want == model.Missing && s.Name != model.SourceNodes && !strings.Contains(s.Detail, "need") {
 			t.Errorf("%+v, want it %s", s, want)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/cilium"
@@ -40,11 +39,11 @@ type reading struct {
 
 	linkConf, settings        []model.Sysctl
 	linkCounts                map[int]link.Counts
+	linkErr, settingsErr      error
 	frameChains, packetChains []model.Chain
 	far                       map[int]*pods.Namespace
-	// lossy are the pods' namespaces whose rules and listeners are read.
-	lossy []uint32
-	files files.Files
+	losses                    Losses
+	files                     files.Files
 
 	mu      sync.Mutex
 	sources map[string]model.Source
@@ -57,8 +56,7 @@ var sourceOrder = []string{
 	model.SourcePrograms, model.SourceCilium, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
-// report sets the status of a source: ok, or with an error partial if got says that
-// something was read, else missing.
+// report sets the status of a source: ok, or with an error partial if got says that something was read, else missing.
 func (r *reading) report(name, detail string, got bool, err error) {
 	src := model.Source{Name: name, Status: model.OK, Detail: detail}
 	switch {
@@ -72,8 +70,7 @@ func (r *reading) report(name, detail string, got bool, err error) {
 	r.sources[name] = src
 }
 
-// reason formats an error in one line, each of its parts once, with the capability
-// that would help.
+// reason formats an error in one line, each of its parts once, with the capability that would help.
 func reason(source string, err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {
@@ -87,48 +84,50 @@ func reason(source string, err error) string {
 		return text
 	}
 	remedy := map[string]string{
-		model.SourcePods:  "CAP_SYS_ADMIN would allow entering namespaces",
-		model.SourceNames: "the node's root may read it",
+		model.SourcePods:  "entering namespaces needs CAP_SYS_ADMIN",
+		model.SourceNames: "needs root on the node",
 	}[source]
-	return text + " (" + cmp.Or(remedy, "root with CAP_NET_ADMIN would be allowed") + ")"
+	return text + " (" + cmp.Or(remedy, "needs root with CAP_NET_ADMIN") + ")"
 }
 
-// State reads all sources once, and rules and listeners in those pods' namespaces whose
-// inodes are given. It fails only if ctx ends.
-func (c *Collector) State(ctx context.Context, lossy ...uint32) (*model.Snapshot, error) {
-	r := &reading{c: c, lossy: lossy, s: &model.Snapshot{}, sources: map[string]model.Source{}}
-	g, ctx := errgroup.WithContext(ctx)
-	// Flows are filtered by the pods' addresses, and which port of a bridge is an
-	// uplink may depend on the bridge's rules.
+// Losses are what was lost so far. More is read of pods that have a part in it.
+type Losses struct {
+	// Netns are the pods' namespaces, by inode, whose rules and listeners are read.
+	Netns []uint32
+	// Addrs are those that lost packets, or got no reply: of the first few pods with one, and
+	// of those that asked for a name in vain, the resolv.conf is read.
+	Addrs map[netip.Addr]bool
+}
+
+// maxResolvers bounds the pods whose resolv.conf is read.
+const maxResolvers = 16
+
+// State reads all sources once, and more where packets were lost. It fails only if ctx ends.
+func (c *Collector) State(ctx context.Context, losses Losses) (*model.Snapshot, error) {
+	r := &reading{c: c, losses: losses, s: &model.Snapshot{}, sources: map[string]model.Source{}}
+	var g sync.WaitGroup
+	// Flows are filtered by the pods' addresses, and which port of a bridge is an uplink may depend on the bridge's rules.
 	framesRead, local := make(chan struct{}), make(chan map[netip.Addr]bool, 1)
-	g.Go(func() error {
+	g.Go(func() {
 		defer close(framesRead)
 		r.readFrames(ctx)
-		return ctx.Err()
 	})
-	g.Go(func() error {
-		r.readPackets(ctx)
-		return ctx.Err()
-	})
-	g.Go(func() error {
+	g.Go(func() { r.readPackets(ctx) })
+	g.Go(func() {
 		r.readSettings()
 		r.readFiles()
 		r.readCilium(ctx)
-		return ctx.Err()
 	})
-	g.Go(func() error {
+	g.Go(func() {
 		r.readNetwork(ctx)
 		<-framesRead
 		r.place()
 		r.readStats()
 		local <- r.localAddresses()
-		return ctx.Err()
 	})
-	g.Go(func() error {
-		r.readFlows(ctx, <-local)
-		return ctx.Err()
-	})
-	if err := g.Wait(); err != nil {
+	g.Go(func() { r.readFlows(ctx, <-local) })
+	g.Wait()
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	r.finish()
@@ -151,9 +150,7 @@ func (r *reading) readPackets(ctx context.Context) {
 }
 
 func (r *reading) readSettings() {
-	var err error
-	r.settings, err = sysctl.Read(r.c.ns)
-	r.report(model.SourceSysctl, fmt.Sprintf("%d settings beside those of each link", len(r.settings)), len(r.settings) > 0, err)
+	r.settings, r.settingsErr = sysctl.Read(r.c.ns)
 }
 
 func (r *reading) readFiles() {
@@ -171,7 +168,7 @@ func (r *reading) readCilium(ctx context.Context) {
 	if r.c.noFiles != nil {
 		return
 	}
-	c, detail, err := cilium.Read(ctx, r.c.options.HostRoot)
+	c, detail, err := r.c.cilium.Read(ctx, r.c.options.HostRoot)
 	if errors.Is(err, cilium.ErrNone) {
 		return
 	}
@@ -194,12 +191,13 @@ func (r *reading) addEndpoints() {
 	}
 }
 
-// readNetwork reads links, routes and neighbours, then the namespaces behind the
-// links.
+// readNetwork reads links, routes and neighbours, then the namespaces behind the links.
 func (r *reading) readNetwork(ctx context.Context) {
 	t, err := link.Read(ctx, r.c.conn)
 	r.s.Links, r.linkConf, r.linkCounts = t.Links, t.Sysctls, t.Counts
 	r.report(model.SourceLinks, model.Plural(len(t.Links), "link"), len(t.Links) > 0, err)
+	// What is found by its link is no more complete than the links are.
+	r.linkErr = err
 
 	r.s.Queues, err = link.Queues(ctx, r.c.handle)
 	r.report(model.SourceQueues, model.Plural(len(r.s.Queues), "queue"), len(r.s.Queues) > 0, err)
@@ -213,20 +211,19 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.report(model.SourceNeighbors, model.Plural(len(r.s.Neighbors), "neighbour"), len(r.s.Neighbors) > 0, err)
 
 	r.s.FDB, err = neigh.FDB(ctx, r.c.conn)
-	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
+	r.report(model.SourceBridge, fmt.Sprintf("%d FDB entries", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
-	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, pods.Node{Programs: true, Lossy: r.lossy})
+	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, pods.Node{Programs: true, Lossy: r.losses.Netns})
 	r.c.know(r.far)
-	r.report(model.SourcePods, model.Plural(len(r.far), "network namespace"), len(r.far) > 0, err)
+	r.report(model.SourcePods, model.Plural(len(r.far), "network namespace"), len(r.far) > 0, errors.Join(r.linkErr, err))
 	r.label()
 	r.readPrograms(ctx)
 }
 
-// readPrograms reads what is attached to the node's links and to cgroups, and adds
-// what was read with the pods.
+// readPrograms reads what is attached to the node's links and to cgroups, and adds what was read with the pods.
 func (r *reading) readPrograms(ctx context.Context) {
 	found, err := program.Read(ctx, r.c.ns, r.c.conn, r.s.Links)
-	errs := []error{err}
+	errs := []error{r.linkErr, err}
 	for _, id := range slices.Sorted(maps.Keys(r.far)) {
 		found = append(found, r.far[id].Programs...)
 		errs = append(errs, r.far[id].Refused)
@@ -307,16 +304,21 @@ func (r *reading) place() {
 // readStats reads what is counted below IP.
 func (r *reading) readStats() {
 	got, err := stats.Read(r.c.ns, r.s.Links, r.linkCounts)
-	r.s.Devices, r.s.Softnet, r.s.NeighborTables = got.Devices, got.Softnet, got.Tables
+	r.s.Devices, r.s.Softnet, r.s.NeighborTables, r.s.SocketLimits = got.Devices, got.Softnet, got.Tables, got.Sockets
 	detail := model.Plural(len(got.Devices), "NIC") + ", " + model.Plural(len(got.Softnet), "CPU")
 	if len(got.Tables) == 0 {
-		detail += "; tables of neighbours are counted in the machine's own namespace alone"
+		detail += "; the kernel counts neighbour tables only in the machine's initial namespace"
 	}
-	r.report(model.SourceStats, detail, len(got.Devices)+len(got.Softnet) > 0, err)
+	r.report(model.SourceStats, detail, len(got.Devices)+len(got.Softnet) > 0, errors.Join(r.linkErr, err))
 }
 
-// localAddresses returns the addresses of the pods and the node, without loopback.
+// localAddresses returns the addresses of the pods and the node, without loopback; nil where they are not all known.
 func (r *reading) localAddresses() map[netip.Addr]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sources[model.SourcePods].Status != model.OK {
+		return nil
+	}
 	out := nodeAddresses(r.s.Links)
 	for i := range r.s.Pods {
 		for _, a := range r.s.Pods[i].Known() {
@@ -326,8 +328,7 @@ func (r *reading) localAddresses() map[netip.Addr]bool {
 	return out
 }
 
-// nodeAddresses returns the addresses of the links, without loopback. With IPVS
-// they include those of every service.
+// nodeAddresses returns the addresses of the links, without loopback. With IPVS they include those of every service.
 func nodeAddresses(links []model.Link) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, l := range links {
@@ -353,7 +354,7 @@ func (r *reading) readFlows(ctx context.Context, local map[netip.Addr]bool) {
 	if failed == nil {
 		r.s.Conntrack = conntrack.Since(now, r.c.before)
 	}
-	detail := fmt.Sprintf("%d of %d flows are this node's", len(flows), now.Count)
+	detail := fmt.Sprintf("%d of %d flows involve this node", len(flows), now.Count)
 	r.report(model.SourceConntrack, detail, len(flows) > 0 || errors.Is(err, dump.ErrInterrupted), errors.Join(err, failed))
 }
 
@@ -375,22 +376,60 @@ func (r *reading) noFlows(err error) {
 func (r *reading) finish() {
 	s := r.s
 	s.Sysctls = append(r.settings, r.linkConf...)
-	s.Chains = slices.Concat(r.frameChains, r.packetChains)
-	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
+	r.report(model.SourceSysctl, fmt.Sprintf("%d settings, and those of each link", len(r.settings)), len(r.settings) > 0,
+		errors.Join(r.linkErr, r.settingsErr))
+	byFamily := func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) }
+	// There may be very many, which are not copied where they need not be.
+	if s.Chains = r.packetChains; len(r.frameChains) > 0 || !slices.IsSortedFunc(s.Chains, byFamily) {
+		s.Chains = slices.Concat(r.frameChains, r.packetChains)
+		slices.SortStableFunc(s.Chains, byFamily)
+	}
 	r.addEndpoints()
 	giveFiled(s.Pods, r.files)
 	detail, err := r.c.names.name(s.Pods, r.far, r.files.Owners, r.c.noFiles)
 	r.report(model.SourceNames, detail, true, err)
 	s.Cluster.Pods = r.c.names.elsewhere(s.Pods)
+	r.readResolvers()
 	s.Node.Kernel = kernel()
 	s.Node.Netns = r.c.ns.Inode()
 	s.Node.Name = r.c.nodeName(s.Links)
 	r.readCluster()
+	s.Node.Networkd = r.files.Networkd
 	v := plugin.Recognise(s, r.files.Config)
 	s.Node.Plugin, s.Node.PluginBy, s.Node.Policy, s.Node.Residue = v.Plugin, v.By, v.Policy, v.Residue
 	for _, n := range sourceOrder {
 		if src, ok := r.sources[n]; ok {
 			s.Sources = append(s.Sources, src)
+		}
+	}
+}
+
+// readResolvers reads where pods ask for names: first those that asked in vain, then those that
+// lost packets; and any, where a service for names has no backend: then no packet leaves a pod.
+func (r *reading) readResolvers() {
+	const dnsPort = 53
+	asked := map[netip.Addr]bool{}
+	for f := range model.Each(r.s.Flows) {
+		if f.Original.DstPort == dnsPort && !f.Replied {
+			asked[f.Original.Src] = true
+		}
+	}
+	unserved := slices.ContainsFunc(r.s.Cilium.Services, func(x model.CiliumService) bool {
+		return x.Addr.Port() == dnsPort && len(x.Backends) == 0
+	})
+	processes := map[uint32][]string{}
+	for _, ns := range r.far {
+		processes[ns.Inode] = ns.Processes
+	}
+	own, left := sync.OnceValue(func() []netip.Addr { return pods.NodeServers(r.c.options.HostRoot) }), maxResolvers
+	for _, chosen := range []func(netip.Addr) bool{
+		func(a netip.Addr) bool { return asked[a] }, func(a netip.Addr) bool { return r.losses.Addrs[a] || unserved },
+	} {
+		for p := range model.Each(r.s.Pods) {
+			if left > 0 && p.Resolver == nil && p.Netns != 0 && slices.ContainsFunc(p.Known(), chosen) {
+				p.Resolver = pods.Resolver(processes[p.Netns], own)
+				left--
+			}
 		}
 	}
 }
@@ -405,7 +444,7 @@ func (r *reading) readCluster() {
 	}
 	r.s.Cluster.PodCIDRs = r.c.options.PodCIDRs
 	if len(r.c.options.PodCIDRs) > 0 {
-		details = append(details, "pod ranges as given")
+		details = append(details, "pod ranges from --pod-cidr")
 	} else {
 		for _, x := range cluster.Ranges(r.s) {
 			r.s.Cluster.PodCIDRs = append(r.s.Cluster.PodCIDRs, x.Prefix)
@@ -414,7 +453,7 @@ func (r *reading) readCluster() {
 	}
 	var err error
 	if r.c.options.NodesFile == "" {
-		err = errors.New(strings.TrimSuffix("the cluster's nodes are not known: "+r.c.options.NodesHint, ": "))
+		err = errors.New(strings.TrimSuffix("the cluster's nodes are unknown: "+r.c.options.NodesHint, ": "))
 	}
 	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
 	if len(r.c.options.RoutesFiles) > 0 {
@@ -455,8 +494,7 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	v.frames = c.frames
 	known := c.processes
 	c.mu.Unlock()
-	// A namespace that cannot be read leaves its link without a pod. State reports
-	// why.
+	// A namespace that cannot be read leaves its link without a pod. State reports why.
 	if v.far, _ = c.behind(ctx, v.links, v.routes, pods.Node{Known: known}); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}

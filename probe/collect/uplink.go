@@ -41,11 +41,10 @@ func (v *view) link(index int) *model.Link {
 	return nil
 }
 
-// defaults returns the next hops of the default routes of the main table, and of
-// those default routes in other tables whose gateway is in a network of their link:
-// policy routing to a second network card. Plugins have tables with default routes
-// too, through links of their own, whose addresses are in no network. Two halves of all
-// addresses are a default route as well: so VPNs get ahead of the node's own.
+// defaults returns the next hops of the default routes of the main table, and of those default routes in other
+// tables whose gateway is in a network of their link: policy routing to a second network card. Plugins have
+// tables with default routes too, through links of their own, whose addresses are in no network. Two halves of
+// all addresses are a default route as well: so VPNs get ahead of the node's own.
 func defaults(routes []model.Route, links []model.Link) []model.Route {
 	var out []model.Route
 	for _, r := range routes {
@@ -83,8 +82,7 @@ func networks(l *model.Link) (out []netip.Prefix) {
 	return out
 }
 
-// isCard reports whether the link is a network card, a bond, or a card as a
-// container has it: a veth to what is no pod.
+// isCard reports whether the link is a network card, a bond, or a card as a container has it: a veth to what is no pod.
 func (v *view) isCard(l *model.Link) bool {
 	switch l.Kind {
 	case "", "bond", "team":
@@ -95,10 +93,9 @@ func (v *view) isCard(l *model.Link) bool {
 	return link.Paired(l.Kind) && l.PeerNetNSID >= 0 && (ns == nil || !ns.IsPod(far))
 }
 
-// cards returns the cards that are in a network or have a route to a gateway,
-// whether or not a default route leads there, and the cards in a bridge that is in a
-// network. A default route by a link on top of another, such as a VLAN, may pass any
-// of them: then its packets would count twice, and no card is returned.
+// cards returns the cards that are in a network or have a route to a gateway, whether or not a default route
+// leads there, and the cards in a bridge that is in a network. A default route by a link on top of another, such
+// as a VLAN, may pass any of them: then its packets would count twice, and no card is returned.
 func (v *view) cards(found map[int]bool) (out []int) {
 	for l := range model.Each(v.links) {
 		if found[l.Index] && l.Kind != "bridge" && !v.isCard(l) {
@@ -198,8 +195,7 @@ func (v *view) noDefault(port *model.Link) bool {
 		(ns == nil || !slices.ContainsFunc(ns.Routes, func(r model.Route) bool { return r.Dst.IsValid() && r.Dst.Bits() == 0 }))
 }
 
-// holdsGateway reports whether a link behind the port has the gateway's address.
-// The gateway need not answer.
+// holdsGateway reports whether a link behind the port has the gateway's address. The gateway need not answer.
 func (v *view) holdsGateway(port *model.Link, gateway netip.Addr) bool {
 	ns, _ := pods.Far(v.far, port)
 	return ns != nil && gateway.IsValid() && slices.ContainsFunc(ns.Links, func(l model.Link) bool {
@@ -217,8 +213,7 @@ func (v *view) learnt(port *model.Link, gateway netip.Addr) bool {
 	})
 }
 
-// rewrittenSource reports whether a rule rewrites the source MAC of frames that
-// leave by the port.
+// rewrittenSource reports whether a rule rewrites the source MAC of frames that leave by the port.
 func (v *view) rewrittenSource(port *model.Link) bool {
 	return slices.ContainsFunc(v.frames, func(r model.FrameRule) bool {
 		return r.Table == "nat" && r.Chain == "POSTROUTING" && r.Target == model.TargetSNAT &&

@@ -6,18 +6,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// AllowanceExceeded is the code of this finding.
-const AllowanceExceeded model.Code = "AllowanceExceeded"
-
-var allowanceExceeded = kind{
-	code:     AllowanceExceeded,
-	severity: model.Warning,
-	find:     findAllowanceExceeded,
-	ends:     []model.HopKind{model.HopBeyond},
-}
-
-func findAllowanceExceeded(v *view) []finding {
-	var out []finding
+func findAllowanceExceeded(v *view) {
 	for d := range model.Each(v.Devices) {
 		n := d.Lost(model.LossAllowance)
 		if n < minDrops {
@@ -30,10 +19,7 @@ func findAllowanceExceeded(v *view) []finding {
 			f.facts[what] = true
 		}
 		f.Packets, f.Cause, f.LastHopAlive = n, v.Node.Name+" "+d.Link, v.place(d.Link, model.Egress)
-		if !severe {
-			f.Severity = model.Info
-		}
-		out = append(out, f)
+		f.infoUnless(severe)
+		v.report(f)
 	}
-	return out
 }

@@ -6,16 +6,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// BacklogFull is the code of this finding.
-const BacklogFull model.Code = "BacklogFull"
-
-var backlogFull = kind{
-	code:     BacklogFull,
-	severity: model.Warning,
-	find:     findBacklogFull,
-	ends:     []model.HopKind{model.HopLink, model.HopPod},
-}
-
 // maxBacklog is the setting that bounds each CPU's backlog. Only the machine's own namespace
 // has it: in another one the CPUs' counts are of other namespaces too.
 const maxBacklog = "net.core.netdev_max_backlog"
@@ -23,7 +13,7 @@ const maxBacklog = "net.core.netdev_max_backlog"
 // usualBacklog is what the kernel sets maxBacklog to.
 const usualBacklog = 1000
 
-func findBacklogFull(v *view) []finding {
+func findBacklogFull(v *view) {
 	l := v.lostTo((*model.Drop).BacklogFull)
 	limit, own := v.limit(maxBacklog)
 	dropped, processed, cpus := v.softnet()
@@ -34,20 +24,18 @@ func findBacklogFull(v *view) []finding {
 		cpus = nil
 	}
 	if n < minDrops {
-		return nil
+		return
 	}
 	f := finding{lost: l, facts: facts{
-		"own": own, "limit": limit, "larger": strconv.FormatUint(max(4*limit, usualBacklog), 10), "setting": maxBacklog, "window": v.Window.Duration(),
-		"cpus": cpus, "processed": processed, "others": n - l.packets,
+		"own": own, "limit": limit, "larger": strconv.FormatUint(max(4*limit, usualBacklog), 10), "setting": maxBacklog,
+		"window": v.Window.Duration(), "cpus": cpus, "processed": processed, "others": n - l.packets,
 	}}
 	f.Packets, f.Cause = n, v.Node.Name
 	if len(l.drops) > 0 {
 		f.LastHopAlive = v.beforeBacklog(mostDropped(l.drops)[0])
 	}
-	if !v.starve(l) && !(own && notable(dropped, processed)) {
-		f.Severity = model.Info
-	}
-	return []finding{f}
+	f.infoUnless(v.starve(l) || own && notable(dropped, processed))
+	v.report(f)
 }
 
 // softnet sums up what the CPUs dropped and processed, and has those that dropped.
@@ -67,8 +55,7 @@ func (v *view) limit(name string) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// beforeBacklog is where a packet was last counted: the drop's link is the one that it was to
-// come in by.
+// beforeBacklog is where a packet was last counted: the drop's link is the one that it was to come in by.
 func (v *view) beforeBacklog(d *model.Drop) model.Place {
 	if pod := v.inPod(d); pod.IsValid() {
 		return v.place(v.pods[pod][0].Link, model.Egress)

@@ -119,9 +119,9 @@ func (n *node) manyRules(scale int, broken bool) {
 	}
 	for i := range scale * largePods {
 		pod := nth("10.60.1.0", i)
-		n.natRules(model.PacketRule{Chain: "KUBE-SEP", Target: "DNAT", To: netip.AddrPortFrom(pod, 80), Dst: model.AddrMatch{Prefix: host(nth("10.0.0.0", i))}})
+		n.natRules(model.PacketRule{Chain: "KUBE-SEP", Target: "DNAT", To: netip.AddrPortFrom(pod, 80), Dst: model.AddrMatch{Prefix: model.Host(nth("10.0.0.0", i))}})
 		if broken && i%10 == 0 {
-			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: model.AddrMatch{Prefix: host(pod)}, Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: model.AddrMatch{Prefix: model.Host(pod)}, Target: "DROP"})
 		}
 	}
 }

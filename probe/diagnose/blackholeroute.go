@@ -8,23 +8,13 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// BlackholeRoute is the code of this finding.
-const BlackholeRoute model.Code = "BlackholeRoute"
-
-var blackholeRoute = kind{
-	code:     BlackholeRoute,
-	severity: model.Critical,
-	find:     needing(findBlackholeRoute, model.SourceRoutes),
-	ends:     []model.HopKind{model.HopRoute},
-}
-
 // discard is a route or, without one, a rule that throws packets away.
 type discard struct {
 	route *model.Route
 	rule  *model.RoutingRule
 }
 
-func findBlackholeRoute(v *view) []finding {
+func findBlackholeRoute(v *view) {
 	// unheld: the route keeps packets for pods that are not there from leaving the node, as
 	// Calico's does for its block of addresses.
 	type key struct {
@@ -32,7 +22,7 @@ func findBlackholeRoute(v *view) []finding {
 		unheld bool
 	}
 	reported := map[discard]bool{}
-	out := foundBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
+	reportBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
 		if pod = v.pod(d); pod.IsValid() {
 			k.discard = discardedBy(v, d)
 		}
@@ -51,31 +41,31 @@ func findBlackholeRoute(v *view) []finding {
 		reported[k.discard] = true
 		return v.blackhole(k.discard, l)
 	})
-	return append(out, v.blackholedPods(reported)...)
+	v.blackholedPods(reported)
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
 func discardedBy(v *view, d *model.Drop) discard {
 	// A rule that says unreachable is reported as a route that is not there.
-	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
+	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() ||
+		d.Link == "" {
 		return discard{}
 	}
 	q := v.arrived(d)
-	by := discarding(v.routing().Lookup(q))
+	by := discarding(v.Routing().Lookup(q))
 	// A packet's mark is not known: a rule that looks at it may have led to the
 	// table that discards, and any other route would not have.
 	for r := range model.Each(v.Rules) {
 		if q.Mark = r.Mark; by == (discard{}) && r.Mask != 0 && q.Mark != 0 {
-			by = discarding(v.routing().Lookup(q))
+			by = discarding(v.Routing().Lookup(q))
 		}
 	}
 	return by
 }
 
-// ledBySender reports whether a rule led a pod's packet there by its sender, who then
-// reaches nobody.
+// ledBySender reports whether a rule led a pod's packet there by its sender, who then reaches nobody.
 func (v *view) ledBySender(d *model.Drop) bool {
-	rule := v.routing().Lookup(v.arrived(d)).Rule
+	rule := v.Routing().Lookup(v.arrived(d)).Rule
 	return rule != nil && !rule.Not && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 &&
 		(rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
 }
@@ -97,13 +87,12 @@ func unreturnable(v *view, d *model.Drop) discard {
 	if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}
 	}
-	return discarding(v.wayBack(d))
+	return discarding(v.returnPath(d))
 }
 
-// ofBlock reports whether a route discards what is for an address of the node's own
-// range that no pod here has.
+// ofBlock reports whether a route discards what is for an address of the node's own range that no pod here has.
 func (v *view) ofBlock(by discard, a netip.Addr) bool {
-	return by.route != nil && len(v.pods[a]) == 0 && (inAny(v.ranges.local, a) || v.past[a])
+	return by.route != nil && len(v.pods[a]) == 0 && (model.InAny(v.ranges.local, a) || v.past[a])
 }
 
 // unheld is the finding on addresses that nobody has, of a range that a route keeps for
@@ -114,10 +103,9 @@ func (v *view) unheld(by discard, l *lost) finding {
 		"nobody": nobody, "first": nobody[:min(mostEvidence, len(nobody))],
 		"route": v.shown(by.route), "drops": l.evidence(),
 	}}
-	f.Severity = model.Warning
-	if !l.lasting() || len(nobody) > sweep || !slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.past[a] }) {
-		f.Severity = model.Info // A scan, or peers of a pod that was just deleted.
-	}
+	// Else it is a scan, or what peers of a pod sent that was just deleted.
+	held := slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.past[a] })
+	f.Severity = model.Either(l.lasting() && len(nobody) <= sweep && held, model.Warning, model.Info)
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	return f
 }
@@ -125,21 +113,20 @@ func (v *view) unheld(by discard, l *lost) finding {
 // livesElsewhere reports whether a pod of another node has an address: packets came from
 // it by an uplink, or the files have a pod with it that is not here.
 func (v *view) livesElsewhere(a netip.Addr) bool {
-	return !v.past[a] && (slices.ContainsFunc(v.Cluster.Pods, func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
+	return !v.past[a] && (slices.ContainsFunc(v.Cluster.Pods,
+		func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
 		slices.ContainsFunc(v.peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
 }
 
-// blackhole is the finding on a route that threw packets of pods away.
 func (v *view) blackhole(by discard, l *lost) finding {
 	at, shown := v.place(mostDropped(l.drops)[0].Link, model.Ingress), l.evidence()
-	lent := map[netip.Addr]bool{}
-	for _, d := range l.drops {
-		if v.ofBlock(by, d.Dst) {
-			lent[d.Dst] = true
-		}
-	}
+	lent := model.Filter(model.Map(l.drops, func(d *model.Drop) netip.Addr { return d.Dst }),
+		func(a netip.Addr) bool { return v.ofBlock(by, a) })
 	f := v.discards(by, l)
-	f.LastHopAlive, f.facts["lent"], f.facts["drops"] = at, sorted(lent), shown
+	f.LastHopAlive, f.facts["lent"], f.facts["drops"] = at, model.Unique(lent), shown
+	if len(lent) > 0 {
+		f.lacks = lacksRoute
+	}
 	return f
 }
 
@@ -160,18 +147,17 @@ func (v *view) discards(by discard, l *lost) finding {
 
 // blackholedPods are the findings on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
-func (v *view) blackholedPods(reported map[discard]bool) []finding {
+func (v *view) blackholedPods(reported map[discard]bool) {
 	if !v.Has(model.SourceLinks) {
-		return nil
+		return
 	}
 	byRoute := map[discard]*lost{}
 	for a := range model.Each(v.misroutedPods()) {
 		by := discarding(a.decision)
 		if by != (discard{}) && !reported[by] && v.blocked(a) && v.unusedMisrouted(a) {
-			entry(byRoute, by).with(a.addr, netip.Addr{})
+			model.GetOrInsert(byRoute, by).with(a.addr, netip.Addr{})
 		}
 	}
-	var out []finding
 	for by, l := range byRoute {
 		f := v.discards(by, l)
 		l.peers = nil // Nobody reaches these pods.
@@ -179,7 +165,6 @@ func (v *view) blackholedPods(reported map[discard]bool) []finding {
 		if l.packets < minDrops {
 			f.Confidence, f.facts["unused"] = model.Possible, true
 		}
-		out = append(out, f)
+		v.report(f)
 	}
-	return out
 }

@@ -10,19 +10,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// BPFDrop is the code of this finding.
-const BPFDrop model.Code = "BPFDrop"
-
-var bpfDrop = kind{
-	code:     BPFDrop,
-	severity: model.Warning,
-	find:     findBPFDrop,
-	ends:     []model.HopKind{model.HopLink},
-}
-
-// hookReasons are those with which the kernel drops what a program says. A netkit pair's
-// have none, so that they have names of their own: what the other end sends, and what the
-// primary sends.
+// hookReasons are those with which the kernel drops what a program says. A netkit pair's have none, so that
+// they have names of their own: what the other end sends, and what the primary sends.
 var hookReasons = []model.Reason{"TC_INGRESS", "TC_EGRESS", "XDP", "BPF_CGROUP_EGRESS", netkitPeer, netkitPrimary}
 
 const netkitPeer, netkitPrimary model.Reason = "NETKIT_PEER", "NETKIT_PRIMARY"
@@ -41,24 +30,16 @@ type hook struct {
 func (h *hook) ofCgroup() bool { return h.reason == "BPF_CGROUP_EGRESS" }
 
 func (h *hook) direction() model.Direction {
-	if h.reason == "TC_EGRESS" || h.reason == netkitPrimary || h.ofCgroup() {
-		return model.Egress
-	}
-	return model.Ingress
+	out := h.reason == "TC_EGRESS" || h.reason == netkitPrimary || h.ofCgroup()
+	return model.Either(out, model.Egress, model.Ingress)
 }
 
-func findBPFDrop(v *view) []finding {
-	var out []finding
-	owners := v.owners()
-	of := func(d *model.Drop) (hook, netip.Addr) {
+func findBPFDrop(v *view) {
+	reportBy(v, func(d *model.Drop) (hook, netip.Addr) {
 		k, pod := v.hookOf(d)
-		k.cilium = owners.ciliumReason(&k, d)
+		k.cilium = v.ciliumReason(&k, d)
 		return k, pod
-	}
-	for k, l := range lostBy(v, of) {
-		out = append(out, v.droppedByProgram(k, l))
-	}
-	return out
+	}, v.droppedByProgram)
 }
 
 // hookOf is the hook whose program dropped a packet, and the pod that it concerns: that whose
@@ -104,16 +85,12 @@ func (v *view) netkitHook(k hook, d *model.Drop) hook {
 // inside reports whether the hook is in a pod's own namespace.
 func (v *view) inside(h *hook) bool { return h.netns != 0 && h.netns != v.Node.Netns }
 
-// ownedProgram is a program with its owner, empty where that is not known, and its place among
-// those of the hook.
+// ownedProgram is a program with its owner, empty where that is not known, and its place among those of the hook.
 type ownedProgram struct {
 	*model.Program
 	Owner  string
 	Number int
 }
-
-// anyLink stands for a link whose name is not known.
-const anyLink = "a link"
 
 func (v *view) droppedByProgram(h hook, l *lost) finding {
 	pods := v.pods[sorted(l.pods)[0]]
@@ -121,8 +98,9 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	// shown, and none is to be detached, since any may be of no concern to the pod.
 	cgroup, owners := h.ofCgroup(), map[string]bool{}
 	f := finding{lost: l, facts: facts{
-		"reason": h.reason, "cgroup": cgroup, "netkit": h.reason == netkitPeer || h.reason == netkitPrimary, "xdp": h.reason == "XDP",
-		"direction": h.direction(), "inside": v.inside(&h), "owners": owners, "read": v.Has(model.SourcePrograms), "enter": "",
+		"reason": h.reason, "cgroup": cgroup, "xdp": h.reason == "XDP", "inside": v.inside(&h), "owners": owners, "enter": "",
+		"netkit":    h.reason == netkitPeer || h.reason == netkitPrimary,
+		"direction": h.direction(), "read": v.Has(model.SourcePrograms),
 	}}
 	link, programs := h.link, []ownedProgram(nil)
 	for p := range model.Each(v.Programs) {
@@ -135,7 +113,7 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	if h.link == "" {
 		f.facts["enter"] = words.Inside(pods[0]) // The link is inside of it.
 		if link = cmp.Or(link, pods[0].Interface); !cgroup {
-			link = cmp.Or(link, anyLink)
+			link = cmp.Or(link, "a link")
 		}
 	}
 	h.link = link
@@ -158,9 +136,8 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	return f
 }
 
-// before is where packets were last counted before the hook. XDP runs before the
-// programs that count at its link, so that this is the pod's own end where the link
-// is a pod's.
+// before is where packets were last counted before the hook. XDP runs before the programs that count at its
+// link, so that this is the pod's own end where the link is a pod's.
 func (v *view) before(h *hook, pods []*model.Pod) model.Place {
 	switch {
 	case v.inside(h):
@@ -193,4 +170,115 @@ func (h *hook) holds(p *model.Program) bool {
 		return p.Kind == model.ProgramNetkit
 	}
 	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
+}
+
+// ciliumReason is why Cilium's program at a hook dropped a packet, 0 where it did not say, or
+// where programs of others alone are there. One that is gone by now may have been Cilium's.
+func (v *view) ciliumReason(h *hook, d *model.Drop) model.CiliumReason {
+	if d.Cilium.Reason != 0 {
+		at := chosen(v.Programs, func(p *model.Program) bool {
+			return p.Netns == h.netns && p.IfIndex == h.ifindex && p.Direction == h.direction()
+		})
+		if len(at) > 0 && !slices.ContainsFunc(at, func(p *model.Program) bool { return p.Owner() == model.OwnerCilium }) {
+			return 0
+		}
+	}
+	return d.Cilium.Reason
+}
+
+// ciliumEnd is a security identity with what is known of it.
+type ciliumEnd struct {
+	ID     model.CiliumIdentity
+	Name   string
+	Labels []string
+}
+
+// ciliumSaid is what Cilium's program said of some drops.
+type ciliumSaid struct {
+	model.CiliumDrop
+	From, To ciliumEnd
+	// Of is the endpoint that the packets were for, or whose program dropped what it sent.
+	Of      *model.CiliumEndpoint
+	Ports   []string
+	Packets uint64
+}
+
+// Number is the reason's.
+func (s ciliumSaid) Number() int { return int(s.Reason) }
+
+// ciliumFacts are what Cilium's reason for drops means, by its page.
+func (v *view) ciliumFacts(h *hook, l *lost) facts {
+	byKind := map[model.CiliumDrop]*lost{}
+	var from, to bool
+	world, maybe := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, d := range l.drops {
+		model.GetOrInsert(byKind, d.Cilium).add(v, d)
+		from, to = from || l.pods[d.Src], to || l.pods[d.Dst]
+		ends := map[netip.Addr]model.CiliumIdentity{d.Src: d.Cilium.SrcIdentity, d.Dst: d.Cilium.DstIdentity}
+		for a, id := range ends {
+			switch {
+			case !id.World() || v.nodeAddrs[a]:
+			case len(v.pods[a]) > 0 || model.InAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid():
+				world[a] = true
+			case model.InAny(v.ranges.cluster, a):
+				maybe[a] = true
+			}
+		}
+	}
+	kinds := slices.SortedFunc(maps.Keys(byKind), func(a, b model.CiliumDrop) int {
+		return cmp.Or(cmp.Compare(byKind[b].packets, byKind[a].packets), a.Compare(b))
+	})
+	var said []ciliumSaid
+	for _, c := range kinds[:min(len(kinds), mostSaid)] {
+		x := ciliumSaid{
+			CiliumDrop: c, From: v.ciliumEnd(c.SrcIdentity), To: v.ciliumEnd(c.DstIdentity), Of: v.Cilium.Numbered(c.Endpoint),
+			Packets: byKind[c].packets, Ports: v.sampledPorts(byKind[c]),
+		}
+		if c.Endpoint == 0 && h.direction() == model.Ingress && h.netns == v.Node.Netns {
+			x.Of = model.First(v.Cilium.Endpoints, func(e *model.CiliumEndpoint) bool { return e.IfIndex == h.ifindex })
+		}
+		said = append(said, x)
+	}
+	counted := chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Reason == h.cilium && c.Delta > 0 })
+	unmanaged, forgotten := v.takenForWorld(world)
+	return facts{
+		"code": h.cilium, "said": said, "from": from && !to, "to": to && !from, "counted": counted,
+		"world": sorted(world), "maybe": sorted(maybe), "unmanaged": unmanaged, "forgotten": forgotten,
+		"denied": h.cilium.Denied(), "error": said[0].Error, "endpoint": said[0].Of,
+	}
+}
+
+// mostSaid is how many kinds of drops are shown.
+const mostSaid = 4
+
+func (v *view) ciliumEnd(id model.CiliumIdentity) ciliumEnd {
+	return ciliumEnd{id, id.Reserved(), v.Cilium.Labels(id)}
+}
+
+// takenForWorld are the pods among addresses that Cilium takes for the outside: those of this
+// node of which it has no endpoint, and the addresses that its programs do not know.
+func (v *view) takenForWorld(world map[netip.Addr]bool) (unmanaged []*model.Pod, forgotten []netip.Addr) {
+	known, managed := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	if len(world) > 0 {
+		for _, x := range v.Cilium.Known {
+			known[x.Prefix.Addr()] = x.Prefix.IsSingleIP()
+		}
+		for e := range model.Each(v.Cilium.Endpoints) {
+			maps.Copy(managed, setOf(e.Addresses))
+		}
+	}
+	for _, a := range sorted(world) {
+		switch pods := v.pods[a]; {
+		case len(pods) > 0 && len(managed) > 0 && v.Has(model.SourceCilium) && !managed[a]:
+			unmanaged = append(unmanaged, pods[0])
+		case len(known) > 0 && !known[a]:
+			forgotten = append(forgotten, a)
+		}
+	}
+	return unmanaged, forgotten
+}
+
+// ciliumDelivers reports whether Cilium's programs have the address as a local pod's.
+func (v *view) ciliumDelivers(a netip.Addr) bool {
+	return slices.ContainsFunc(v.Cilium.Local, func(x model.CiliumAddress) bool { return x.Prefix.Addr() == a })
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -8,18 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// BridgeAddress is the code of this finding.
-const BridgeAddress model.Code = "BridgeAddress"
-
-var bridgeAddress = kind{
-	code:     BridgeAddress,
-	severity: model.Critical,
-	find:     needing(findBridgeAddress, model.SourceLinks, model.SourcePods, model.SourceRoutes),
-	ends:     []model.HopKind{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
-}
-
-func findBridgeAddress(v *view) []finding {
-	var out []finding
+func findBridgeAddress(v *view) {
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" || !b.Up {
 			continue
@@ -27,22 +17,21 @@ func findBridgeAddress(v *view) []finding {
 		byGateway := map[netip.Addr][]*model.Pod{}
 		for _, p := range v.bridgePods(b) {
 			for g := range model.Each(p.Gateways) {
-				if v.stood(p) && p.Up && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 && len(sameFamily(podAddrs(p), g.Addr)) > 0 {
+				if v.presentWholeWindow(p) && p.Up && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 &&
+					len(sameFamily(podAddrs(p), g.Addr)) > 0 {
 					byGateway[g.Addr] = append(byGateway[g.Addr], p)
 				}
 			}
 		}
 		for _, g := range sorted(byGateway) {
-			out = append(out, gatewayGone(v, b, g, byGateway[g])...)
+			gatewayGone(v, b, g, byGateway[g])
 		}
 	}
-	return out
 }
 
-// gatewayGone is the finding on a bridge that lacks its pods' gateway. The gateway
-// was the bridge's own if pods still have the bridge's MAC for it, or nobody but
-// pods is behind a port of the bridge.
-func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) []finding {
+// gatewayGone reports a bridge that lacks its pods' gateway. The gateway was the bridge's own if pods still
+// have the bridge's MAC for it, or nobody but pods is behind a port of the bridge.
+func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) {
 	var was []*model.Pod
 	for _, p := range pods {
 		for g := range model.Each(p.Gateways) {
@@ -51,30 +40,27 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 			case g.MAC == b.MAC:
 				was = append(was, p)
 			case g.State == "REACHABLE" || g.State == "PERMANENT":
-				return nil // Somebody else has it.
+				return // Somebody else has it.
 			}
 		}
 	}
 	// Beside an address of the bridge in its network, the gateway may be of something else.
 	near := func(x netip.Prefix) bool { return !x.IsSingleIP() && x.Contains(gateway) }
 	if len(was) == 0 && (!v.podOnly(b) || slices.ContainsFunc(b.Addresses, near)) {
-		return nil
+		return
 	}
-	f := finding{facts: facts{"bridge": b, "gateway": gateway, "pods": pods}}
+	f := finding{facts: facts{"bridge": b, "gateway": gateway, "pods": pods, "was": cmp.Or(was...)}}
 	asked, requests := v.resolutions(model.Ingress), uint64(0)
 	for _, p := range pods {
 		t := asked[question{p.LinkIndex, gateway}]
 		if t.replies > 0 {
-			return nil
+			return
 		}
 		requests += t.requests
 		f.Pods = append(f.Pods, sameFamily(podAddrs(p), gateway)...)
 	}
-	f.cutOff, f.claims = f.Pods, leftAlone(f.Pods)
+	f.cutOff, f.claims = f.Pods, lostWithoutGateway(f.Pods)
 	f.LastHopAlive, f.Packets = v.place(pods[0].Link, model.Ingress), v.dropped(f.claims)
-	if len(was) > 0 {
-		f.facts["was"] = was[0]
-	}
 	if r := v.lookup(f.Pods[0]); r == nil {
 		f.facts["strays"] = true
 	} else if r.IfIndex != b.Index {
@@ -87,13 +73,12 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	}
 	prefix := gatewayPrefix(pods, gateway)
 	f.facts["prefix"] = prefix
-	f.facts["uncovered"] = hosts(slices.DeleteFunc(slices.Clone(f.Pods), prefix.Contains))
-	return []finding{f}
+	f.facts["uncovered"] = model.Hosts(slices.DeleteFunc(slices.Clone(f.Pods), prefix.Contains))
+	v.report(f)
 }
 
-// leftAlone accounts for packets from and to pods whose bridge is no link of the
-// node's routing any more.
-func leftAlone(pods []netip.Addr) func(*model.Drop) bool {
+// lostWithoutGateway accounts for packets from and to pods whose bridge is no link of the node's routing any more.
+func lostWithoutGateway(pods []netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return slices.Contains(pods, d.Src) != slices.Contains(pods, d.Dst) &&
 			(d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OwnSource() || d.ReverseFiltered())
@@ -106,7 +91,7 @@ func gatewayPrefix(pods []*model.Pod, gateway netip.Addr) netip.Prefix {
 	for _, p := range pods {
 		all = append(all, p.Addresses...)
 	}
-	all = slices.DeleteFunc(append(all, host(gateway)), func(a netip.Prefix) bool { return !a.Contains(gateway) })
+	all = slices.DeleteFunc(append(all, model.Host(gateway)), func(a netip.Prefix) bool { return !a.Contains(gateway) })
 	most, _ := commonest(all, netip.Prefix.Bits)
 	return netip.PrefixFrom(gateway, most.Bits())
 }

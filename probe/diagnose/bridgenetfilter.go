@@ -8,42 +8,26 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// BridgeNetfilterOff is the code of this finding.
-const BridgeNetfilterOff model.Code = "BridgeNetfilterOff"
-
-var bridgeNetfilterOff = kind{
-	code:     BridgeNetfilterOff,
-	severity: model.Critical,
-	find:     needing(findBridgeNetfilterOff, model.SourceConntrack, model.SourceLinks, model.SourceSysctl),
-	ends:     []model.HopKind{model.HopPod, model.HopBridge}, // a rule against doubled frames takes them first
-}
-
 // bypass is what services led from one pod of a bridge to another of it.
 type bypass struct{ client, backend netip.Addr }
 
-func findBridgeNetfilterOff(v *view) []finding {
-	var out []finding
+func findBridgeNetfilterOff(v *view) {
 	for _, isIPv6 := range []bool{false, true} {
-		out = append(out, bypassing(v, isIPv6)...)
+		name := path.BridgeCalls(isIPv6)
+		value, known := v.Settings[name]
+		if known && value != "0" {
+			continue
+		}
+		f, pairs := v.repliesPastNode(isIPv6)
+		if pairs == nil && !v.pastServices(f, isIPv6) {
+			continue
+		}
+		f.facts["setting"], f.facts["loaded"] = name, known
+		f.claims = func(d *model.Drop) bool {
+			return pairs[bypass{d.Dst, d.Src}] && (d.NoSocket() || d.Netfilter()) || pairs[bypass{d.Src, d.Dst}] && d.Netfilter()
+		}
+		v.report(*f)
 	}
-	return out
-}
-
-func bypassing(v *view, isIPv6 bool) []finding {
-	name := path.BridgeCalls(isIPv6)
-	value, known := v.Settings[name]
-	if known && value != "0" {
-		return nil
-	}
-	f, pairs := v.repliesPastNode(isIPv6)
-	if pairs == nil && !v.pastServices(f, isIPv6) {
-		return nil
-	}
-	f.facts["setting"], f.facts["loaded"] = name, known
-	f.claims = func(d *model.Drop) bool {
-		return pairs[bypass{d.Dst, d.Src}] && (d.NoSocket() || d.Netfilter()) || pairs[bypass{d.Src, d.Dst}] && d.Netfilter()
-	}
-	return []finding{*f}
 }
 
 // repliesPastNode is the finding on what services lead from one pod of a bridge to
@@ -55,7 +39,8 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 		p := bypass{x.Original.Src, x.Reply.Src}
 		translated := x.Original.Dst != x.Reply.Src && x.Reply.Dst == x.Original.Src
 		asks := !x.Replied && !x.Start.IsZero() && (x.Proto == tcp || v.datagramAsks(x))
-		if translated && asks && p.client.Is6() == isIPv6 && p.client != p.backend && v.shareBridge(p) && (v.refusesReplies(p.client) || v.filtered(p) >= minDrops) {
+		if translated && asks && p.client.Is6() == isIPv6 && p.client != p.backend && v.shareBridge(p) &&
+			(v.refusesReplies(p.client) || v.filtered(p) >= minDrops) {
 			pairs[p], services[x.Original.Dst] = true, true
 			flows++
 		}
@@ -68,7 +53,8 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 		clients[p.client], backends[p.backend] = true, true
 		dropped += v.filtered(p)
 	}
-	f.Pods, f.Peers, f.Packets = sorted(clients), hosts(append(sorted(services), sorted(backends)...)), max(flows, dropped)
+	f.Pods, f.Peers, f.Packets = sorted(clients), model.Hosts(append(sorted(services), sorted(backends)...)),
+		max(flows, dropped)
 	bridge := v.bridgeOf(v.pods[f.Pods[0]][0]).Name
 	f.LastHopAlive = v.place(bridge, model.Ingress)
 	f.facts = facts{
@@ -87,9 +73,8 @@ func (v *view) pastServices(f *finding, isIPv6 bool) bool {
 	if x.requests < minAsks {
 		return false
 	}
-	remotes, link := sorted(x.remotes), v.linkName(x.link)
-	f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(x.pods), hosts(remotes), x.packets, v.place(link, model.Egress)
-	f.page = "BridgeNetfilterOff-uplink"
+	remotes, link := sorted(x.peers), v.linkName(x.link)
+	f.lost, f.page, f.LastHopAlive = x, "BridgeNetfilterOff-uplink", v.place(link, model.Egress)
 	f.facts = facts{"remotes": remotes, "link": link, "requests": x.requests, "rule": v.serviceRule(remotes[0])}
 	return true
 }
@@ -103,7 +88,6 @@ func (v *view) serviceRule(a netip.Addr) *model.PacketRule {
 	})
 }
 
-// shareBridge reports whether both ends are pods of one bridge.
 func (v *view) shareBridge(p bypass) bool {
 	bridge := func(a netip.Addr) *model.Link {
 		if len(v.pods[a]) == 0 {
@@ -115,13 +99,11 @@ func (v *view) shareBridge(p bypass) bool {
 	return b != nil && b == bridge(p.backend)
 }
 
-// filtered is how many packets from the client to the backend netfilter dropped.
 func (v *view) filtered(p bypass) uint64 {
 	return v.dropped(func(d *model.Drop) bool { return d.Netfilter() && d.Src == p.client && d.Dst == p.backend })
 }
 
-// refusesReplies reports whether a pod sent resets or ICMP errors, as it does for
-// replies to nothing that it asked.
+// refusesReplies reports whether a pod sent resets or ICMP errors, as it does for replies to nothing that it asked.
 func (v *view) refusesReplies(client netip.Addr) bool {
 	return slices.ContainsFunc(v.hops[client], func(h *model.HopCount) bool {
 		return h.Side == model.AsSource && h.Direction == model.Ingress && h.RST+h.ICMPErrors >= minAsks

@@ -7,38 +7,26 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// BridgePortBlocked is the code of this finding.
-const BridgePortBlocked model.Code = "BridgePortBlocked"
-
-var bridgePortBlocked = kind{
-	code:     BridgePortBlocked,
-	severity: model.Critical,
-	find:     needing(findBridgePortBlocked, model.SourceLinks, model.SourcePods),
-	ends:     []model.HopKind{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
-}
-
-func findBridgePortBlocked(v *view) []finding {
-	var out []finding
+func findBridgePortBlocked(v *view) {
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" {
 			continue
 		}
 		pods := slices.DeleteFunc(v.bridgePods(b), func(p *model.Pod) bool {
 			l := v.links[p.LinkIndex]
-			return !p.Up || !l.Up || !l.Carrier || len(p.Addresses) == 0 || !v.stood(p)
+			return !p.Up || !l.Up || !l.Carrier || len(p.Addresses) == 0 || !v.presentWholeWindow(p)
 		})
 		if !b.Up {
-			out = append(out, bridgeDown(v, b, pods)...)
+			bridgeDown(v, b, pods)
 			continue
 		}
 		for _, p := range pods {
-			if x := v.blockedPort(b, p, pods); x != nil && !v.hears(p) {
-				out = append(out, portBlocked(v, b, p, x)...)
+			if x := v.blockedPort(b, p, pods); x != nil && !v.receivesTraffic(p) {
+				portBlocked(v, b, p, x)
 			}
 		}
-		out = append(out, isolatedPorts(v, b, pods)...)
+		isolatedPorts(v, b, pods)
 	}
-	return out
 }
 
 // blockedPort finds the setting that blocks a pod's port; nil for none.
@@ -103,14 +91,13 @@ func (v *view) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
 	return out
 }
 
-// sharesGateway reports whether two pods have a gateway in common.
 func sharesGateway(a, b *model.Pod) bool {
 	return slices.ContainsFunc(a.Gateways, func(g model.Neighbor) bool {
 		return slices.ContainsFunc(b.Gateways, func(o model.Neighbor) bool { return o.Addr == g.Addr })
 	})
 }
 
-func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) []finding {
+func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
 	l, pods := v.links[p.LinkIndex], podAddrs(p)
 	f := finding{facts: x, cutOff: pods, claims: stuckAtPort(pods)}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
@@ -119,7 +106,7 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) []finding {
 	})
 	switch lost := v.addIsolation(&f, p); {
 	case x["delay"] != nil && !lost:
-		return nil // A delay that costs nothing is nothing.
+		return // A delay that costs nothing is nothing.
 	case x["delay"] != nil:
 		f.Severity = model.Info
 	case x["stuck"] != nil:
@@ -128,7 +115,7 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) []finding {
 	case !lost:
 		f.stateAlone()
 	}
-	return []finding{f}
+	v.report(f)
 }
 
 // stuckAtPort accounts for packets from and to pods whose ports pass nothing.
@@ -139,11 +126,11 @@ func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 	}
 }
 
-// bridgeDown is the finding on a bridge that was taken down with its pods' ports. The
+// bridgeDown reports a bridge that was taken down with its pods' ports. The
 // kernel keeps its IPv4 addresses, and adds their routes again when it is up.
-func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
+func bridgeDown(v *view, b *model.Link, pods []*model.Pod) {
 	if len(pods) == 0 {
-		return nil
+		return
 	}
 	f := finding{facts: facts{"bridge": b, "pods": pods}}
 	f.LastHopAlive = v.place(pods[0].Link, model.Ingress)
@@ -159,17 +146,16 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 			}
 		}
 	}
-	alone, waits := leftAlone(f.Pods), stuckAtPort(f.Pods)
+	alone, waits := lostWithoutGateway(f.Pods), stuckAtPort(f.Pods)
 	f.facts["gateways"], f.cutOff = gateways, f.Pods
 	f.claims = func(d *model.Drop) bool { return alone(d) || waits(d) }
 	f.Packets, f.page = v.dropped(f.claims), "BridgePortBlocked-down"
-	return []finding{f}
+	v.report(f)
 }
 
-// isolatedPorts is the finding on pods that ask each other in vain since their ports
-// are isolated. Isolation alone may be meant: a port that only the gateway may be
-// reached by.
-func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
+// isolatedPorts reports pods that ask each other in vain since their ports are isolated. Isolation alone may be
+// meant: a port that only the gateway may be reached by.
+func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) {
 	isolated := map[netip.Addr]*model.Pod{}
 	alone := slices.DeleteFunc(slices.Clone(pods), func(p *model.Pod) bool {
 		l := v.links[p.LinkIndex]
@@ -185,11 +171,11 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 		return from != nil && to != nil && from != to && (d.NeighborFailed() || d.NotBridged())
 	}
 	var l lost
-	concerned := map[netip.Addr]bool{}
+	var concerned addrSet
 	for d := range model.Each(v.Traffic.Drops) {
 		if between(d) && !v.explained(d) {
 			l.addFor(d.Src, d)
-			concerned[d.Src], concerned[d.Dst] = true, true
+			concerned.add(d.Src, d.Dst)
 		}
 	}
 	type request struct {
@@ -206,17 +192,15 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 				continue
 			}
 			requests = append(requests, request{p.Link, a, t.requests})
-			for _, x := range append(sameFamily(podAddrs(p), a), a) {
-				concerned[x] = true
-			}
+			concerned.add(append(sameFamily(podAddrs(p), a), a)...)
 		}
 	}
 	if len(requests) == 0 && l.packets < minDrops {
-		return nil
+		return
 	}
 	f := finding{page: "BridgePortBlocked-isolated", claims: between}
 	// Each is another's far end, and what they exchange with others passes.
-	f.Pods, f.Peers, f.Packets = sorted(concerned), hosts(sorted(concerned)), l.packets
+	f.Pods, f.Peers, f.Packets = sorted(concerned), model.Hosts(sorted(concerned)), l.packets
 	f.Severity, f.Confidence = model.Warning, model.Proven
 	f.LastHopAlive = v.place(isolated[f.Pods[0]].Link, model.Ingress)
 	f.facts = facts{
@@ -225,5 +209,5 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 			return !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return isolated[a].Link == p.Link })
 		}),
 	}
-	return []finding{f}
+	v.report(f)
 }

@@ -11,25 +11,14 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// BridgeRuleDrop is the code of this finding.
-const BridgeRuleDrop model.Code = "BridgeRuleDrop"
-
-var bridgeRuleDrop = kind{
-	code:     BridgeRuleDrop,
-	severity: model.Warning,
-	find:     findBridgeRuleDrop,
-	ends:     []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod}, // who asks hears nothing
-}
-
 // routesInstead is the table in which DROP means to route the frame.
 const routesInstead = "broute"
 
-func findBridgeRuleDrop(v *view) []finding {
+func findBridgeRuleDrop(v *view) {
 	drops := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) &&
 			v.drops.Class(d) != loss.ByDesign
 	})
-	var out []finding
 	// left are the packets of each drop that no rule has been found for.
 	left := map[*model.Drop]uint64{}
 	for _, d := range drops {
@@ -45,9 +34,8 @@ func findBridgeRuleDrop(v *view) []finding {
 				budget -= n
 			}
 		}
-		out = append(out, bridgeRule(v, r, mine, left)...)
+		bridgeRule(v, r, mine, left)
 	}
-	return out
 }
 
 // droppingRules are the rules of bridges that dropped in the window and should
@@ -58,7 +46,8 @@ func droppingRules(v *view) []*model.FrameRule {
 			!loss.Deduplicates(v.Snapshot, r)
 	})
 	for _, c := range v.Chains {
-		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead && c.Counter.Delta >= minDrops {
+		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead &&
+			c.Counter.Delta >= minDrops {
 			out = append(out, &model.FrameRule{Backend: c.Backend, Table: c.Table, Chain: c.Name, Text: policy,
 				Target: model.TargetDrop, Counter: c.Counter})
 		}
@@ -69,9 +58,8 @@ func droppingRules(v *view) []*model.FrameRule {
 // policy is the text of a rule that stands for its chain's policy.
 const policy = "policy DROP"
 
-// meets reports whether the rule may have dropped it, as far as a drop tells.
-// The packet's device is the port that the frame was to leave by, or came in
-// by before the bridge had decided, or the bridge when it was for the node.
+// meets reports whether the rule may have dropped it, as far as a drop tells. The packet's device is the port that the
+// frame was to leave by, or came in by before the bridge had decided, or the bridge when it was for the node.
 func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
 	f := path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC}
 	if l := cmp.Or(v.links[d.IfIndex], v.byName[d.Link]); l != nil {
@@ -96,12 +84,11 @@ func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 			}
 		}
 	}
-	return sortedPods(out)
+	return model.Unique(out)
 }
 
-// bridgeRule is the finding on a rule with the drops that it made, of which some packets may
-// be left that it did not.
-func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) []finding {
+// bridgeRule reports a rule with the drops that it made, of which some packets may be left that it did not.
+func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) {
 	f := finding{facts: facts{"rule": r, "policy": r.Text == policy}}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for d, n := range mine {
@@ -114,12 +101,12 @@ func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) 
 	}
 	if len(f.Pods) == 0 {
 		// What it counted were not pods' frames, as far as is known.
-		return nil
+		return
 	}
 	for _, a := range f.Pods {
 		delete(peers, a)
 	}
-	f.Peers, f.Packets = hosts(sorted(peers)), cmp.Or(f.Packets, r.Counter.Delta)
+	f.Peers, f.Packets = model.Hosts(sorted(peers)), cmp.Or(f.Packets, r.Counter.Delta)
 	if len(mine) > 0 {
 		last := mostDropped(slices.Collect(maps.Keys(mine)))[0]
 		f.facts["last"], f.LastHopAlive = last, v.place(last.Link, model.Egress)
@@ -135,5 +122,5 @@ func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) 
 	f.claims = func(d *model.Drop) bool {
 		return mine[d] > 0 && left[d] == 0 || arp && d.NeighborFailed() && fromOrTo(f.Pods, d)
 	}
-	return []finding{f}
+	v.report(f)
 }

@@ -52,43 +52,43 @@ func TestCiliumDrop(t *testing.T) {
 			n.sampled(n.denied(pod6, 133, 9934, 9), head(tcp, 8080, 2))
 			return n
 		}, []string{beforeAll + pod6}, []string{
-			"Cilium drops packets to 172.20.1.5: policy denied", "none allows them",
+			"Cilium drops packets to 172.20.1.5: policy denied", "no policy allows these packets",
 			"drops: Cilium's reason: policy denied (133), identity 9934 (app=cart) → identity 3358 (app=shop), ingress of endpoint 871 (default/shop), tcp/8080: 9 packets, at bpf_lxc.c:2205",
 			"cilium: its own count on this node: 9 packets dropped on ingress in the window, policy denied",
 			"cilium-dbg bpf policy get 871",
 		}, []string{"world", "139"}},
 		{"a rule denies", func() *node { n := ciliumNode(); n.denied(pod6, 181, 9934, 9); return n }, []string{beforeAll + pod6},
-			[]string{"policy denied by denylist", "a rule that denies them"}, []string{"none allows"}},
+			[]string{"policy denied by denylist", "a rule that denies these packets"}, []string{"no policy allows"}},
 		{"an identity that is not known", func() *node {
 			n := ciliumNode()
 			n.Cilium.Known = n.Cilium.Known[:3]
 			n.denied(far, 133, 2, 9)
 			return n
-		}, []string{beforeAll + far}, []string{"Cilium takes 172.20.2.9 for world", "its ipcache lacks 172.20.2.9", "identity 2 (world)",
-			"cilium: its ipcache has no entry for 172.20.2.9", "ciliumendpoints -A -o wide | grep -wF 172.20.2.9"}, nil},
+		}, []string{beforeAll + far}, []string{"172.20.2.9 has the identity world", "ipcache has no entry for 172.20.2.9", "identity 2 (world)",
+			"cilium: the ipcache has no entry for 172.20.2.9", "ciliumendpoints -A -o wide | grep -wF 172.20.2.9"}, nil},
 		{"one that it knows by now", func() *node { n := ciliumNode(); n.denied(far, 133, 2, 9); return n }, []string{beforeAll + far},
-			[]string{"Cilium takes 172.20.2.9 for world, what is outside of the cluster, and not for a pod"}, []string{"ipcache"}},
+			[]string{"172.20.2.9 has the identity world (outside the cluster), not that of a pod"}, []string{"ipcache"}},
 		{"what is outside of the cluster", func() *node { n := ciliumNode(); n.denied(out, 133, 2, 9); return n }, []string{beforeAll + out},
-			[]string{"identity 2 (world)", "none allows them"}, []string{"Cilium takes", "ipcache"}},
+			[]string{"identity 2 (world)", "no policy allows these packets"}, []string{"has the identity world", "ipcache"}},
 		{"an address of which nobody knows whose it is", func() *node {
 			n := ciliumNode()
 			n.Cluster.PodCIDRs = nil
 			n.denied("172.20.9.9", 133, 2, 9)
 			return n
-		}, []string{beforeAll + "172.20.9.9"}, []string{"whether 172.20.9.9 is a pod: Cilium takes it for world"}, []string{"ipcache"}},
+		}, []string{beforeAll + "172.20.9.9"}, []string{"whether 172.20.9.9 is a pod: Cilium gives it the identity world"}, []string{"ipcache"}},
 		{"a pod that it does not manage", func() *node {
 			n := ciliumNode()
 			n.Cilium.Endpoints, n.Cilium.Known = n.Cilium.Endpoints[:1], n.Cilium.Known[:2]
 			n.denied(pod6, 133, 2, 9)
 			return n
-		}, []string{beforeAll + pod6}, []string{"it does not manage the pod, and has no endpoint behind tap11", "delete pod"}, []string{"ipcache"}},
+		}, []string{beforeAll + pod6}, []string{"Cilium does not manage the pod, and has no endpoint behind tap11", "delete pod"}, []string{"ipcache"}},
 		{"whether it manages it is not known", func() *node {
 			n := ciliumNode()
 			n.Cilium.Endpoints, n.Cilium.Known = n.Cilium.Endpoints[:1], nil
 			n.lose(model.SourceCilium, model.Partial)
 			n.denied(pod6, 133, 2, 9)
 			return n
-		}, []string{beforeAll + pod6}, []string{"Cilium takes 172.20.1.6 for world, what is outside of the cluster, and not for a pod"}, []string{"manage", "ipcache"}},
+		}, []string{beforeAll + pod6}, []string{"172.20.1.6 has the identity world (outside the cluster), not that of a pod"}, []string{"manage", "ipcache"}},
 		{"two reasons", func() *node {
 			n := ciliumNode()
 			n.denied(pod6, 133, 9934, 9)
@@ -96,7 +96,7 @@ func TestCiliumDrop(t *testing.T) {
 			return n
 		}, []string{beforeAll + pod6, beforeAll + pod6}, []string{"to 172.20.1.5: policy denied", "to 172.20.1.5: reason 210", "reason 210 (210), error -22"}, nil},
 		{"a full table", func() *node { n := ciliumNode(); n.denied(pod6, 155, 9934, 9); return n }, []string{beforeAll + pod6},
-			[]string{"CT: map insertion failed", "table of connections is full", "bpf-ct-global-tcp-max"}, []string{"bpf policy get"}},
+			[]string{"CT: map insertion failed", "connection tracking map is full", "bpf-ct-global-tcp-max"}, []string{"bpf policy get"}},
 		{"another's program is there", func() *node {
 			n := ciliumNode()
 			n.Programs[0].Name = "tail"

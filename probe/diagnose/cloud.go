@@ -53,7 +53,7 @@ func (v *view) findSelf() *model.ClusterNode {
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
 			switch {
-			case inAny(v.onLink, a.Addr()):
+			case model.InAny(v.onLink, a.Addr()):
 				n.Addresses = append(n.Addresses, a.Addr())
 			case l.Role == model.RoleBridge && !a.IsSingleIP() && v.holdsPods(a.Masked()):
 				n.PodCIDRs = append(n.PodCIDRs, a.Masked())
@@ -67,20 +67,15 @@ func isSelf(v *view, n *model.ClusterNode) bool {
 	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 }
 
-// findOwnCIDRs are the ranges of this node's pods where each node has its own and
-// the fabric needs a route to it: ranges that hold a running pod and are not of
-// the node's subnet. Empty where the network works in another way.
+// findOwnCIDRs are the ranges of this node's pods where each node has its own and the fabric needs a route to it:
+// ranges that hold a running pod and are not of the node's subnet. Empty where the network works in another way.
 func (v *view) findOwnCIDRs() []netip.Prefix {
 	if overlay(v.Node.Plugin) {
 		return nil
 	}
-	var out []netip.Prefix
-	for _, p := range v.self().PodCIDRs {
-		if v.holdsPods(p) && !inAny(v.onLink, p.Addr()) {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(v.self().PodCIDRs), func(p netip.Prefix) bool {
+		return !v.holdsPods(p) || model.InAny(v.onLink, p.Addr())
+	})
 }
 
 // internal are the node's addresses that a route can have for a next hop.
@@ -88,8 +83,7 @@ func internal(n *model.ClusterNode) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool { return slices.Contains(n.External, a) })
 }
 
-// routeTo tells whether what the sender sends to the range gets to its owner.
-// owner is nil where it is not known.
+// routeTo tells whether what the sender sends to the range gets to its owner. owner is nil where it is not known.
 func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) routeFact {
 	if !v.Has(model.SourceCloud) {
 		return routeFact{}
@@ -128,7 +122,7 @@ func (v *view) routeBack(cidr netip.Prefix) (back routeFact) {
 	return back
 }
 
-// effectiveRoute asks the routes that apply to this node's card.
+// effectiveRoute asks the routes that apply to this node's NIC.
 func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var out routeFact
 	for i, e := range v.Cluster.Azure.Effective {
@@ -145,14 +139,8 @@ func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeF
 // looseRoute asks the tables where no file says which of them applies.
 func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	tables := v.clusterTables()
-	var associated []*model.RouteTable
-	whole := true
-	for _, t := range tables {
-		whole = whole && t.Whole
-		if len(t.Subnets) > 0 {
-			associated = append(associated, t)
-		}
-	}
+	whole := !slices.ContainsFunc(tables, func(t *model.RouteTable) bool { return !t.Whole })
+	associated := slices.DeleteFunc(slices.Clone(tables), func(t *model.RouteTable) bool { return len(t.Subnets) == 0 })
 	switch {
 	case len(tables) == 0:
 		return routeFact{}
@@ -183,33 +171,23 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 	return out
 }
 
-// findTables are the tables with a row about a known node or its pods; all
-// tables where there is none.
+// findTables are the tables with a row about a known node or its pods; all tables where there is none.
 func (v *view) findTables() []*model.RouteTable {
-	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
-	self := v.self()
-	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {
+	cidrs, hops := map[netip.Prefix]bool{}, addrSet{}
+	for _, n := range append([]model.ClusterNode{*v.self()}, v.Cluster.Nodes...) {
 		for _, p := range n.PodCIDRs {
 			cidrs[p] = true
 		}
-		for _, a := range n.Addresses {
-			hops[a] = true
-		}
+		hops.add(n.Addresses...)
 	}
-	var out, all []*model.RouteTable
-	for t := range model.Each(v.Cluster.Azure.Tables) {
-		all = append(all, t)
-		if slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
+	tables := v.Cluster.Azure.Tables
+	some := chosen(tables, func(t *model.RouteTable) bool {
+		return slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
 			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return cidrs[p] }) ||
 				slices.ContainsFunc(r.NextHops, func(a netip.Addr) bool { return hops[a] })
-		}) {
-			out = append(out, t)
-		}
-	}
-	if len(out) == 0 {
-		return all
-	}
-	return out
+		})
+	})
+	return model.Either(len(some) > 0, some, slices.Collect(model.Each(tables)))
 }
 
 // unusedTable is the one table that the cluster has, if it is one.
@@ -220,13 +198,13 @@ func unusedTable(v *view) *model.RouteTable {
 	return nil
 }
 
-// subnetOf finds a node's subnet, by its network card or by its address. The
-// subnet is nil where only its id is known.
+// subnetOf finds a node's subnet, by its NIC or by its address. The subnet is nil where only its id is known.
 func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	a := &v.Cluster.Azure
 	id := ""
 	for c := range model.Each(a.NICs) {
-		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses, func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {
+		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses,
+			func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {
 			id = c.Subnets[0]
 		}
 	}
@@ -248,9 +226,8 @@ func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	return found, found.ID
 }
 
-// appliedTable is the table that applies to a subnet, nil where none does or it was
-// not given; known is false where no file says which one applies, agreed is false
-// where the files contradict each other.
+// appliedTable is the table that applies to a subnet, nil where none does or it was not given; known is false
+// where no file says which one applies, agreed is false where the files contradict each other.
 func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
 	want := ""
 	if s != nil {
@@ -302,16 +279,16 @@ func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) ro
 	case right != nil:
 		return routeFact{state: routeCorrect, Row: right, Range: cidr}
 	case covering != nil:
-		// A machine of its own may know the way.
+		// A machine of its own may know a route.
 		return routeFact{}
 	}
 	return routeFact{state: routeMissing, Rows: len(rows), Range: cidr}
 }
 
-// leadsTo reports whether the route ends at the owner; where the owner is not
-// known, at any machine.
+// leadsTo reports whether the route ends at the owner; where the owner is not known, at any machine.
 func leadsTo(r *model.UDR, owner *model.ClusterNode) bool {
-	if !strings.EqualFold(r.Type, "VirtualAppliance") && !strings.EqualFold(r.Type, "VirtualApplianceEcmp") || len(r.NextHops) == 0 {
+	if !strings.EqualFold(r.Type, "VirtualAppliance") && !strings.EqualFold(r.Type, "VirtualApplianceEcmp") ||
+		len(r.NextHops) == 0 {
 		return false
 	}
 	if owner == nil {

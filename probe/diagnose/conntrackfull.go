@@ -2,24 +2,13 @@ package diagnose
 
 import "github.com/lasthop/lasthop/probe/model"
 
-// ConntrackFull is the code of this finding.
-const ConntrackFull model.Code = "ConntrackFull"
-
-var conntrackFull = kind{
-	code:     ConntrackFull,
-	severity: model.Critical,
-	find:     findConntrackFull,
-	ends:     []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
-}
-
-// nearlyFull is the share of the limit from which the table is as good as
-// full, in percent.
+// nearlyFull is the share of the limit from which the table is as good as full, in percent.
 const nearlyFull = 95
 
-func findConntrackFull(v *view) []finding {
+func findConntrackFull(v *view) {
 	c := &v.Conntrack
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
-		return nil
+		return
 	}
 	var l lost
 	for d := range model.Each(v.Traffic.Drops) {
@@ -38,5 +27,5 @@ func findConntrackFull(v *view) []finding {
 	default:
 		f.Severity, f.Confidence = model.Warning, model.Possible
 	}
-	return []finding{f}
+	v.report(f)
 }

@@ -8,40 +8,30 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// ConntrackRace is the code of this finding.
-const ConntrackRace model.Code = "ConntrackRace"
-
-var conntrackRace = kind{
-	code:     ConntrackRace,
-	severity: model.Warning,
-	find:     findConntrackRace,
-	ends:     []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
-}
-
 // refusedLocations are the functions that free a packet whose entry was refused:
 // those that run the hooks, and those that continue one that a queue held.
 var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
 
-func findConntrackRace(v *view) []finding {
+func findConntrackRace(v *view) {
 	failed := v.Conntrack.InsertFailed
-	if failed < minDrops || !v.Has(model.SourceConntrack) {
-		return nil
+	if failed < minDrops {
+		return
 	}
 	l, drops := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
-		if v.inserts || failed-min(l.packets, failed) < minDrops {
-			return nil
+		if !v.inserts && failed-min(l.packets, failed) >= minDrops {
+			v.racedUnseen(failed)
 		}
-		return v.racedUnseen(failed)
+		return
 	}
 	dns := false
 	var rivals []*candidateRule
 	for _, d := range drops {
 		dns = dns || d.packet.DstPort == dnsPort
 		for _, c := range d.candidates {
-			if !c.Counted && c.fit == path.Maybe && !slices.Contains(rivals, c.candidateRule) {
-				rivals = append(rivals, c.candidateRule)
+			if !c.Counted && c.fit == path.Maybe {
+				rivals = model.With(rivals, c.candidateRule)
 			}
 		}
 	}
@@ -51,13 +41,12 @@ func findConntrackRace(v *view) []finding {
 	f := finding{lost: &l, facts: facts{
 		"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns,
 	}}
-	f.Peers, f.LastHopAlive = hosts(append(services, backends...)), v.entering(l.pods)
-	return []finding{f}
+	f.Peers, f.LastHopAlive = model.Hosts(append(services, backends...)), v.entering(l.pods)
+	v.report(f)
 }
 
-// refusedEntries are the drops that the failed insertions explain, no more packets
-// than these. A drop that a rule counted is the rule's, and so is one that surely matched a
-// rule without a counter.
+// refusedEntries are the drops that the failed insertions explain, no more packets than these. A drop that a
+// rule counted is the rule's, and so is one that surely matched a rule without a counter.
 func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 	rules := newDropRules(v.State, nil)
 	var list []*dropped
@@ -91,22 +80,23 @@ func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 	return l, out
 }
 
-// racedUnseen is the finding where no drop of a pod was seen. Where drops were not
-// watched, pods whose requests to name servers were translated may have lost some.
-// Otherwise only pods whose requests were masqueraded may have, since then the
-// dropped packet has the node's address.
-func (v *view) racedUnseen(failed uint64) []finding {
+// racedUnseen reports that no drop of a pod was seen. Where drops were not watched, pods whose requests to name
+// servers were translated may have lost some. Otherwise only pods whose requests were masqueraded may have,
+// since then the dropped packet has the node's address.
+func (v *view) racedUnseen(failed uint64) {
 	var l lost
 	for f := range model.Each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
-		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
+		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated &&
+			len(v.pods[f.Original.Src]) > 0 {
 			l.with(f.Original.Src, f.Original.Dst)
 		}
 	}
 	if len(l.pods) == 0 {
-		return nil
+		return
 	}
-	f := finding{lost: &l, facts: facts{"failed": failed, "unseen": true, "watched": v.Has(model.SourceDrops), "dns": true}}
+	watched := v.Has(model.SourceDrops)
+	f := finding{lost: &l, facts: facts{"failed": failed, "unseen": true, "watched": watched, "dns": true}}
 	f.Confidence, f.LastHopAlive.Direction = model.Possible, model.Ingress
-	return []finding{f}
+	v.report(f)
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -8,61 +9,78 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// DeadBackend is the code of this finding.
-const DeadBackend model.Code = "DeadBackend"
-
-var deadBackend = kind{
-	code:     DeadBackend,
-	severity: model.Warning,
-	find:     needing(findDeadBackend, model.SourcePods, model.SourceConntrack),
-	ends:     []model.HopKind{model.HopNeighbor, model.HopRoute, model.HopBeyond},
-}
-
 // backend is one that flows were sent to.
 type backend struct {
 	silent  []*model.Flow
 	answers bool
 	// held are flows from before the window that had replies, and go on.
 	held []*model.Flow
-	// rules are those that lead there now.
-	rules []*model.PacketRule
+	// rules are those that lead there now, services Cilium's that do, whose packets have the
+	// backend's address from the start.
+	rules    []*model.PacketRule
+	services []netip.Addr
 }
 
-func findDeadBackend(v *view) []finding {
-	found := map[netip.Addr]*backend{}
+func findDeadBackend(v *view) {
+	found, ofCilium := map[netip.Addr]*backend{}, map[netip.Addr][]netip.Addr{}
+	for s := range model.Each(v.Cilium.Services) {
+		for _, b := range s.Backends {
+			ofCilium[b.Addr()] = model.With(ofCilium[b.Addr()], s.Addr.Addr())
+		}
+	}
 	for f := range model.Each(v.Flows) {
 		to := f.Reply.Src
-		if to == f.Original.Dst || !v.nobody(to) {
+		if to == f.Original.Dst && ofCilium[to] == nil || !v.nobody(to) {
 			continue
 		}
-		b := entry(found, to)
+		b := model.GetOrInsert(found, to)
 		switch passed, _ := v.passed(f); {
 		case !f.Replied:
 			b.silent = append(b.silent, f)
 		case !f.Start.IsZero():
 			b.answers = true
-		case passed || established(f):
+		case passed || f.Established():
 			b.held = append(b.held, f)
 		}
 	}
 	for r := range model.Each(v.PacketRules) {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it. nft's rules need not count.
-		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.lostFor(a).packets > 0) {
-			entry(found, a).rules = append(entry(found, a).rules, r)
+		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) &&
+			(found[a] != nil || r.Counter.Delta > 0 || v.lostFor(a).packets > 0) {
+			model.GetOrInsert(found, a).rules = append(model.GetOrInsert(found, a).rules, r)
 		}
 	}
-	var out []finding
+	for a, services := range ofCilium {
+		if v.nobody(a) && (found[a] != nil || v.lostFor(a).packets > 0) {
+			model.GetOrInsert(found, a).services = services
+		}
+	}
+	v.reportUnservedNames()
 	for _, a := range sorted(found) {
 		if b := found[a]; !b.answers && triedEnough(v, a, b) {
-			out = append(out, v.dead(a, b))
+			v.report(v.deadBackend(a, b))
 		}
 	}
-	return out
 }
 
-// nobody reports whether an address is one of pods, here or on a node that says so, and
-// no pod has it.
+// reportUnservedNames reports name servers of pods that are services of Cilium's without a
+// backend: it refuses to connect to them, so that no packet tells of it.
+func (v *view) reportUnservedNames() {
+	for _, s := range v.nameServers() {
+		if !v.unserved(s.Server) {
+			continue
+		}
+		f := finding{page: "DeadBackend-none", facts: facts{"server": s.Server, "services": v.namesOfCilium(s.Server)}}
+		f.Pods, f.Peers = s.Pods, []netip.Prefix{model.Host(s.Server)}
+		if slices.ContainsFunc(s.others, func(o netip.Addr) bool { return !v.unserved(o) }) {
+			f.Severity, f.facts["others"] = model.Info, true
+		}
+		v.report(f)
+	}
+}
+
+// nobody reports whether an address is one of pods, here or on a node that says so, and no pod has it.
 func (v *view) nobody(a netip.Addr) bool { return v.vacant(a) || v.others.Vacant[a] != "" }
 
 // triedEnough reports whether traffic of the window died there: several flows
@@ -93,40 +111,39 @@ func (v *view) lostFor(a netip.Addr) *lost {
 	return l
 }
 
-// lostTo accounts for drops of packets for an address that nobody has: it has no
-// neighbour, or the route that keeps the pods' range together discards what is
-// for none of them (Calico's), or there is no route; or the packets went out by
-// the default route and came back until their TTL ended; or a bridge floods them, since the
+// lostTo accounts for drops of packets for an address that nobody has: it has no neighbour, or the route that
+// keeps the pods' range together discards what is for none of them (Calico's), or there is no route; or the
+// packets went out by the default route and came back until their TTL ended; or a bridge floods them, since the
 // node still has the neighbour of a pod that is gone.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OtherHost())
+		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OtherHost() ||
+			d.Cilium.Reason.NoTarget())
 	}
 }
 
-func (v *view) dead(a netip.Addr, b *backend) finding {
+func (v *view) deadBackend(a netip.Addr, b *backend) finding {
 	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
 	for _, src := range clients(flows) {
 		if len(v.pods[src]) > 0 {
 			l.with(src, netip.Addr{})
 		}
 	}
-	services := union(destinations(flows), translated(b.rules), netip.Addr.Compare)
+	services := append(destinations(flows), translated(b.rules)...)
+	if b.services != nil {
+		services = append(b.services, model.Filter(services, func(s netip.Addr) bool { return s != a })...)
+	}
+	services = model.Unique(services)
 	node := v.others.Vacant[a]
 	f := finding{lost: l, claims: lostTo(a), facts: facts{
 		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,
+		"flow": cmp.Or(b.silent...), "older": cmp.Or(b.held...), "cilium": b.services != nil,
 		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleMaker(r) != "" }),
 		"doubtful": node == "" && !v.ownRange(a),
 	}}
-	if len(b.silent) > 0 {
-		f.facts["flow"] = b.silent[0]
-	}
-	if len(b.held) > 0 {
-		f.facts["older"] = b.held[0]
-	}
-	if len(b.rules) == 0 {
+	if len(b.rules) == 0 && b.services == nil {
 		f.Confidence, f.facts["flows"] = model.Likely, flows
 	}
-	f.Peers, f.LastHopAlive = hosts(append(services, a)), v.entering(l.pods)
+	f.Peers, f.LastHopAlive = model.Hosts(append(services, a)), v.entering(l.pods)
 	return f
 }

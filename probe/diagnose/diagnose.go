@@ -1,6 +1,5 @@
-// Package diagnose turns a snapshot of a node into findings: which traffic
-// dies where, and why. It is pure: it reads no clock, no file and no kernel,
-// and the same snapshot always gives the same findings in the same order.
+// Package diagnose turns a snapshot of a node into findings: which traffic dies where, and why. It is pure: it reads no
+// clock, no file and no kernel, and the same snapshot always gives the same findings in the same order.
 package diagnose
 
 import (
@@ -24,7 +23,11 @@ type Kind struct {
 type kind struct {
 	code     model.Code
 	severity model.Severity
-	find     func(*view) []finding
+	find     func(*view)
+	// needs are the sources that must have been read whole.
+	needs []string
+	// rests are those of which an unread part may be the cause instead: without them nothing is proven.
+	rests []string
 	// ends are the kinds of hop at which the finding's packets end, the likeliest
 	// first; nil leaves that to the tables and counts. passes: they do not end.
 	ends   []model.HopKind
@@ -43,9 +46,8 @@ type finding struct {
 	lost *lost
 	// claims reports whether the cause makes a drop; nil where it makes none.
 	claims func(*model.Drop) bool
-	// silences reports whether the cause makes what one address asks of others unheard or
-	// unanswered; nil for the requests of its pods to its peers, and those to its pods from
-	// its peers or, where it has none, from anywhere.
+	// silences reports whether the cause makes what one address asks of others unheard or unanswered; nil for the requests
+	// of its pods to its peers, and those to its pods from its peers or, where it has none, from anywhere.
 	silences func(asker netip.Addr, asked netip.Prefix) bool
 	// returns are the pods whose packets the cause brings back to the node.
 	returns []netip.Addr
@@ -54,12 +56,19 @@ type finding struct {
 	// cutOff are addresses that the cause cuts off: a finding of a later kind
 	// about none but these is a consequence and is not reported.
 	cutOff []netip.Addr
-	// cause is the object whose state the finding is about, effects are those that
-	// its cause made so: a later finding that is about one of these is evidence of
-	// this one.
+	// lacks is lacksRoute or lacksRule where that is the cause: who removes such may have.
+	lacks string
+	// cause is the object whose state the finding is about, effects are those that its cause made so: a later
+	// finding that is about one of these is evidence of this one.
 	cause   any
 	effects []any
 }
+
+// What a node may lack that it had.
+const (
+	lacksRoute = "route"
+	lacksRule  = "rule"
+)
 
 // facts are the values that a page of words names.
 type facts = words.Facts
@@ -70,74 +79,9 @@ type belief struct {
 	mac  model.MAC
 }
 
-// kinds is the catalogue, in the order in which the kinds are judged: the most
-// specific cause first, and what no other explains last. Each proposes findings for the
-// losses that none before it has claimed.
-var kinds = []kind{
-	neighborTableFull,
-	podLinkDown,
-	podAddress,
-	podPrefix,
-	duplicateMAC,
-	podLinkOffBridge,
-	bridgePortBlocked,
-	podDefaultRoute,
-	bridgeAddress,
-	staleFDB,
-	staleMACRewrite,
-	staleARPReply,
-	forwardingDisabled,
-	missingPodRoute,
-	missingTableRoute,
-	wrongUDR,
-	deadBackend,
-	routingLoop,
-	blackholeRoute,
-	missingNodeRoute,
-	wrongNodeRoute,
-	missingDefaultRoute,
-	reversePathFilter,
-	pathMTU,
-	nicForwarding,
-	udrLimit,
-	wrongNextHopMAC,
-	duplicatePodIP,
-	wrongGatewayMAC,
-	bridgeRuleDrop,
-	staleNeighbor,
-	hairpinDrop,
-	bridgeNetfilterOff,
-	unexpectedMasquerade,
-	unansweredARP,
-	snatPortExhaustion,
-	foreignSNAT,
-	staleFlow,
-	missingUDR,
-	missingMasquerade,
-	conntrackFull,
-	conntrackRace,
-	invalidDrop,
-	allowanceExceeded,
-	nicDrop,
-	backlogFull,
-	queueDrop,
-	policyDrop,
-	bpfDrop,
-	noListener,
-	receiveOverflow,
-	podNotReplying,
-	noReply,
-	unexplainedDrop,
-}
-
-// Kinds lists every kind of finding that Diagnose can report, in the order in which they
-// are judged.
+// Kinds lists every kind of finding that Diagnose can report, in the order in which they are judged.
 func Kinds() []Kind {
-	out := make([]Kind, len(kinds))
-	for i, k := range kinds {
-		out[i] = Kind{k.code, k.severity, Verify(k.code)}
-	}
-	return out
+	return model.Map(kinds, func(k kind) Kind { return Kind{k.code, k.severity, Verify(k.code)} })
 }
 
 // Verify is the command that shows whether a finding is still there.
@@ -155,30 +99,17 @@ func Relate(findings []model.Finding) []model.Finding {
 	return out
 }
 
-// Diagnose judges a snapshot. The findings are sorted: the worst and surest
-// first, then by code and pod.
-func Diagnose(s *model.Snapshot) []model.Finding {
-	return Judge(s).Findings
-}
-
-// Verdict is what a snapshot comes to.
-type Verdict struct {
-	// Findings are those of Diagnose.
-	Findings []model.Finding
-	// Causes say of each of the snapshot's drops, in their order, what made it.
-	Causes []model.DropCause
-	// Silences are the pairs of addresses that got no reply, by these.
-	Silences []model.Silence
-}
+// Diagnose judges a snapshot. The findings are sorted: the worst and surest first, then by code and pod.
+func Diagnose(s *model.Snapshot) []model.Finding { return Judge(s).Findings }
 
 // Judge is Diagnose that also tells which losses each finding claims.
-func Judge(s *model.Snapshot) Verdict {
+func Judge(s *model.Snapshot) model.Verdict {
 	v := newView(s)
 	found := v.judge()
 	for f := range model.Each(found) {
 		words.PutRows(f)
 	}
-	return Verdict{found, v.causes(), v.unreplied()}
+	return model.Verdict{On: s, Findings: found, Causes: v.causes(), Silences: v.unreplied()}
 }
 
 // Sort puts findings into the order of Diagnose.
@@ -189,24 +120,8 @@ func Sort(list []model.Finding) {
 			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()),
 			cmp.Compare(a.Code, b.Code),
 			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare),
-			slices.CompareFunc(a.Peers, b.Peers, comparePrefix),
+			slices.CompareFunc(a.Peers, b.Peers, netip.Prefix.Compare),
 			cmp.Compare(a.Title, b.Title),
 		)
 	})
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-}
-
-// host is the prefix that holds one address.
-func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-// hosts are the prefixes that hold one address each.
-func hosts(list []netip.Addr) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range list {
-		out = append(out, host(a))
-	}
-	return out
 }

@@ -134,7 +134,7 @@ func (n *node) pod(a, hw string, master int) {
 	n.Links = append(n.Links, model.Link{Index: index, Name: link, Kind: "veth", Master: master,
 		MAC: model.MAC{0xfe, 0, 0, 0, 0, byte(index)}, Up: true, Carrier: true, Role: model.RolePodLink})
 	p := addr(a)
-	n.Pods = append(n.Pods, model.Pod{Addresses: []netip.Prefix{host(p)}, MAC: mac(hw), Up: true, Link: link, LinkIndex: index})
+	n.Pods = append(n.Pods, model.Pod{Addresses: []netip.Prefix{model.Host(p)}, MAC: mac(hw), Up: true, Link: link, LinkIndex: index})
 }
 
 func (n *node) natRules(rules ...model.PacketRule) {
@@ -145,20 +145,20 @@ func (n *node) natRules(rules ...model.PacketRule) {
 }
 
 func (n *node) frameRule(r model.FrameRule) *model.FrameRule {
-	r.Backend, r.Table, r.Chain, r.Standing = model.NFT, "nat", "PREROUTING", true
+	r.Backend, r.Table, r.Chain = model.NFT, "nat", "PREROUTING"
 	r.Number = len(n.FrameRules) + 1
 	n.FrameRules = append(n.FrameRules, r)
 	return &n.FrameRules[len(n.FrameRules)-1]
 }
 
 func (n *node) arpreply(a, hw string) *model.FrameRule {
-	return n.frameRule(model.FrameRule{EtherType: 0x0806, ARPOp: 1, ARPDst: model.AddrMatch{Prefix: host(addr(a))},
+	return n.frameRule(model.FrameRule{EtherType: 0x0806, ARPOp: 1, ARPDst: model.AddrMatch{Prefix: model.Host(addr(a))},
 		Target: model.TargetARPReply, MAC: mac(hw), Verdict: model.TargetDrop,
 		Text: "-p ARP --arp-op Request --arp-ip-dst " + a + " -j arpreply --arpreply-mac " + hw})
 }
 
 func (n *node) dnat(a, hw string) *model.FrameRule {
-	return n.frameRule(model.FrameRule{In: model.IfMatch{Name: "nic0"}, EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: host(addr(a))},
+	return n.frameRule(model.FrameRule{In: model.IfMatch{Name: "nic0"}, EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: model.Host(addr(a))},
 		Target: model.TargetDNAT, MAC: mac(hw), Verdict: model.TargetAccept,
 		Text: "-p IPv4 -i nic0 --ip-dst " + a + " -j dnat --to-dst " + hw + " --dnat-target ACCEPT"})
 }

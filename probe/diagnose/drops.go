@@ -12,13 +12,11 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// minDrops is how many packets of one kind must be dropped before it is a
-// finding: a pod that comes or goes loses one or two in flight. All of them
-// stay in the report's list of drops.
+// minDrops is how many packets of one kind must be dropped before it is a finding: a pod that comes or goes
+// loses one or two in flight. All of them stay in the report's list of drops.
 const minDrops = 3
 
-// causes says for each drop which finding claims it, or that a healthy node frees such
-// packets too.
+// causes says for each drop which finding claims it, or that a healthy node frees such packets too.
 func (v *view) causes() []model.DropCause {
 	out := make([]model.DropCause, len(v.whole.Traffic.Drops))
 	next := 0 // of the drops of single addresses
@@ -44,23 +42,14 @@ func (v *view) causeOf(d *model.Drop) model.DropCause {
 // pod is the address of the drop that a running pod of this node has: the
 // receiver's where both have one. The zero Addr: neither has.
 func (v *view) pod(d *model.Drop) netip.Addr {
-	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		if len(v.pods[a]) > 0 {
-			return a
-		}
-	}
-	return netip.Addr{}
+	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return len(v.pods[a]) > 0 })
 }
 
 // sender is the address of the drop that a running pod has: the sender's where both have one.
 func (v *view) sender(d *model.Drop) netip.Addr {
-	if len(v.pods[d.Src]) > 0 {
-		return d.Src
-	}
-	return d.Dst
+	return model.Either(len(v.pods[d.Src]) > 0, d.Src, d.Dst)
 }
 
-// ofPod reports whether the packet was from or to a running pod.
 func (v *view) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
 
 // inPod is the pod in whose own namespace a packet was dropped.
@@ -68,20 +57,13 @@ func (v *view) inPod(d *model.Drop) netip.Addr {
 	if d.Netns == 0 || d.Netns == v.Node.Netns {
 		return netip.Addr{}
 	}
-	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		if slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.Netns == d.Netns }) {
-			return a
-		}
-	}
-	return netip.Addr{}
+	here := func(p *model.Pod) bool { return p.Netns == d.Netns }
+	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return slices.ContainsFunc(v.pods[a], here) })
 }
 
 // otherEnd is the drop's address that is not the pod's.
 func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
-	if d.Dst == pod {
-		return d.Src
-	}
-	return d.Dst
+	return model.Either(d.Dst == pod, d.Src, d.Dst)
 }
 
 // sameDrops explains these drops and no others; there may be thousands.
@@ -104,14 +86,15 @@ func (v *view) dropped(match func(*model.Drop) bool) uint64 {
 	return n
 }
 
-// lost sums up drops: the pods, their peers, the number of packets and the drops
-// themselves.
+// lost sums up drops, or pairs without a reply: the pods, their peers, and the packets.
 type lost struct {
-	pods    map[netip.Addr]bool
-	peers   map[netip.Addr]bool
-	ranges  map[netip.Prefix]bool // of peers that were not counted one by one
-	packets uint64
-	drops   []*model.Drop
+	pods, peers addrSet
+	ranges      []netip.Prefix // of peers that were not counted one by one
+	packets     uint64
+	drops       []*model.Drop
+	// requests and errors are those of pairs, link is one by which their packets left.
+	requests, errors uint64
+	link             int
 }
 
 func (l *lost) add(v *view, d *model.Drop) { l.addFor(v.pod(d), d) }
@@ -127,32 +110,42 @@ func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
 func (l *lost) about(pod netip.Addr, d *model.Drop) {
 	far := otherEnd(d, pod)
 	if l.with(pod, far); !far.IsValid() && d.Range.Bits() > 0 {
-		l.ranges[d.Range] = true
+		l.ranges = model.With(l.ranges, d.Range)
 	}
+}
+
+// merge adds what another of one cause lost.
+func (l *lost) merge(o *lost) {
+	l.pods.addAll(o.pods)
+	l.peers.addAll(o.peers)
+	l.packets, l.drops, l.ranges = l.packets+o.packets, append(l.drops, o.drops...), model.With(l.ranges, o.ranges...)
 }
 
 // with notes a pod and its other end, where they are known.
 func (l *lost) with(pod, far netip.Addr) {
-	if l.pods == nil {
-		l.pods, l.peers, l.ranges = map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Prefix]bool{}
-	}
 	if pod.IsValid() {
-		l.pods[pod] = true
+		l.pods.add(pod)
 	}
 	if far.IsValid() {
-		l.peers[far] = true
+		l.peers.add(far)
 	}
 }
 
-// finding is a proven one with the pods, peers and packets, and without any words.
-func (l *lost) finding() model.Finding {
-	return model.Finding{
-		Confidence: model.Proven, Packets: l.packets, Pods: sorted(l.pods),
-		Peers: append(hosts(sorted(l.peers)), slices.SortedFunc(maps.Keys(l.ranges), comparePrefix)...),
+// common narrows the pods down to the one that is an end of all the drops, where these have several other ends.
+func (l *lost) common() {
+	var both addrSet
+	for i, d := range l.drops {
+		ends := setOf([]netip.Addr{d.Src, d.Dst})
+		maps.DeleteFunc(ends, func(a netip.Addr, _ bool) bool { return !l.pods[a] || i > 0 && !both[a] })
+		both = ends
+	}
+	if len(both) == 1 && len(l.pods) > 1 {
+		l.peers.addAll(l.pods)
+		l.pods = both
+		delete(l.peers, sorted(both)[0])
 	}
 }
 
-// evidence are the pairs of addresses that lost most, with the kernel's reasons.
 func (l *lost) evidence() []model.Evidence {
 	return words.Say("drops", facts{"reasons": mostDropped(l.drops)})
 }
@@ -162,9 +155,8 @@ func dropEvidence(drops []*model.Drop) []model.Evidence {
 	return words.Say("drops", facts{"lost": mostDropped(drops)})
 }
 
-// mostDropped are the few pairs of addresses that lost most, as evidence. Drops
-// that differ in the protocol alone are one row, with the other fields of the
-// first.
+// mostDropped are the few pairs of addresses that lost most, as evidence. Drops that differ in the protocol
+// alone are one row, with the other fields of the first.
 func mostDropped(drops []*model.Drop) []*model.Drop {
 	const most = 3
 	rows := map[model.Drop]*model.Drop{}
@@ -178,26 +170,27 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 		rows[k].Packets += d.Packets
 	}
 	list := slices.SortedFunc(maps.Values(rows), func(a, b *model.Drop) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Link, b.Link),
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst),
+			a.Range.Compare(b.Range), cmp.Compare(a.Link, b.Link),
 			cmp.Compare(a.Location, b.Location), cmp.Compare(a.Reason, b.Reason))
 	})
 	return list[:min(most, len(list))]
 }
 
-// cameBy is where a packet that netfilter dropped was seen last: the link that it
-// came in by. The kernel names that link, but for packets that a bridge forwards: these
+// cameBy is where a packet that netfilter dropped was seen last: the link that it came in by. The kernel names that
+// link, but in POSTROUTING (ip_output) and for packets that a bridge forwards the one by which it was to leave: these
 // have their way out before FORWARD is asked (__br_forward), with or without translation.
 func (v *view) cameBy(d *model.Drop) model.Place {
 	out := v.byName[d.Link]
 	leadsTo := func(a netip.Addr, l *model.Link) bool {
 		return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 	}
-	if out == nil || out.Master == 0 || !leadsTo(d.Dst, out) {
+	if out == nil || !leadsTo(d.Dst, out) && !(v.isUplink(out.Index) && len(v.pods[d.Src]) > 0 && !leadsTo(d.Src, out)) {
 		return v.place(d.Link, model.Ingress)
 	}
 	in := model.First(v.Links, func(l *model.Link) bool {
-		own := leadsTo(d.Src, l) || len(v.pods[d.Src]) == 0 && v.outer[l.Index]
-		return own && l != out && l.Master == out.Master
+		own := leadsTo(d.Src, l) || len(v.pods[d.Src]) == 0 && v.Outer[l.Index]
+		return own && l != out && (out.Master == 0 || l.Master == out.Master)
 	})
 	if in == nil {
 		in = &model.Link{Name: v.linkName(out.Master)}
@@ -218,10 +211,7 @@ func (v *view) entering(pods map[netip.Addr]bool) model.Place {
 func lostBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr)) iter.Seq2[K, *lost] {
 	var all groups[K, lost]
 	for d := range model.Each(v.Traffic.Drops) {
-		if v.explained(d) {
-			continue
-		}
-		if k, pod := of(d); pod.IsValid() {
+		if k, pod := of(d); pod.IsValid() && !v.explained(d) {
 			all.of(k).addFor(pod, d)
 		}
 	}
@@ -245,18 +235,16 @@ func (v *view) lostTo(match func(*model.Drop) bool) *lost {
 	return l
 }
 
-// foundBy are the findings on these, one each.
-func foundBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr), find func(K, *lost) finding) []finding {
-	var out []finding
+// reportBy reports a finding on each of these.
+func reportBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr), find func(K, *lost) finding) {
 	for k, l := range lostBy(v, of) {
-		out = append(out, find(k, l))
+		v.report(find(k, l))
 	}
-	return out
 }
 
 // atSockets are the findings on pods whose sockets did not take the packets that match.
-func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lost) finding) []finding {
-	return foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lost) finding) {
+	reportBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
 		if match(d) && len(v.pods[d.Dst]) > 0 && (d.Netns == 0 || v.inPod(d) == d.Dst) {
 			return d.Dst, d.Dst
 		}
@@ -269,27 +257,59 @@ func (v *view) atSocket(page string, l *lost) finding {
 	d := l.drops[0]
 	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": v.sampledPorts(l)}}
 	if pods := v.pods[d.Dst]; len(pods) > 0 {
-		f.facts["pod"], f.LastHopAlive = pods[0], model.Place{Link: pods[0].Interface, Role: model.RolePod, Direction: model.Ingress}
+		f.facts["pod"], f.LastHopAlive = pods[0],
+			model.Place{Link: pods[0].Interface, Role: model.RolePod, Direction: model.Ingress}
 	}
 	return f
 }
 
-// sampledPorts are the ports that samples of the drops were for.
 func (v *view) sampledPorts(l *lost) []string {
-	ports := map[string]bool{}
-	for _, s := range v.sampledServices(l) {
-		ports[s.name()] = true
-	}
-	return slices.Sorted(maps.Keys(ports))
+	names := slices.Values(model.Map(v.sampledServices(l), service.name))
+	return slices.Compact(slices.Sorted(names))
 }
 
-// errorDropped reports whether a rule dropped what the node would tell one of the
-// senders by ICMP.
+// errorDropped reports whether a rule dropped what the node would tell one of the senders by ICMP.
 func (v *view) errorDropped(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
 // wasFull reports whether a queue or buffer had no room for the packet.
 func wasFull(d *model.Drop) bool {
-	return d.CookieRefused() || slices.Contains([]model.Reason{"SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM", "TCP_LISTEN_OVERFLOW"}, d.Reason)
+	return d.CookieRefused() || slices.Contains([]model.Reason{"SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM",
+		"TCP_LISTEN_OVERFLOW"}, d.Reason)
+}
+
+// single is the snapshot with the counts of single addresses only. Those of ranges come from the busiest pods,
+// beyond the many of their far ends that were counted one by one: findings are about these. What they explain
+// of one far end they explain of a range too, and a reply that a range sent may be of any address in it.
+func single(s *model.Snapshot) *model.Snapshot {
+	out := *s
+	out.Traffic.Peers = slices.DeleteFunc(slices.Clone(s.Traffic.Peers),
+		func(p model.Peer) bool { return p.Range.IsValid() })
+	out.Traffic.Drops = slices.DeleteFunc(slices.Clone(s.Traffic.Drops),
+		func(d model.Drop) bool { return d.Range.IsValid() })
+	return &out
+}
+
+// foldedReply reports whether packets from a peer may be among those that came from
+// the far ends that were not counted one by one.
+func (v *view) foldedReply(p *model.Peer) bool {
+	return slices.ContainsFunc(v.folded,
+		func(q *model.Peer) bool { return q.Local == p.Local && q.Range.Contains(p.Remote) })
+}
+
+// foldedCause is the cause of the drops of a range: that of those of the same pod, for the same
+// reason at the same place, whose far ends were counted one by one.
+func (v *view) foldedCause(d *model.Drop) model.DropCause {
+	if !v.drops.Lost(d) {
+		return model.DropCause{Expected: true}
+	}
+	for e := range model.Each(v.Traffic.Drops) {
+		like := (d.Src.IsValid() && e.Src == d.Src || d.Dst.IsValid() && e.Dst == d.Dst) && e.Reason == d.Reason &&
+			e.Location == d.Location && e.Netns == d.Netns && e.IfIndex == d.IfIndex
+		if c := v.causeOf(e); like && c.Code != "" {
+			return c
+		}
+	}
+	return model.DropCause{}
 }

@@ -58,19 +58,35 @@ func TestSeverityOfDrops(t *testing.T) {
 		{"a queue is full, as with a bandwidth limit", func() *node { return lasting("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5") },
 			[]string{"info UnexplainedDrop QDISC_DROP drops at __dev_queue_xmit"}},
 		{"nothing passes between two, and no rule that is read drops it", func() *node { return lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5") },
-			[]string{"warning UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
+			[]string{"warning PolicyDrop a firewall rule drops packets of 172.20.1.5"}},
 		{"the tunnel knows nobody for the next hop", func() *node { return lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5") },
 			[]string{"warning UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
 		{"some of it passes", func() *node {
-			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
+			n := lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5")
 			n.flow(far, "172.20.1.5", true)
+			return n
+		}, []string{"info UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
+		{"replies that are dropped behind connection tracking", func() *node {
+			n := lasting("XFRM_POLICY", "ip_forward", "172.20.1.5")
+			n.flow("172.20.1.5", far, true)
+			return n
+		}, []string{"warning UnexplainedDrop XFRM_POLICY drops at ip_forward"}},
+		{"replies that are acknowledged", func() *node {
+			n := lasting("XFRM_POLICY", "ip_forward", "172.20.1.5")
+			n.flow("172.20.1.5", far, true)
+			n.Flows[len(n.Flows)-1].Proto, n.Flows[len(n.Flows)-1].State = tcp, "ESTABLISHED"
+			return n
+		}, []string{"info UnexplainedDrop XFRM_POLICY drops at ip_forward"}},
+		{"no rule that is read drops some of it for a moment", func() *node {
+			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
+			n.Traffic.Drops[0].Last = start
 			return n
 		}, []string{"info UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
 		{"what passes is not known", func() *node {
-			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
+			n := lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5")
 			n.lose(model.SourceConntrack, model.Missing)
 			return n
-		}, []string{"info UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
+		}, []string{"info UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
 		{"what traceroute sends", func() *node { return lasting("IP_INHDR", "ip_forward", "172.20.1.5") },
 			[]string{"info UnexplainedDrop IP_INHDR drops at ip_forward"}},
 		{"a pod looks for whoever is there", func() *node {

@@ -10,19 +10,9 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// DuplicateMAC is the code of this finding.
-const DuplicateMAC model.Code = "DuplicateMAC"
-
-var duplicateMAC = kind{
-	code:     DuplicateMAC,
-	severity: model.Critical,
-	find:     findDuplicateMAC,
-	ends:     []model.HopKind{model.HopBridge, model.HopPod, model.HopNeighbor}, // the node may still hold the MAC that one had
-}
-
-func findDuplicateMAC(v *view) []finding {
+func findDuplicateMAC(v *view) {
 	if !v.Has(model.SourceLinks) || v.Status(model.SourcePods) == model.Missing {
-		return nil
+		return
 	}
 	type segment struct {
 		bridge int
@@ -35,17 +25,14 @@ func findDuplicateMAC(v *view) []finding {
 			*list = append(*list, p)
 		}
 	}
-	var out []finding
 	for k, list := range having.all() {
 		if len(*list) > 1 && !v.apart(k.bridge, *list) {
-			out = append(out, sharedMAC(v, *list))
+			v.report(sharedMAC(v, *list))
 		}
 	}
-	return out
 }
 
-// apart reports whether the bridge keeps the pods in VLANs of their own, where each
-// MAC is looked up by itself.
+// apart reports whether the bridge keeps the pods in VLANs of their own, where each MAC is looked up by itself.
 func (v *view) apart(bridge int, list []*model.Pod) bool {
 	return !slices.ContainsFunc(list, func(p *model.Pod) bool {
 		return !slices.ContainsFunc(v.FDB, func(e model.FDBEntry) bool {
@@ -97,24 +84,22 @@ func (v *view) strayFrames(list []*model.Pod) []strayFrame {
 	return out
 }
 
-// changedMAC is another MAC for a pod. The settings have it tell its peers, which hold the
-// former one for a while.
+// changedMAC is another MAC for a pod. The settings have it tell its peers, which hold the former one for a while.
 type changedMAC struct {
 	Pod      *model.Pod
 	To       model.MAC
 	Settings []string
 }
 
-// anotherMAC gives all but one of the pods another MAC: the one that the node's
-// entries or rules hold for it, else one that nobody on the node has. The pod that
-// keeps the shared one is the first that nothing gives another, rather one whose MAC
-// is made of its own address.
+// anotherMAC gives all but one of the pods another MAC: the one that the node's entries or rules hold for it,
+// else one that nobody on the node has. The pod that keeps the shared one is the first that nothing gives
+// another, rather one whose MAC is made of its own address.
 func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
 	rank := func(p *model.Pod) int {
 		switch {
 		case !v.givenMAC(p).IsZero():
 			return 2
-		case slices.ContainsFunc(podAddrs(p), func(a netip.Addr) bool { return named(p.MAC, a) }):
+		case slices.ContainsFunc(podAddrs(p), func(a netip.Addr) bool { return p.MAC.Names(a) }):
 			return 0
 		}
 		return 1
@@ -139,9 +124,8 @@ func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
 	return out
 }
 
-// givenMAC is the MAC that a pinned neighbour entry or a bridge rule of the node
-// holds for a pod's address, where it is another than the pod has and nobody has
-// it; zero for none.
+// givenMAC is the MAC that a pinned neighbour entry or a bridge rule of the node holds for a pod's address,
+// where it is another than the pod has and nobody has it; zero for none.
 func (v *view) givenMAC(p *model.Pod) model.MAC {
 	fits := func(m model.MAC) bool {
 		_, used := v.macs[m]

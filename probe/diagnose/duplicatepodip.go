@@ -11,47 +11,45 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// DuplicatePodIP is the code of this finding.
-const DuplicatePodIP model.Code = "DuplicatePodIP"
-
-var duplicatePodIP = kind{
-	code:     DuplicatePodIP,
-	severity: model.Critical,
-	find:     findDuplicatePodIP,
-	ends:     []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
-}
-
 // together is how long two pods must have had an address at once before it is
 // no handing over: the former pod's interface may outlive its lease.
 const together = 3 * time.Second
 
-func findDuplicatePodIP(v *view) []finding {
-	var out []finding
+func findDuplicatePodIP(v *view) {
 	for _, a := range sorted(v.pods) {
 		if holders := liveHolders(v, a); len(holders) > 1 {
-			out = append(out, duplicate(v, a, holders))
+			v.report(duplicate(v, a, holders))
 		}
 		for _, p := range v.pods[a] {
-			if b := v.bridgeOf(p); b != nil && p.Up && !a.IsLinkLocalUnicast() && v.holds(b.Name, a) {
-				out = append(out, asGateway(v, a, p, b))
+			if l := v.Own[a]; l != nil && p.Up && !a.IsLinkLocalUnicast() && l == v.bridgeOf(p) {
+				v.report(asGateway(v, a, p, l))
+			} else if l != nil && p.Up && !a.IsLinkLocalUnicast() {
+				v.report(asNode(v, a, p, l))
 			}
 		}
 	}
-	return append(out, contested(v)...)
+	contested(v)
+	reportBy(v, func(d *model.Drop) (own, pod netip.Addr) {
+		if d.OwnSource() && v.nodeAddrs[d.Src] && v.Outer[d.IfIndex] && v.drops.Lost(d) {
+			own, pod = d.Src, v.pod(d)
+		}
+		return own, pod
+	}, func(own netip.Addr, l *lost) finding {
+		f, link := finding{page: "DuplicatePodIP-source", lost: l}, l.drops[0].Link
+		f.facts, f.LastHopAlive = facts{"addr": own, "own": v.Own[own], "link": link}, v.place(link, model.Ingress)
+		return f
+	})
 }
 
-// liveHolders are the pods that have had the address up for some time, one of each
-// namespace.
+// liveHolders are the pods that have had the address up for some time, one of each namespace.
 func liveHolders(v *view, a netip.Addr) []*model.Pod {
 	var out []*model.Pod
 	for _, p := range v.pods[a] {
 		l := v.links[p.LinkIndex]
-		if l == nil || !l.Up || !p.Up || !v.stood(p) && v.Window.End.Sub(p.Since) < together {
+		if l == nil || !l.Up || !p.Up || !v.presentWholeWindow(p) && v.Window.End.Sub(p.Since) < together {
 			continue
 		}
-		same := func(o *model.Pod) bool {
-			return o.LinkIndex == p.LinkIndex || o.Netns != 0 && o.Netns == p.Netns
-		}
+		same := func(o *model.Pod) bool { return o.LinkIndex == p.LinkIndex || o.Netns != 0 && o.Netns == p.Netns }
 		if !slices.ContainsFunc(out, same) {
 			out = append(out, p)
 		}
@@ -60,7 +58,7 @@ func liveHolders(v *view, a netip.Addr) []*model.Pod {
 }
 
 func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
-	f := finding{facts: facts{"addr": a, "holders": holders}, claims: confused(a)}
+	f := finding{facts: facts{"addr": a, "holders": holders}, claims: lostToDuplicateIP(a)}
 	f.Pods = []netip.Addr{a}
 	r := v.lookup(a)
 	if r == nil {
@@ -71,18 +69,14 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	f.LastHopAlive = v.place(link, model.Egress)
 	if v.Has(model.SourceRoutes) {
 		f.facts["link"] = link
-		n := model.First(v.Neighbors, func(n *model.Neighbor) bool {
-			return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n)
-		})
-		if n != nil {
+		if n := v.NeighborAt(a, r.IfIndex); n != nil && path.Resolved(n) {
 			f.facts["mac"], f.facts["holder"] = n.MAC, v.owner(n.MAC)
 		}
 	}
 	return f
 }
 
-// asGateway is the finding on a pod that has an address of its own bridge, where its
-// neighbours have their gateway.
+// asGateway is the finding on a pod that has an address of its own bridge, where its neighbours have their gateway.
 func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 	f := finding{page: "DuplicatePodIP-gateway"}
 	type believer struct {
@@ -90,49 +84,54 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 		State string
 	}
 	var believers []believer
-	misled := map[netip.Addr]bool{a: true}
+	affected := addrSet{a: true}
 	for o := range model.Each(v.Pods) {
 		for g := range model.Each(o.Gateways) {
-			if g.Addr != a {
-				continue
-			}
-			if g.MAC == p.MAC {
+			if g.Addr == a && g.MAC == p.MAC {
 				believers = append(believers, believer{o, g.State})
 			}
-			for _, x := range podAddrs(o) {
-				misled[x] = true
+			if g.Addr == a {
+				affected.add(podAddrs(o)...)
 			}
 		}
 	}
 	f.facts = facts{"addr": a, "pod": p, "bridge": b, "believers": believers}
-	f.Pods, f.LastHopAlive = sorted(misled), v.place(b.Name, model.Ingress)
+	f.Pods, f.LastHopAlive = sorted(affected), v.place(b.Name, model.Ingress)
 	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
-		return confused(a)(d) || p.Netns != 0 && d.Netns == p.Netns || misled[d.Src] && d.OtherHost()
+		return lostToDuplicateIP(a)(d) || p.Netns != 0 && d.Netns == p.Netns || affected[d.Src] && d.OtherHost()
 	}
 	return f
 }
 
-// confused accounts for what becomes of packets of an address with two owners:
+// asNode is the finding on a pod that has an address of the node: the node takes what is for the pod, and
+// refuses what the pod sends as its own.
+func asNode(v *view, a netip.Addr, p *model.Pod, l *model.Link) finding {
+	f := finding{page: "DuplicatePodIP-node", lost: v.lostTo(lostToDuplicateIP(a)), claims: lostToDuplicateIP(a)}
+	at := slices.IndexFunc(l.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
+	f.facts = facts{"pod": p, "link": l, "addr": l.Addresses[at]}
+	f.Pods, f.cutOff, f.LastHopAlive = []netip.Addr{a}, []netip.Addr{a}, v.place(p.Link, model.Ingress)
+	return f
+}
+
+// lostToDuplicateIP accounts for what becomes of packets of an address with two owners:
 // they come to the wrong one, or from the one that the route does not lead to.
-func confused(a netip.Addr) func(*model.Drop) bool {
+func lostToDuplicateIP(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return (d.Dst == a || d.Src == a) &&
 			(d.OtherHost() || d.NoSocket() || d.NeighborFailed() || d.ReverseFiltered() || d.OwnSource())
 	}
 }
 
-// contested finds pods of this node for which somebody beyond it answers ARP
-// as well.
-func contested(v *view) []finding {
+// contested finds pods of this node for which somebody beyond it answers ARP as well.
+func contested(v *view) {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
-		return nil
+		return
 	}
 	answers := map[belief]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
-		// What leaves a port may be a rule's answer, or the node's own; what
-		// comes in is somebody's.
+		// What leaves a port may be a rule's answer, or the node's own; what comes in is somebody's.
 		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {
 			continue
 		}
@@ -140,43 +139,37 @@ func contested(v *view) []finding {
 			proxies[a.MAC] = true
 		}
 		claimed[a.MAC] = a.Addr
-		if !foreign(v, a) {
-			continue
-		}
-		if k := (belief{a.Addr, a.MAC}); answers[k] == nil || a.Packets > answers[k].Packets {
+		if k := (belief{a.Addr, a.MAC}); foreign(v, a) && (answers[k] == nil || a.Packets > answers[k].Packets) {
 			answers[k] = a
 		}
 	}
-	var out []finding
 	list := slices.SortedFunc(maps.Values(answers), func(a, b *model.ARPCount) int {
-		return cmp.Or(compareMAC(a.MAC, b.MAC), a.Addr.Compare(b.Addr))
+		return cmp.Or(model.MAC.Compare(a.MAC, b.MAC), a.Addr.Compare(b.Addr))
 	})
 	for _, a := range list {
 		// A machine that has the node's address too may well have one of its own.
 		if a.Packets >= minPackets && (!proxies[a.MAC] || v.ownAddress(a.Addr) != nil) {
-			out = append(out, contest(v, a))
+			v.report(contest(v, a))
 		}
 	}
-	return out
 }
 
-// foreign reports whether an ARP answer is for a pod that stood through the
-// window, or for the node itself, by a MAC that is neither of this node nor the fabric's,
-// which answers for all.
+// foreign reports whether an ARP answer is for a pod that was there through the window, or for the node itself,
+// by a MAC that is neither of this node nor the fabric's, which answers for all.
 func foreign(v *view, a *model.ARPCount) bool {
 	if _, known := v.macs[a.MAC]; known || v.isGatewayMAC(a.MAC) {
 		return false
 	}
 	own := v.ownAddress(a.Addr)
 	return own != nil && v.onSameLink(a.IfIndex, own.Index) ||
-		len(v.podMACs(a.Addr)) > 0 && !v.past[a.Addr] && v.stood(v.pods[a.Addr][0])
+		len(v.PodMACs(a.Addr)) > 0 && !v.past[a.Addr] && v.presentWholeWindow(v.pods[a.Addr][0])
 }
 
 // ownAddress is the link that leads off the node and has an address as its first one;
 // nil where none does. Further ones may be virtual, and move from node to node.
 func (v *view) ownAddress(a netip.Addr) *model.Link {
 	return model.First(v.Links, func(l *model.Link) bool {
-		return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
+		return v.Outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
 	})
 }
 
@@ -192,6 +185,6 @@ func contest(v *view, a *model.ARPCount) finding {
 		return f
 	}
 	f.facts["pod"], f.Pods = v.pods[a.Addr][0], []netip.Addr{a.Addr}
-	f.claims, f.cause = confused(a.Addr), belief{a.Addr, a.MAC}
+	f.claims, f.cause = lostToDuplicateIP(a.Addr), belief{a.Addr, a.MAC}
 	return f
 }

@@ -9,15 +9,14 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// claims are the losses that findings have claimed. That is all that a kind knows of the
-// kinds before it.
+// claims are the losses that findings have claimed. That is all that a kind knows of the kinds before it.
 type claims struct {
 	// byDrop are the codes of the findings that claim drops.
 	byDrop map[*model.Drop]model.Code
 	// silences are what the finding of each code says of requests that got no reply.
 	silences []silenceClaim
 	// returned are pods whose packets come back to the node.
-	returned map[netip.Addr]bool
+	returned addrSet
 	// inserts: connection tracking refused new entries.
 	inserts bool
 }
@@ -27,7 +26,6 @@ type silenceClaim struct {
 	claims func(asker netip.Addr, asked netip.Prefix) bool
 }
 
-// explained reports whether a finding claims the drop.
 func (c *claims) explained(d *model.Drop) bool { return c.byDrop[d] != "" }
 
 // silenced reports whether a finding claims that requests of one address to others got no
@@ -46,8 +44,7 @@ func (c *claims) silencedBy(asker netip.Addr, asked netip.Prefix) model.Code {
 	return ""
 }
 
-// claim gives a finding the losses that its cause makes. Of a drop it gets what no finding
-// before it has.
+// claim gives a finding the losses that its cause makes. Of a drop it gets what no finding before it has.
 func (c *claims) claim(f *finding, code model.Code, drops []model.Drop) {
 	if f.claims != nil {
 		for d := range model.Each(drops) {
@@ -56,9 +53,7 @@ func (c *claims) claim(f *finding, code model.Code, drops []model.Drop) {
 			}
 		}
 	}
-	for _, a := range f.returns {
-		c.returned[a] = true
-	}
+	c.returned.add(f.returns...)
 	c.inserts = c.inserts || f.inserts
 	switch {
 	case f.silences != nil:
@@ -88,7 +83,7 @@ func silencesPeers(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
 		if (len(pods) == 0 || !asker.IsValid() || pods[asker]) && peer(asked) {
 			return true
 		}
-		return asked.IsSingleIP() && pods[asked.Addr()] && (peers == 0 || !asker.IsValid() || peer(host(asker)))
+		return asked.IsSingleIP() && pods[asked.Addr()] && (peers == 0 || !asker.IsValid() || peer(model.Host(asker)))
 	}
 }
 
@@ -100,25 +95,25 @@ func silencesAll(list []netip.Addr) func(netip.Addr, netip.Prefix) bool {
 	}
 }
 
-func setOf(list []netip.Addr) map[netip.Addr]bool {
-	out := make(map[netip.Addr]bool, len(list))
-	for _, a := range list {
-		out[a] = true
-	}
-	return out
-}
+func (v *view) report(f finding) { v.proposed = append(v.proposed, f) }
 
-// judge runs the kinds in their order. A finding claims its losses for itself; one that is
-// about an effect of an earlier one's cause becomes evidence of that; one about nothing but
-// what earlier causes cut off is left out.
+// judge runs the kinds in their order. A finding claims its losses for itself; one that is about an effect of an
+// earlier one's cause becomes evidence of that; one about nothing but what earlier causes cut off is left out.
 func (v *view) judge() []model.Finding {
 	var list []finding
-	cutOff := map[netip.Addr]bool{}
+	var cutOff addrSet
 	for k := range model.Each(kinds) {
+		if !v.Has(k.needs...) {
+			continue
+		}
+		v.proposed = nil
+		k.find(v)
 		before := len(list)
-		for _, f := range k.find(v) {
+		for _, f := range v.proposed {
 			f.complete(k.code)
-			at := slices.IndexFunc(list[:before], func(p finding) bool { return f.cause != nil && slices.Contains(p.effects, f.cause) })
+			f.doubt(model.Filter(k.rests, func(source string) bool { return !v.Has(source) }))
+			at := slices.IndexFunc(list[:before],
+				func(p finding) bool { return f.cause != nil && slices.Contains(p.effects, f.cause) })
 			switch {
 			case at >= 0:
 				list[at].absorb(&f)
@@ -127,39 +122,43 @@ func (v *view) judge() []model.Finding {
 				f.Code, f.EndsAt, f.Passes = k.code, k.ends, k.passes
 				f.Severity = cmp.Or(f.Severity, k.severity)
 				f.Verify = cmp.Or(f.Verify, Verify(k.code))
-				f.Pods = sortedPods(f.Pods)
+				f.Pods = model.Unique(f.Pods)
 				if slices.Contains(k.ends, model.HopLocal) {
 					// A socket has these pods' addresses, and no other node's.
 					f.Cause = cmp.Or(f.Cause, words.Addrs(f.Pods))
 				}
 				v.claim(&f, f.Code, v.Traffic.Drops)
+				f.Evidence = append(f.Evidence, v.beside(&f)...)
 				list = append(list, f)
 			}
 		}
 		for _, f := range list[before:] {
-			for _, a := range f.cutOff {
-				cutOff[a] = true
-			}
+			cutOff.add(f.cutOff...)
 		}
 	}
-	out := make([]model.Finding, len(list))
-	for i, f := range list {
-		out[i] = f.Finding
-	}
+	out := model.Map(list, func(f finding) model.Finding { return f.Finding })
 	Sort(out)
 	return out
+}
+
+// beside is what the node's configuration says beside a finding of any kind: where its pods ask
+// for names, if these do not get there, and what may have removed the route or rule that it lacks.
+func (v *view) beside(f *finding) []model.Evidence {
+	n := v.Node.Networkd
+	removed := n != nil && (f.lacks == lacksRoute && n.RemovesRoutes || f.lacks == lacksRule && n.RemovesRules)
+	return words.Say("beside", facts{"servers": v.askedInVain(f), "removed": removed, "lacks": f.lacks})
 }
 
 // complete fills in what follows from the drops that a finding is about, its words, and how
 // sure it is where its kind does not say: likely if there are alternatives.
 func (f *finding) complete(code model.Code) {
 	if l := f.lost; l != nil {
-		of := l.finding()
+		l.common()
 		if f.Pods == nil {
-			f.Pods = of.Pods
+			f.Pods = sorted(l.pods)
 		}
 		if f.Peers == nil {
-			f.Peers = of.Peers
+			f.Peers = append(model.Hosts(sorted(l.peers)), slices.SortedFunc(slices.Values(l.ranges), netip.Prefix.Compare)...)
 		}
 		if f.claims == nil {
 			f.claims = sameDrops(l.drops)
@@ -174,17 +173,22 @@ func (f *finding) complete(code model.Code) {
 		words.Put(cmp.Or(f.page, string(code)), f.facts, &f.Finding)
 	}
 	if f.Confidence == "" {
-		f.Confidence = model.Proven
-		if len(f.Alternatives) > 0 {
-			f.Confidence = model.Likely
-		}
+		f.Confidence = model.Either(len(f.Alternatives) > 0, model.Likely, model.Proven)
+	}
+}
+
+// doubt makes a finding no more than likely where there are sources that were not read whole.
+func (f *finding) doubt(unread sources) {
+	if f.Confidence == model.Proven && len(unread) > 0 {
+		words.Put("unread", facts{"sources": unread}, &f.Finding)
+		f.Confidence = model.Likely
 	}
 }
 
 // absorb makes a finding about an effect of this one's cause a part of it.
 func (f *finding) absorb(effect *finding) {
-	f.Pods = sortedPods(append(f.Pods, effect.Pods...))
-	f.Evidence = withNew(f.Evidence, effect.Evidence...)
+	f.Pods = model.Unique(append(f.Pods, effect.Pods...))
+	f.Evidence = model.With(f.Evidence, effect.Evidence...)
 	if f.Packets == 0 {
 		f.LastHopAlive = effect.LastHopAlive
 	}
@@ -195,13 +199,9 @@ func (f *finding) absorb(effect *finding) {
 	f.Packets += effect.Packets
 }
 
-// consequence reports whether all that a finding is about is cut off: its pods, or its
-// peers.
-func consequence(f *model.Finding, cutOff map[netip.Addr]bool) bool {
+// consequence reports whether all that a finding is about is cut off: its pods, or its peers.
+func consequence(f *model.Finding, cutOff addrSet) bool {
 	return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return !cutOff[a] }) ||
-		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || !cutOff[x.Addr()] })
-}
-
-func sortedPods(list []netip.Addr) []netip.Addr {
-	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare))
+		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers,
+			func(x netip.Prefix) bool { return !x.IsSingleIP() || !cutOff[x.Addr()] })
 }

@@ -16,22 +16,10 @@ func say(page string, facts facts) (f model.Finding) {
 	return f
 }
 
-// needing is how findings are made that need some sources to have been read whole.
-func needing(find func(*view) []finding, sources ...string) func(*view) []finding {
-	return func(v *view) []finding {
-		if !v.Has(sources...) {
-			return nil
-		}
-		return find(v)
-	}
-}
-
-// sorted are the addresses of a set.
 func sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
 }
 
-// chosen are the elements of a list that match.
 func chosen[T any](list []T, match func(*T) bool) []*T {
 	var out []*T
 	for x := range model.Each(list) {
@@ -40,24 +28,6 @@ func chosen[T any](list []T, match func(*T) bool) []*T {
 		}
 	}
 	return out
-}
-
-// withNew is a list with those of more elements that it has not.
-func withNew[T comparable](list []T, more ...T) []T {
-	for _, x := range more {
-		if !slices.Contains(list, x) {
-			list = append(list, x)
-		}
-	}
-	return list
-}
-
-// entry is a map's value for a key, made where it is not there yet.
-func entry[K comparable, V any](m map[K]*V, k K) *V {
-	if m[k] == nil {
-		m[k] = new(V)
-	}
-	return m[k]
 }
 
 // groups are values by their keys, in the order in which these came first.
@@ -74,7 +44,7 @@ func (g *groups[K, V]) of(k K) *V {
 	if g.byKey[k] == nil {
 		g.keys = append(g.keys, k)
 	}
-	return entry(g.byKey, k)
+	return model.GetOrInsert(g.byKey, k)
 }
 
 func (g *groups[K, V]) all() iter.Seq2[K, *V] {
@@ -99,7 +69,11 @@ func (s *addrSet) add(list ...netip.Addr) {
 	}
 }
 
-// addAll adds another set.
+func setOf(list []netip.Addr) (s addrSet) {
+	s.add(list...)
+	return s
+}
+
 func (s *addrSet) addAll(o addrSet) {
 	s.add()
 	maps.Copy(*s, o)

@@ -19,27 +19,22 @@ const (
 	icmp6 = 58
 )
 
-// flowState is what connection tracking knows of the flows that one local
-// address began towards one remote address.
+// flowState is what connection tracking knows of the flows that one local address began towards one remote address.
 type flowState struct {
 	peer *model.Peer
 	// known is true when there is any flow of the pair, whoever began it.
 	known bool
-	// oldReplied flows were there when the window began, so their reply
-	// may be from long ago; the others began in it.
+	// oldReplied flows were there when the window began, so their reply may be from long ago; the others began in it.
 	oldReplied, newReplied bool
 	// asking counts datagram flows of the window that want a reply and saw none,
 	// older those from before it that want replies and had a packet in it.
 	asking, older int
-	// datagrams counts the datagram flows, whoever began them, that had or may have had
-	// a packet in the window, questions those of them of which each packet of the local
-	// end's wants a reply.
+	// datagrams counts the datagram flows, whoever began them, that had or may have had a packet in the window,
+	// questions those of them of which each packet of the local end's wants a reply.
 	datagrams, questions int
-	// halfOpen counts TCP connections that the remote end began and whose
-	// answer it does not acknowledge.
+	// halfOpen counts TCP connections that the remote end began and whose answer it does not acknowledge.
 	halfOpen int
-	// accepted is true when the remote end began a TCP connection in the window
-	// and acknowledged the reply to it.
+	// accepted is true when the remote end began a TCP connection in the window and acknowledged the reply to it.
 	accepted bool
 	// begunThere is true when the remote end began any flow.
 	begunThere bool
@@ -84,7 +79,7 @@ func (v *view) indexFlows() {
 			if f.State == "SYN_RECV" {
 				back.halfOpen++
 			}
-			back.accepted = back.accepted || established(f) && !f.Start.IsZero()
+			back.accepted = back.accepted || f.Established() && !f.Start.IsZero()
 		}
 		st := v.flows[pair{local: f.Reply.Dst, remote: f.Reply.Src}]
 		if st == nil {
@@ -134,18 +129,12 @@ func (v *view) passed(f *model.Flow) (did, certain bool) {
 // connection tracking, as NodeLocal DNSCache does.
 func (v *view) untrackedServer(a netip.Addr) bool {
 	return a.Is4() && a.IsLinkLocalUnicast() && slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
-		return isNotrack(&r) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
+		return r.IsNotrack() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
 			slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool { return p.First <= dnsPort && dnsPort <= p.Last })
 	})
 }
 
-// established reports whether both ends of a TCP connection got packets of the other.
-func established(f *model.Flow) bool {
-	return f.Proto == tcp && (f.Assured || f.State == "ESTABLISHED")
-}
-
-// flowsOf is what connection tracking knows of the flows from the local address
-// to the remote one, for one of v.peers.
+// flowsOf is what connection tracking knows of the flows from the local address to the remote one, for one of v.peers.
 func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
 
 // datagramAsks reports whether the flow is of datagrams that want a reply: such to a
@@ -172,11 +161,12 @@ func (v *view) findUnreplied() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
 	for f := range model.Each(v.Flows) {
 		datagram := v.datagramAsks(f)
-		if passed, _ := v.passed(f); f.Replied && !(datagram && passed && f.Start.IsZero()) || !datagram && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
+		if passed, _ := v.passed(f); f.Replied && !(datagram && passed && f.Start.IsZero()) ||
+			!datagram && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
 			continue
 		}
 		k := pair{f.Reply.Dst, f.Reply.Src}
-		m := entry(out, k)
+		m := model.GetOrInsert(out, k)
 		switch {
 		case len(v.pods[f.Original.Src]) == 0:
 			m.own = true
@@ -198,11 +188,7 @@ func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) (n uint64,
 	for f := range model.Each(v.Flows) {
 		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
 			n++
-			at := model.ProtoName(f.Proto)
-			if f.Proto == tcp || f.Proto == udp {
-				at = protoPort{f.Proto, f.Reply.SrcPort}.String()
-			}
-			ports[at] = true
+			ports[protoPort{f.Proto, f.Reply.SrcPort}.String()] = true
 		}
 	}
 	if len(ports) <= 3 {

@@ -9,16 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// ForeignSNAT is the code of this finding.
-const ForeignSNAT model.Code = "ForeignSNAT"
-
-var foreignSNAT = kind{
-	code:     ForeignSNAT,
-	severity: model.Critical,
-	find:     needing(findForeignSNAT, model.SourceLinks, model.SourceRoutes, model.SourceConntrack, model.SourcePods),
-	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
-}
-
 // foreignFlows are the flows of pods that leave with an address that is not the node's.
 type foreignFlows struct {
 	addr netip.Addr
@@ -26,13 +16,12 @@ type foreignFlows struct {
 	// asks is how often they asked at least. worked: one from before the window did.
 	asking []*model.Flow
 	asks   int
-	// begun of them began in the window: the others may be older than the mending
-	// of the rule.
+	// begun of them began in the window: the others may be older than the mending of the rule.
 	begun  int
 	worked bool
 }
 
-func findForeignSNAT(v *view) []finding {
+func findForeignSNAT(v *view) {
 	found, replied := map[netip.Addr]*foreignFlows{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
 		a := f.Reply.Dst
@@ -43,7 +32,7 @@ func findForeignSNAT(v *view) []finding {
 			replied[a] = true
 			continue
 		}
-		g := entry(found, a)
+		g := model.GetOrInsert(found, a)
 		g.addr, g.worked = a, g.worked || f.Replied
 		switch unheard := v.goesUnheard(f); {
 		case unheard && (f.Replied || wantsReply(f)):
@@ -57,24 +46,21 @@ func findForeignSNAT(v *view) []finding {
 			}
 		}
 	}
-	var out []finding
 	for _, a := range sorted(found) {
 		g := found[a]
-		if replied[a] || g.asks < minPackets {
-			continue
-		}
-		if r := v.translatesTo(g); r != nil || g.begun >= minPackets {
-			out = append(out, v.foreignSource(g, r))
+		r := v.translatesTo(g)
+		if !replied[a] && g.asks >= minPackets && (r != nil || g.begun >= minPackets) {
+			v.report(v.foreignSource(g, r))
 		}
 	}
-	return out
 }
 
-// givenAway reports whether a flow of a pod has a source address that is neither the
-// node's nor a pod's.
+// givenAway reports whether a flow of a pod has a source address that is neither the node's nor a pod's.
 func (v *view) givenAway(f *model.Flow) bool {
 	a := f.Reply.Dst
-	return len(v.pods[f.Original.Src]) > 0 && a != f.Original.Src && !v.hasAddr(a) && len(v.pods[a]) == 0 && !v.past[a]
+	return len(v.pods[f.Original.Src]) > 0 && a != f.Original.Src && !v.nodeAddrs[a] && len(v.pods[a]) == 0 &&
+		!v.past[a] &&
+		!slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Type == "local" && r.Dst.Contains(a) })
 }
 
 // wantsReply reports whether the first packet of a flow does.
@@ -82,21 +68,15 @@ func wantsReply(f *model.Flow) bool {
 	return f.Proto == tcp || f.Proto == icmp4 || f.Proto == icmp6 || f.Proto == udp && f.Original.DstPort == dnsPort
 }
 
-// hasAddr reports whether an address is the node's: a link has it, or a local
-// route covers it.
-func (v *view) hasAddr(a netip.Addr) bool {
-	return v.nodeAddrs[a] || slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Type == "local" && r.Dst.Contains(a) })
-}
-
-// foreignSource is the finding on an address, and the rule that translates to it;
-// nil where that is not known.
+// foreignSource is the finding on an address, and the rule that translates to it; nil where that is not known.
 func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 	one, targets := g.asking[0], servers(g.asking)
 	f := finding{facts: facts{
 		"addr": g.addr, "targets": targets, "first": one, "asking": g.asking, "rule": r, "worked": g.worked,
 		"node": model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
 	}}
-	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[one.Original.Src][0].Link, model.Ingress)
+	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), model.Hosts(targets),
+		v.place(v.pods[one.Original.Src][0].Link, model.Ingress)
 	var elsewhere []netip.Addr
 	if len(targets) == 1 {
 		f.Severity = model.Warning
@@ -112,16 +92,17 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 	return f
 }
 
-// translatesTo is the rule that gives the flows their address, nil where none
-// does any more, or it was not read.
+// translatesTo is the rule that gives the flows their address, nil where none does any more, or it was not read.
 func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 	for _, f := range g.asking {
 		nat := v.sourceNAT(f)
-		if nat.Translated && (nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
+		if nat.Translated &&
+			(nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
 			return nat.Rule
 		}
 	}
-	return model.First(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
+	return model.First(v.PacketRules,
+		func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
 
 // sourceNAT is what the rules do with the source of a flow's packet.
@@ -129,8 +110,8 @@ func (v *view) sourceNAT(f *model.Flow) path.SourceNAT { return v.Tables().Sourc
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *view) leavingPacket(f *model.Flow) path.Packet {
-	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort,
-		Out: []string{v.outLink(f.Reply.Src)}, New: !f.Start.IsZero()}
+	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort,
+		DstPort: f.Reply.SrcPort, Out: []string{v.outLink(f.Reply.Src)}, New: !f.Start.IsZero()}
 }
 
 // withoutSNAT is the rule's text after which such a packet gets no foreign address: its own,
@@ -138,7 +119,8 @@ func (v *view) leavingPacket(f *model.Flow) path.Packet {
 func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 	rest := *v.Snapshot
 	rest.PacketRules = slices.DeleteFunc(slices.Clone(v.PacketRules), func(o model.PacketRule) bool {
-		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain && o.Number == r.Number && o.Handle == r.Handle
+		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain &&
+			o.Number == r.Number && o.Handle == r.Handle
 	})
 	if path.NewState(&rest).Tables().Source(v.leavingPacket(f)).Rule != nil {
 		return r.Text

@@ -92,11 +92,11 @@ func TestForeignSNAT(t *testing.T) {
 	})
 	fix := func(n *node) string { return strings.Join(Diagnose(&n.Snapshot)[0].Fix[1:3], " ") }
 	n := as(alien, false, out, out2)
-	if got, want := fix(n), "if it is not: iptables-nft -t nat -R POSTROUTING 0 -s 172.20.1.0/24 -o ens5 -j MASQUERADE"; got != want {
+	if got, want := fix(n), "# if it is not: iptables-nft -t nat -R POSTROUTING 0 -s 172.20.1.0/24 -o ens5 -j MASQUERADE"; got != want {
 		t.Errorf("without another rule: fix\n got %s\nwant %s", got, want)
 	}
 	n.natRules(model.PacketRule{Chain: "POSTROUTING", Number: 9, Target: "MASQUERADE", Text: "-j MASQUERADE"})
-	if got, want := fix(n), "if it is not: iptables-nft -t nat -D POSTROUTING -s 172.20.1.0/24 -o ens5 -j SNAT --to-source "+alien; got != want {
+	if got, want := fix(n), "# if it is not: iptables-nft -t nat -D POSTROUTING -s 172.20.1.0/24 -o ens5 -j SNAT --to-source "+alien; got != want {
 		t.Errorf("before another rule: fix\n got %s\nwant %s", got, want)
 	}
 }

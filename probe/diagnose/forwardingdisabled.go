@@ -9,28 +9,17 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// ForwardingDisabled is the code of this finding.
-const ForwardingDisabled model.Code = "ForwardingDisabled"
-
-var forwardingDisabled = kind{
-	code:     ForwardingDisabled,
-	severity: model.Critical,
-	find:     findForwardingDisabled,
-	ends:     []model.HopKind{model.HopRoute, model.HopPod}, // nor does such a link answer for a gateway
-}
-
-func findForwardingDisabled(v *view) []finding {
-	out := v.unforwarded(v.refused4, path.Forward4)
-	if out == nil {
-		out = v.unforwardedUnseen()
+func findForwardingDisabled(v *view) {
+	v.unforwarded(v.refused4, path.Forward4)
+	if v.proposed == nil {
+		v.unforwardedUnseen()
 	}
-	return append(out, v.unforwarded(v.refused6, path.Forward6)...)
+	v.unforwarded(v.refused6, path.Forward6)
 }
 
-// refused4 is the link by which an IPv4 packet arrived that the node dropped
-// because that link does not forward; empty for another drop. Only that link's
-// setting counts. A link that does not forward does not answer for a gateway
-// either that is not the node's own address: then the pod drops the packet.
+// refused4 is the link by which an IPv4 packet arrived that the node dropped because that link does not
+// forward; empty for another drop. Only that link's setting counts. A link that does not forward does not
+// answer for a gateway either that is not the node's own address: then the pod drops the packet.
 func (v *view) refused4(d *model.Drop) string {
 	link := ""
 	switch {
@@ -43,10 +32,7 @@ func (v *view) refused4(d *model.Drop) string {
 			}
 		}
 	}
-	if v.Settings.NotForwarding(link, false) == "" {
-		return ""
-	}
-	return link
+	return model.Either(v.Settings.NotForwarding(link, false) == "", "", link)
 }
 
 // refused6 is the same for IPv6, where one setting counts for all links. A
@@ -72,9 +58,8 @@ func (v *view) refused6(d *model.Drop) string {
 	return ""
 }
 
-// unforwarded is the finding on drops for want of forwarding.
-func (v *view) unforwarded(refused func(*model.Drop) string, global string) []finding {
-	return foundBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
+func (v *view) unforwarded(refused func(*model.Drop) string, global string) {
+	reportBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
 		link := refused(d)
 		if link == "" {
 			return all, pod
@@ -102,10 +87,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) []fi
 func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[string]bool, global string) finding {
 	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.Settings[global] == "0"
 	if !all {
-		settings = nil
-		for _, link := range names {
-			settings = append(settings, path.LinkSetting(link, "forwarding"))
-		}
+		settings = model.Map(names, func(link string) string { return path.LinkSetting(link, "forwarding") })
 	}
 	f := finding{facts: facts{"links": names, "settings": settings, "all": all}}
 	f.claims = func(d *model.Drop) bool { return refused(d) != "" }
@@ -113,10 +95,9 @@ func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[str
 	return f
 }
 
-// unforwardedUnseen is the finding on the settings alone: pods have the node
-// for their gateway, the link by which their packets arrive does not forward,
-// and none of them was seen to leave by other means.
-func (v *view) unforwardedUnseen() []finding {
+// unforwardedUnseen reports the settings alone: pods have the node for their gateway, the link by which their
+// packets arrive does not forward, and none of them was seen to leave by other means.
+func (v *view) unforwardedUnseen() {
 	pods, links := map[netip.Addr]bool{}, map[string]bool{}
 	for p := range model.Each(v.Pods) {
 		if link := v.router(p); link != nil && v.Settings.NotForwarding(link.Name, false) != "" {
@@ -129,9 +110,9 @@ func (v *view) unforwardedUnseen() []finding {
 	}
 	leaves := func(p model.Peer) bool { return p.Out.Packets > 0 && pods[p.Local] }
 	if len(pods) == 0 || slices.ContainsFunc(v.peers, leaves) {
-		return nil
+		return
 	}
 	f := v.withoutForwarding(v.refused4, links, path.Forward4)
 	f.Confidence, f.Pods = model.Possible, sorted(pods)
-	return []finding{f}
+	v.report(f)
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// stale is a rule that hands a pod's frames to an Ethernet address that is
-// not the pod's.
+// stale is a rule that hands a pod's frames to an Ethernet address that is not the pod's.
 type stale struct {
 	rule *model.FrameRule
 	addr netip.Addr
@@ -21,24 +20,16 @@ type stale struct {
 func (v *view) staleRules(target model.FrameTarget) []stale {
 	var out []stale
 	for r := range model.Each(v.FrameRules) {
-		about := r.IPDst
-		if target == model.TargetARPReply {
-			about = r.ARPDst
-		}
-		addr := about.Addr()
-		if r.Target != target || !addr.IsValid() || !isStale(v, r, addr) {
-			continue
-		}
-		if v.Frames().InForce(r) && !idle(v, r, addr) {
+		addr := model.Either(target == model.TargetARPReply, r.ARPDst, r.IPDst).Addr()
+		if r.Target == target && addr.IsValid() && isStale(v, r, addr) && v.Frames().InForce(r) && !idle(v, r, addr) {
 			out = append(out, stale{rule: r, addr: addr, owners: v.ownMACs(addr)})
 		}
 	}
 	return out
 }
 
-// idle reports whether a rule harms nothing, as it counted nothing although it should
-// have: no bridge has a port that its frames may come in by, a match of it could not be
-// read, or what it is about came by and did not match.
+// idle reports whether a rule harms nothing, as it counted nothing although it should have: no bridge has a port that
+// its frames may come in by, a match of it could not be read, or what it is about came by and did not match.
 func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	port := func(ifindex int) bool {
 		l := v.links[ifindex]
@@ -47,10 +38,10 @@ func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	switch {
 	case r.Counter.Delta > 0:
 		return false
-	case !slices.ContainsFunc(v.Links, func(l model.Link) bool { return port(l.Index) }):
-		return true
-	case !r.Standing || len(r.Unknown) > 0:
-		return r.Standing
+	case !v.Has(model.SourceEbtables), !slices.ContainsFunc(v.Links, func(l model.Link) bool { return port(l.Index) }):
+		return true // Rules that were not read may take its frames.
+	case r.Counter.Added || len(r.Unknown) > 0:
+		return !r.Counter.Added
 	case r.Target == model.TargetARPReply:
 		return slices.ContainsFunc(v.Traffic.ARP, func(a model.ARPCount) bool {
 			return a.Addr == addr && !a.Reply && a.Direction == model.Ingress && port(a.IfIndex)
@@ -61,27 +52,24 @@ func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	})
 }
 
-// isStale reports whether the MAC that a rule writes for an address is wrong.
-// Right are an owner's MAC; a MAC of the bridge or its ports, since such frames
-// are given to the node, which routes them on; and in an ARP answer the
-// gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address
-// without an owner on this node, the rule must have stood through the window:
-// a pod's rules are made and removed a little before or after the pod.
+// isStale reports whether the MAC that a rule writes for an address is wrong. Right are an owner's MAC; a MAC of the
+// bridge or its ports, since such frames are given to the node, which routes them on; and in an ARP answer the
+// gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address without an owner on this node,
+// the rule must have stood through the window: a pod's rules are made and removed a little before or after the pod.
 func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	if v.drops.BridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.isGatewayMAC(r.MAC) {
 		return false
 	}
 	macs := v.ownMACs(addr)
 	if len(v.pods[addr]) == 0 && len(macs) == 0 {
-		return r.Standing && !v.past[addr] && v.Has(model.SourcePods) &&
+		return !r.Counter.Added && !v.past[addr] && v.Has(model.SourcePods) &&
 			(r.Counter.Delta > 0 || v.leadsNowhere(r, addr))
 	}
 	return len(macs) > 0 && !slices.Contains(macs, r.MAC)
 }
 
-// leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known
-// to have, from which no frame comes, and by which they get no replies. Whether they asked
-// for it in the window does not matter then.
+// leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known to have, from which no
+// frame comes, and by which they get no replies. Whether they asked for it in the window does not matter then.
 func (v *view) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
 	if _, known := v.macs[r.MAC]; known || len(v.behind(gateway)) == 0 {
 		return false
@@ -94,10 +82,9 @@ func (v *view) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
 		})
 }
 
-// ownMACs are those that lead to an address: its pod's, or where it is the gateway of
-// pods on a bridge that gateway's.
+// ownMACs are those that lead to an address: its pod's, or where it is the gateway of pods on a bridge that gateway's.
 func (v *view) ownMACs(a netip.Addr) []model.MAC {
-	if macs := v.podMACs(a); len(macs) > 0 || len(v.pods[a]) > 0 {
+	if macs := v.PodMACs(a); len(macs) > 0 || len(v.pods[a]) > 0 {
 		return macs
 	}
 	for _, p := range v.behind(a) {
@@ -134,7 +121,7 @@ func (s *stale) facts(v *view) facts {
 	return out
 }
 
-// misled accounts for drops of frames for the address that carry the wrong MAC.
-func misled(wrong belief) func(*model.Drop) bool {
+// sentToWrongMAC accounts for drops of frames for the address that carry the wrong MAC.
+func sentToWrongMAC(wrong belief) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == wrong.addr && d.DstMAC == wrong.mac }
 }

@@ -8,18 +8,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// HairpinDrop is the code of this finding.
-const HairpinDrop model.Code = "HairpinDrop"
-
-var hairpinDrop = kind{
-	code:     HairpinDrop,
-	severity: model.Warning,
-	find:     findHairpinDrop,
-}
-
-func findHairpinDrop(v *view) []finding {
+func findHairpinDrop(v *view) {
 	answered := v.hairpinsAnswered()
-	return foundBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
+	reportBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
 		if v.hairpin(d) && !answered[d.Src] && v.drops.Lost(d) {
 			pod = d.Src
 		}
@@ -30,9 +21,8 @@ func findHairpinDrop(v *view) []finding {
 func (v *view) hairpinDropped(l *lost) finding {
 	pods := sorted(l.pods)
 	l.peers = nil // The pods' own addresses are no others.
-	// The services whose translation leads the pods back to themselves are those that flows
-	// asked, and those of rules: a packet that is dropped before it is delivered leaves no
-	// flow; the rule has counted it.
+	// The services whose translation leads the pods back to themselves are those that flows asked, and those of
+	// rules: a packet that is dropped before it is delivered leaves no flow; the rule has counted it.
 	asked := destinations(chosen(v.Flows, func(f *model.Flow) bool {
 		a := f.Original.Src
 		return l.pods[a] && f.Reply.Src == a && f.Original.Dst != a
@@ -41,7 +31,7 @@ func (v *view) hairpinDropped(l *lost) finding {
 		return r.Target == "DNAT" && l.pods[r.To.Addr()] && r.Counter.Delta > 0
 	})
 	f := finding{lost: l, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
-	f.Peers, f.LastHopAlive = hosts(union(asked, translated(rules), netip.Addr.Compare)), v.entering(l.pods)
+	f.Peers, f.LastHopAlive = model.Hosts(model.Unique(append(asked, translated(rules)...))), v.entering(l.pods)
 	if slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return d.Src == pods[0] && d.OwnSource() }) {
 		f.LastHopAlive.Direction = model.Egress
 	}
@@ -52,7 +42,7 @@ func (v *view) hairpinDropped(l *lost) finding {
 			mends[i].Port = port
 		}
 	}
-	f.facts = facts{"services": hosts(asked), "rules": rules, "mends": mends}
+	f.facts = facts{"services": model.Hosts(asked), "rules": rules, "mends": mends}
 	return f
 }
 
@@ -62,9 +52,8 @@ type hairpinMend struct {
 	Port *model.Link
 }
 
-// hairpinsAnswered are the pods that hear all that they ask of themselves, since its
-// source is translated as well: what is dropped is the second copy, which a
-// promiscuous bridge hands to the node and which kubenet's chain holds back.
+// hairpinsAnswered are the pods that hear all that they ask of themselves, since its source is translated as well: what
+// is dropped is the second copy, which a promiscuous bridge hands to the node and which kubenet's chain holds back.
 func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 	out, silent := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
@@ -80,9 +69,8 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 	return out
 }
 
-// hairpin reports whether a dropped packet is from a running pod to itself and had
-// left the pod: the node dropped it, or the pod when it came back. Packets over the
-// pod's own loopback never left it.
+// hairpin reports whether a dropped packet is from a running pod to itself and had left the pod: the node
+// dropped it, or the pod when it came back. Packets over the pod's own loopback never left it.
 func (v *view) hairpin(d *model.Drop) bool {
 	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback &&
 		!d.NoSocket() && !d.Delivered() && !wasFull(d)

@@ -3,20 +3,10 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
-
-// InvalidDrop is the code of this finding.
-const InvalidDrop model.Code = "InvalidDrop"
-
-var invalidDrop = kind{
-	code:     InvalidDrop,
-	severity: model.Warning,
-	find:     findInvalidDrop,
-	ends:     []model.HopKind{model.HopPolicy},
-}
 
 // Why connection tracking calls packets invalid, as the page names it: they are replies of
 // requests that were not tracked; follow a reply that was not; or are outside the window that
@@ -28,56 +18,88 @@ const (
 	outOfWindow      = "outOfWindow"
 )
 
-func findInvalidDrop(v *view) []finding {
+func findInvalidDrop(v *view) {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
-		return dropsInvalid(&r) && r.Counter.Delta >= minDrops
+		return dropsInvalid(&r) && !r.Counter.Unused(r.Native)
 	}) {
-		return nil
+		return
 	}
-	drops, _, _ := v.netfilterDrops()
-	var out []finding
+	drops, _, _, _ := v.netfilterDrops()
+	// What one rule excludes from connection tracking, others drop at several places.
+	var found groups[*model.PacketRule, invalidDrops]
 	for _, a := range attribute(drops) {
 		if a.Pod != nil || !dropsInvalid(a.Rule) {
 			continue
 		}
-		bad := &attribution{candidateRule: a.candidateRule}
-		reasons := map[string]*model.Drop{}
+		of := map[*model.PacketRule]*attribution{}
 		for _, p := range a.parts {
-			if why := v.invalidReason(p.Drop); why != flowClosed {
-				bad.parts = append(bad.parts, p)
-				if reasons[why] == nil || reasons[why].Packets < p.Packets {
-					reasons[why] = p.Drop
-				}
+			why, excluded := v.invalidReason(p.Drop)
+			if why == flowClosed {
+				continue
+			}
+			k := a.Rule
+			if len(excluded) > 0 {
+				k = excluded[0]
+			}
+			part := model.GetOrInsert(of, k)
+			part.candidateRule, part.parts = a.candidateRule, append(part.parts, p)
+			group := found.of(k)
+			if group.reasons == nil {
+				group.reasons = map[string]*model.Drop{}
+			}
+			group.excluded = model.With(group.excluded, excluded...)
+			if m := group.reasons[why]; m == nil || m.Packets < p.Drop.Packets {
+				group.reasons[why] = p.Drop
 			}
 		}
-		if len(bad.parts) > 0 {
-			out = append(out, v.invalid(bad, reasons))
+		for k, part := range of {
+			found.of(k).rules = append(found.of(k).rules, part)
 		}
 	}
-	return out
+	for _, group := range found.all() {
+		v.report(v.invalid(group))
+	}
 }
 
-// invalidReason says why connection tracking calls the packets of a drop invalid.
-func (v *view) invalidReason(d *model.Drop) string {
+// invalidDrops are what rules dropped as invalid for one reason: these rules exclude the other direction from
+// connection tracking, or one rule dropped all.
+type invalidDrops struct {
+	rules    []*attribution
+	excluded []*model.PacketRule
+	// reasons are the drops with the most packets of each.
+	reasons map[string]*model.Drop
+}
+
+// invalidReason says why connection tracking calls the packets of a drop invalid, and which rules exclude the other
+// direction.
+func (v *view) invalidReason(d *model.Drop) (why string, excluded []*model.PacketRule) {
 	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
-		return flowClosed
+		return flowClosed, nil
+	}
+	x := path.Packet{Src: d.Dst, Dst: d.Src, Proto: d.Proto, Sampled: true}
+	x.DstPort, x.SrcPort, _ = v.drops.Samples.Of(d).Ports()
+	excluded = v.untrackedBy(x)
+	// What is in another zone than the other direction is invalid itself.
+	x.Src, x.Dst, x.SrcPort, x.DstPort = x.Dst, x.Src, x.DstPort, x.SrcPort
+	for _, r := range v.untrackedBy(x) {
+		if !r.IsNotrack() {
+			excluded = model.With(excluded, r)
+		}
 	}
 	samples := v.drops.Samples.All(d)
 	begun, replied := v.began(d.Dst, d.Src)
-	if slices.ContainsFunc(samples, isReply) && !begun {
-		return requestUntracked
-	}
-	if slices.ContainsFunc(samples, closes) && !slices.ContainsFunc(samples, goesOn) {
-		return flowClosed
-	}
 	onward, answered := v.began(d.Src, d.Dst)
-	if onward && !answered {
-		return replyUntracked
+	switch {
+	case slices.ContainsFunc(samples, (*model.Sample).IsReply) && (!begun || len(excluded) > 0):
+		return requestUntracked, excluded
+	case slices.ContainsFunc(samples, (*model.Sample).Closes) && !slices.ContainsFunc(samples, (*model.Sample).GoesOn):
+		return flowClosed, nil
+	case onward && !answered:
+		return replyUntracked, excluded
+	case (replied || answered) && (v.mostOf(d) || v.mostlyHalfOpen(d)):
+		return outOfWindow, excluded
 	}
-	if (replied || answered) && (v.mostOf(d) || v.mostlyHalfOpen(d)) {
-		return outOfWindow
-	}
-	return flowClosed
+	return flowClosed, nil
 }
 
 // mostlyHalfOpen reports whether most connections of the window between the ends of
@@ -111,13 +133,12 @@ func (v *view) began(from, to netip.Addr) (any, replied bool) {
 // mostOf reports whether the rule dropped at least half of what a pod sends, or of
 // what arrives for it, as counted where it enters the node.
 func (v *view) mostOf(d *model.Drop) bool {
-	pod, side := v.sender(d), model.AsSource
-	if pod != d.Src {
-		side = model.AsDestination
-	}
+	pod := v.sender(d)
+	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	var dropped, total uint64
 	for x := range model.Each(v.Traffic.Drops) {
-		if x.Netfilter() && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod && len(v.pods[x.Src]) == 0) {
+		if x.Netfilter() && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod &&
+			len(v.pods[x.Src]) == 0) {
 			dropped += x.Packets
 		}
 	}
@@ -129,63 +150,50 @@ func (v *view) mostOf(d *model.Drop) bool {
 	return total > 0 && 2*dropped >= total
 }
 
-// tcpFlags are a segment's FIN, SYN, RST and ACK.
-func tcpFlags(s *model.Sample) (flags byte, ok bool) {
-	const at = 13
-	t := s.Transport()
-	if s.Proto() != tcp || len(t) <= at {
-		return 0, false
+func (v *view) invalid(group *invalidDrops) finding {
+	var all lost
+	var seen []model.Evidence
+	for _, a := range group.rules {
+		a.sum(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
+		all.merge(&a.lost)
+		seen = append(seen, a.shown()...)
 	}
-	return t[at] & 0x17, true
-}
-
-// isReply reports whether the packet is the first reply of a flow: a SYN-ACK, or an
-// echo reply.
-func isReply(s *model.Sample) bool {
-	if flags, ok := tcpFlags(s); ok {
-		return flags == 0x12
-	}
-	t := s.Transport()
-	return len(t) > 0 && (s.Proto() == icmp4 && t[0] == 0 || s.Proto() == icmp6 && t[0] == 129)
-}
-
-// goesOn reports whether the segment is one within a connection, closes whether it ends one.
-func goesOn(s *model.Sample) bool {
-	flags, ok := tcpFlags(s)
-	return ok && flags&0x07 == 0
-}
-
-func closes(s *model.Sample) bool {
-	flags, _ := tcpFlags(s)
-	return flags&0x05 != 0
-}
-
-// invalid is the finding on what one rule dropped. Of each reason there is the drop
-// with the most packets.
-func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
-	a.sum(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
-	most := mostDropped(a.drops)[0]
-	// These rules exclude the other direction from connection tracking.
-	excluded := chosen(v.PacketRules, func(r *model.PacketRule) bool {
-		return untracks(r) && slices.ContainsFunc(a.drops, func(d *model.Drop) bool {
-			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
-		})
-	})
-	f := finding{lost: &a.lost, claims: filteredDrops(a.drops), facts: facts{
-		"rule": a.candidateRule, "seen": a.shown(), "excluded": excluded, "most": most,
+	most := mostDropped(all.drops)[0]
+	f := finding{lost: &all, claims: filteredDrops(all.drops), facts: facts{
+		"rule": group.rules[0].candidateRule, "seen": seen, "excluded": group.excluded, "most": most,
+		"several": len(group.rules) > 1,
 	}}
-	for why, d := range reasons {
+	if len(group.excluded) > 0 {
+		// What is not tracked is not translated either.
+		f.silences = func(asker netip.Addr, asked netip.Prefix) bool {
+			return slices.ContainsFunc(group.excluded, func(r *model.PacketRule) bool {
+				return r.Concerns(asker, asked.Addr()) || r.Concerns(asked.Addr(), asker)
+			})
+		}
+		these := f.claims
+		f.claims = func(d *model.Drop) bool {
+			return these(d) || d.Netfilter() && f.silences(d.Src, model.Host(d.Dst))
+		}
+	}
+	for why, d := range group.reasons {
 		f.facts[why] = d
 	}
 	f.LastHopAlive = v.cameBy(most)
 	return f
 }
 
-// untracks reports whether a rule excluded packets from connection tracking in the window.
-func untracks(r *model.PacketRule) bool {
-	return isNotrack(r) && r.Counter.Delta > 0
+// untrackedBy are the rules that exclude a packet from connection tracking, or have another zone for it.
+func (v *view) untrackedBy(x path.Packet) []*model.PacketRule {
+	return model.Filter(v.untracking(), func(r *model.PacketRule) bool {
+		return (r.Family == "inet" || (r.Family == "ip6") == x.Dst.Is6()) && x.Fits(r) >= path.Maybe
+	})
 }
 
-func isNotrack(r *model.PacketRule) bool {
-	return r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
+// oneSided are those that do so with a flow's packets, in either direction.
+func (v *view) oneSided(f *model.Flow) (rules []*model.PacketRule) {
+	for _, t := range []model.Tuple{f.Original, f.Reply} {
+		x := path.Packet{Src: t.Src, Dst: t.Dst, Proto: f.Proto, SrcPort: t.SrcPort, DstPort: t.DstPort}
+		rules = model.With(rules, v.untrackedBy(x)...)
+	}
+	return rules
 }

@@ -46,6 +46,16 @@ func TestInvalidDrop(t *testing.T) {
 			r.Table = "raw"
 			return n
 		}, []string{"InvalidDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a zone for one direction, and two rules drop", func() *node {
+			n := flow(invalid(server, client, synAck, 20, 9*time.Second), client, server, false)
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(server + "/32"), Unknown: []string{"conntrack --ctstate INVALID"},
+				Target: "DROP", Text: "-d 172.20.1.5 -m conntrack --ctstate INVALID -j DROP"})
+			d := n.refuse("nft_do_chain", client, server, 9)
+			d.First, d.Last = start, start.Add(9*time.Second)
+			n.sampled(d, head(tcp, 80, synAck))
+			n.filter(model.NFT, "PREROUTING", 20, model.PacketRule{Src: to(server + "/32"), Target: "CT", Text: "-s 172.20.1.5 -j CT --zone 7"}).Table = "raw"
+			return n
+		}, []string{"InvalidDrop proven 172.20.1.5 172.20.2.9"}},
 		{"the replies take another path", func() *node { return flow(invalid(server, client, ack, 20, 9*time.Second), server, client, false) }, []string{want}},
 		{"segments outside the window", func() *node {
 			return sent(flow(invalid(server, client, ack, 40, 9*time.Second), client, server, true), 50)

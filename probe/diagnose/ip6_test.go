@@ -166,7 +166,7 @@ func TestIPv6(t *testing.T) {
 			n := dual()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip6", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
 			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 1,
-				Dst: model.AddrMatch{Prefix: host(addr(pod))}, Target: "DROP", Text: "-d " + pod + "/128 -j DROP", Counter: model.Counter{Packets: 18, Delta: 18}})
+				Dst: model.AddrMatch{Prefix: model.Host(addr(pod))}, Target: "DROP", Text: "-d " + pod + "/128 -j DROP", Counter: model.Counter{Packets: 18, Delta: 18}})
 			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", far, pod, 9).Proto = 6
 			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", other, pod, 9).Proto = 58
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, other, 9)

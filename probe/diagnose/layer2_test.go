@@ -494,7 +494,7 @@ func TestNoBridgePort(t *testing.T) {
 	stale := func(n *node, master int) func() *node {
 		return func() *node {
 			n.link(2).Master, n.FrameRules = master, nil
-			n.dnat("10.60.0.20", deadMAC).Standing = false
+			n.dnat("10.60.0.20", deadMAC).Counter.Added = true
 			n.arpreply("10.60.0.21", deadMAC)
 			return n
 		}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,10 +27,7 @@ func (v *view) linkName(ifindex int) string {
 
 // uplink is the name that stands for the uplinks in a sentence.
 func (v *view) uplink() string {
-	if len(v.Node.Uplinks) == 0 {
-		return "the uplink"
-	}
-	return strings.Join(v.Node.Uplinks, ", ")
+	return model.Either(len(v.Node.Uplinks) == 0, "the uplink", strings.Join(v.Node.Uplinks, ", "))
 }
 
 // isUplink reports whether packets leave the node through the link.
@@ -46,14 +44,7 @@ func (v *view) anUplink() int {
 	return v.uplinks[0].Index
 }
 
-// leadsOff reports whether frames leave the node by the link: an uplink, or the
-// bridge or bond that holds one.
-func (v *view) leadsOff(l *model.Link) bool {
-	return l.Role == model.RoleUplink || slices.ContainsFunc(v.uplinks, func(x *model.Link) bool { return x.Master == l.Index })
-}
-
-// bridgeOf is the bridge that a pod's link is a port of; nil when the pod is
-// routed, or its link's master is no bridge.
+// bridgeOf is the bridge that a pod's link is a port of; nil when the pod is routed, or its link's master is no bridge.
 func (v *view) bridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.links[p.LinkIndex]) }
 
 // routed reports whether the node reaches the pod by a link of its own.
@@ -78,24 +69,20 @@ func (v *view) router(p *model.Pod) *model.Link {
 	return nil
 }
 
-// natLink is the link that POSTROUTING names for packets that leave through an
-// uplink: the bridge, where the uplink is a port of one.
+// natLink is the link that the IP layer names for packets that pass a link: the bridge that it is a port of, or
+// itself; empty where the link is not known.
 func (v *view) natLink(ifindex int) string {
 	l := v.links[ifindex]
 	if l == nil {
 		return ""
 	}
-	if m := v.links[l.Master]; m != nil {
-		return m.Name
-	}
-	return l.Name
+	return cmp.Or(v.links[l.Master], l).Name
 }
 
 // outLink is the link that POSTROUTING names for packets to an address.
 func (v *view) outLink(dst netip.Addr) string {
 	if pods := v.pods[dst]; len(pods) > 0 {
-		names := v.withMaster(pods[0].Link)
-		return names[len(names)-1]
+		return v.natLink(pods[0].LinkIndex)
 	}
 	return v.natLink(v.anUplink())
 }
@@ -103,20 +90,13 @@ func (v *view) outLink(dst netip.Addr) string {
 // addrOn is the link's own address that goes with a neighbour on it. A next hop
 // of IPv6 mostly has a link-local address, which nobody answers to from afar.
 func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
-	for _, a := range l.Addresses {
-		if a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast()) {
-			return a.Addr()
-		}
-	}
-	for _, a := range l.Addresses {
-		if a.Addr().Is4() == neighbor.Is4() && a.Addr().IsGlobalUnicast() {
-			return a.Addr()
-		}
-	}
-	return netip.Addr{}
+	return cmp.Or(model.Find(l.Addresses, func(a netip.Prefix) bool {
+		return a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast())
+	}), model.Find(l.Addresses, func(a netip.Prefix) bool {
+		return a.Addr().Is4() == neighbor.Is4() && a.Addr().IsGlobalUnicast()
+	})).Addr()
 }
 
-// holds reports whether the link itself has the address.
 func (v *view) holds(link string, a netip.Addr) bool {
 	l := v.byName[link]
 	return l != nil && l.Has(a)
@@ -124,10 +104,143 @@ func (v *view) holds(link string, a netip.Addr) bool {
 
 // hop is the count of an address at a link, nil where there is none.
 func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
-	for _, h := range v.hops[a] {
-		if h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
-			return h
+	return model.Find(v.hops[a], func(h *model.HopCount) bool {
+		return h.IfIndex == ifindex && h.Direction == dir && h.Side == side
+	})
+}
+
+func podAddrs(p *model.Pod) []netip.Addr { return model.Map(p.Addresses, netip.Prefix.Addr) }
+
+// fromOrTo reports whether a packet is of one of the addresses.
+func fromOrTo(list []netip.Addr, d *model.Drop) bool {
+	return slices.Contains(list, d.Src) || slices.Contains(list, d.Dst)
+}
+
+func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
+	return model.Filter(list, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
+}
+
+// presentWholeWindow reports whether the pod was there from the window's beginning. What is
+// wrong of a younger one may be on its way to be right.
+func (v *view) presentWholeWindow(p *model.Pod) bool { return !p.Since.After(v.Window.Start) }
+
+func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
+	return model.Filter(sorted(v.pods), func(a netip.Addr) bool { return model.InAny(ranges, a) })
+}
+
+// vacant reports whether an address belongs to this node's pods and no pod has it, nor had it during the window.
+func (v *view) vacant(a netip.Addr) bool {
+	return model.InAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
+}
+
+// ownRange reports whether the address is in a range that is known to be this node's, and not only supposed.
+func (v *view) ownRange(a netip.Addr) bool {
+	holds := func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }
+	return slices.ContainsFunc(v.Links, func(l model.Link) bool {
+		return l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, holds)
+	}) || slices.ContainsFunc(v.Cluster.Nodes,
+		func(n model.ClusterNode) bool { return isSelf(v, &n) && model.InAny(n.PodCIDRs, a) })
+}
+
+func (f *finding) infoUnless(fault bool) {
+	if !fault {
+		f.Severity = model.Info
+	}
+}
+
+// stateAlone weakens a finding for which nothing but state speaks; its page has the reason.
+func (f *finding) stateAlone() {
+	f.Confidence, f.Severity, f.facts["idle"] = model.Possible, model.Warning, true
+}
+
+// isGatewayMAC reports whether a default gateway has this address, or the fabric to which all that pods send is
+// sent. What the node's entry for a gateway holds is not believed where nobody there answers.
+func (v *view) isGatewayMAC(m model.MAC) bool {
+	return v.Tunnel[m] || !v.isWrongHopMAC(m) && v.IsFabric(m)
+}
+
+// owner says in words whose an Ethernet address is.
+func (v *view) owner(m model.MAC) string {
+	if s, ok := v.macs[m]; ok && !v.isWrongHopMAC(m) {
+		return s
+	}
+	return "nobody on this node"
+}
+
+// frames is how many frames of an address for a MAC passed a link; side says which end of
+// the packets in them the address is.
+func (v *view) frames(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
+	var n uint64
+	for _, m := range v.macPairs[a] {
+		if m.IfIndex == ifindex && m.Direction == d && m.Side == side && m.Dst == to {
+			n += m.Packets
 		}
 	}
-	return nil
+	return n
+}
+
+// wrongEntry is the finding on a neighbour entry with a wrong MAC by which frames were sent.
+func (v *view) wrongEntry(n *model.Neighbor, sent uint64, claims func(*model.Drop) bool) finding {
+	drops := v.dropped(func(d *model.Drop) bool { return claims(d) && d.OtherHost() })
+	f := finding{cause: belief{n.Addr, n.MAC}, claims: claims, facts: facts{
+		"entry": n, "holder": v.owner(n.MAC), "sent": sent, "drops": drops,
+	}}
+	f.Packets = cmp.Or(sent, drops) // A flood is freed by every pod that it reaches.
+	if f.Packets == 0 && n.State != "PERMANENT" {
+		// One that nobody pinned the kernel asks for again before it uses it for long.
+		f.stateAlone()
+	}
+	return f
+}
+
+func (v *view) bridgePods(b *model.Link) []*model.Pod {
+	return chosen(v.Pods, func(p *model.Pod) bool { return v.bridgeOf(p) == b })
+}
+
+// podOnly reports whether every port of the bridge is a running pod's link, so that nobody else can be behind it.
+func (v *view) podOnly(b *model.Link) bool {
+	ofPods := map[int]bool{}
+	for p := range model.Each(v.Pods) {
+		ofPods[p.LinkIndex] = true
+	}
+	return !slices.ContainsFunc(v.Links, func(l model.Link) bool { return l.Master == b.Index && !ofPods[l.Index] })
+}
+
+// receivesTraffic reports whether packets for the pod still left by its link at the end of
+// the window, on whatever path they came.
+func (v *view) receivesTraffic(p *model.Pod) bool {
+	return slices.ContainsFunc(p.Addresses, func(a netip.Prefix) bool {
+		h := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
+		return h != nil && h.Packets > 0 && v.lately(h.Last)
+	})
+}
+
+// addIsolation adds what was seen of a pod that exchanges no packet with its bridge: its requests for MACs without a
+// reply, and packets that waited for its MAC or for that of its next hop. It reports whether there was any.
+func (v *view) addIsolation(f *finding, p *model.Pod) bool {
+	t := v.resolutions(model.Ingress)[question{ifindex: p.LinkIndex}]
+	f.Packets = v.dropped(unresolvedFor(podAddrs(p)))
+	asked, waited := t.inVain(), f.Packets >= minDrops
+	f.facts["asked"], f.facts["requests"], f.facts["waited"] = asked, t.requests, waited
+	return asked || waited
+}
+
+// unresolvedFor accounts for packets from or to the addresses that waited for a MAC in vain.
+func unresolvedFor(pods []netip.Addr) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return d.NeighborFailed() && fromOrTo(pods, d) }
+}
+
+// commonest is the first element of a list of the shape that most of it have, and how many
+// have that; the zero value for an empty list.
+func commonest[E any, K comparable](list []E, shape func(E) K) (best E, votes int) {
+	n := map[K]int{}
+	for _, e := range list {
+		n[shape(e)]++
+	}
+	for _, e := range list {
+		if x := n[shape(e)]; x > votes {
+			best, votes = e, x
+		}
+	}
+	return best, votes
 }

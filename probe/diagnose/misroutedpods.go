@@ -6,6 +6,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // misroutedPod is a pod whose address the node routes elsewhere.
@@ -17,8 +18,7 @@ type misroutedPod struct {
 	decision path.Decision
 	// rules send other packets for the pod to the same wrong place.
 	rules []*model.RoutingRule
-	// first is the pod's address that the node routes to it, where this is a further one
-	// of the interface.
+	// first is the pod's address that the node routes to it, where this is a further one of the interface.
 	first netip.Addr
 	// facts are what shows it, seen that packets for the pod went elsewhere.
 	facts facts
@@ -31,11 +31,10 @@ func (v *view) findMisroutedPods() []misroutedPod {
 	for p := range model.Each(v.peers) {
 		sources[p.Local] = p.Remote
 	}
-	// The addresses with which the node sends are the lowest of each IP version that is on link
-	// at an uplink.
+	// The addresses with which the node sends are the lowest of each IP version that is on link at an uplink.
 	own := map[bool]netip.Addr{}
 	for _, a := range slices.Backward(sorted(v.nodeAddrs)) {
-		if inAny(v.onLink, a) {
+		if model.InAny(v.onLink, a) {
 			own[a.Is4()] = a
 		}
 	}
@@ -53,7 +52,7 @@ func (v *view) findMisroutedPods() []misroutedPod {
 			}
 			var m misroutedPod
 			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
-				d := v.routing().Lookup(q)
+				d := v.Routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
 				}
@@ -78,9 +77,8 @@ func (v *view) findMisroutedPods() []misroutedPod {
 	return out
 }
 
-// askers are packets for a pod's address as they come from off the node, from
-// the node itself, and from another pod that the node is a router for. remote
-// and own are senders of the first two, where there are any.
+// askers are packets for a pod's address as they come from off the node, from the node itself, and from another
+// pod that the node is a router for. remote and own are senders of the first two, where there are any.
 func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
 	family := func(g *model.Neighbor) bool { return g.Addr.Is4() == a.Is4() }
@@ -102,7 +100,7 @@ func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 }
 
 // misses reports whether a decision leads away from all pods that hold the address.
-func (v *view) misses(d *path.Decision, a netip.Addr) bool { return v.routing().Misses(d, v.pods[a]) }
+func (v *view) misses(d *path.Decision, a netip.Addr) bool { return v.Routing().Misses(d, v.pods[a]) }
 
 // delivers reports whether a route by itself leads to a pod that holds the address.
 func (v *view) delivers(r *model.Route, a netip.Addr) bool {
@@ -115,15 +113,74 @@ func (v *view) blocked(a *misroutedPod) bool {
 	if a.decision.Route == nil || a.decision.Route.Dst.IsSingleIP() {
 		return true
 	}
-	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
+	return slices.ContainsFunc(v.Routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
 		return r != a.decision.Route && r.Type == "unicast" && v.delivers(r, a.addr)
 	})
 }
 
-// unusedMisrouted reports whether the state alone is worth a word: the pod has
-// been there all along, it has the node for a router, and nothing was
-// delivered to it by other means.
+// unusedMisrouted reports whether the state alone is worth a word: the pod has been there all along, it has the
+// node for a router, and nothing was delivered to it by other means.
 func (v *view) unusedMisrouted(a *misroutedPod) bool {
-	return !a.pod.Since.IsZero() && v.stood(a.pod) && v.router(a.pod) != nil &&
+	return !a.pod.Since.IsZero() && v.presentWholeWindow(a.pod) && v.router(a.pod) != nil &&
 		v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
+}
+
+// leftOverRule reports whether a routing rule that leads packets for a pod astray
+// can go: no pod is reached by its table, packets for the pod find the main table
+// without it, and all others that it may take go the same way without it.
+func (v *view) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
+	text := words.RoutingRuleText(r)
+	without := *v.Snapshot
+	without.Rules = slices.DeleteFunc(slices.Clone(v.Rules), func(o model.RoutingRule) bool {
+		return o.Family == r.Family && words.RoutingRuleText(&o) == text
+	})
+	d := path.NewState(&without).Routing().Lookup(a.query)
+	return (d.Table == mainTable || d.Route == nil) && !v.leadsToPods(r) && v.onlyForPods(r)
+}
+
+// leadsToPods reports whether the table of a rule leads to the link of a pod that is there.
+func (v *view) leadsToPods(r *model.RoutingRule) bool {
+	for a := range v.pods {
+		if c := v.Routing().Covering(r.Table, a); len(c) > 0 && c[0].Type == "unicast" && v.delivers(c[0], a) {
+			return true
+		}
+	}
+	return false
+}
+
+// onlyForPods reports whether no packet but those for pods of this node would take another way without a rule.
+func (v *view) onlyForPods(r *model.RoutingRule) bool {
+	if r.To.IsValid() && !r.Not && v.forPods(r.To) {
+		return true
+	}
+	return !slices.ContainsFunc(v.Routes, func(route model.Route) bool {
+		if route.Table != r.Table || route.Dst.Addr().Is6() != (r.Family == 6) || v.forPods(route.Dst) {
+			return false
+		}
+		main := v.Routing().Covering(mainTable, route.Dst.Addr())
+		return len(main) == 0 || main[0].Type != route.Type || main[0].Gateway != route.Gateway ||
+			main[0].IfIndex != route.IfIndex
+	})
+}
+
+// forPods reports whether a prefix holds addresses of this node's pods alone.
+func (v *view) forPods(p netip.Prefix) bool {
+	return len(v.pods[p.Addr()]) > 0 && p.IsSingleIP() || slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
+		return own.Bits() <= p.Bits() && own.Contains(p.Addr())
+	})
+}
+
+// leftOverRoute reports whether the route of a rule's table that leads a pod's packets
+// astray is about the pod or its range alone, and is all that does.
+func (v *view) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip.Prefix) bool {
+	wrong := a.decision.Route
+	if wrong == nil || wrong.Table != r.Table || wrong.Dst.Bits() < target.Bits() {
+		return false
+	}
+	without := *v.Snapshot
+	text := v.routeText(wrong)
+	same := func(o model.Route) bool { return v.routeText(&o) == text }
+	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), same)
+	d := path.NewState(&without).Routing().Lookup(a.query)
+	return d.Table == mainTable || !v.misses(&d, a.addr)
 }

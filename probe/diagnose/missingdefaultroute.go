@@ -7,30 +7,20 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// MissingDefaultRoute is the code of this finding.
-const MissingDefaultRoute model.Code = "MissingDefaultRoute"
-
-var missingDefaultRoute = kind{
-	code:     MissingDefaultRoute,
-	severity: model.Critical,
-	find:     findMissingDefaultRoute,
-}
-
-func findMissingDefaultRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes) || hasDefault(v, false) {
-		return nil
+func findMissingDefaultRoute(v *view) {
+	if !v.Has(model.SourceRoutes) {
+		return
 	}
-	has6 := hasDefault(v, true)
-	return foundBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
+	has := map[bool]bool{false: hasDefault(v, false), true: hasDefault(v, true)}
+	reportBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
 		a, is := v.unroutable(d)
-		if is && !(a.Is6() && has6) && v.elsewhere(a) && !inAny(v.ranges.local, a) {
+		if is && !has[a.Is6()] && v.elsewhere(a) && !model.InAny(v.ranges.local, a) {
 			pod = v.pod(d)
 		}
 		return a.Is6(), pod
 	}, v.withoutDefault)
 }
 
-// hasDefault reports whether the main table has a default route of the family.
 func hasDefault(v *view, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }
 
 func (v *view) withoutDefault(six bool, l *lost) finding {
@@ -42,21 +32,34 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 	f.facts = facts{"link": "UPLINK", "drops": l.evidence(), "to": sorted(l.peers)[0]}
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		f.facts["link"], f.facts["filtered"] = l.drops[i].Link, true
-	} else if card := downCard(v); card != nil {
-		f.facts["link"], f.facts["card"] = card.Name, card
+	} else if nic := downNIC(v); nic != nil {
+		f.facts["link"], f.facts["card"] = nic.Name, nic
 	} else if i := v.anUplink(); i != 0 {
 		f.facts["link"] = v.linkName(i)
+	}
+	if six && hasDefault(v, false) {
+		v.besideIPv4(&f, l)
 	}
 	f.facts["nodes"] = !slices.ContainsFunc(sorted(l.peers), func(a netip.Addr) bool { return !v.remote(a).IsValid() })
 	return f
 }
 
-// downCard is a link that is down and has an address of the node's, such as a
-// network card: not what is down on purpose, to hold addresses alone.
-func downCard(v *view) *model.Link {
-	cards := []string{"", "veth", "vlan", "bond", "macvlan"}
+// besideIPv4 judges that only IPv4 has a default route. Where a node is not meant to reach the internet by IPv6, as its
+// address may tell, applications try it and fall back. Nobody falls back for the network's own addresses.
+func (v *view) besideIPv4(f *finding, l *lost) {
+	if slices.ContainsFunc(sorted(l.peers), func(a netip.Addr) bool { return !model.Public(a) }) {
+		return
+	}
+	own := slices.ContainsFunc(sorted(v.nodeAddrs), func(a netip.Addr) bool { return a.Is6() && model.Public(a) })
+	f.Severity, f.facts["fallback"] = model.Either(own && l.lasting(), model.Warning, model.Info), true
+}
+
+// downNIC is a link that is down and has an address of the node's, such as a
+// NIC: not what is down on purpose, to hold addresses alone.
+func downNIC(v *view) *model.Link {
+	kinds := []string{"", "veth", "vlan", "bond", "macvlan"}
 	return model.First(v.Links, func(l *model.Link) bool {
-		return !l.Up && l.Role != model.RolePodLink && slices.Contains(cards, l.Kind) &&
+		return !l.Up && l.Role != model.RolePodLink && slices.Contains(kinds, l.Kind) &&
 			slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() })
 	})
 }

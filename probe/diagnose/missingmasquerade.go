@@ -13,16 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// MissingMasquerade is the code of this finding.
-const MissingMasquerade model.Code = "MissingMasquerade"
-
-var missingMasquerade = kind{
-	code:     MissingMasquerade,
-	severity: model.Critical,
-	find:     findMissingMasquerade,
-	ends:     []model.HopKind{model.HopBeyond},
-}
-
 // synRetries is how often Linux repeats a SYN (net.ipv4.tcp_syn_retries, tcp(7)).
 const synRetries = 6
 
@@ -33,7 +23,7 @@ type rawGroup struct {
 	answers bool
 }
 
-func findMissingMasquerade(v *view) []finding {
+func findMissingMasquerade(v *view) {
 	var byRule groups[*model.PacketRule, rawGroup]
 	reflected := v.reflected()
 	for p := range model.Each(v.peers) {
@@ -49,24 +39,23 @@ func findMissingMasquerade(v *view) []finding {
 			g := byRule.of(nat.Rule)
 			g.nat = cmp.Or(g.nat, &nat)
 			g.answers = g.answers || v.answered(p)
-			if v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && startedHere(p) && !v.sentAstray(p) &&
-				!slices.Contains(g.silent, p) && !v.silenced(p.Local, host(p.Remote)) {
+			// An answer to a stranger's question goes out with the address that was asked.
+			began := p.In.Packets <= p.In.ICMPErrors
+			if v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && began && !v.leftWithWrongMAC(p) &&
+				!slices.Contains(g.silent, p) && !v.silenced(p.Local, model.Host(p.Remote)) {
 				g.silent = append(g.silent, p)
 			}
 		}
 	}
-	var out []finding
 	for _, g := range byRule.all() {
 		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v, g) {
-			out = append(out, unmasqueraded(v, g))
+			v.report(unmasqueraded(v, g))
 		}
 	}
-	return out
 }
 
-// leaving are the packets of a pair as POSTROUTING sees them first, one for each protocol
-// and port that its flows without a reply are to. Where there is no such flow, neither is
-// known.
+// leaving are the packets of a pair as POSTROUTING sees them first, one for each protocol and port that its
+// flows without a reply are to. Where there is no such flow, neither is known.
 func (v *view) leaving(p *model.Peer) []path.Packet {
 	seen := map[protoPort]bool{}
 	var out []path.Packet
@@ -85,25 +74,19 @@ func (v *view) leaving(p *model.Peer) []path.Packet {
 	return out
 }
 
-// outside reports whether an address is neither of this node, of its subnet,
-// nor a pod's, and can be a target at all.
+// outside reports whether an address is neither of this node, of its subnet, nor a pod's, and can be a target at all.
 func outside(v *view, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != loss.WireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
-		!inAny(v.onLink, a) && !inAny(v.ranges.local, a) && !inAny(v.ranges.cluster, a) && !v.remote(a).IsValid()
+		!model.InAny(v.onLink, a) && !model.InAny(v.ranges.local, a) && !model.InAny(v.ranges.cluster, a) &&
+		!v.remote(a).IsValid()
 }
 
-// startedHere reports whether the pod began the exchange. An answer to a
-// stranger's question goes out with the address that was asked.
-func startedHere(p *model.Peer) bool { return p.In.Packets <= p.In.ICMPErrors }
-
-// shouldMasquerade reports whether the node is meant to translate such packets,
-// as far as silence shows it. Networks that know the pods' range are kept from
-// translation on purpose, by exclusions; what does not answer there may be down,
-// and so may be one public address. Pods whose addresses are of the virtual
-// network need no translation at all.
+// shouldMasquerade reports whether the node is meant to translate such packets, as far as silence shows it. Networks
+// that know the pods' range are kept from translation on purpose, by exclusions; what does not answer there may be
+// down, and so may be one public address. Pods whose addresses are of the virtual network need no translation at all.
 func shouldMasquerade(v *view, g *rawGroup) bool {
 	sent := v.sumPeers(g.silent)
-	public := slices.DeleteFunc(sorted(sent.remotes), func(a netip.Addr) bool { return !isPublic(a) })
+	public := slices.DeleteFunc(sorted(sent.peers), func(a netip.Addr) bool { return !model.Public(a) })
 	several, own := len(public) > 1, !v.routable(g.silent[0].Local)
 	switch x := g.nat.Rule; {
 	case !v.Has(model.SourceNAT) || g.nat.CutOff:
@@ -121,16 +104,7 @@ func shouldMasquerade(v *view, g *rawGroup) bool {
 		// Its programs translate, and no rule shows it.
 		return false
 	}
-	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(sent.remotes) > 1))
-}
-
-// sharedAddresses are those of carriers' translators (RFC 6598). Clouds and
-// overlays use them as private ones.
-var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
-
-// isPublic reports whether an address is outside every private range.
-func isPublic(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedAddresses.Contains(a)
+	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(sent.peers) > 1))
 }
 
 // routable reports whether the network beyond the node knows a pod's address by
@@ -140,17 +114,18 @@ func (v *view) routable(pod netip.Addr) bool {
 	case "azure-bridge", "azure-tunnel", "azure-transparent", "azure-podsubnet":
 		return true
 	}
-	return inAny(v.onLink, pod)
+	return model.InAny(v.onLink, pod)
 }
 
 func unmasqueraded(v *view, g *rawGroup) finding {
 	x, nat, first, untracked := v.sumPeers(g.silent), g.nat, g.silent[0], v.untracked(g)
-	link, remotes := v.linkName(first.IfIndex), sorted(x.remotes)
-	f := finding{facts: facts{
-		"link": link, "remotes": remotes, "local": first.Local, "flow": g.flow(v), "read": v.Has(model.SourceNAT), "untracks": untracked,
-		"unsure": nat.Unsure, "rule": nat.Rule, "missed": nat.Missed, "private": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !isPublic(a) }),
+	link, remotes := v.linkName(first.IfIndex), sorted(x.peers)
+	f := finding{lost: x, facts: facts{
+		"link": link, "remotes": remotes, "local": first.Local, "flow": g.flow(v), "read": v.Has(model.SourceNAT),
+		"untracks": untracked, "unsure": nat.Unsure, "rule": nat.Rule, "missed": nat.Missed,
+		"private": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !model.Public(a) }),
 	}}
-	f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(x.pods), hosts(remotes), x.packets, v.place(link, model.Egress)
+	f.LastHopAlive = v.place(link, model.Egress)
 	// Routers may refuse all of the packets, or files tell where they go.
 	refused := len(remotes) > 1 && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !v.refused(p) })
 	straight := v.straightOut(g)
@@ -231,32 +206,25 @@ func (g *rawGroup) flow(v *view) *model.Flow {
 	return nil
 }
 
-// untracked is a rule that excludes the group's packets from connection tracking; nil
-// where none does.
+// untracked is a rule that excludes the group's packets from connection tracking; nil where none does.
 func (v *view) untracked(g *rawGroup) *model.PacketRule {
-	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
-		return untracks(r) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) })
+	return model.Find(v.untracking(), func(r *model.PacketRule) bool {
+		return r.IsNotrack() && !slices.ContainsFunc(g.silent,
+			func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) })
 	})
 }
 
 // rangeIn is the last of some ranges that an address is in, or the address alone.
 func rangeIn(list []netip.Prefix, a netip.Addr) netip.Prefix {
-	for _, p := range slices.Backward(list) {
-		if p.Contains(a) {
-			return p
-		}
-	}
-	return host(a)
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return model.Find(append(list, model.Host(a)), func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// masqueradeChain finds the chain that POSTROUTING sends pods through and that
-// holds nothing but exclusions: an ip-masq-agent's chain whose end is gone. It
-// returns a rule of that chain.
+// masqueradeChain finds the chain that POSTROUTING sends pods through and that holds nothing but exclusions: an
+// ip-masq-agent's chain whose end is gone. It returns a rule of that chain.
 func masqueradeChain(v *view, pod netip.Addr) *model.PacketRule {
-	family := "ip"
-	if pod.Is6() {
-		family = "ip6"
-	}
+	family := model.Either(pod.Is6(), "ip6", "ip")
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}
 	other := map[string]bool{}

@@ -110,7 +110,7 @@ func TestExclusionFix(t *testing.T) {
 		}
 	}
 	n.PacketRules = slices.DeleteFunc(n.PacketRules, func(r model.PacketRule) bool { return r.Target == "IP-MASQ-AGENT" })
-	if fix := Diagnose(&n.Snapshot)[0].Fix; len(fix) != 3 || fix[1] != "if the exclusion is not intended:" ||
+	if fix := Diagnose(&n.Snapshot)[0].Fix; len(fix) != 3 || fix[1] != "# if the exclusion is not intended:" ||
 		fix[2] != "iptables-nft -t nat -D POSTROUTING -d 0.0.0.0/0 -j RETURN" {
 		t.Errorf("fix %q of a rule by hand", fix)
 	}

@@ -2,37 +2,28 @@ package diagnose
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// MissingNodeRoute is the code of this finding.
-const MissingNodeRoute model.Code = "MissingNodeRoute"
-
-var missingNodeRoute = kind{
-	code:     MissingNodeRoute,
-	severity: model.Critical,
-	find:     needing(findMissingNodeRoute, model.SourceRoutes, model.SourceTC),
-}
-
 // unrouted is the traffic with pods of another node that left by the default route, and got
 // no reply, or for which there was no route at all.
 type unrouted struct {
-	exchange
+	lost
 	answers bool
-	// replying says that only replies of this node's pods were seen to leave, to
-	// requests that go on coming.
+	// replying says that only replies of this node's pods were seen to leave, to requests that go on coming.
 	replying bool
-	// drops are the packets that found no route.
-	drops []*model.Drop
 }
 
-func findMissingNodeRoute(v *view) []finding {
+func findMissingNodeRoute(v *view) {
 	siblings := nodeRoutes(v)
-	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) && downTunnel(v) == nil {
-		return nil
+	// kindnet always has routes to other nodes' pods, the plain plugins do wherever no cloud has.
+	keeps := slices.Contains([]string{"kindnet", "flannel", "bridge", "ptp"}, v.Node.Plugin)
+	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keeps && downTunnel(v) == nil {
+		return
 	}
-	out := routeless(v, siblings)
+	routeless(v, siblings)
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
@@ -41,34 +32,33 @@ func findMissingNodeRoute(v *view) []finding {
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		g, answered := entry(groups, cidr), v.answered(p)
+		g, answered := model.GetOrInsert(groups, cidr), v.answered(p)
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
 		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Replies > 0 || p.In.Other > 0)
-		if v.sentAstray(p) {
+		if v.leftWithWrongMAC(p) {
 			continue
 		}
 		replying := !v.unanswered(p)
 		if replying && !(repliesInVain(p) && len(siblings) > 0 && v.nodeOf(cidr) != nil) {
 			continue
 		}
-		g.replying = replying && (g.replying || len(g.remotes) == 0)
-		g.add(p, v.senders(p), 0)
+		g.replying = replying && (g.replying || len(g.peers) == 0)
+		g.addPair(p, v.senders(p), 0)
 	}
 	for cidr, g := range groups {
 		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) &&
 			g.unlike(v, cidr, siblings) {
-			out = append(out, withoutNodeRoute(v, cidr, g, siblings))
+			v.report(withoutNodeRoute(v, cidr, g, siblings))
 		}
 	}
-	return out
 }
 
-// repliesInVain reports whether all that comes of a pair are requests, such as echo
-// requests, and all that leaves are replies to them: whether these arrive, no packet
-// tells.
+// repliesInVain reports whether all that comes of a pair are requests, such as echo requests, and all that
+// leaves are replies to them: whether these arrive, no packet tells.
 func repliesInVain(p *model.Peer) bool {
-	return p.In.Requests >= minAsks && p.In.Replies+p.In.Other == 0 && p.Out.Replies >= minAsks && p.Out.Requests+p.Out.Other == 0
+	return p.In.Requests >= minAsks && p.In.Replies+p.In.Other == 0 && p.Out.Replies >= minAsks &&
+		p.Out.Requests+p.Out.Other == 0
 }
 
 // unlike reports whether more than the silence of one address shows that a route is
@@ -76,12 +66,11 @@ func repliesInVain(p *model.Peer) bool {
 // tunnel is down, or several addresses are silent while others beyond the uplink reply.
 func (g *unrouted) unlike(v *view, cidr netip.Prefix, siblings []*model.Route) bool {
 	return len(siblings) > 0 || v.Node.Plugin == "kindnet" || downTunnel(v) != nil ||
-		len(g.remotes) > 1 && len(answering(v, cidr.Contains)) > 0
+		len(g.peers) > 1 && len(answering(v, cidr.Contains)) > 0
 }
 
-// routeless are the findings on ranges for which a node without a default route
-// has no route: the kernel drops what is for them.
-func routeless(v *view, siblings []*model.Route) []finding {
+// routeless reports ranges for which a node without a default route has no route: the kernel drops what is for them.
+func routeless(v *view, siblings []*model.Route) {
 	groups := map[netip.Prefix]*unrouted{}
 	for d := range model.Each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
@@ -89,33 +78,22 @@ func routeless(v *view, siblings []*model.Route) []finding {
 		if !is || !v.ofPod(d) || !cidr.IsValid() || !v.surelyPods(a) {
 			continue
 		}
-		g := entry(groups, cidr)
+		g := model.GetOrInsert(groups, cidr)
 		g.link = v.anUplink()
-		g.pods.add(v.pod(d))
-		g.packets += d.Packets
-		g.drops = append(g.drops, d)
+		g.add(v, d)
 	}
-	var out []finding
 	for cidr, g := range groups {
 		if g.packets >= minDrops && !beyondRouter(v, cidr) && !v.lacksAllRoutes(cidr, siblings) {
-			out = append(out, withoutNodeRoute(v, cidr, g, siblings))
+			v.report(withoutNodeRoute(v, cidr, g, siblings))
 		}
 	}
-	return out
 }
 
-// lacksAllRoutes reports whether more is missing than the route to one range: the card is
-// down by which all went, or there is no default route nor any sign that such ranges
-// have routes of their own.
+// lacksAllRoutes reports whether more is missing than the route to one range: the NIC is down by which all
+// went, or there is no default route nor any sign that such ranges have routes of their own.
 func (v *view) lacksAllRoutes(cidr netip.Prefix, siblings []*model.Route) bool {
 	return !hasDefault(v, false) &&
-		(downCard(v) != nil || len(siblings) == 0 && v.nodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
-}
-
-// keepsNodeRoutes reports whether a plugin's nodes commonly have routes to each
-// other's pods: kindnet always, the plain ones wherever no cloud has.
-func keepsNodeRoutes(plugin string) bool {
-	return plugin == "kindnet" || plugin == "bridge" || plugin == "ptp"
+		(downNIC(v) != nil || len(siblings) == 0 && v.nodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
 }
 
 // beyondRouter reports whether a range is of a node that is on no link of this
@@ -125,27 +103,22 @@ func beyondRouter(v *view, cidr netip.Prefix) bool {
 	return n != nil && !linkedHop(v, n, cidr).IsValid()
 }
 
-// linkedHop is the node's address, of the range's family, that is on link; not
-// valid where none is.
+// linkedHop is the node's address, of the range's family, that is on link; not valid where none is.
 func linkedHop(v *view, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
-	for _, a := range sameFamily(internal(n), cidr.Addr()) {
-		if directly(v, a) {
-			return a
-		}
-	}
-	return netip.Addr{}
+	return model.Find(sameFamily(internal(n), cidr.Addr()), func(a netip.Addr) bool { return directly(v, a) })
 }
 
 // directly reports whether the node reaches an address without a router: within
 // a network on a link that leads off the node, or by a route of its own.
-func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.onLink, a) }
+func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || model.InAny(v.onLink, a) }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
 func nodeRoutes(v *view) []*model.Route {
 	var out []*model.Route
 	for r := range model.Each(v.Routes) {
-		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
-			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
+		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.Outer[r.IfIndex] &&
+			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) &&
+			!v.GatewayAddrs[r.Gateway] {
 			out = append(out, r)
 		}
 	}
@@ -158,23 +131,18 @@ func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
 
 func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model.Route) finding {
 	link, n := v.linkName(g.link), v.nodeOf(cidr)
-	f := finding{claims: sameDrops(g.drops), facts: facts{
+	f := finding{lost: &g.lost, lacks: lacksRoute, facts: facts{
 		"range": cidr, "link": link, "dev": v.natLink(g.link), "replying": g.replying, "node": n, "hop": NodeIP,
 		"drops": dropEvidence(g.drops),
 	}}
-	f.Pods, f.Peers, f.Packets = sorted(g.pods), []netip.Prefix{cidr}, g.packets
-	f.LastHopAlive = v.place(link, model.Egress)
+	f.Peers, f.LastHopAlive = []netip.Prefix{cidr}, v.place(link, model.Egress)
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
 	} else {
-		remote := sorted(g.remotes)[0]
+		remote := sorted(g.peers)[0]
 		f.facts["remote"], f.facts["route"] = remote, v.shown(v.lookup(remote))
 	}
-	var shown []*shownRoute
-	for _, r := range siblings[:min(len(siblings), 2)] {
-		shown = append(shown, v.shown(r))
-	}
-	f.facts["siblings"] = shown
+	f.facts["siblings"] = model.Map(siblings[:min(len(siblings), 2)], v.shown)
 	if n != nil {
 		f.facts["hop"] = linkedHop(v, n, cidr)
 	} else if len(v.ranges.nodes) > 0 {

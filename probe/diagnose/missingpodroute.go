@@ -7,17 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// MissingPodRoute is the code of this finding.
-const MissingPodRoute model.Code = "MissingPodRoute"
-
-var missingPodRoute = kind{
-	code:     MissingPodRoute,
-	severity: model.Critical,
-	find:     needing(findMissingPodRoute, model.SourceRoutes, model.SourceLinks),
-	ends:     []model.HopKind{model.HopRoute},
-}
-
-func findMissingPodRoute(v *view) []finding {
+func findMissingPodRoute(v *view) {
 	type cause struct {
 		route *model.Route
 		kind  string
@@ -26,7 +16,7 @@ func findMissingPodRoute(v *view) []finding {
 	}
 	groups := map[cause][]*misroutedPod{}
 	for a := range model.Each(v.misroutedPods()) {
-		v.findAstray(a)
+		v.findElsewhere(a)
 		if a.decision.Discards() && v.blocked(a) || a.first.IsValid() && !a.seen {
 			continue
 		}
@@ -36,11 +26,9 @@ func findMissingPodRoute(v *view) []finding {
 		}
 		groups[k] = append(groups[k], a)
 	}
-	var out []finding
 	for _, list := range groups {
-		out = append(out, v.routedElsewhere(list)...)
+		v.routedElsewhere(list)
 	}
-	return out
 }
 
 // misrouting is where packets for a pod go instead.
@@ -49,14 +37,14 @@ type misrouting struct {
 	Discarded, Other, Again bool
 }
 
-// routedElsewhere is the finding on pods that share a route which is not theirs, or on an
+// routedElsewhere reports pods that share a route which is not theirs, or on an
 // address that a pod's interface has beside the one which the node routes to it.
-func (v *view) routedElsewhere(list []*misroutedPod) []finding {
+func (v *view) routedElsewhere(list []*misroutedPod) {
 	// One that was seen proves the route for all that share it.
 	proven := slices.ContainsFunc(list, func(a *misroutedPod) bool { return a.seen })
 	f := finding{facts: facts{"proven": proven}}
 	var said model.Finding
-	var ways []misrouting
+	var instead []misrouting
 	for _, a := range list {
 		// What a pod on a bridge gets from its neighbours there needs no route.
 		shares := proven && v.bridgeOf(a.pod) != nil
@@ -64,15 +52,18 @@ func (v *view) routedElsewhere(list []*misroutedPod) []finding {
 			continue
 		}
 		f.Pods = append(f.Pods, a.addr)
-		ways = withNew(ways, v.misrouting(a))
+		instead = model.With(instead, v.misrouting(a))
 		v.restore(a)
+		if a.facts["missing"] == true && !a.first.IsValid() {
+			f.lacks = lacksRoute
+		}
 		own := say("misrouted", a.facts)
-		said.Evidence, said.Fix = append(said.Evidence, own.Evidence...), withNew(said.Fix, own.Fix...)
+		said.Evidence, said.Fix = append(said.Evidence, own.Evidence...), model.With(said.Fix, own.Fix...)
 	}
 	if len(f.Pods) == 0 {
-		return nil
+		return
 	}
-	f.facts["shown"], f.facts["ways"], f.facts["fix"] = said.Evidence, ways, said.Fix
+	f.facts["shown"], f.facts["ways"], f.facts["fix"] = said.Evidence, instead, said.Fix
 	f.claims, f.silences, f.returns = v.misroutes(setOf(f.Pods)), silencesAll(f.Pods), f.Pods
 	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
 	if !proven {
@@ -83,11 +74,10 @@ func (v *view) routedElsewhere(list []*misroutedPod) []finding {
 	} else {
 		f.Packets = v.dropped(f.claims)
 	}
-	return []finding{f}
+	v.report(f)
 }
 
-// misroutes accounts for the drops of packets from and to addresses that the node routes
-// elsewhere than to their pods.
+// misroutes accounts for the drops of packets from and to addresses that the node routes elsewhere than to their pods.
 func (v *view) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		// What the node itself sends comes back to it with its own address.
@@ -106,11 +96,12 @@ type passing struct {
 	TTLs    uint64
 }
 
-// findAstray looks for packets for the pod that went elsewhere.
-func (v *view) findAstray(a *misroutedPod) {
+// findElsewhere looks for packets for the pod that went elsewhere.
+func (v *view) findElsewhere(a *misroutedPod) {
 	var hops []passing
 	for _, h := range v.hops[a.addr] {
-		if h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
+		if h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) &&
+			h.Packets >= minPackets {
 			p := passing{v.linkName(h.IfIndex), h, v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination), h.TTLs}
 			if p.In != nil {
 				p.TTLs |= p.In.TTLs
@@ -139,7 +130,7 @@ func (v *view) misrouting(a *misroutedPod) misrouting {
 		return misrouting{Discarded: true}
 	}
 	l := v.links[a.decision.Hops[0].IfIndex]
-	return misrouting{Link: l.Name, Other: l.Role == model.RolePodLink, Again: v.outer[l.Index]}
+	return misrouting{Link: l.Name, Other: l.Role == model.RolePodLink, Again: v.Outer[l.Index]}
 }
 
 // leading is a rule that leads packets for a pod to the wrong place: it goes, or the route
@@ -152,7 +143,7 @@ type leading struct {
 
 // restore adds what brings the route, or the rule, back.
 func (v *view) restore(a *misroutedPod) {
-	target, dev := host(a.addr), a.pod.Link
+	target, dev := model.Host(a.addr), a.pod.Link
 	if l := v.links[a.pod.LinkIndex]; l.Master != 0 && v.links[l.Master] != nil {
 		dev = v.links[l.Master].Name
 		for _, p := range v.links[l.Master].Addresses {
@@ -167,7 +158,7 @@ func (v *view) restore(a *misroutedPod) {
 		x.Route = !x.Rule && v.leftOverRoute(r, a, target)
 		rules = append(rules, x)
 	}
-	r, main := a.decision.Route, v.routing().Covering(mainTable, a.addr)
+	r, main := a.decision.Route, v.Routing().Covering(mainTable, a.addr)
 	a.facts["target"], a.facts["dev"], a.facts["rules"] = target, dev, rules
 	a.facts["gone"] = r != nil && r.Table == mainTable && r.Dst.Bits() >= target.Bits()
 	a.facts["missing"] = len(main) == 0 || !v.delivers(main[0], a.addr)

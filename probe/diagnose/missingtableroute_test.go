@@ -40,6 +40,26 @@ func TestMissingTableRoute(t *testing.T) {
 			n.answered("172.20.1.5", "192.168.7.9")
 			return n
 		}, nil},
+		{"the peer is on the main table's link, and the table has no route but to its gateway", func() *node {
+			n := twoTables()
+			n.silent("172.20.1.5", "10.50.0.77")
+			return n
+		}, []string{"MissingTableRoute likely 172.20.1.5 10.50.0.77"}},
+		{"it is, and the table is of some destinations on purpose", func() *node {
+			n := twoTables()
+			n.Routes = append(n.Routes, model.Route{Table: 7, Dst: prefix("192.168.9.0/24"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})
+			n.silent("172.20.1.5", "10.50.0.77")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 10.50.0.77"}},
+		{"two pods' rules lead to one table, which others reach one by", func() *node {
+			n := twoTables()
+			n.Rules[3].Table = 7
+			n.Traffic.Peers = nil
+			n.silent("172.20.1.5", "192.168.7.9")
+			n.silent("172.20.1.6", "192.168.7.9")
+			n.peer("172.20.1.6", "192.168.7.10", synAck, syn)
+			return n
+		}, []string{"MissingTableRoute likely 172.20.1.5 172.20.1.6 192.168.7.9"}},
 		{"the table is whole, and the peer is silent to all", func() *node {
 			n := twoTables()
 			n.silent("172.20.1.6", "192.168.7.10")

@@ -8,31 +8,20 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// MissingUDR is the code of this finding.
-const MissingUDR model.Code = "MissingUDR"
-
-var missingUDR = kind{
-	code:     MissingUDR,
-	severity: model.Critical,
-	find:     findMissingUDR,
-	ends:     []model.HopKind{model.HopBeyond},
-}
-
-func findMissingUDR(v *view) []finding {
+func findMissingUDR(v *view) {
 	if overlay(v.Node.Plugin) {
-		return nil
+		return
 	}
 	s := udrSearch{view: v, all: v.unclaimedRanges(v.remoteRanges()), own: v.ownCIDRs()}
 	s.answering, s.all = splitRanges(s.all, func(r *remoteRange) bool { return r.answers })
 	s.readFiles()
-	var out []finding
 	for _, c := range s.causes {
-		out = append(out, s.noReturn(c.ranges, c, missingUnknown))
+		v.report(s.noReturn(c.ranges, c, missingUnknown))
 	}
 	silent, _ := splitRanges(s.all, func(r *remoteRange) bool {
 		return len(r.silent) > 0 && !s.settled[r.cidr] && !v.silenced(netip.Addr{}, r.cidr)
 	})
-	return append(out, s.inferred(silent)...)
+	s.inferred(silent)
 }
 
 // udrSearch is what is known of the other nodes' ranges.
@@ -41,9 +30,8 @@ type udrSearch struct {
 	// answering are those that reply to this node's pods, all are the others.
 	answering, all []*remoteRange
 	own            []netip.Prefix
-	// causes are what the files say is missing. For the other ranges filed is
-	// what they say of the routes, and settled holds those that they leave no
-	// doubt about, and those with a cause.
+	// causes are what the files say is missing. For the other ranges filed is what they say of the routes, and
+	// settled holds those that they leave no doubt about, and those with a cause.
 	causes  []*udrCause
 	filed   map[netip.Prefix][]routeFact
 	settled map[netip.Prefix]bool
@@ -66,15 +54,7 @@ const (
 	missingBack
 )
 
-// whichMissing is which missing route makes the range silent.
-func (s *udrSearch) whichMissing(r *remoteRange) missingRoute {
-	back := r.back
-	if s.backShared(r) {
-		back = reachWorks
-	}
-	return missingBy[[2]reach{r.there, back}]
-}
-
+// missingBy is which missing route makes a range silent, by what is known of the paths there and back.
 var missingBy = map[[2]reach]missingRoute{
 	{reachWorks, reachWorks}:   missingNone,
 	{reachWorks, reachFails}:   missingOwn,
@@ -91,7 +71,7 @@ func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteR
 		delete(by, from)
 	}
 	for _, r := range silent {
-		l := s.whichMissing(r)
+		l := missingBy[[2]reach{r.there, model.Either(s.backShared(r), reachWorks, r.back)}]
 		by[l] = append(by[l], r)
 	}
 	unknown, alone := by[missingUnknown], len(s.answering) == 0
@@ -99,8 +79,7 @@ func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteR
 	if alone && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
 		move(missingUnknown, missingBoth)
 	}
-	// Without the return path every range is silent, those too that were not
-	// asked about.
+	// Without the return path every range is silent, those too that were not asked about.
 	cause := missingOwn
 	switch {
 	case len(by[missingOwn]) > 0:
@@ -117,15 +96,13 @@ func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteR
 	return by
 }
 
-// inferred are the findings on ranges that are silent for a reason that no file
-// names.
-func (s *udrSearch) inferred(silent []*remoteRange) []finding {
+// inferred reports ranges that are silent for a reason that no file names.
+func (s *udrSearch) inferred(silent []*remoteRange) {
 	by := s.byMissing(silent)
-	var out []finding
 	together := func(list []*remoteRange, l missingRoute) {
 		if len(list) > 0 {
 			slices.SortFunc(list, compareRanges)
-			out = append(out, s.noReturn(list, nil, l))
+			s.report(s.noReturn(list, nil, l))
 		}
 	}
 	together(by[missingOwn], missingOwn)
@@ -141,20 +118,18 @@ func (s *udrSearch) inferred(silent []*remoteRange) []finding {
 			together(one, missingUnknown)
 		}
 	}
-	// Of ranges that are reached only the return path is in doubt, and no probe
-	// asked for that.
+	// Of ranges that are reached only the return path is in doubt, and no probe asked for that.
 	_, rest = splitRanges(rest, func(r *remoteRange) bool { return r.there == reachWorks })
 	if s.suffices(rest) {
 		together(rest, missingUnknown)
 	}
-	return out
 }
 
 // suffices reports whether the silence of the ranges shows that a route is missing:
 // several addresses are silent, or the node's own echo is lost too, while others
 // reply. One address alone may be down, slow, or denied by a policy (NoReply).
 func (s *udrSearch) suffices(silent []*remoteRange) bool {
-	remotes := s.sumPeers(silentPeers(silent)).remotes
+	remotes := s.sumPeers(silentPeers(silent)).peers
 	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
 	return (len(remotes) > 1 || is(func(r *remoteRange) bool { return r.there == reachFails })) &&
 		(s.controls(silent) != nil || is(s.familyAnswered))
@@ -167,7 +142,7 @@ func (s *udrSearch) familyAnswered(r *remoteRange) bool { return s.echoAnswered(
 // that a cause in the files explains. missing is what other signs say.
 func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
 	v := s.view
-	f := finding{Finding: model.Finding{Peers: prefixes(silent)}}
+	f := finding{Finding: model.Finding{Peers: model.Map(silent, prefixOf)}}
 	var asks uint64
 	for _, r := range silent {
 		asks += r.asks
@@ -184,13 +159,12 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	flows, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
 	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
 	f.facts = facts{
-		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.remotes, "flows": flows,
+		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.peers, "flows": flows,
 		"frames": framesToGateway(v, silent), "control": control, "errors": x.errors, "asks": asks,
 		"known": s.known(silent), "several": len(silent) > 1, "any": s.answering, "file": cause,
 		"own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
-		"unclear":    cause == nil && missing == missingUnknown,
-		"reached":    is(func(r *remoteRange) bool { return r.there == reachWorks }),
-		"returns":    silent[0].back == reachWorks,
+		"unclear": cause == nil && missing == missingUnknown,
+		"reached": is(func(r *remoteRange) bool { return r.there == reachWorks }), "returns": silent[0].back == reachWorks,
 		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
 		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(v.ownerSilent),
 	}
@@ -215,9 +189,7 @@ func (s *udrSearch) missingRows(silent []*remoteRange, cause *udrCause, missing 
 		table = cause.Table
 	}
 	own := s.ownRows(silent, table)
-	for _, r := range silent {
-		rows = append(rows, s.rangeRow(r.cidr, table))
-	}
+	rows = model.Map(silent, func(r *remoteRange) model.Row { return s.rangeRow(r.cidr, table) })
 	switch {
 	case cause != nil && cause.Unassociated:
 		return []model.Row{s.associate(cause.Subnet, table)}
@@ -238,8 +210,7 @@ func (s *udrSearch) missingRows(silent []*remoteRange, cause *udrCause, missing 
 	return append(rows, s.tableRow()...)
 }
 
-// known is what the cluster, the files and the probes say of the ranges and of the
-// paths to and from them.
+// known is what the cluster, the files and the probes say of the ranges and of the paths to and from them.
 func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 	v := s.view
 	var out []model.Evidence
@@ -280,7 +251,7 @@ func framesToGateway(v *view, silent []*remoteRange) []gatewayFrame {
 // nodes' pods first, then anything else; nil for nothing.
 func (s *udrSearch) controls(silent []*remoteRange) any {
 	if len(s.answering) > 0 {
-		return prefixes(s.answering)
+		return model.Map(s.answering, prefixOf)
 	}
 	if list := answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }); len(list) > 0 {
 		return list
@@ -288,7 +259,63 @@ func (s *udrSearch) controls(silent []*remoteRange) any {
 	return nil
 }
 
-// inRanges reports whether one of the ranges holds the address.
 func inRanges(list []*remoteRange, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(r *remoteRange) bool { return r.cidr.Contains(a) })
+}
+
+// udrCause is what the files say is missing: this node's own route, or that of one other node, or with
+// Unassociated all of a subnet's; and the ranges that are silent for it.
+type udrCause struct {
+	routeFact
+	own    bool
+	ranges []*remoteRange
+}
+
+// readFiles asks the files about the routes of all ranges, with and without traffic.
+func (s *udrSearch) readFiles() {
+	s.filed, s.settled = map[netip.Prefix][]routeFact{}, map[netip.Prefix]bool{}
+	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
+		return
+	}
+	for _, r := range s.unclaimedRanges(s.fabricRanges()) {
+		if r.answers || s.silenced(netip.Addr{}, r.cidr) {
+			continue
+		}
+		cause := s.fileCause(r)
+		if cause == nil {
+			continue
+		}
+		s.settled[r.cidr] = true
+		if at := slices.IndexFunc(s.causes, func(c *udrCause) bool {
+			return c.own && cause.own || c.Unassociated && cause.Unassociated && c.own == cause.own
+		}); at >= 0 {
+			cause = s.causes[at]
+		} else {
+			s.causes = append(s.causes, cause)
+		}
+		cause.ranges = append(cause.ranges, r)
+	}
+}
+
+// fileCause is what the files say is missing for the range to be reached and to reach this node; nil where they
+// name nothing. A range whose routes both lead to the correct nodes is settled: its silence has another cause.
+func (s *udrSearch) fileCause(r *remoteRange) *udrCause {
+	there, back := s.routeTo(r.cidr, s.nodeOf(r.cidr), s.self()), s.routeBack(r.cidr)
+	missing := func(f routeFact) bool {
+		return f.state == routeMissing || len(r.silent) > 0 && f.state == routeUnlisted
+	}
+	switch {
+	case missing(there) && !r.nodeAnswers:
+		return &udrCause{routeFact: there}
+	case missing(back) && r.back != reachWorks:
+		return &udrCause{routeFact: back, own: true}
+	}
+	s.settled[r.cidr] = (there.state == routeCorrect || r.there == reachWorks) &&
+		(back.state == routeCorrect || r.back == reachWorks)
+	for _, f := range []routeFact{there, back} {
+		if f.state != routeUnknown {
+			s.filed[r.cidr] = append(s.filed[r.cidr], f)
+		}
+	}
+	return nil
 }

@@ -20,7 +20,7 @@ func (n *node) chain(b model.Backend, family, table, name, hook, policy string, 
 // filter adds a rule of iptables' filter table that counted so many packets.
 func (n *node) filter(b model.Backend, chain string, delta uint64, r model.PacketRule) *model.PacketRule {
 	r.Backend, r.Family, r.Table, r.Chain, r.Number = b, "ip", "filter", chain, len(n.PacketRules)+1
-	r.Counter, r.Standing = model.Counter{Packets: delta, Delta: delta}, true
+	r.Counter = model.Counter{Packets: delta, Delta: delta}
 	if r.Text == "" {
 		r.Text = "-j " + r.Target
 	}
@@ -318,8 +318,8 @@ func TestUnexpectedMasquerade(t *testing.T) {
 			n := all()
 			n.PacketRules = n.PacketRules[:1]
 			n.natRules(
-				model.PacketRule{Chain: "IP-MASQ-AGENT", Src: model.AddrMatch{Prefix: host(addr(pod5))}, Target: "MASQUERADE"},
-				model.PacketRule{Chain: "IP-MASQ-AGENT", Src: model.AddrMatch{Prefix: host(addr(pod6))}, Target: "MASQUERADE"},
+				model.PacketRule{Chain: "IP-MASQ-AGENT", Src: model.AddrMatch{Prefix: model.Host(addr(pod5))}, Target: "MASQUERADE"},
+				model.PacketRule{Chain: "IP-MASQ-AGENT", Src: model.AddrMatch{Prefix: model.Host(addr(pod6))}, Target: "MASQUERADE"},
 			)
 			return n
 		}, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
@@ -344,7 +344,7 @@ func TestUnexpectedMasquerade(t *testing.T) {
 			n.PacketRules = nil
 			n.lose(model.SourceNAT, model.Missing)
 			return n
-		}, []string{"UnexpectedMasquerade likely 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		}, nil}, // It may be the CNI plugins' own.
 		{"pods of the node's subnet", func() *node {
 			n := bridged()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100})
@@ -872,7 +872,7 @@ func TestInetTable(t *testing.T) {
 	excluded.silent(pod5, "203.0.113.10")
 	found := Diagnose(&excluded.Snapshot)
 	if len(found) != 1 || found[0].Code != "MissingMasquerade" || !slices.Equal(found[0].Fix, []string{
-		"ask who wrote the exclusion: no known program writes such a rule", "if the exclusion is not intended:", "nft delete rule inet site_nat leaving handle 2",
+		"ask who wrote the exclusion: no known program writes such a rule", "# if the exclusion is not intended:", "nft delete rule inet site_nat leaving handle 2",
 	}) {
 		t.Errorf("an exclusion in a table of the family inet: %+v", found)
 	}

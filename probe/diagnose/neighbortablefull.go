@@ -7,48 +7,34 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// NeighborTableFull is the code of this finding.
-const NeighborTableFull model.Code = "NeighborTableFull"
-
-var neighborTableFull = kind{
-	code:     NeighborTableFull,
-	severity: model.Critical,
-	find:     findNeighborTableFull,
-	ends:     []model.HopKind{model.HopNeighbor, model.HopPod, model.HopLink},
-}
-
 // usualNeighbors is what the kernel sets gc_thresh3 to.
 const usualNeighbors = 1024
 
-func findNeighborTableFull(v *view) []finding {
-	var out []finding
+func findNeighborTableFull(v *view) {
 	for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
 		// The machine's own namespace alone has the table's counts.
 		t := model.NeighborTable{Name: name}
-		if counted := model.First(v.NeighborTables, func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
+		if counted := model.First(v.NeighborTables,
+			func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
 			t = *counted
 		}
 		l := v.lostTo(func(d *model.Drop) bool { return d.TableFull() && d.Dst.Is6() == t.Is6() })
 		if n := max(l.packets, t.FullsDelta); n >= minDrops {
-			out = append(out, v.tableFull(&t, l))
+			v.report(v.tableFull(&t, l))
 		}
 	}
-	return out
 }
 
 // tableFull is the finding on a table that had no room for new neighbours, and on the packets
 // that were dropped for that.
 func (v *view) tableFull(t *model.NeighborTable, l *lost) finding {
-	family := "ipv4"
-	if t.Is6() {
-		family = "ipv6"
-	}
+	family := model.Either(t.Is6(), "ipv6", "ipv4")
 	setting := func(n int) string { return "net." + family + ".neigh.default.gc_thresh" + strconv.Itoa(n) }
 	limit, known := v.limit(setting(3))
 	larger := max(4*max(limit, t.Entries), usualNeighbors)
 	f := finding{lost: l, facts: facts{
-		"table": t, "six": t.Is6(), "limit": limit, "known": known, "window": v.Window.Duration(),
-		"soft": setting(2), "hard": setting(3), "softer": strconv.FormatUint(larger/2, 10), "larger": strconv.FormatUint(larger, 10),
+		"table": t, "six": t.Is6(), "limit": limit, "known": known, "window": v.Window.Duration(), "soft": setting(2),
+		"hard": setting(3), "softer": strconv.FormatUint(larger/2, 10), "larger": strconv.FormatUint(larger, 10),
 	}}
 	f.Packets, f.Cause = max(l.packets, t.FullsDelta), v.Node.Name
 	if len(l.drops) > 0 {

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,9 +11,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// silentHop is a next hop beyond a link that does not tell its MAC, and what was lost to it.
-// The link is an uplink, a bridge that holds one, or another that does not lead to this
-// node's pods, such as a tunnel.
+// silentHop is a next hop beyond a link that does not tell its MAC, and what was lost to it. The link is an
+// uplink, a bridge that holds one, or another that does not lead to this node's pods, such as a tunnel.
 type silentHop struct {
 	// gateway says that packets for other addresses go by it.
 	gateway bool
@@ -21,12 +21,11 @@ type silentHop struct {
 	packets      uint64
 	// flows are those of the window that go by it with the node's address.
 	flows uint64
-	talk
+	resolution
 }
 
-// silentNextHops finds the next hops of the node that nothing answers for: the
-// packets that waited for their MAC are freed, and never reach the uplink's
-// hook.
+// silentNextHops finds the next hops of the node that nothing answers for: the packets that waited for their
+// MAC are freed, and never reach the uplink's hook.
 func (v *view) silentNextHops() map[question]*silentHop {
 	found := map[question]*silentHop{}
 	if !v.Has(model.SourceTC, model.SourceDrops) {
@@ -38,10 +37,10 @@ func (v *view) silentNextHops() map[question]*silentHop {
 			continue
 		}
 		hop, ok := awaitedHop(v, d)
-		if !ok || inAny(v.ranges.local, hop) {
+		if !ok || model.InAny(v.ranges.local, hop) {
 			continue
 		}
-		m := entry(found, question{d.IfIndex, hop})
+		m := model.GetOrInsert(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
 		if len(v.pods[d.Src]) > 0 {
@@ -52,7 +51,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 	}
 	v.awaitTranslated(found)
 	for k, m := range found {
-		m.talk = askedBeyond(v, k)
+		m.resolution = askedBeyond(v, k)
 		if m.packets+m.flows < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
 			delete(found, k)
 		}
@@ -60,16 +59,15 @@ func (v *view) silentNextHops() map[question]*silentHop {
 	return found
 }
 
-// awaitTranslated adds what pods send with the node's address: its drops bear that
-// address, and are not counted. That no flow by a next hop is replied to, and that the
-// hop has no MAC, tells as much.
+// awaitTranslated adds what pods send with the node's address: its drops bear that address, and are not
+// counted. That no flow by a next hop is replied to, and that the hop has no MAC, tells as much.
 func (v *view) awaitTranslated(found map[question]*silentHop) {
 	for n := range model.Each(v.Neighbors) {
 		k := question{n.IfIndex, n.Addr}
-		if !v.outer[n.IfIndex] || path.Resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
+		if !v.Outer[n.IfIndex] || path.Resolved(n) || found[k] != nil || !askedBeyond(v, k).inVain() {
 			continue
 		}
-		m, replied := silentHop{gateway: true}, false
+		m, replied := silentHop{gateway: v.nextHops[n.Addr]}, false
 		for f := range model.Each(v.Flows) {
 			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.pods[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
 				continue
@@ -84,37 +82,37 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 	}
 }
 
-// leavesBy reports whether the packets of a translated flow go by a next hop. Where rules
-// lead them to another link than their addresses do, as by a mark, the address that they
-// got tells.
+// leavesBy reports whether the packets of a translated flow go by a next hop. Where rules lead them to another
+// link than their addresses do, as by a mark, the address that they got tells.
 func (v *view) leavesBy(f *model.Flow, k question) bool {
-	d := v.routing().Lookup(path.Query{Src: f.Reply.Dst, Dst: f.Reply.Src})
+	d := v.Routing().Lookup(path.Query{Src: f.Reply.Dst, Dst: f.Reply.Src})
 	if !d.Through(k.ifindex) {
-		return v.holds(v.linkName(k.ifindex), f.Reply.Dst)
+		return (v.nextHops[k.addr] || f.Reply.Src == k.addr) && v.holds(v.linkName(k.ifindex), f.Reply.Dst)
 	}
-	return slices.ContainsFunc(d.Hops, func(h path.NextHop) bool { return h.IfIndex == k.ifindex && h.Gateway == k.addr })
+	return slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
+		return h.IfIndex == k.ifindex && cmp.Or(h.Gateway, f.Reply.Src) == k.addr
+	})
 }
 
-// askedBeyond counts what left the node by a link, or by the uplinks that are
-// ports of it, to ask for an address, and the replies that came in. A question
-// of the node passes the bridge and the port, a pod's the port alone.
-func askedBeyond(v *view, k question) talk {
+// askedBeyond counts what left the node by a link, or by the uplinks that are ports of it, to ask for an address, and
+// the replies that came in. A question of the node passes the bridge and the port, a pod's the port alone.
+func askedBeyond(v *view, k question) resolution {
 	asked := v.resolutions(model.Egress)
-	link, ports := asked[k], talk{}
+	link, ports := asked[k], resolution{}
 	for _, l := range v.links {
 		if l.Master == k.ifindex && l.Role == model.RoleUplink {
 			t := asked[question{l.Index, k.addr}]
-			ports = talk{ports.requests + t.requests, ports.replies + t.replies}
+			ports = resolution{ports.requests + t.requests, ports.replies + t.replies}
 		}
 	}
-	return talk{max(link.requests, ports.requests), max(link.replies, ports.replies)}
+	return resolution{max(link.requests, ports.requests), max(link.replies, ports.replies)}
 }
 
 // asksBeyond adds a pod that is bridged to the network and asks there for its
 // gateway, in vain: nobody on this node should answer it.
-func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.Neighbor, asked talk) bool {
+func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.Neighbor, asked resolution) bool {
 	b := v.bridgeOf(p)
-	if !v.Has(model.SourceTC) || b == nil || !v.leadsOff(b) || v.nodeAddrs[g.Addr] || len(v.pods[g.Addr]) > 0 ||
+	if !v.Has(model.SourceTC) || b == nil || !v.Outer[b.Index] || v.nodeAddrs[g.Addr] || len(v.pods[g.Addr]) > 0 ||
 		asked.requests < minDrops || asked.replies > 0 {
 		return false
 	}
@@ -123,8 +121,8 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 	if t.requests < minDrops || t.replies > 0 {
 		return false
 	}
-	m, pods := entry(found, k), sameFamily(podAddrs(p), g.Addr)
-	m.gateway, m.talk = true, t
+	m, pods := model.GetOrInsert(found, k), sameFamily(podAddrs(p), g.Addr)
+	m.gateway, m.resolution = true, t
 	m.pods.add(pods...)
 	m.askers.add(pods...)
 	for d := range model.Each(v.Traffic.Drops) {
@@ -135,8 +133,8 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 		to, own := m, question{b.Index, d.Dst}
 		if r := path.PodRoute(p, d.Dst); r != nil && !r.Gateway.IsValid() {
 			if t := askedBeyond(v, own); t.requests >= minDrops && t.replies == 0 {
-				to = entry(found, own)
-				to.talk = t
+				to = model.GetOrInsert(found, own)
+				to.resolution = t
 				to.pods.add(d.Src)
 				to.askers.add(d.Src)
 			}
@@ -146,22 +144,18 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 	return true
 }
 
-// silentBeyond are the findings on next hops. Those of one link are one finding,
-// since they may have one cause.
-func (v *view) silentBeyond(found map[question]*silentHop) []finding {
+// silentBeyond reports next hops. Those of one link are one finding, since they may have one cause.
+func (v *view) silentBeyond(found map[question]*silentHop) {
 	links := map[int]map[netip.Addr]*silentHop{}
 	for k, m := range found {
 		include(links, k.ifindex, k.addr, m)
 	}
-	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
-		out = append(out, nobodyBeyond(v, link, links[link]))
+		v.report(nobodyBeyond(v, link, links[link]))
 	}
-	return out
 }
 
-// findTranslated are the pods whose packets go with the node's address, by that and the
-// remote one.
+// findTranslated are the pods whose packets go with the node's address, by that and the remote one.
 func (v *view) findTranslated() map[pair][]netip.Addr {
 	out := map[pair][]netip.Addr{}
 	for f := range model.Each(v.Flows) {
@@ -196,9 +190,13 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 			"entries": chosen(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == ifindex && n.Addr == a }),
 		})...)
 	}
-	f.Pods, f.Peers = sorted(pods), hosts(remotes)
+	f.Pods, f.Peers = sorted(pods), model.Hosts(remotes)
 	f.facts = facts{"link": link, "port": port, "remotes": remotes, "askers": askers, "flows": flows, "shown": shown}
 	l := v.byName[port]
+	if len(remotes) > sweep && f.Severity == model.Warning {
+		// As a scan does.
+		f.Severity = model.Info
+	}
 	if taken := v.takenRange(ifindex, hops, remotes[0]); taken.IsValid() {
 		f.Severity, f.facts["taken"], f.facts["route"] = model.Critical, taken, v.routeText(v.lookup(remotes[0]))
 	} else if l != nil && !(l.Up && l.Carrier) {
@@ -206,7 +204,12 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 	} else {
 		f.facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
 	}
+	f.facts["bad"], f.facts["instead"] = v.spareOf(ifindex, hops)
 	f.claims = func(d *model.Drop) bool {
+		if d.ReverseFiltered() && d.Link != "" {
+			back := v.returnPath(d)
+			return back.Through(ifindex) && hops[back.Hops[0].Gateway] != nil
+		}
 		if !d.NeighborFailed() || d.IfIndex != ifindex || v.inPod(d).IsValid() {
 			return d.NeighborFailed() && askers[d.Src]
 		}
@@ -216,12 +219,29 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 	return f
 }
 
-// takenRange is the network of a link that leads neither off the node nor to its pods
-// and that holds addresses of other nodes' pods, which nobody answers for there. It is
-// not valid where there is none.
+// spareOf is a route by one of the next hops, and one for the same addresses by another that answers, which its
+// metric keeps from use; nil where there are none.
+func (v *view) spareOf(ifindex int, hops map[netip.Addr]*silentHop) (bad, spare *shownRoute) {
+	for r := range model.Each(v.Routes) {
+		if r.IfIndex != ifindex || hops[r.Gateway] == nil {
+			continue
+		}
+		spare := model.First(v.Routes, func(o *model.Route) bool {
+			n := v.NeighborAt(o.Gateway, o.IfIndex)
+			return o.Dst == r.Dst && o.Table == r.Table && o.Priority > r.Priority && n != nil && path.Resolved(n)
+		})
+		if spare != nil {
+			return v.shown(r), v.shown(spare)
+		}
+	}
+	return nil, nil
+}
+
+// takenRange is the network of a link that leads neither off the node nor to its pods and that holds addresses
+// of other nodes' pods, which nobody answers for there. It is not valid where there is none.
 func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip.Addr) netip.Prefix {
 	l := v.links[link]
-	if l == nil || v.outer[link] || l.Role == model.RoleTunnel {
+	if l == nil || v.Outer[link] || l.Role == model.RoleTunnel {
 		return netip.Prefix{}
 	}
 	for a, hop := range hops {
@@ -229,14 +249,10 @@ func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip
 			return netip.Prefix{}
 		}
 	}
-	if own := model.First(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) }); own != nil {
-		return own.Masked()
-	}
-	return netip.Prefix{}
+	return model.Find(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remote) }).Masked()
 }
 
-// portOf is the link by which a link's packets leave the node: itself, or the
-// one port of a bridge that is an uplink.
+// portOf is the link by which a link's packets leave the node: itself, or the one port of a bridge that is an uplink.
 func portOf(v *view, ifindex int) string {
 	ports := chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink && l.Master == ifindex })
 	if len(ports) == 1 && !v.isUplink(ifindex) {
@@ -248,26 +264,17 @@ func portOf(v *view, ifindex int) string {
 // awaitedHop is the address whose MAC a freed packet waited for. Of several hops
 // over the same link it is the one that is not resolved.
 func awaitedHop(v *view, d *model.Drop) (netip.Addr, bool) {
-	q := path.Query{Src: d.Src, Dst: d.Dst}
-	if len(v.pods[d.Src]) > 0 {
-		q = v.fromPod(d.Src, d.Dst)
-	}
-	decision := v.routing().Lookup(q)
+	decision := v.Routing().Lookup(v.sentBy(d.Src, d.Dst))
 	var hops []netip.Addr
 	for _, h := range decision.Hops {
-		if h.IfIndex != d.IfIndex {
-			continue
+		if h.IfIndex == d.IfIndex {
+			hops = append(hops, cmp.Or(h.Gateway, d.Dst))
 		}
-		if !h.Gateway.IsValid() {
-			h.Gateway = d.Dst
-		}
-		hops = append(hops, h.Gateway)
 	}
 	if len(hops) > 1 {
 		hops = slices.DeleteFunc(hops, func(a netip.Addr) bool {
-			return slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
-				return n.IfIndex == d.IfIndex && n.Addr == a && path.Resolved(&n)
-			})
+			n := v.NeighborAt(a, d.IfIndex)
+			return n != nil && path.Resolved(n)
 		})
 	}
 	if len(hops) != 1 || len(v.pods[hops[0]]) > 0 || v.past[hops[0]] {

@@ -8,27 +8,16 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// NoListener is the code of this finding.
-const NoListener model.Code = "NoListener"
-
-var noListener = kind{
-	code:     NoListener,
-	severity: model.Info,
-	find:     findNoListener,
-	ends:     []model.HopKind{model.HopPod, model.HopLocal},
-}
-
-func findNoListener(v *view) []finding {
+func findNoListener(v *view) {
 	nobody := func(d *model.Drop) bool {
 		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || v.drops.Samples.Of(d) != nil)
 	}
 	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d) }
 	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d) }
-	return slices.Concat(
-		v.atSockets(asked, v.unheard),
-		v.atSockets(late, func(_ netip.Addr, l *lost) finding { return v.atSocket("NoListener-late", l) }),
-		v.atNode(asked), v.atLoopback(nobody),
-	)
+	v.atSockets(asked, v.unheard)
+	v.atSockets(late, func(_ netip.Addr, l *lost) finding { return v.atSocket("NoListener-late", l) })
+	v.atNode(asked)
+	v.atLoopback(nobody)
 }
 
 // unheard is the finding on what reached a pod where nobody listens. It may have said so.
@@ -44,8 +33,7 @@ func (v *view) unheard(pod netip.Addr, l *lost) finding {
 	return f
 }
 
-// atLoopbackOnly are the sockets of the pod's loopback address for the ports that drops were
-// sampled at.
+// atLoopbackOnly are the sockets of the pod's loopback address for the ports that drops were sampled at.
 func (v *view) atLoopbackOnly(pod *model.Pod, l *lost) []string {
 	var out []string
 	if pod.Inside == nil {
@@ -62,8 +50,8 @@ func (v *view) atLoopbackOnly(pod *model.Pod, l *lost) []string {
 
 // atLoopback are the findings on pods that send what is for others to their own loopback
 // address, as by a rule in the pod that leads it to a proxy (REDIRECT), where nobody listens.
-func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
-	return foundBy(v, func(d *model.Drop) (netns uint32, pod netip.Addr) {
+func (v *view) atLoopback(match func(*model.Drop) bool) {
+	reportBy(v, func(d *model.Drop) (netns uint32, pod netip.Addr) {
 		if d.Dst.IsLoopback() && match(d) && v.inPod(d).IsValid() {
 			return d.Netns, d.Src
 		}
@@ -81,10 +69,9 @@ func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
 	})
 }
 
-// atNode are the findings on what pods send to addresses of the node where nobody
-// listens.
-func (v *view) atNode(match func(*model.Drop) bool) []finding {
-	return foundBy(v, func(d *model.Drop) (_, pod netip.Addr) {
+// atNode are the findings on what pods send to addresses of the node where nobody listens.
+func (v *view) atNode(match func(*model.Drop) bool) {
+	reportBy(v, func(d *model.Drop) (_, pod netip.Addr) {
 		if match(d) && v.nodeAddrs[d.Dst] && len(v.pods[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
 			return d.Dst, d.Src
 		}
@@ -97,7 +84,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 			f.Severity = model.Warning
 		}
 		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-		f.Pods, f.Peers = sorted(l.pods), hosts(sorted(l.peers))
+		f.Pods, f.Peers = sorted(l.pods), model.Hosts(sorted(l.peers))
 		f.silences = silencesPeers(&f.Finding)
 		return f
 	})
@@ -113,13 +100,11 @@ func (v *view) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule 
 	})
 }
 
-// firstEphemeral is where the ports begin that Linux gives to clients
-// (net.ipv4.ip_local_port_range).
+// firstEphemeral is where the ports begin that Linux gives to clients (net.ipv4.ip_local_port_range).
 const firstEphemeral = 32768
 
-// lateReply reports whether a sample is a datagram for a port from which the pod
-// itself asked: its socket is closed, and the reply came too late. Connection tracking
-// knows who began; where it has no such flow, the ports say so.
+// lateReply reports whether a sample is a datagram for a port from which the pod itself asked: its socket is closed,
+// and the reply came too late. Connection tracking knows who began; where it has no such flow, the ports say so.
 func (v *view) lateReply(d *model.Drop) bool {
 	s := v.drops.Samples.Of(d)
 	from, to, ok := s.Ports()

@@ -6,31 +6,33 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
-
-// NoReply is the code of this finding.
-const NoReply model.Code = "NoReply"
-
-var noReply = kind{
-	code:     NoReply,
-	severity: model.Warning,
-	find:     findNoReply,
-	ends:     []model.HopKind{model.HopBeyond},
-}
 
 // minAsks is how many requests must stay without a reply: the first packets
 // of a connection get lost now and then, and are sent again.
 const minAsks = 3
 
 // silence is the traffic to destinations that never answer, by their addresses.
-type silence map[netip.Addr]*exchange
+type silence map[netip.Addr]*lost
 
-func findNoReply(v *view) []finding {
+func findNoReply(v *view) {
 	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
-	strayed := silence{}                    // for addresses of links, by the default route
+	byDefault := silence{}                  // for addresses of links, by the default route
 	reflected, replied := v.reflected(), v.repliedTranslated()
+	kept := finding{page: "NoReply-untracked", lost: &lost{}}
+	var rules []*model.PacketRule
 	for p := range model.Each(v.peers) {
-		if !v.unanswered(p) || v.excuse(p) != "" || v.sentAstray(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) || reflected[p.Local] && p.In.Requests > 0 {
+		if pods := v.keptFrom(p, replied); len(pods) > 0 && v.silencedFor(pods, p) == "" {
+			kept.lost.addPair(p, pods, p.In.Replies)
+			for _, f := range v.flowsOf(p).silent {
+				if pods[f.Original.Src] {
+					rules = model.With(rules, v.oneSided(f)...)
+				}
+			}
+		}
+		if !v.unanswered(p) || v.excuse(p) != "" || v.leftWithWrongMAC(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) ||
+			reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
 		ends, pods, group, requests := pair{p.Local, p.Remote}, v.senders(p), own, v.asked(p)
@@ -45,24 +47,47 @@ func findNoReply(v *view) []finding {
 			continue
 		}
 		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
-			group = strayed
+			group = byDefault
 		}
-		entry(group, p.Remote).add(p, pods, min(requests, p.Out.Packets))
+		model.GetOrInsert(group, p.Remote).addPair(p, pods, min(requests, p.Out.Packets))
 	}
-	out := v.scanned()
-	for _, a := range sorted(strayed) {
-		out = append(out, v.strayedRequests(a, strayed[a]))
+	v.scanned()
+	if l := kept.lost; l.requests > 0 {
+		kept.facts = facts{
+			"link": v.linkName(l.link), "replies": l.requests, "pods": sorted(l.pods), "peers": sorted(l.peers), "rules": rules,
+		}
+		if len(rules) == 0 {
+			kept.Confidence = model.Likely
+		}
+		kept.LastHopAlive = v.place(v.linkName(l.link), model.Ingress)
+		v.report(kept)
+	}
+	for _, a := range sorted(byDefault) {
+		v.report(v.sentByDefault(a, byDefault[a]))
 	}
 	both := len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated))
 	if both {
 		maps.Copy(translated, own)
 	} else if len(own) > 0 {
-		out = append(out, unansweredDestinations(v, own, true, false))
+		v.report(unansweredDestinations(v, own, true, false))
 	}
 	if len(translated) > 0 {
-		out = append(out, unansweredDestinations(v, translated, both, true))
+		v.report(unansweredDestinations(v, translated, both, true))
 	}
-	return out
+}
+
+// keptFrom are pods whose requests to a peer leave with the node's address, and to none of which connection tracking
+// gives the replies that arrive: the node keeps them. Where others get theirs, a rule must concern these pods.
+func (v *view) keptFrom(p *model.Peer, replied map[pair]bool) addrSet {
+	m, st := v.unrepliedFlows()[pair{p.Local, p.Remote}], v.flowsOf(p)
+	if m == nil || m.own || !v.nodeAddrs[p.Local] || m.asks < minAsks || p.In.Replies < m.asks || !lasted(p) ||
+		!v.Has(model.SourceConntrack, model.SourceDrops) {
+		return nil
+	}
+	return setOf(slices.DeleteFunc(sorted(m.pods), func(pod netip.Addr) bool {
+		ruled := func(f *model.Flow) bool { return f.Original.Src == pod && len(v.oneSided(f)) > 0 }
+		return replied[pair{pod, p.Remote}] || (st.newReplied || st.oldReplied) && !slices.ContainsFunc(st.silent, ruled)
+	}))
 }
 
 // dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
@@ -105,7 +130,8 @@ func (v *view) silentResolver(p *model.Peer) bool {
 	}
 	asked := 0
 	for f := range model.Each(v.Flows) {
-		if passed, _ := v.passed(f); passed && f.Reply.Src == p.Remote && f.Reply.Dst == p.Local && f.Reply.SrcPort == dnsPort {
+		if passed, _ := v.passed(f); passed && f.Reply.Src == p.Remote && f.Reply.Dst == p.Local &&
+			f.Reply.SrcPort == dnsPort {
 			if f.Replied && !f.Start.IsZero() {
 				return false
 			}
@@ -115,41 +141,44 @@ func (v *view) silentResolver(p *model.Peer) bool {
 	return asked >= minAsks || asked > 0 && p.Out.Requests == 0 && v.asked(p) >= minAsks
 }
 
-// onlyPinged reports whether a peer is a gateway beyond which others reply, and
-// was asked for nothing but echo replies: the gateways of clouds forward, and
-// give none.
+// onlyPinged reports whether a peer is a gateway beyond which others reply, and was asked for nothing but echo
+// replies: the gateways of clouds forward, and give none. Where routes or flows were not read, it may be one.
 func (v *view) onlyPinged(p *model.Peer) bool {
-	if !v.Has(model.SourceConntrack) || !v.nextHops[p.Remote] {
+	near := func(l model.Link) bool {
+		return v.Outer[l.Index] && slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Contains(p.Remote) })
+	}
+	if !v.nextHops[p.Remote] && (v.Has(model.SourceRoutes) || !slices.ContainsFunc(v.Links, near)) {
 		return false
 	}
-	pinged := false
+	pinged := v.pingedOnly(func(f *model.Flow) bool { return f.Reply.Src == p.Remote && f.Reply.Dst == p.Local })
+	return (len(pinged) > 0 || !v.Has(model.SourceConntrack)) && len(answering(v, func(a netip.Addr) bool { return a == p.Remote })) > 0
+}
+
+// pingedOnly are the addresses that flows are to, where these ask for nothing but echo replies.
+func (v *view) pingedOnly(match func(*model.Flow) bool) (to addrSet) {
 	for f := range model.Each(v.Flows) {
-		if f.Reply.Src != p.Remote || f.Reply.Dst != p.Local {
-			continue
+		if match(f) && f.Proto != icmp4 && f.Proto != icmp6 {
+			return nil
+		} else if match(f) {
+			to.add(f.Reply.Src)
 		}
-		if f.Proto != icmp4 && f.Proto != icmp6 {
-			return false
-		}
-		pinged = true
 	}
-	return pinged && len(answering(v, func(a netip.Addr) bool { return a == p.Remote })) > 0
+	return to
 }
 
 // lasted reports whether requests left over some time, as far as that is known:
 // a destination that was just taken away is asked for a moment more.
-func lasted(p *model.Peer) bool {
-	return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled
-}
+func lasted(p *model.Peer) bool { return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled }
 
 // silencedFor is the finding that claims that the peer does not reply to one of the pods, for
 // which the local end stands; empty for none.
 func (v *view) silencedFor(pods addrSet, p *model.Peer) model.Code {
 	for _, a := range sorted(pods) {
-		if code := v.silencedBy(a, host(p.Remote)); code != "" {
+		if code := v.silencedBy(a, model.Host(p.Remote)); code != "" {
 			return code
 		}
 	}
-	return v.silencedBy(p.Local, host(p.Remote))
+	return v.silencedBy(p.Local, model.Host(p.Remote))
 }
 
 // excuse is why a peer does not reply in a healthy network either; empty where that is not known.
@@ -189,21 +218,29 @@ func (v *view) unreplied() []model.Silence {
 // their own addresses, with the node's, or with both.
 func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	var f finding
-	var x exchange
+	var x lost
 	remotes := sorted(g)
 	for _, a := range remotes {
 		m := g[a]
 		x.pods.addAll(m.pods)
 		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
 	}
-	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(remotes), x.packets
+	f.Pods, f.Peers, f.Packets = sorted(x.pods), model.Hosts(remotes), x.packets
 	name, tunnel := v.linkName(x.link), v.isTunnel(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
+	pinged := v.pingedOnly(func(f *model.Flow) bool { return x.pods[f.Original.Src] && g[f.Reply.Src] != nil })
 	flows, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] })
+	led := chosen(v.Flows, func(f *model.Flow) bool {
+		return !f.Replied && f.Original.Dst != f.Reply.Src && g[f.Reply.Src] != nil && g[f.Reply.Src].pods[f.Original.Src]
+	})
+	leading := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return r.Target == "DNAT" && g[r.To.Addr()] != nil && (r.Counter.Delta > 0 || slices.Contains(servers(led), r.To.Addr()))
+	})
 	f.facts = facts{
-		"link": name, "queue": v.droppingQueue(name), "own": own, "translated": translated, "program": v.repliesToNode != nil && own && !translated,
-		"asks": x.requests, "errors": x.errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
-		"echoes": v.echoesAlone(remotes, x.pods), "flows": flows, "ports": ports,
+		"led": destinations(led), "leading": leading[:min(len(leading), mostEvidence)],
+		"link": name, "queue": v.droppingQueue(name), "own": own, "translated": translated,
+		"program": v.repliesToNode != nil && own && !translated, "asks": x.requests, "errors": x.errors, "pods": f.Pods,
+		"remotes": remotes, "tunnel": tunnel, "echoes": len(pinged) == len(remotes), "flows": flows, "ports": ports,
 	}
 	if v.allSilent(remotes) {
 		f.Confidence, f.facts["alone"] = model.Possible, true
@@ -212,6 +249,9 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 		}
 	} else {
 		f.facts["control"] = answering(v, func(a netip.Addr) bool { return g[a] != nil })
+	}
+	if d := v.Routing().Lookup(v.sentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && d.Table != mainTable {
+		f.facts["rule"], f.facts["route"] = showRule(d.Rule), v.shown(d.Route)
 	}
 	if services := v.untranslatedServices(remotes); services != nil {
 		f.facts["services"], f.facts["unserved"] = services, services.List
@@ -240,28 +280,11 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 // whether that has an address for replies.
 func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
 	f.facts["dead"], f.facts["route"] = true, v.shown(v.lookup(remote))
-	l := v.links[link]
-	if l != nil && l.Master != 0 {
-		l = v.links[l.Master]
-	}
-	if l != nil && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() == remote.Is4() && p.Addr().IsGlobalUnicast() }) {
+	l := v.byName[v.natLink(link)]
+	if l != nil && !slices.ContainsFunc(l.Addresses,
+		func(p netip.Prefix) bool { return p.Addr().Is4() == remote.Is4() && p.Addr().IsGlobalUnicast() }) {
 		f.facts["bare"] = l.Name
 	}
-}
-
-// echoesAlone reports whether pods asked destinations for nothing but echo replies.
-func (v *view) echoesAlone(remotes []netip.Addr, pods addrSet) bool {
-	asked := map[netip.Addr]bool{}
-	for f := range model.Each(v.Flows) {
-		if !pods[f.Original.Src] || !slices.Contains(remotes, f.Reply.Src) {
-			continue
-		}
-		if f.Proto != icmp4 && f.Proto != icmp6 {
-			return false
-		}
-		asked[f.Reply.Src] = true
-	}
-	return len(asked) == len(remotes)
 }
 
 // routesInDoubt adds the routes beyond this node, to other nodes' pods and back, that
@@ -270,22 +293,24 @@ func routesInDoubt(v *view, f *finding, remotes []netip.Addr) {
 	var there []netip.Prefix
 	back, others, hosts := false, false, false
 	// Addresses of the node's subnet need no route.
-	near := slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return inAny(v.onLink, a) })
+	near := slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return model.InAny(v.onLink, a) })
 	for _, a := range remotes {
 		cidr := v.remote(a)
 		switch {
 		case overlay(v.Node.Plugin) || near:
 		case !cidr.IsValid():
-			// Who has a public address never gets a pod's.
-			hosts = hosts || a.IsPrivate()
+			hosts = true
+			nat := v.Tables().Source(path.Packet{Src: f.Pods[0], Dst: a})
+			if model.Public(a) && nat.Rule != nil && !nat.Translated {
+				f.facts["kept"] = nat.Rule
+			}
 		case !v.byDefaultRoute(a):
 			others = true
 		default:
 			thereKnown, backKnown := v.routesProven(cidr)
-			if !thereKnown && !slices.Contains(there, cidr) {
-				there = append(there, cidr)
+			if back = back || !backKnown; !thereKnown {
+				there = model.With(there, cidr)
 			}
-			back = back || !backKnown
 		}
 	}
 	f.facts["there"], f.facts["back"], f.facts["hosts"], f.facts["others"] = there, back, hosts, others
@@ -346,15 +371,12 @@ func (v *view) droppingQueue(link string) *model.Queue {
 	return model.First(v.Queues, func(q *model.Queue) bool { return q.Link == link && q.DropsDelta > 0 })
 }
 
-// strayedRequests is the finding on requests to an address of a link that leave by the
+// sentByDefault is the finding on requests to an address of a link that leave by the
 // default route: what has the address, such as the node's own name server, is gone.
-func (v *view) strayedRequests(a netip.Addr, m *exchange) finding {
+func (v *view) sentByDefault(a netip.Addr, m *lost) finding {
 	name := v.linkName(m.link)
-	f := finding{page: "NoReply-strayed"}
+	f := finding{page: "NoReply-strayed", lost: m}
 	f.facts = facts{"addr": a, "link": name, "requests": m.requests, "route": v.shown(v.lookup(a))}
-	f.Finding = model.Finding{
-		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
-		Cause: "no link has the address",
-	}
+	f.Confidence, f.LastHopAlive, f.Cause = model.Proven, v.place(name, model.Egress), "no link has the address"
 	return f
 }

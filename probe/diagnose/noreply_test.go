@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,12 @@ func TestNothingComesBack(t *testing.T) {
 		{"another machine has the node's address, and gets the replies", contested(mute()), []string{"DuplicatePodIP likely"}},
 		{"and those to pods' own addresses come", contested(some), []string{"DuplicatePodIP likely"}},
 	})
+	led := mute()
+	led.natRules(model.PacketRule{Chain: "PREROUTING", Number: 7, Target: "DNAT", To: netip.MustParseAddrPort(far + ":8080"),
+		Dst: model.AddrMatch{Prefix: prefix("172.30.0.7/32")}, Text: "-d 172.30.0.7/32 -j DNAT --to-destination " + far + ":8080"})
+	led.Flows = append(led.Flows, model.Flow{Proto: tcp, Start: start,
+		Original: model.Tuple{Src: addr(pod5), Dst: addr("172.30.0.7"), DstPort: 80},
+		Reply:    model.Tuple{Src: addr(far), Dst: addr(pod5), SrcPort: 8080}})
 	for _, tt := range []struct {
 		name string
 		node *node
@@ -53,6 +60,9 @@ func TestNothingComesBack(t *testing.T) {
 		is   bool
 	}{
 		{"the port that was asked", mute(), "UNREPLIED, to tcp/25", true},
+		{"what translates to it", led, "PREROUTING rule 7", true},
+		{"from where it is translated", led, "pods asked 172.30.0.7, which is translated to", true},
+		{"nothing translates to it", mute(), "translated", false},
 		{"where it is sent", mute(), "the lookup for 172.20.2.9 ends at", true},
 		{"an uplink with an address", mute(), "no IPv4 address", false},
 		{"an uplink that lost its address", bare, "ens5 has no IPv4 address", true},
@@ -106,5 +116,52 @@ func TestTranslatedByProgram(t *testing.T) {
 		{"the node's own flow is all that is replied to", func() *node { return tracked(masked(outside), outside) },
 			[]string{"NoReply possible 10.60.0.20 203.0.113.9"}},
 		{"no program", func() *node { return none }, []string{"NoReply possible 10.60.0.20 203.0.113.9"}},
+	})
+}
+
+// TestKeptReplies: replies to the node's address that connection tracking does not give to the pods that asked.
+func TestKeptReplies(t *testing.T) {
+	const own, outside = "10.50.0.4", "203.0.113.9"
+	flow := func(n *node, pod string, replied bool) {
+		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start, Replied: replied,
+			Original: model.Tuple{Src: addr(pod), Dst: addr(outside), SrcPort: uint16(len(n.Flows)), DstPort: 443},
+			Reply:    model.Tuple{Src: addr(outside), Dst: addr(own), SrcPort: 443, DstPort: uint16(len(n.Flows))}})
+	}
+	kept := func(change func(*node)) func() *node {
+		return func() *node {
+			n := kubenet()
+			n.answered(own, outside)
+			for range 3 {
+				flow(n, pod5, false)
+			}
+			change(n)
+			return n
+		}
+	}
+	raw := func(n *node, r model.PacketRule) {
+		n.filter(model.NFT, "PREROUTING", 9, r).Table = "raw"
+	}
+	zone := model.PacketRule{Src: to(pod5 + "/32"), Target: "CT", Text: "-s 172.20.1.5/32 -j CT --zone 7"}
+	check(t, []fixture{
+		{"none gets one", kept(func(*node) {}), []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"a rule excludes the replies", kept(func(n *node) {
+			raw(n, model.PacketRule{Src: to(outside + "/32"), Target: "NOTRACK", Text: "-s 203.0.113.9/32 -j NOTRACK"})
+		}), []string{"NoReply proven 172.20.1.5 203.0.113.9"}},
+		{"another pod gets its own", kept(func(n *node) { flow(n, "172.20.1.6", true) }), nil},
+		{"and a rule has another zone for this one", kept(func(n *node) {
+			flow(n, "172.20.1.6", true)
+			raw(n, zone)
+		}), []string{"NoReply proven 172.20.1.5 203.0.113.9"}},
+		{"and a rule has another zone for other ports", kept(func(n *node) {
+			flow(n, "172.20.1.6", true)
+			r := zone
+			r.Proto, r.DstPorts = udp, []model.PortRange{{First: 4789, Last: 4789}}
+			raw(n, r)
+		}), nil},
+		{"the node itself asked", kept(func(n *node) {
+			n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start,
+				Original: model.Tuple{Src: addr(own), Dst: addr(outside), DstPort: 443},
+				Reply:    model.Tuple{Src: addr(outside), Dst: addr(own), SrcPort: 443}})
+		}), nil},
 	})
 }

@@ -29,7 +29,7 @@ func TestOrder(t *testing.T) {
 	defer func() { kinds = saved }()
 	claimed := map[model.Code]bool{}
 	one := func(c model.Code, cutOff, pods string) kind {
-		return kind{code: c, find: func(v *view) []finding {
+		return kind{code: c, find: func(v *view) {
 			claimed[c] = v.explained(&v.Traffic.Drops[0])
 			f := finding{Finding: model.Finding{Title: "x"}, claims: func(*model.Drop) bool { return true }}
 			if cutOff != "" {
@@ -38,7 +38,7 @@ func TestOrder(t *testing.T) {
 			if pods != "" {
 				f.Pods = []netip.Addr{addr(pods)}
 			}
-			return []finding{f}
+			v.report(f)
 		}}
 	}
 	kinds = []kind{one("A", "192.0.2.1", ""), one("B", "", "192.0.2.1"), one("C", "", "192.0.2.2")}

@@ -1,21 +1,15 @@
 package diagnose
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
-
-// PathMTU is the code of this finding.
-const PathMTU model.Code = "PathMTU"
-
-var pathMTU = kind{
-	code:     PathMTU,
-	severity: model.Warning,
-	find:     findPathMTU,
-	ends:     []model.HopKind{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge},
-}
 
 // tooBig is the reason where the next link's MTU is smaller than the packet.
 const tooBig model.Reason = "PKT_TOO_BIG"
@@ -23,7 +17,7 @@ const tooBig model.Reason = "PKT_TOO_BIG"
 // learnt is how long after the first error a sender must have learnt the size.
 const learnt = time.Second
 
-func findPathMTU(v *view) []finding {
+func findPathMTU(v *view) {
 	groups := map[int]*lost{}
 	for _, l := range lostBy(v, func(d *model.Drop) (_ pair, pod netip.Addr) {
 		if d.Reason == tooBig {
@@ -33,21 +27,19 @@ func findPathMTU(v *view) []finding {
 	}) {
 		for _, d := range l.drops {
 			if l.span() >= learnt {
-				entry(groups, nextLink(v, d)).add(v, d)
+				model.GetOrInsert(groups, nextLink(v, d)).add(v, d)
 			}
 		}
 	}
-	out := v.unlikeEnds()
+	v.unlikeEnds()
 	for next, l := range groups {
-		out = append(out, narrow(v, next, l))
+		v.report(narrow(v, next, l))
 	}
-	return out
 }
 
-// nextLink is the index of the link by which a dropped packet would have left,
-// 0 where that is not known.
+// nextLink is the index of the link by which a dropped packet would have left, 0 where that is not known.
 func nextLink(v *view, d *model.Drop) int {
-	if to := v.routing().Lookup(v.arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
+	if to := v.Routing().Lookup(v.arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
 		return to.Hops[0].IfIndex
 	}
 	return 0
@@ -75,4 +67,112 @@ func narrow(v *view, next int, l *lost) finding {
 	// Those by which other senders learn the size have the same cause.
 	f.claims = func(d *model.Drop) bool { return d.Reason == tooBig && nextLink(v, d) == next || v.errorDropped(d, l) }
 	return f
+}
+
+// smallestMTU is what every link lets pass (RFC 8200).
+const smallestMTU = 1280
+
+// misfit is where packets are too big between two links of one network segment. No router is there to tell the sender.
+type misfit struct {
+	lost
+	pod *model.Pod
+	// link is the node's end of the pod's link; inward: the pod's own end is the
+	// smaller one, or refuses for a reason that is not seen.
+	link   *model.Link
+	inward bool
+	length int
+}
+
+// unlikeEnds finds the pods whose link has two MTUs, or one that differs from its
+// bridge's, while packets are lost for it.
+func (v *view) unlikeEnds() {
+	type key struct {
+		link   int
+		inward bool
+	}
+	found := map[key]*misfit{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if !d.Unspecified() || !v.ofPod(d) || v.explained(d) {
+			continue
+		}
+		s := v.drops.Samples.Of(d)
+		if s == nil {
+			continue
+		}
+		if m := v.misfitOf(d, s.Length); m != nil {
+			k := key{m.link.Index, m.inward}
+			if found[k] == nil {
+				found[k] = m
+			}
+			found[k].length = max(found[k].length, s.Length)
+			for _, a := range []netip.Addr{d.Src, d.Dst} {
+				if m.pod.Has(a) {
+					found[k].addFor(a, d)
+					break
+				}
+			}
+		}
+	}
+	for _, m := range found {
+		if m.packets >= minDrops {
+			v.report(v.unlike(m))
+		}
+	}
+}
+
+// misfitOf says between which links a packet of that length did not fit; nil where it
+// would have, or where it was dropped elsewhere.
+func (v *view) misfitOf(d *model.Drop, length int) *misfit {
+	across := strings.HasPrefix(d.Location, "__dev_forward_skb") || strings.HasPrefix(d.Location, "____dev_forward_skb")
+	bridged := slices.Contains([]string{"br_nf_dev_queue_xmit", "br_dev_queue_push_xmit", "__br_forward",
+		"br_forward_finish"}, d.Location)
+	for p := range model.Each(v.Pods) {
+		l := v.links[p.LinkIndex]
+		if l == nil || l.MTU == 0 || !p.Has(d.Src) && !p.Has(d.Dst) {
+			continue
+		}
+		switch {
+		case across && p.Has(d.Src) && p.Netns == d.Netns && d.Netns != v.Node.Netns && length > l.MTU,
+			bridged && d.IfIndex == l.Index && p.Has(d.Dst) && length > l.MTU:
+			return &misfit{pod: p, link: l}
+		case across && p.Has(d.Dst) && d.IfIndex == l.Index && (d.Netns == 0 || d.Netns == v.Node.Netns) &&
+			length > smallestMTU:
+			return &misfit{pod: p, link: l, inward: true}
+		}
+	}
+	return nil
+}
+
+// unlike is the finding on a link with two MTUs.
+func (v *view) unlike(m *misfit) finding {
+	f := finding{page: "PathMTU-unlike", lost: &m.lost, facts: facts{
+		"pod": m.pod, "link": m.link, "inward": m.inward, "length": m.length, "drops": m.evidence(),
+	}}
+	f.LastHopAlive = model.Place{Link: m.pod.Interface, Role: model.RolePod, Direction: model.Egress}
+	if m.inward {
+		f.LastHopAlive, f.Confidence = v.place(m.link.Name, model.Egress), model.Likely
+	} else if usual := v.usualMTU(m.link); m.link.MTU < usual {
+		f.facts["usual"] = usual
+	}
+	return f
+}
+
+// usualMTU is what most pods' links have, or the uplinks where there is no other pod.
+func (v *view) usualMTU(but *model.Link) int {
+	counts := map[int]int{}
+	add := func(ifindex int) {
+		if l := v.links[ifindex]; l != nil && l != but {
+			counts[l.MTU]++
+		}
+	}
+	for p := range model.Each(v.Pods) {
+		add(p.LinkIndex)
+	}
+	if len(counts) == 0 {
+		for i := range v.Outer {
+			add(i)
+		}
+	}
+	return slices.MaxFunc(append(slices.Collect(maps.Keys(counts)), 0),
+		func(a, b int) int { return cmp.Or(counts[a]-counts[b], a-b) })
 }

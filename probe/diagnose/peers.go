@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -13,59 +14,12 @@ import (
 // pair is a local address and an address off the node.
 type pair struct{ local, remote netip.Addr }
 
-// mergePeers sums what went between two addresses over all uplinks: an answer
-// may return by another than the question left by. The link is the one that
-// most left by.
-func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
-	at := make(map[pair]int, len(list))
-	out := make([]model.Peer, 0, len(list))
-	// most is how much left by the link of each of out.
-	var most []uint64
-	for _, p := range list {
-		if !uplink(p.IfIndex) {
-			continue
-		}
-		k := pair{p.Local, p.Remote}
-		i, seen := at[k]
-		if !seen {
-			at[k] = len(out)
-			out, most = append(out, p), append(most, p.Out.Packets)
-			continue
-		}
-		m := &out[i]
-		if p.Out.Packets > most[i] {
-			most[i], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
-		}
-		if m.FirstOut.IsZero() || !p.FirstOut.IsZero() && p.FirstOut.Before(m.FirstOut) {
-			m.FirstOut = p.FirstOut
-		}
-		if p.LastOut.After(m.LastOut) {
-			m.LastOut = p.LastOut
-		}
-		if p.LastIn.After(m.LastIn) {
-			m.LastIn = p.LastIn
-		}
-		m.Out, m.In = addCounts(m.Out, p.Out), addCounts(m.In, p.In)
-	}
-	return out
-}
-
-func addCounts(a, b model.PeerCount) model.PeerCount {
-	return model.PeerCount{
-		Packets: a.Packets + b.Packets, Requests: a.Requests + b.Requests, Replies: a.Replies + b.Replies,
-		Other: a.Other + b.Other, ICMPErrors: a.ICMPErrors + b.ICMPErrors,
-	}
-}
-
-// settled is how long before the window's end a packet must have left for its
-// missing answer to mean anything.
+// settled is how long before the window's end a packet must have left for its missing answer to mean anything.
 const settled = time.Second
 
-// unanswered reports whether packets that want a reply left for a peer and
-// nothing proves that they arrived: no answer on the wire, no reply that
-// connection tracking saw, no ICMP error about them. Where not every peer of the local
-// address was counted by itself, a reply may be among the others: then connection
-// tracking must have seen none either.
+// unanswered reports whether packets that want a reply left for a peer and nothing proves that they arrived: no answer
+// on the wire, no reply that connection tracking saw, no ICMP error about them. Where not every peer of the local
+// address was counted by itself, a reply may be among the others: then connection tracking must have seen none either.
 func (v *view) unanswered(p *model.Peer) bool {
 	if v.others.Explains != nil && v.others.Explains(p.Local, p.Remote) {
 		return false
@@ -76,19 +30,17 @@ func (v *view) unanswered(p *model.Peer) bool {
 	return v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p) || len(v.flowsOf(p).silent) > 0
 }
 
-// wanting reports whether packets of the pair, of which some left, want a reply:
-// a TCP SYN or an echo request, a datagram of a kind that is replied to, and the
-// SYN-ACK to a peer whose connections stay half open, even one that it only asks for
-// again. Other datagrams may want none, such as those of statsd or syslog, however
-// many flows they make. Nor does TCP that goes on want one here: what acknowledges it
-// may take another path.
+// wanting reports whether packets of the pair, of which some left, want a reply: a TCP SYN or an echo request,
+// a datagram of a kind that is replied to, and the SYN-ACK to a peer whose connections stay half open, even one
+// that it only asks for again. Other datagrams may want none, such as those of statsd or syslog, however many
+// flows they make. Nor does TCP that goes on want one here: what acknowledges it may take another path.
 func wanting(v *view, p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false
 	}
 	st := v.flowsOf(p)
-	return p.Out.Requests >= minPackets || st.asking+st.older > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets ||
-		st.halfOpen > 0 && p.In.Requests > minPackets && p.In.Replies == 0
+	return p.Out.Requests >= minPackets || st.asking+st.older > 0 && p.Out.Packets >= minPackets ||
+		st.halfOpen >= minPackets || st.halfOpen > 0 && p.In.Requests > minPackets && p.In.Replies == 0
 }
 
 // asked is how many of the pair's packets want a reply. A half-open connection counts
@@ -105,12 +57,11 @@ func (v *view) asked(p *model.Peer) uint64 {
 // minPackets is how many packets must be silent before it is worth a word.
 const minPackets = 2
 
-// answered reports whether something proves that packets of the pair reach
-// the peer: replies at an uplink or, whatever link they came by, replies to flows of
-// the window and connections that became established (connection tracking). For packets that tell neither (UDP) connection tracking says
-// which side began. Where they are of no flow that it holds, since no rule makes it
-// track, it has forgotten, or the packets do not come to it, they count as an answer,
-// unless questions that answers would be told from went without.
+// answered reports whether something proves that packets of the pair reach the peer: replies at an uplink or,
+// whatever link they came by, replies to flows of the window and connections that became established
+// (connection tracking). For packets that tell neither (UDP) connection tracking says which side began. Where
+// they are of no flow that it holds, since no rule makes it track, it has forgotten, or the packets do not come
+// to it, they count as an answer, unless questions that answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
 	st := v.flowsOf(p)
 	if p.In.Replies > 0 || st.newReplied || st.accepted || p.In.ICMPErrors > 0 && !v.refused(p) ||
@@ -144,10 +95,9 @@ func (v *view) indexReplies() {
 	}
 }
 
-// refused reports whether all that comes back for packets that want a reply are ICMP
-// errors: a router on the way knows no route, or the last one no such machine. A
-// closed port would answer a connection with a reset. An error about a datagram
-// may be the receiver's own, which proves that it arrived.
+// refused reports whether all that comes back for packets that want a reply are ICMP errors: a router on the
+// path knows no route, or the last one no such machine. A closed port would answer a connection with a reset.
+// An error about a datagram may be the receiver's own, which proves that it arrived.
 func (v *view) refused(p *model.Peer) bool {
 	if p.In.ICMPErrors == 0 || p.In.Replies > 0 {
 		return false
@@ -156,56 +106,43 @@ func (v *view) refused(p *model.Peer) bool {
 	return !st.newReplied && v.asked(p) >= minAsks
 }
 
-// sentAstray reports whether the pair's packets left with a destination MAC
-// that is neither the next hop's nor a gateway's, or that the node wrongly takes
-// for one, so that nobody beyond the link had to route them.
-func (v *view) sentAstray(p *model.Peer) bool {
-	if v.toWrongHop(p) {
+// leftWithWrongMAC reports whether the pair's packets left with a destination MAC that is neither the next hop's nor a
+// gateway's, or that the node wrongly takes for one, so that nobody beyond the link had to route them.
+func (v *view) leftWithWrongMAC(p *model.Peer) bool {
+	if slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return slices.Contains(w.silent, p) }) {
 		return true
 	}
 	if len(v.Gateways) == 0 {
 		return false
 	}
 	hops, known := nextHopMACs(v, p)
-	seen := false
-	for _, m := range v.macPairs[p.Local] {
-		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
-			continue
-		}
-		if !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) {
-			return false
-		}
-		seen = true
-	}
-	return seen
+	left := slices.DeleteFunc(slices.Clone(v.macPairs[p.Local]), func(m *model.MACPair) bool {
+		return m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress
+	})
+	right := func(m *model.MACPair) bool { return !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) }
+	return len(left) > 0 && !slices.ContainsFunc(left, right)
 }
 
-// nextHopMACs are the MACs of those that the node hands the pair's packets to:
-// other nodes' where routes lead to these. They are not known where no route is,
-// or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
-// node, to gateways only.
+// nextHopMACs are the MACs of those that the node hands the pair's packets to: other nodes' where routes lead
+// to these. They are not known where no route is, or a neighbour's MAC is not. A pod on the uplink's own bridge
+// sends past the node, to gateways only.
 func nextHopMACs(v *view, p *model.Peer) (macs map[model.MAC]bool, known bool) {
 	if besideUplink(v, p) {
 		return nil, true
 	}
-	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
+	d := v.Routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
 	macs = map[model.MAC]bool{}
 	for _, h := range d.Hops {
-		a := h.Gateway
-		if !a.IsValid() {
-			a = p.Remote
-		}
-		n := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == h.IfIndex && !n.MAC.IsZero() })
-		if n < 0 {
+		n := v.NeighborAt(cmp.Or(h.Gateway, p.Remote), h.IfIndex)
+		if n == nil || n.MAC.IsZero() {
 			return nil, false
 		}
-		macs[v.Neighbors[n].MAC] = true
+		macs[n.MAC] = true
 	}
 	return macs, len(macs) > 0
 }
 
-// besideUplink reports whether the pair's pod is a port of the bridge that holds
-// the uplink.
+// besideUplink reports whether the pair's pod is a port of the bridge that holds the uplink.
 func besideUplink(v *view, p *model.Peer) bool {
 	up := v.links[p.IfIndex]
 	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
@@ -214,13 +151,13 @@ func besideUplink(v *view, p *model.Peer) bool {
 	})
 }
 
-// reflected are the addresses whose packets leave again through an uplink that
-// they came in by, sent back by a bridge or a router: they are counted as if
-// the address had sent them.
+// reflected are the addresses whose packets leave again through an uplink that they came in by, sent back by a
+// bridge or a router: they are counted as if the address had sent them.
 func (v *view) reflected() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
+		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 &&
+			v.isUplink(h.IfIndex) {
 			out[h.Addr] = true
 		}
 	}
@@ -236,34 +173,25 @@ func (v *view) elsewhere(a netip.Addr) bool {
 // it, by rules or by the hop limit of its replies.
 var metadataServer = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 
-// ofCloud reports whether an address is of a cloud's services for its machines, whose
-// silence may be meant.
+// ofCloud reports whether an address is of a cloud's services for its machines, whose silence may be meant.
 func ofCloud(a netip.Addr) bool { return a == loss.WireServer || a == metadataServer }
 
-// exchange sums up pairs: the pods, their peers, and what went between them.
-type exchange struct {
-	pods, remotes             addrSet
-	packets, requests, errors uint64
-	// link is one by which packets left.
-	link int
-}
-
-func (v *view) sumPeers(list []*model.Peer) exchange {
-	var x exchange
+func (v *view) sumPeers(list []*model.Peer) *lost {
+	x := &lost{}
 	for _, p := range list {
-		x.add(p, v.senders(p), v.asked(p))
+		x.addPair(p, v.senders(p), v.asked(p))
 	}
 	return x
 }
 
-// add adds a pair, by the pods that it is of and how many requests these sent.
-func (x *exchange) add(p *model.Peer, pods addrSet, requests uint64) {
-	x.pods.addAll(pods)
-	x.remotes.add(p.Remote)
-	x.link = p.IfIndex
-	x.packets += p.Out.Packets
-	x.requests += requests
-	x.errors += p.In.ICMPErrors
+// addPair adds a pair, by the pods that it is of and how many requests these sent.
+func (l *lost) addPair(p *model.Peer, pods addrSet, requests uint64) {
+	l.pods.addAll(pods)
+	l.peers.add(p.Remote)
+	l.link = p.IfIndex
+	l.packets += p.Out.Packets
+	l.requests += requests
+	l.errors += p.In.ICMPErrors
 }
 
 // senders are the pods that a pair's local end is or, with an address of the node's, stands for.

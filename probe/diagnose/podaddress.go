@@ -9,41 +9,26 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// PodAddress is the code of this finding.
-const PodAddress model.Code = "PodAddress"
-
-var podAddress = kind{
-	code:     PodAddress,
-	severity: model.Critical,
-	find:     findPodAddress,
-	ends:     []model.HopKind{model.HopPod, model.HopNeighbor},
-}
-
-func findPodAddress(v *view) []finding {
-	var out []finding
+func findPodAddress(v *view) {
 	for p := range model.Each(v.Pods) {
 		for _, a := range p.Duplicates {
-			out = append(out, v.duplicateDetected(p, a))
+			v.report(v.duplicateDetected(p, a))
 		}
 	}
 	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			found := withoutAddress(v, p, isIPv6)
-			if out = append(out, found...); len(found) > 0 && len(found[0].Pods) == 0 {
+			if nameless := withoutAddress(v, p, isIPv6); nameless {
 				break
 			}
 		}
 	}
-	return out
 }
 
 // duplicateDetected is the finding on an address that a pod's interface has and that the
 // kernel does not use, since it was another machine's when it was added.
 func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
-	u, prefix := v.unclaimed(p, []netip.Addr{a}), host(a)
-	if i := slices.IndexFunc(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a }); i >= 0 {
-		prefix = p.Addresses[i]
-	}
+	u := v.unclaimed(p, []netip.Addr{a})
+	prefix := cmp.Or(model.Find(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a }), model.Host(a))
 	f := finding{
 		page: "PodAddress-duplicate",
 		facts: facts{
@@ -60,13 +45,14 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 	return f
 }
 
-// solicited are the groups that neighbour solicitations go to. A pod has joined those of
-// its own addresses alone.
+// solicited are the groups that neighbour solicitations go to. A pod has joined those of its own addresses alone.
 var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
 
-func withoutAddress(v *view, p *model.Pod, isIPv6 bool) []finding {
+// withoutAddress is the finding on a pod that has no address of a family. nameless: nor is it
+// known which it should have.
+func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (nameless bool) {
 	if len(ownIn(p, isIPv6)) > 0 {
-		return nil
+		return false
 	}
 	with := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return len(ownIn(o, isIPv6)) == 0 })
 	given := slices.DeleteFunc(slices.Clone(p.Given), func(a netip.Addr) bool {
@@ -81,7 +67,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) []finding {
 	others := slices.ContainsFunc(v.Pods, func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Addresses) > 0 })
 	u := v.unclaimed(p, given)
 	if u.answers || (others || !known && len(with) == 0) && u.packets() == 0 {
-		return nil
+		return false
 	}
 	f := finding{
 		facts: facts{
@@ -99,25 +85,22 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) []finding {
 		f.facts["usual"] = firstIn(with[0], isIPv6)
 	}
 	if from := pattern(with, isIPv6); len(given) > 0 && from != nil {
-		var want []netip.Prefix
-		for _, a := range given {
-			want = append(want, netip.PrefixFrom(a, firstIn(from, isIPv6).Bits()))
-		}
+		bits := firstIn(from, isIPv6).Bits()
+		want := model.Map(given, func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, bits) })
 		f.takeAfter(p, from, isIPv6, want...)
 	}
-	return []finding{f}
+	v.report(f)
+	return len(given) == 0
 }
 
-// prefixRoute reports whether a pod's address came with a route to its network on
-// the link.
+// prefixRoute reports whether a pod's address came with a route to its network on the link.
 func prefixRoute(p *model.Pod, a netip.Prefix) bool {
 	return slices.ContainsFunc(p.Routes, func(r model.Route) bool { return r.Dst == a.Masked() && !r.Gateway.IsValid() })
 }
 
-// soughtAfter is the address that this pod must be missing, where nothing names it:
-// the only one that the node or the pods look for in the other pods' network and
-// that no pod has. Of several the pod's MAC may be made, and must be where other
-// pods have no address either.
+// soughtAfter is the address that this pod must be missing, where nothing names it: the only one that the node
+// or the pods look for in the other pods' network and that no pod has. Of several the pod's MAC may be made,
+// and must be where other pods have no address either.
 func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip.Addr {
 	l := v.links[p.LinkIndex]
 	if len(with) == 0 {
@@ -138,21 +121,18 @@ func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip
 			return slices.ContainsFunc(ownIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
 		if q.ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.requests >= minDrops && !replied[a] &&
-			len(v.pods[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.gatewayAddrs[a] {
+			len(v.pods[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.GatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}
 	if len(found) > 1 {
-		found = slices.DeleteFunc(found, func(a netip.Addr) bool { return !named(p.MAC, a) })
+		found = slices.DeleteFunc(found, func(a netip.Addr) bool { return !p.MAC.Names(a) })
 	}
-	if len(found) != 1 || bare && !named(p.MAC, found[0]) {
+	if len(found) != 1 || bare && !p.MAC.Names(found[0]) {
 		return nil
 	}
 	return found
 }
-
-// named reports whether a MAC is made of an address, as bridge plugins make it.
-func named(m model.MAC, a netip.Addr) bool { return a.Is4() && slices.Equal(m[2:], a.AsSlice()) }
 
 // unclaimed is what came for addresses that a pod was given and does not have.
 type unclaimed struct {

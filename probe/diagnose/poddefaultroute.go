@@ -9,30 +9,18 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// PodDefaultRoute is the code of this finding.
-const PodDefaultRoute model.Code = "PodDefaultRoute"
-
-var podDefaultRoute = kind{
-	code:     PodDefaultRoute,
-	severity: model.Critical,
-	find:     findPodDefaultRoute,
-	ends:     []model.HopKind{model.HopPod},
-}
-
-func findPodDefaultRoute(v *view) []finding {
-	var out []finding
+func findPodDefaultRoute(v *view) {
 	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			if own := addrs(ownIn(p, isIPv6)); len(own) > 0 && podDefault(p, isIPv6) == nil {
-				out = append(out, withoutPodDefault(v, p, own, isIPv6)...)
+			if own := model.Map(ownIn(p, isIPv6), netip.Prefix.Addr); len(own) > 0 && podDefault(p, isIPv6) == nil {
+				withoutPodDefault(v, p, own, isIPv6)
 			}
 		}
 	}
-	return out
 }
 
-// withoutPodDefault is the finding on a pod that has no default route by its interface.
-func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) []finding {
+// withoutPodDefault reports a pod that has no default route by its interface.
+func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) {
 	var with, elsewhere, without []*model.Pod
 	for _, o := range v.alike(p) {
 		switch {
@@ -46,9 +34,10 @@ func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) []f
 	}
 	u := v.beyondLink(p, own)
 	if u.sends {
-		return nil // By a table that only the pod's rules lead to.
+		return // By a table that only the pod's rules lead to.
 	}
-	f := finding{facts: facts{"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p)}, cutOff: own}
+	unsent := facts{"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in}
+	f := finding{facts: facts{"pod": p, "isIPv6": isIPv6, "with": with, "unsent": words.Say("unsent", unsent)}, cutOff: own}
 	f.Packets, f.LastHopAlive = u.requests, model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
 	if len(with) > 0 {
 		f.facts["usual"] = podDefault(with[0], isIPv6)
@@ -64,11 +53,12 @@ func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) []f
 	switch {
 	case sendsBeyond(p, isIPv6):
 		if len(with) == 0 || len(elsewhere) > 0 || !v.defaultElsewhere(&f, p, &u, isIPv6) {
-			return nil // By intention, where pods like it have that too.
+			return // By intention, where pods like it have that too.
 		}
-		return []finding{f}
+		v.report(f)
+		return
 	case len(with) == 0 && len(without) > 0, len(with) <= len(without) && !u.lost():
-		return nil // By intention: the network is isolated.
+		return // By intention: the network is isolated.
 	case !u.lost():
 		f.stateAlone()
 	}
@@ -77,7 +67,7 @@ func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) []f
 		return p.Netns == d.Netns && (slices.Contains(own, d.Src) && path.PodRoute(p, d.Dst) == nil ||
 			slices.Contains(own, d.Dst) && path.PodRoute(p, d.Src) == nil)
 	}
-	return []finding{f}
+	v.report(f)
 }
 
 // defaultElsewhere makes it one on a pod whose default route is another interface's, as a
@@ -89,14 +79,12 @@ func (v *view) defaultElsewhere(f *finding, p *model.Pod, u *unsent, isIPv6 bool
 		Interface string
 	}
 	var defaults []interfaceRoute
-	mine := map[netip.Addr]bool{}
+	var mine addrSet
 	for o := range model.Each(v.Pods) {
 		if o.Netns != p.Netns {
 			continue
 		}
-		for _, a := range ownIn(o, isIPv6) {
-			mine[a.Addr()] = true
-		}
+		mine.add(model.Map(ownIn(o, isIPv6), netip.Prefix.Addr)...)
 		if r := podDefault(o, isIPv6); r != nil {
 			f.facts["second"] = o.Interface
 			defaults = append(defaults, interfaceRoute{r, o.Interface})
@@ -104,28 +92,25 @@ func (v *view) defaultElsewhere(f *finding, p *model.Pod, u *unsent, isIPv6 bool
 	}
 	x := v.sumPeers(v.inVain(mine))
 	f.claims = func(d *model.Drop) bool {
-		return (mine[d.Src] || mine[d.Dst]) && (d.NeighborFailed() || d.ReverseFiltered() || d.Netns == p.Netns && d.LookupRefused())
+		return (mine[d.Src] || mine[d.Dst]) &&
+			(d.NeighborFailed() || d.ReverseFiltered() || d.Netns == p.Netns && d.LookupRefused())
 	}
 	dropped := v.dropped(f.claims)
 	f.page, f.cutOff = "PodDefaultRoute-elsewhere", sorted(mine)
 	f.Pods, f.Packets = f.cutOff, f.Packets+x.packets+dropped
 	f.facts["addr"], f.facts["defaults"] = firstIn(p, isIPv6).Addr(), defaults
-	f.facts["packets"], f.facts["remotes"], f.facts["dropped"] = x.packets, sorted(x.remotes), dropped
+	f.facts["packets"], f.facts["remotes"], f.facts["dropped"] = x.packets, sorted(x.peers), dropped
 	return u.lost() || x.packets+dropped >= minDrops
 }
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
 func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
-	return chosen(v.peers, func(p *model.Peer) bool {
-		return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p)
-	})
+	return chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
 }
 
-// unsent is what a pod should have sent to addresses that none of its routes leads
-// to.
+// unsent is what a pod should have sent to addresses that none of its routes leads to.
 type unsent struct {
-	// requests came from there and got no reply; in came to the pod by its link
-	// while nothing left it.
+	// requests came from there and got no reply; in came to the pod by its link while nothing left it.
 	requests, in, flows uint64
 	remotes             map[netip.Addr]bool
 	// sends: the pod sends there all the same.
@@ -166,10 +151,4 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Addr) unsent {
 		}
 	}
 	return u
-}
-
-func (u *unsent) evidence(p *model.Pod) []model.Evidence {
-	return words.Say("unsent", facts{
-		"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in,
-	})
 }

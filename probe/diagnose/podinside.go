@@ -13,10 +13,10 @@ import (
 // that hang on the node as it does: no address plan is supposed.
 
 // enterable reports whether a pod's own state can be judged: its namespace was
-// read, its link is up, and it stood through the window.
+// read, its link is up, and it was there through the window.
 func (v *view) enterable(p *model.Pod) bool {
 	l := v.links[p.LinkIndex]
-	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.stood(p)
+	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.presentWholeWindow(p)
 }
 
 // enterablePods are the pods whose own state can be judged; none where pods could not be read.
@@ -49,46 +49,36 @@ func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
 // firstIn is the first of them; not valid without one.
 func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix { return cmp.Or(ownIn(p, isIPv6)...) }
 
-// routesAll reports whether a prefix is a default route, or one of the two halves
-// that programs put before it.
-func routesAll(p netip.Prefix, isIPv6 bool) bool {
-	return p.IsValid() && p.Bits() <= 1 && p.Addr().Is6() == isIPv6
-}
-
-// podDefault is the default route of a pod's interface in a family, nil for none.
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
-	return model.First(p.Routes, func(r *model.Route) bool { return routesAll(r.Dst, isIPv6) })
+	return model.First(p.Routes, func(r *model.Route) bool { return model.RoutesAll(r.Dst, isIPv6) })
 }
 
-// sendsBeyond reports whether a pod has any default route of the family.
 func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
 	return podDefault(p, isIPv6) != nil ||
-		slices.ContainsFunc(p.Elsewhere, func(x netip.Prefix) bool { return routesAll(x, isIPv6) })
+		slices.ContainsFunc(p.Elsewhere, func(x netip.Prefix) bool { return model.RoutesAll(x, isIPv6) })
 }
 
 // settledRoutes are the routes of a pod that did not come with its address, in the
-// order in which they can be made: the way to a gateway before the routes by it.
+// order in which they can be made: the route to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
 	out := chosen(p.Routes, func(r *model.Route) bool {
 		if !r.Dst.IsValid() || r.Dst.Addr().Is6() != isIPv6 {
 			return false
 		}
-		toGateway := func(g model.Neighbor) bool { return r.Dst == host(g.Addr) }
+		toGateway := func(g model.Neighbor) bool { return r.Dst == model.Host(g.Addr) }
 		return r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(p.Gateways, toGateway)
 	})
 	slices.SortStableFunc(out, func(a, b *model.Route) int { return cmp.Compare(a.Gateway.BitLen(), b.Gateway.BitLen()) })
 	return out
 }
 
-// lackedRoute is a route that a pod should have as another has it. OnLink: it has none to
-// the gateway.
+// lackedRoute is a route that a pod should have as another has it. OnLink: it has none to the gateway.
 type lackedRoute struct {
 	*model.Route
 	OnLink bool
 }
 
-// lackedRoutes are the routes of another pod that a pod lacks, once it has the prefixes of
-// held on its link.
+// lackedRoutes are the routes of another pod that a pod lacks, once it has the prefixes of held on its link.
 func lackedRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []lackedRoute {
 	var out []lackedRoute
 	reached := slices.Clone(held)
@@ -102,7 +92,7 @@ func lackedRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []lacke
 			continue
 		}
 		via := r.Gateway.IsValid()
-		out = append(out, lackedRoute{r, via && !inAny(reached, r.Gateway) && !r.Gateway.IsLinkLocalUnicast()})
+		out = append(out, lackedRoute{r, via && !model.InAny(reached, r.Gateway) && !r.Gateway.IsLinkLocalUnicast()})
 		if !via {
 			reached = append(reached, r.Dst)
 		}
@@ -115,9 +105,7 @@ func (f *finding) takeAfter(p, from *model.Pod, isIPv6 bool, addrs ...netip.Pref
 	var held []netip.Prefix
 	usual := firstIn(from, isIPv6)
 	if prefixRoute(from, usual) {
-		for _, a := range addrs {
-			held = append(held, a.Masked())
-		}
+		held = model.Map(addrs, netip.Prefix.Masked)
 	}
 	f.facts["noPrefixRoute"] = held == nil && !usual.IsSingleIP()
 	f.facts["addrs"], f.facts["routes"] = addrs, lackedRoutes(p, from, isIPv6, held...)
@@ -129,9 +117,8 @@ func (v *view) lately(last time.Time) bool {
 	return last.IsZero() || last.After(v.Window.End.Add(-2*settled))
 }
 
-// pattern is the pod of a list that another is to be like: one that shares prefix
-// length and gateway with most, among those that have a default route where any
-// has one.
+// pattern is the pod of a list that another is to be like: one that shares prefix length and gateway with most,
+// among those that have a default route where any has one.
 func pattern(list []*model.Pod, isIPv6 bool) *model.Pod {
 	type shape struct {
 		bits    int

@@ -42,7 +42,7 @@ func (n *node) inner(i int, a string, routes ...string) *model.Pod {
 		case strings.Contains(dst, "/"):
 			r.Dst = prefix(dst)
 		default:
-			r.Dst = host(addr(dst))
+			r.Dst = model.Host(addr(dst))
 		}
 		p.Routes = append(p.Routes, r)
 	}
@@ -75,7 +75,7 @@ func routed3() *node {
 	for i, a := range []string{"10.50.0.20", "10.50.0.21", "10.50.0.22"} {
 		n.pod(a, fmt.Sprintf("0a:58:00:00:00:%02d", 20+i), 0)
 		n.inner(i, a+"/32", "169.254.1.1", "default via 169.254.1.1")
-		n.Routes = append(n.Routes, model.Route{Table: 254, Dst: host(addr(a)), IfIndex: 10 + i, Type: "unicast"})
+		n.Routes = append(n.Routes, model.Route{Table: 254, Dst: model.Host(addr(a)), IfIndex: 10 + i, Type: "unicast"})
 	}
 	return n
 }

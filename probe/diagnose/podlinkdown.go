@@ -7,23 +7,11 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// PodLinkDown is the code of this finding.
-const PodLinkDown model.Code = "PodLinkDown"
-
-var podLinkDown = kind{
-	code:     PodLinkDown,
-	severity: model.Critical,
-	find:     needing(findPodLinkDown, model.SourceLinks, model.SourcePods),
-	ends:     []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
-}
-
-func findPodLinkDown(v *view) []finding {
-	var out []finding
+func findPodLinkDown(v *view) {
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
-		// A pod that is being made has its link up last, one that is being
-		// deleted loses its link as a whole.
-		if l == nil || !v.stood(p) || l.Up && p.Up && l.Carrier {
+		// A pod that is being made has its link up last, one that is being deleted loses its link as a whole.
+		if l == nil || !v.presentWholeWindow(p) || l.Up && p.Up && l.Carrier {
 			continue
 		}
 		// An address that another living pod has is not lost with this one.
@@ -32,10 +20,9 @@ func findPodLinkDown(v *view) []finding {
 			pods = append(pods, routedTo(v, l)...)
 		}
 		if len(pods) > 0 {
-			out = append(out, linkDown(v, p, l, pods))
+			v.report(linkDown(v, p, l, pods))
 		}
 	}
-	return out
 }
 
 func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
@@ -58,9 +45,8 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	return f
 }
 
-// routedTo are the addresses that no pod has and that the node sends by this
-// link: an interface that is down has lost its IPv6 addresses, and the routes
-// to them are still there.
+// routedTo are the addresses that no pod has and that the node sends by this link: an interface that is down
+// has lost its IPv6 addresses, and the routes to them are still there.
 func routedTo(v *view, l *model.Link) []netip.Addr {
 	var out []netip.Addr
 	for r := range model.Each(v.Routes) {
@@ -76,7 +62,7 @@ func routedTo(v *view, l *model.Link) []netip.Addr {
 // hadAddress reports whether a drop is for an IPv6 address that the pod may have
 // had: its interface is down and has none any more, and nobody else has this one.
 func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
-	if p.Up || !d.Dst.Is6() || !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || !inAny(v.ranges.local, d.Dst) {
+	if p.Up || !d.Dst.Is6() || !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || !model.InAny(v.ranges.local, d.Dst) {
 		return false
 	}
 	return !slices.ContainsFunc(podAddrs(p), netip.Addr.Is6)
@@ -99,7 +85,7 @@ func (v *view) addLostRoutes(f *finding, p *model.Pod) {
 	}
 	for _, a := range f.Pods {
 		if r := v.lookup(a); r == nil || r.IfIndex != p.LinkIndex {
-			routes = append(routes, host(a))
+			routes = append(routes, model.Host(a))
 		}
 	}
 	f.facts["addrs"], f.facts["routes"] = addrs, routes

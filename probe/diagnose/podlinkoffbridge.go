@@ -7,37 +7,24 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// PodLinkOffBridge is the code of this finding.
-const PodLinkOffBridge model.Code = "PodLinkOffBridge"
-
-var podLinkOffBridge = kind{
-	code:     PodLinkOffBridge,
-	severity: model.Critical,
-	find:     needing(findPodLinkOffBridge, model.SourceLinks, model.SourcePods, model.SourceRoutes),
-	ends:     []model.HopKind{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
-}
-
-func findPodLinkOffBridge(v *view) []finding {
-	var out []finding
+func findPodLinkOffBridge(v *view) {
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
-		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.stood(p) || v.leadsOff(l) {
+		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.presentWholeWindow(p) || v.Outer[l.Index] {
 			continue
 		}
 		master := v.links[l.Master]
 		if master != nil && master.Kind != "bridge" {
 			continue
 		}
-		if b, x := v.bridgeMeant(p); b != nil && b != master && !v.hears(p) {
-			out = append(out, offBridge(v, p, l, b, x)...)
+		if b, x := v.bridgeMeant(p); b != nil && b != master && !v.receivesTraffic(p) {
+			offBridge(v, p, l, b, x)
 		}
 	}
-	return out
 }
 
-// bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none
-// does, or the node reaches the pod without one. The bridge has the pod's gateway,
-// or pods on it have the same gateway and prefix as this one.
+// bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none does, or the node reaches the
+// pod without one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one.
 func (v *view) bridgeMeant(p *model.Pod) (*model.Link, facts) {
 	link := v.links[p.LinkIndex]
 	for _, a := range p.Addresses {
@@ -48,10 +35,8 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, facts) {
 			return nil, nil
 		}
 		for g := range model.Each(p.Gateways) {
-			if g.Addr.Is4() != a.Addr().Is4() || !a.Contains(g.Addr) || link.Has(g.Addr) {
-				continue
-			}
-			if b := v.bridgeWith(p, a, g.Addr); b != nil {
+			near := g.Addr.Is4() == a.Addr().Is4() && a.Contains(g.Addr) && !link.Has(g.Addr)
+			if b := v.bridgeWith(p, a, g.Addr); near && b != nil {
 				return b, facts{"pod": p, "bridge": b, "addr": a, "gateway": g.Addr}
 			}
 		}
@@ -81,7 +66,7 @@ func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *mod
 	return v.bridgeOf(o)
 }
 
-func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) []finding {
+func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) {
 	pods, ports := podAddrs(p), v.bridgePods(b)
 	f := finding{facts: x, cutOff: pods, claims: func(d *model.Drop) bool {
 		return fromOrTo(pods, d) && (d.NeighborFailed() || d.ReverseFiltered() || d.OtherHost() || d.OwnSource())
@@ -89,7 +74,7 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) []finding {
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
 	if !v.addIsolation(&f, p) {
 		if v.links[l.Master] != nil {
-			return nil // One bridge may be connected to the other.
+			return // One bridge may be connected to the other.
 		}
 		f.stateAlone()
 	}
@@ -103,5 +88,5 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) []finding {
 	hairpin := func(o *model.Pod) bool { return v.links[o.LinkIndex].Hairpin }
 	most, votes := commonest(ports, hairpin)
 	x["hairpin"] = 2*votes > len(ports) && hairpin(most)
-	return []finding{f}
+	v.report(f)
 }

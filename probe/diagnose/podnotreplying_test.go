@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,16 @@ func TestPodNotReplying(t *testing.T) {
 			}
 			return n
 		}, []string{want}},
+		{"a rule drops the node's copy of what a bridge forwards", func() *node {
+			n := kubenet().live()
+			n.requested(client, server, udp, 53, 4, false)
+			n.link(3).Promisc = true
+			n.dropOn("br-pods", "NETFILTER_DROP", model.LocationNFT, server, client, 4).DstMAC = n.Pods[1].MAC
+			n.chain(model.NFT, "ip", "raw", "PREROUTING", "PREROUTING", "ACCEPT", 0)
+			n.filter(model.NFT, "FORWARD", 4, model.PacketRule{Target: "DROP", Text: "-s 172.20.1.5/32 -j DROP", Src: model.AddrMatch{Prefix: prefix(server + "/32")}})
+			n.PacketRules[0].Table, n.PacketRules[0].Chain = "raw", "PREROUTING"
+			return n
+		}, nil},
 		{"a name server", func() *node {
 			n := kubenet().live()
 			n.requested(client, server, udp, 53, 4, false)
@@ -203,6 +214,21 @@ func TestPodNotReplying(t *testing.T) {
 	}
 }
 
+// TestReplyAstray: where the pod's own route does not lead back to who asks, it is the first that may be.
+func TestReplyAstray(t *testing.T) {
+	for route, want := range map[string]string{
+		"172.20.2.0/24": "the pod's own route to these clients is wrong",
+		"172.20.9.0/24": "a BPF program in the pod's namespace, or a sandbox with its own network stack, takes the packets",
+	} {
+		n := kubenet().live()
+		n.requested(far, "172.20.1.5", tcp, 8080, 4, false)
+		n.Pods[0].Elsewhere = []netip.Prefix{prefix("0.0.0.0/0"), prefix(route)}
+		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != PodNotReplying || f[0].Alternatives[0] != want {
+			t.Errorf("%s: %+v", route, f)
+		}
+	}
+}
+
 func TestReceiveOverflow(t *testing.T) {
 	const server, client = "172.20.1.5", "172.20.1.6"
 	// full is a pod whose listener at 8080 had a full queue so often.
@@ -257,5 +283,19 @@ func TestReceiveOverflow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSocketLimits: what a socket had no room for, where the machine's own limit is near.
+func TestSocketLimits(t *testing.T) {
+	for used, near := range map[uint64]bool{4600: true, 70: false} {
+		n := kubenet().live()
+		n.SocketLimits = []model.SocketLimit{{Name: "udp_mem", Used: used, Limit: 4652}, {Name: "tcp_mem", Used: 9, Limit: 4652}}
+		n.drop("PROTO_MEM", "__udp_enqueue_schedule_skb", pod6, pod5, 9)
+		said := sentences(n)
+		const evidence, fix = "stats: the sockets of this machine use 4600 of 4652 that net.ipv4.udp_mem allows", "raise net.ipv4.udp_mem on the node"
+		if strings.Contains(said, evidence) != near || strings.Contains(said, fix) != near || strings.Contains(said, "tcp_mem") {
+			t.Errorf("%d pages:\n%s", used, said)
+		}
 	}
 }

@@ -7,32 +7,19 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// PodPrefix is the code of this finding.
-const PodPrefix model.Code = "PodPrefix"
-
-var podPrefix = kind{
-	code:     PodPrefix,
-	severity: model.Critical,
-	find:     findPodPrefix,
-	ends:     []model.HopKind{model.HopPod},
-}
-
-func findPodPrefix(v *view) []finding {
-	var out []finding
+func findPodPrefix(v *view) {
 	for _, p := range v.enterablePods() {
 		for _, a := range slices.Concat(ownIn(p, false), ownIn(p, true)) {
 			if from, want := v.usualPrefix(p, a); from != nil {
-				out = append(out, wrongPrefix(v, p, a, want, from)...)
+				wrongPrefix(v, p, a, want, from)
 			}
 		}
 	}
-	return out
 }
 
-// usualPrefix is the prefix that an address would have with the length that the
-// bridge's and another pod's have or, without such an address of the bridge, with
-// that of more pods than have any other; and a pod of that length. Nil where there
-// is none, or the address has that length.
+// usualPrefix is the prefix that an address would have with the length that the bridge's and another pod's have
+// or, without such an address of the bridge, with that of more pods than have any other; and a pod of that
+// length. Nil where there is none, or the address has that length.
 func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Prefix) {
 	isIPv6 := a.Addr().Is6()
 	bits := func(o *model.Pod) int { return firstIn(o, isIPv6).Bits() }
@@ -53,22 +40,23 @@ func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Pref
 	return from, netip.PrefixFrom(a.Addr(), want)
 }
 
-// bridgePrefix is the address of the pod's bridge with the network that holds an
-// address of the pod.
+// bridgePrefix is the address of the pod's bridge with the network that holds an address of the pod.
 func (v *view) bridgePrefix(p *model.Pod, a netip.Addr) netip.Prefix {
-	if b := v.bridgeOf(p); b != nil {
-		for _, x := range b.Addresses {
-			if x.Contains(a) && !x.IsSingleIP() && x.Addr().IsGlobalUnicast() {
-				return x
-			}
-		}
+	b := v.bridgeOf(p)
+	if b == nil {
+		return netip.Prefix{}
 	}
-	return netip.Prefix{}
+	return model.Find(b.Addresses, func(x netip.Prefix) bool {
+		return x.Contains(a) && !x.IsSingleIP() && x.Addr().IsGlobalUnicast()
+	})
 }
 
-func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) []finding {
+func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) {
 	pod, wide := a.Addr(), a.Bits() < want.Bits()
-	missent := func(d *model.Drop) bool { return d.Src == pod && a.Contains(d.Dst) != want.Contains(d.Dst) }
+	own := sameFamily(podAddrs(p), pod)
+	missent := func(d *model.Drop) bool {
+		return slices.Contains(own, d.Src) && a.Contains(d.Dst) != want.Contains(d.Dst)
+	}
 	asked := map[netip.Addr]bool{}
 	var requests, drops uint64
 	if wide {
@@ -85,13 +73,13 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 		}
 		// Where somebody answers (proxy_arp) nothing is lost.
 		if !prefixRoute(p, a) || answered && len(asked) == 0 {
-			return nil
+			return
 		}
 		drops = v.dropped(func(d *model.Drop) bool { return missent(d) && d.NeighborFailed() })
 	} else {
 		// A pod of ptp asks its gateway for its neighbours too, whatever its prefix.
 		if reachesOnLink(p, want) || !reachesOnLink(from, want) {
-			return nil
+			return
 		}
 		drops = v.dropped(func(d *model.Drop) bool { return missent(d) && v.drops.Lost(d) })
 	}
@@ -100,10 +88,10 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 			"pod": p, "prefix": a, "want": want, "from": from, "usual": firstIn(from, pod.Is6()), "wide": wide,
 			"asked": sorted(asked), "requests": requests, "drops": drops,
 		},
-		cutOff: []netip.Addr{pod},
+		cutOff: own,
 		claims: func(d *model.Drop) bool { return missent(d) && (d.NeighborFailed() || !wide) },
 	}
-	f.Pods, f.Peers, f.Packets = f.cutOff, hosts(sorted(asked)), drops
+	f.Pods, f.Peers, f.Packets = f.cutOff, model.Hosts(sorted(asked)), drops
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
 	if x := v.bridgePrefix(p, pod); x.IsValid() {
 		f.facts["bridge"], f.facts["own"] = v.bridgeOf(p), x
@@ -112,7 +100,7 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 		f.stateAlone()
 	}
 	f.takeAfter(p, from, pod.Is6(), want)
-	return []finding{f}
+	v.report(f)
 }
 
 // reachesOnLink reports whether a pod looks for the whole of a network on its link.

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,16 +11,6 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
-
-// PolicyDrop is the code of this finding.
-const PolicyDrop model.Code = "PolicyDrop"
-
-var policyDrop = kind{
-	code:     PolicyDrop,
-	severity: model.Warning,
-	find:     findPolicyDrop,
-	ends:     []model.HopKind{model.HopPolicy, model.HopPod},
-}
 
 // attribution is a rule with the drops that are put down to it.
 type attribution struct {
@@ -40,8 +29,8 @@ type part struct {
 	covered, sure bool
 }
 
-func findPolicyDrop(v *view) []finding {
-	drops, unread, unknown := v.netfilterDrops()
+func findPolicyDrop(v *view) {
+	drops, unread, unmatched, unknown := v.netfilterDrops()
 	// cause is that of the drops of several rules, which has a name, or of one alone.
 	type cause struct {
 		name string
@@ -61,41 +50,39 @@ func findPolicyDrop(v *view) []finding {
 		list := byCause.of(k)
 		*list = append(*list, a)
 	}
-	var out []finding
 	for k, list := range byCause.all() {
-		out = append(out, v.policyDropped(*list, k.name == words.Calico))
+		v.report(v.policyDropped(*list, k.name == words.Calico))
 	}
-	if unread.packets >= minDrops {
-		f := finding{page: "PolicyDrop-unread", lost: unread, facts: facts{"read": v.Has(model.SourceNAT)}}
-		f.Confidence, f.LastHopAlive = model.Likely, v.cameBy(mostDropped(unread.drops)[0])
-		out = append(out, f)
+	for _, l := range []*lost{unread, unmatched} {
+		if l == unread && l.packets >= minDrops || l == unmatched && l.lasting() && v.Has(model.SourceEbtables) {
+			f := finding{page: "PolicyDrop-unread", lost: l,
+				facts: facts{"read": v.Has(model.SourceNAT), "unmatched": l == unmatched}}
+			f.Confidence, f.LastHopAlive = model.Likely, v.cameBy(mostDropped(l.drops)[0])
+			v.report(f)
+		}
 	}
-	return append(out, foundBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+	reportBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
 		if unknown[d] {
 			pod = v.inPod(d)
 		}
 		return pod, pod
 	}, func(pod netip.Addr, l *lost) finding {
-		f := finding{page: "PolicyDrop-pod", lost: l, facts: facts{"pod": v.pods[pod][0], "read": v.pods[pod][0].Inside != nil}}
+		f := finding{page: "PolicyDrop-pod", lost: l,
+			facts: facts{"pod": v.pods[pod][0], "read": v.pods[pod][0].Inside != nil}}
 		f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
 		return f
-	})...)
-}
-
-// netfiltered reports whether a rule dropped a pod's packet that is lost.
-func (v *view) netfiltered(d *model.Drop) bool {
-	return d.Netfilter() && v.ofPod(d) && v.drops.Class(d) == loss.Lost
+	})
 }
 
 // netfilterDrops lists the drops of netfilter on the node and in pods with the rules that may
 // have dropped them, those that only rules of the node which were not read can have dropped,
-// and those in pods of which no rule is known that can.
-func (v *view) netfilterDrops() (drops []*dropped, unread *lost, unknown map[*model.Drop]bool) {
+// those that none can, and those in pods of which no rule is known that can.
+func (v *view) netfilterDrops() (drops []*dropped, unread, unmatched *lost, unknown map[*model.Drop]bool) {
 	rules := newDropRules(v.State, nil)
 	inside := map[*model.Pod]*dropRules{}
-	unread, unknown = &lost{}, map[*model.Drop]bool{}
+	unread, unmatched, unknown = &lost{}, &lost{}, map[*model.Drop]bool{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !v.netfiltered(d) || v.explained(d) {
+		if !d.Netfilter() || !v.ofPod(d) || v.drops.Class(d) != loss.Lost || v.explained(d) {
 			continue
 		}
 		if a := v.inPod(d); a.IsValid() {
@@ -108,13 +95,16 @@ func (v *view) netfilterDrops() (drops []*dropped, unread *lost, unknown map[*mo
 			}
 			continue
 		}
-		if x := v.dropIn(rules, d); len(x.candidates) > 0 || x.whole && v.Has(model.SourceNAT) {
+		switch x := v.dropIn(rules, d); {
+		case len(x.candidates) > 0:
 			drops = append(drops, x)
-		} else {
+		case x.whole && v.Has(model.SourceNAT):
+			unmatched.add(v, d)
+		default:
 			unread.add(v, d)
 		}
 	}
-	return drops, unread, unknown
+	return drops, unread, unmatched, unknown
 }
 
 // droppedInside is a drop in a pod's namespace with the rules there that may have made it; nil
@@ -160,9 +150,8 @@ func attribute(drops []*dropped) iter.Seq2[*candidateRule, *attribution] {
 	return found.all()
 }
 
-// best is the candidate for so many packets: one whose counter covers them, the
-// first that the packet meets; then one whose counter covers some; then one
-// without a counter; then one whose counter is used up.
+// best is the candidate for so many packets: one whose counter covers them, the first that the packet meets;
+// then one whose counter covers some; then one without a counter; then one whose counter is used up.
 func (d *dropped) best(packets uint64) *candidate {
 	likely := func(c *candidate) bool { return c.fit > path.Unlikely }
 	for _, ok := range []func(*candidate) bool{
@@ -188,9 +177,8 @@ func (d *dropped) sure(c *candidate) bool {
 	return c.fit == path.Yes || c.fit == path.Maybe && alone
 }
 
-// others are the candidates besides the best that counted enough to have dropped
-// so many packets: where the best counted just these, others that did so too. Besides one
-// without a counter they are those without.
+// others are the candidates besides the best that counted enough to have dropped so many packets: where the
+// best counted just these, others that did so too. Besides one without a counter they are those without.
 func (d *dropped) others(best *candidateRule, packets uint64) []*candidateRule {
 	var out []*candidateRule
 	for _, c := range d.candidates {
@@ -212,9 +200,8 @@ func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
 	}
 }
 
-// filteredDrops accounts for what was dropped and, where that was a pod's ICMPv6, for
-// what the pod could not send: ip6tables drops the replies to its neighbour
-// solicitations too, which a bridge takes through it. ARP is not filtered.
+// filteredDrops accounts for what was dropped and, where that was a pod's ICMPv6, for what the pod could not send:
+// ip6tables drops the replies to its neighbour solicitations too, which a bridge takes through it. ARP is not filtered.
 func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 	unresolved := map[netip.Addr]bool{}
 	for _, d := range drops {
@@ -224,12 +211,6 @@ func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 	}
 	these := sameDrops(drops)
 	return func(d *model.Drop) bool { return these(d) || unresolved[d.Src] && d.Link == "" && d.NeighborFailed() }
-}
-
-func union[T comparable](a, b []T, compare func(T, T) int) []T {
-	out := slices.Concat(a, b)
-	slices.SortFunc(out, compare)
-	return slices.Compact(out)
 }
 
 // doubt is what is not known of a rule and its drops: a key of the page, or a match.
@@ -258,26 +239,23 @@ func (v *view) doubts(a *attribution) (out []doubt, others []*candidateRule) {
 	return out, others
 }
 
-// shown are the rule and the drops.
 func (a *attribution) shown() []model.Evidence {
 	return words.Say("dropRule", facts{"rule": a.candidateRule, "lost": mostDropped(a.drops)})
 }
 
-// policyDropped is the finding on what rules of one cause dropped. The first tells what the
-// cause is.
+// policyDropped is the finding on what rules of one cause dropped. The first tells what the cause is.
 func (v *view) policyDropped(list []*attribution, calico bool) finding {
 	first := list[0]
-	all := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
+	var all lost
 	var seen []model.Evidence
 	var others []*candidateRule
 	var doubts []doubt
 	for _, a := range list {
-		maps.Copy(all.pods, a.pods)
-		maps.Copy(all.peers, a.peers)
-		all.packets, all.drops = all.packets+a.lost.packets, append(all.drops, a.drops...)
+		a.common()
+		all.merge(&a.lost)
 		seen = append(seen, a.shown()...)
 		unsure, rivals := v.doubts(a)
-		doubts, others = append(doubts, unsure...), withNew(others, rivals...)
+		doubts, others = append(doubts, unsure...), model.With(others, rivals...)
 	}
 	f := finding{lost: &all, claims: filteredDrops(all.drops), facts: facts{
 		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.lost.packets,

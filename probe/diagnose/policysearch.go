@@ -23,17 +23,15 @@ type dropped struct {
 	// candidates are the rules that may have dropped them, in the order in which a packet
 	// meets these, up to the first that surely did.
 	candidates []candidate
-	// whole is false where the search was cut off, open where a map may have
-	// dropped whose elements are not known.
+	// whole is false where the search was cut off, open where a map may have dropped whose elements are not known.
 	whole, open bool
 }
 
 // connectionStates are those that connection tracking may give a packet.
 var connectionStates = []string{"new", "established", "related", "invalid", "untracked"}
 
-// findCandidates finds the rules that may have dropped it. Which state of connection tracking
-// the packet had is not known, but it is one, for all rules: what may match in none is
-// no candidate where counters do not tell.
+// findCandidates finds the rules that may have dropped it. Which state of connection tracking the packet had is
+// not known, but it is one, for all rules: what may match in none is no candidate where counters do not tell.
 func (t *dropRules) findCandidates(d *dropped) {
 	t.search(d)
 	if len(d.candidates) < 2 || !slices.ContainsFunc(d.candidates, func(c candidate) bool { return !c.Counted }) {
@@ -56,11 +54,10 @@ func (t *dropRules) search(d *dropped) {
 	s.Chains, s.Meet, d.candidates = t.steps, s.meet, nil
 	isIPv6 := d.Dst.Is6() && !d.Dst.Is4In6()
 	for _, c := range t.bases {
-		// What is not for the node does not come to INPUT, and what is not of it not to
-		// OUTPUT. A bridge's chains see frames.
+		// What is not for the node does not come to INPUT, and what is not of it not to OUTPUT. A bridge's chains see frames.
 		if c.Family == "ip" && isIPv6 || c.Family == "ip6" && !isIPv6 ||
 			c.Family != "bridge" && (c.Hook == "INPUT" && !d.packet.DstLocal || c.Hook == "OUTPUT" && !d.packet.SrcLocal) ||
-			t.inNFT && (c.Backend == model.NFT) != (d.Location == model.LocationNFT) {
+			!t.atDevice(c, d) || t.inNFT && (c.Backend == model.NFT) != (d.Location == model.LocationNFT) {
 			continue
 		}
 		if s.enter(path.KeyOf(c), nil, path.Yes) == path.End {
@@ -68,6 +65,12 @@ func (t *dropRules) search(d *dropped) {
 		}
 	}
 	d.whole, d.open = !s.CutOff, len(s.opened) > 0
+}
+
+// atDevice reports whether a chain's hook is of a link that the packet may pass there.
+func (t *dropRules) atDevice(c *model.Chain, d *dropped) bool {
+	by := model.Either(c.Hook == "EGRESS", d.packet.Out, d.packet.In)
+	return c.Devices == "" || slices.ContainsFunc(strings.Split(c.Devices, ","), func(l string) bool { return slices.Contains(by, l) })
 }
 
 // search is one search for the rules that may have made a drop. Its state is how surely the
@@ -154,9 +157,13 @@ func (s *search) enter(k path.ChainKey, by *model.PacketRule, fit path.Fit) path
 	return action
 }
 
-// add notes a rule, or that the packet comes to it more surely another way, and ends the
-// search where it surely does.
+// add notes a rule, or that the packet comes to it more surely another way, and ends the search where it surely does.
 func (s *search) add(c *candidateRule, fit path.Fit) path.Action {
+	if strings.HasSuffix(c.Target(), "QUEUE") != s.FromQueue() {
+		return path.Next
+	} else if mayDrop(c.Rule) {
+		fit = min(fit, path.Unlikely)
+	}
 	for _, by := range slices.Backward(s.jumps) {
 		if !c.Counted && slices.ContainsFunc(by.Lookups, func(l model.Lookup) bool { return l.Element != "" }) {
 			c = s.chosenBy(by, c)
@@ -172,15 +179,11 @@ func (s *search) add(c *candidateRule, fit path.Fit) path.Action {
 		s.at[c] = len(s.candidates)
 		s.candidates = append(s.candidates, candidate{c, fit})
 	}
-	if fit == path.Yes {
-		return path.End
-	}
-	return path.Next
+	return model.Either(fit == path.Yes, path.End, path.Next)
 }
 
-// dropIn is what is known of a drop's packets, and the rules that may have dropped them. The
-// packets' marks, states and sets are not known, and a sample is one of several, perhaps to
-// other ports.
+// dropIn is what is known of a drop's packets, and the rules that may have dropped them. The packets' marks,
+// states and sets are not known, and a sample is one of several, perhaps to other ports.
 func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
 	in, out, own := v.linksOf(d.Src), v.linksOf(d.Dst), func(a netip.Addr) bool { return v.nodeAddrs[a] }
 	if p := rules.pod; p != nil {
@@ -189,7 +192,7 @@ func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
 	} else if d.Link != "" {
 		// Which of the two the packet's device is depends on the hook.
 		by := v.withMaster(d.Link)
-		in, out = union(in, by, strings.Compare), union(out, by, strings.Compare)
+		in, out = model.With(in, by...), model.With(out, by...)
 	}
 	x := &dropped{
 		Drop: d,
@@ -207,8 +210,7 @@ func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
 	return x
 }
 
-// linksOf are the links by which the node has an address, and what they are
-// ports of: a pod's own, or the uplinks.
+// linksOf are the links by which the node has an address, and what they are ports of: a pod's own, or the uplinks.
 func (v *view) linksOf(a netip.Addr) (out []string) {
 	if v.nodeAddrs[a] {
 		return nil
@@ -228,10 +230,8 @@ func (v *view) linksOf(a netip.Addr) (out []string) {
 // withMaster is a link and the bridge that it is a port of.
 func (v *view) withMaster(link string) []string {
 	out := []string{link}
-	if l := v.byName[link]; l != nil {
-		if m := v.links[l.Master]; m != nil {
-			out = append(out, m.Name)
-		}
+	if l := v.byName[link]; l != nil && v.links[l.Master] != nil {
+		out = append(out, v.links[l.Master].Name)
 	}
 	return out
 }

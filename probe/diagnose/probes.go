@@ -17,14 +17,12 @@ const (
 	mostSilent  = 2
 )
 
-// Probes plans the few questions, ICMP echo and ARP requests, whose answers
-// tell apart what the snapshot alone does not: at most 16, from addresses of
-// the node's own. It sends nothing.
+// Probes plans the few questions, ICMP echo and ARP requests, whose answers tell apart what the snapshot alone
+// does not: at most 16, from addresses of the node's own. It sends nothing.
 //
-// An echo from the node's address to the first address of another node's pod
-// range is answered only if the network has a route to that range: the answer
-// to the node's address needs none. One from an address of the node's own pod
-// range to another node is answered only if the network has the route back.
+// An echo from the node's address to the first address of another node's pod range is answered only if the
+// network has a route to that range: the answer to the node's address needs none. One from an address of the
+// node's own pod range to another node is answered only if the network has the route back.
 func Probes(s *model.Snapshot) []model.Probe {
 	p := &plan{v: newView(s)}
 	p.found = p.v.judge()
@@ -83,9 +81,8 @@ func (p *plan) silent() {
 	}
 }
 
-// pod asks a destination that never answered: from the node's address and, where
-// the network routes the pods' ranges, from this node's range too. That reply needs
-// both routes.
+// pod asks a destination that never answered: from the node's address and, where the network routes the pods'
+// ranges, from this node's range too. That reply needs both routes.
 func (p *plan) pod(a netip.Addr) bool {
 	out := p.echo(netip.Addr{}, a)
 	if own := ownRangeAddr(p.v, a.Is6()); own.IsValid() && p.v.remote(a).IsValid() && p.v.byDefaultRoute(a) {
@@ -101,9 +98,7 @@ func (p *plan) absent() {
 		var subjects []netip.Addr
 		switch f.Code {
 		case UnansweredARP:
-			for _, peer := range f.Peers {
-				subjects = append(subjects, peer.Addr())
-			}
+			subjects = model.Map(f.Peers, netip.Prefix.Addr)
 		case StaleARPReply:
 			subjects = f.Pods
 		}
@@ -118,7 +113,7 @@ func (p *plan) absent() {
 // echo plans an echo request to an address beyond the node, from one of the
 // node's: the one that the forward path begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
-	q, ok := wayOff(p.v, to)
+	q, ok := outgoing(p.v, to)
 	q.Kind, q.From = model.ProbeEcho, cmp.Or(from, q.From)
 	return ok && p.add(q)
 }
@@ -132,10 +127,8 @@ func (p *plan) arp(to netip.Addr) bool {
 		return false
 	}
 	l := v.links[r.IfIndex]
-	works := func(n *model.Neighbor) bool {
-		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(n) && n.State != "PERMANENT"
-	}
-	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || model.First(v.Neighbors, works) != nil {
+	n := v.NeighborAt(to, r.IfIndex)
+	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || n != nil && path.Resolved(n) && n.State != "PERMANENT" {
 		return false
 	}
 	from := v.addrOn(l, to)
@@ -155,9 +148,9 @@ func (p *plan) add(q model.Probe) bool {
 	return true
 }
 
-// wayOff is how a packet of the node's own gets to an address beyond it: link,
-// source and MACs. It is false where that is not known, or the way is no uplink.
-func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
+// outgoing is how a packet of the node's own gets to an address beyond it: link,
+// source and MACs. It is false where that is not known, or the link is no uplink.
+func outgoing(v *view, to netip.Addr) (model.Probe, bool) {
 	r := v.lookup(to)
 	if r == nil || r.Type != "unicast" || v.nodeAddrs[to] {
 		return model.Probe{}, false
@@ -166,11 +159,8 @@ func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 	if len(r.NextHops) > 0 {
 		first = &r.NextHops[0]
 	}
-	l, hop := v.links[first.IfIndex], to
-	if first.Gateway.IsValid() {
-		hop = first.Gateway
-	}
-	if l == nil || l.MAC.IsZero() || !v.leadsOff(l) {
+	l, hop := v.links[first.IfIndex], cmp.Or(first.Gateway, to)
+	if l == nil || l.MAC.IsZero() || !v.Outer[l.Index] {
 		return model.Probe{}, false
 	}
 	q := model.Probe{IfIndex: l.Index, Link: l.Name, From: r.Src, To: to, SrcMAC: l.MAC}
@@ -180,10 +170,8 @@ func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 	if q.From.Is4() != to.Is4() {
 		return model.Probe{}, false
 	}
-	for n := range model.Each(v.Neighbors) {
-		if n.Addr == hop && n.IfIndex == l.Index && path.Resolved(n) {
-			q.DstMAC = n.MAC
-		}
+	if n := v.NeighborAt(hop, l.Index); n != nil && path.Resolved(n) {
+		q.DstMAC = n.MAC
 	}
 	// A gateway passes on to its own network too.
 	for n := range model.Each(v.Gateways) {
@@ -200,7 +188,7 @@ func ownRangeAddr(v *view, six bool) netip.Addr {
 	own := v.ownCIDRs()
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
-			if a.Addr().Is6() == six && inAny(own, a.Addr()) && len(v.pods[a.Addr()]) == 0 {
+			if a.Addr().Is6() == six && model.InAny(own, a.Addr()) && len(v.pods[a.Addr()]) == 0 {
 				return a.Addr()
 			}
 		}
@@ -208,10 +196,9 @@ func ownRangeAddr(v *view, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// otherNodes are machines that a route back can be told by, by their addresses of
-// the ranges' family: the ranges' owners where they are known, else who is in the
-// node's subnet: those first who answer, then neighbours, next hops of routes, and
-// whoever is sent packets.
+// otherNodes are machines that tell whether there is a route back, by their addresses of the ranges' family:
+// the ranges' owners where they are known, else who is in the node's subnet: those first who answer, then
+// neighbours, next hops of routes, and whoever is sent packets.
 func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 		return nil
@@ -244,7 +231,7 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 		}
 	}
 	for r := range model.Each(v.Routes) {
-		if r.Gateway.IsValid() && near(r.Gateway) && !v.gatewayAddrs[r.Gateway] {
+		if r.Gateway.IsValid() && near(r.Gateway) && !v.GatewayAddrs[r.Gateway] {
 			add(r.Gateway)
 		}
 	}

@@ -47,9 +47,10 @@ func TestProbesTellTheRoute(t *testing.T) {
 		both      = "MissingUDR likely " + restUDR + "; "
 		second    = "MissingUDR likely 172.20.1.5 172.20.2.0/24; "
 		third     = "MissingUDR likely 172.20.1.6 172.20.3.0/24; "
-		own       = "no route back to this node's pods; route 10.50.0.4"
+		own       = "no route back to this node's pods from 172.20.2.0/24; route 10.50.0.4"
+		ownBoth   = "no route back to this node's pods from 172.20.2.0/24, 172.20.3.0/24; route 10.50.0.4"
 		either    = "no route in either direction between this node's pods and 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
-		untold    = "no reply from 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
+		untold    = "no route beyond ens5 to 172.20.2.0/24, 172.20.3.0/24, or none back; subnet ROUTE_TABLE"
 		to2, to3  = "no route to 172.20.2.0/24; route 10.50.0.5", "no route to 172.20.3.0/24; route 10.50.0.6"
 		noReply23 = "NoReply likely " + twoPods + " 172.20.2.9 172.20.3.9"
 	)
@@ -66,7 +67,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "10.50.0.5", true)
 			n.echo(rangeAddr, "10.50.0.5", false)
 			return n
-		}, []string{both + own}},
+		}, []string{both + ownBoth}},
 		{"the way there works, nobody asked for the return path", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.9", true)
@@ -248,7 +249,7 @@ func TestProbesOfOneFamily(t *testing.T) {
 		title string
 	}{
 		{"IPv6 answers from the node alone", true, "no route to fd20:0:0:2::/64"},
-		{"IPv4 answers from the node alone", false, "no reply from fd20:0:0:2::/64"},
+		{"IPv4 answers from the node alone", false, "no route beyond ens5 to fd20:0:0:2::/64, or none back"},
 	} {
 		n := node()
 		n.echo("10.50.0.4", "10.50.0.5", true)

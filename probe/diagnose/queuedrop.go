@@ -7,41 +7,27 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// QueueDrop is the code of this finding.
-const QueueDrop model.Code = "QueueDrop"
-
-var queueDrop = kind{
-	code:     QueueDrop,
-	severity: model.Warning,
-	find:     findQueueDrop,
-	ends:     []model.HopKind{model.HopQueue, model.HopLink, model.HopPod},
-}
-
-func findQueueDrop(v *view) []finding {
+func findQueueDrop(v *view) {
 	byLink, untold := map[int]*lost{}, untoldDrops(v.whole)
 	for _, d := range queuedDrops(v.Snapshot) {
 		if v.ofPod(d) && !v.explained(d) {
-			entry(byLink, d.IfIndex).add(v, d)
+			model.GetOrInsert(byLink, d.IfIndex).add(v, d)
 		}
 	}
-	var out []finding
 	for q := range model.Each(v.Queues) {
-		l := entry(byLink, q.IfIndex)
-		rest := untold[q.IfIndex]
-		if rest < minDrops {
-			rest = 0
-		}
+		l := model.GetOrInsert(byLink, q.IfIndex)
+		rest := model.Either(untold[q.IfIndex] < minDrops, 0, untold[q.IfIndex])
 		if v.links[q.IfIndex] != nil && l.packets+rest >= minDrops {
-			out = append(out, v.queueDropped(q, l, rest))
+			v.report(v.queueDropped(q, l, rest))
 		}
 	}
-	return append(out, v.queuesInPods()...)
+	v.queuesInPods()
 }
 
-// queuesInPods are the findings on queues in pods' own namespaces: these are not read, and
+// queuesInPods reports queues in pods' own namespaces: these are not read, and
 // the drops tell. What such a queue dropped was never counted as sent.
-func (v *view) queuesInPods() []finding {
-	return foundBy(v, func(d *model.Drop) (p *model.Pod, pod netip.Addr) {
+func (v *view) queuesInPods() {
+	reportBy(v, func(d *model.Drop) (p *model.Pod, pod netip.Addr) {
 		i := slices.IndexFunc(v.pods[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
 		if !d.Queued() || v.inPod(d) != d.Src || i < 0 {
 			return p, pod
@@ -56,9 +42,7 @@ func (v *view) queuesInPods() []finding {
 		}
 		f := finding{page: "QueueDrop-pod", lost: l, facts: facts{"pod": p, "sent": sent}}
 		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
-		if l.packets*droppedShare < sent+l.packets || !l.lasting() {
-			f.Severity = model.Info
-		}
+		f.infoUnless(l.packets*droppedShare >= sent+l.packets && l.lasting())
 		return f
 	})
 }
@@ -72,11 +56,10 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))
 	larger := *q
 	larger.Rate, larger.Burst, larger.Limit = times*q.Rate, times*q.Burst, times*q.Limit
-	f := finding{lost: l, facts: facts{"queue": q, "untold": untold, "larger": &larger, "times": times, "link": v.links[q.IfIndex]}}
+	f := finding{lost: l, facts: facts{"queue": q, "untold": untold, "larger": &larger, "times": times,
+		"link": v.links[q.IfIndex]}}
 	f.LastHopAlive = v.place(q.Link, model.Egress)
-	if untold == 0 && !(overfull(q) && l.lasting()) && !v.starves(q, l) {
-		f.Severity = model.Info
-	}
+	f.infoUnless(untold > 0 || overfull(q) && l.lasting() || v.starves(q, l))
 	if len(l.drops) == 0 {
 		f.Packets, f.Confidence = untold, model.Likely
 		for p := range model.Each(v.Pods) {
@@ -101,8 +84,7 @@ func (v *view) addMasqueraded(l *lost, link int) {
 	}
 }
 
-// starves reports whether the queue dropped a notable part of what one address sent or
-// got there.
+// starves reports whether the queue dropped a notable part of what one address sent or got there.
 func (v *view) starves(q *model.Queue, l *lost) bool {
 	return slices.ContainsFunc(v.whole.Traffic.Hops, func(h model.HopCount) bool {
 		if h.IfIndex != q.IfIndex || h.Direction != model.Egress || !h.Addr.IsValid() {
@@ -116,4 +98,88 @@ func (v *view) starves(q *model.Queue, l *lost) bool {
 		}
 		return of.packets*droppedShare >= h.Packets && of.lasting()
 	})
+}
+
+// sentTraffic are the counts without the packets that were dropped in the queue of a
+// link at whose egress they had been counted: what is left was sent. Which of the
+// packets these are is not known, so that none of what is told apart is surely left.
+func sentTraffic(s *model.Snapshot) model.Traffic {
+	t := s.Traffic
+	queued, untold := queuedDrops(s), untoldDrops(s)
+	if len(queued)+len(untold) == 0 {
+		return t
+	}
+	node := map[netip.Addr]bool{}
+	for _, l := range s.Links {
+		for _, a := range l.Addresses {
+			node[a.Addr()] = true
+		}
+	}
+	type end struct {
+		addr    netip.Addr
+		ifindex int
+		side    model.Side
+	}
+	type ends struct {
+		pair
+		ifindex int
+	}
+	byEnd, byPair := map[end]uint64{}, map[ends]uint64{}
+	for _, d := range queued {
+		byEnd[end{d.Src, d.IfIndex, model.AsSource}] += d.Packets
+		byEnd[end{d.Dst, d.IfIndex, model.AsDestination}] += d.Packets
+		byPair[ends{pair{d.Src, d.Dst}, d.IfIndex}] += d.Packets
+	}
+	t.Hops, t.Peers = slices.Clone(t.Hops), slices.Clone(t.Peers)
+	less := func(by uint64, counts ...*uint64) {
+		for _, n := range counts {
+			*n -= min(*n, by)
+		}
+	}
+	for h := range model.Each(t.Hops) {
+		if h.Direction == model.Egress {
+			less(byEnd[end{h.Addr, h.IfIndex, h.Side}], &h.Packets, &h.SYN, &h.SYNACK, &h.FromInside, &h.FromUplink)
+		}
+	}
+	for p := range model.Each(t.Peers) {
+		n := byPair[ends{pair{p.Local, p.Remote}, p.IfIndex}]
+		if node[p.Local] {
+			n += untold[p.IfIndex]
+		}
+		less(n, &p.Out.Packets, &p.Out.Requests, &p.Out.Replies, &p.Out.Other)
+	}
+	return t
+}
+
+// queuedDrops are the node's drops in the queues of links.
+func queuedDrops(s *model.Snapshot) []*model.Drop {
+	return chosen(s.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns)
+	})
+}
+
+// untoldDrops are, by link, what overfull queues dropped beside the packets of pods:
+// packets with an address of the node's, which are counted for no pod.
+func untoldDrops(s *model.Snapshot) map[int]uint64 {
+	out := map[int]uint64{}
+	for q := range model.Each(s.Queues) {
+		if overfull(q) {
+			out[q.IfIndex] = q.DropsDelta
+		}
+	}
+	for _, d := range queuedDrops(s) {
+		if n, ok := out[d.IfIndex]; ok {
+			out[d.IfIndex] = n - min(n, d.Packets)
+		}
+	}
+	return out
+}
+
+// droppedShare is the part of the packets, one in so many, from which on a queue's drops
+// are a fault: TCP finds the rate of a limit by fewer.
+const droppedShare = 10
+
+// overfull reports whether a queue dropped a notable part of what came to it.
+func overfull(q *model.Queue) bool {
+	return q.DropsDelta >= manyRefused && q.DropsDelta*droppedShare >= q.SentDelta+q.DropsDelta
 }

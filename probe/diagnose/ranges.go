@@ -12,8 +12,7 @@ import (
 type ranges struct {
 	// local are this node's own pod ranges.
 	local []netip.Prefix
-	// cluster are ranges of all pods: given, written in the node's rules,
-	// or supposed around the local ones.
+	// cluster are ranges of all pods: given, written in the node's rules, or supposed around the local ones.
 	cluster []netip.Prefix
 	// nodes are the ranges of other nodes that are known one by one. byPrefix
 	// has them too: a node's addresses are looked up by their thousands.
@@ -28,9 +27,8 @@ type nodeRange struct {
 	node *model.ClusterNode
 }
 
-// Where no rule tells the cluster's range either, it is supposed to be the
-// block of this size around the node's own: 256 nodes' worth of the usual /24
-// or /64.
+// Where no rule tells the cluster's range either, it is supposed to be the block of this size around the node's
+// own: 256 nodes' worth of the usual /24 or /64.
 const (
 	clusterBits4 = 16
 	clusterBits6 = 56
@@ -54,7 +52,8 @@ func newRanges(v *view) ranges {
 			continue
 		}
 		for _, a := range l.Addresses {
-			if p := a.Masked(); !p.IsSingleIP() && !slices.Contains(r.local, p) && v.holdsPods(p) && !inAny(v.onLink, p.Addr()) {
+			if p := a.Masked(); !p.IsSingleIP() && !slices.Contains(r.local, p) && v.holdsPods(p) &&
+				!model.InAny(v.onLink, p.Addr()) {
 				r.local = append(r.local, p)
 			}
 		}
@@ -82,16 +81,16 @@ func (r *ranges) addListed(v *view) {
 			continue
 		}
 		for x := range model.Each(v.PacketRules) {
-			if kept(x) && x.Chain == own.Chain && x.Backend == own.Backend && x.Dst.Prefix.Bits() == own.Dst.Prefix.Bits() &&
-				x.Dst.Prefix.Addr().Is4() == own.Dst.Prefix.Addr().Is4() && !slices.Contains(r.cluster, x.Dst.Prefix) {
+			a, b := x.Dst.Prefix, own.Dst.Prefix
+			if kept(x) && x.Chain == own.Chain && x.Backend == own.Backend && a.Bits() == b.Bits() &&
+				a.Addr().Is4() == b.Addr().Is4() && model.Public(a.Addr()) == model.Public(b.Addr()) && !slices.Contains(r.cluster, a) {
 				r.cluster = append(r.cluster, x.Dst.Prefix)
 			}
 		}
 	}
 }
 
-// add takes in a range of another node. Of two that claim the same, the first
-// has it.
+// add takes in a range of another node. Of two that claim the same, the first has it.
 func (r *ranges) add(n nodeRange) {
 	r.nodes = append(r.nodes, n)
 	if _, claimed := r.byPrefix[n.Masked()]; claimed {
@@ -103,8 +102,7 @@ func (r *ranges) add(n nodeRange) {
 	}
 }
 
-// nodeAt is the known range of another node that holds an address, the
-// narrowest; not valid where none does.
+// nodeAt is the known range of another node that holds an address, the narrowest; not valid where none does.
 func (r *ranges) nodeAt(a netip.Addr) nodeRange {
 	for _, bits := range r.lengths {
 		if p, err := a.Prefix(bits); err == nil && r.byPrefix[p].IsValid() {
@@ -119,22 +117,21 @@ func (r *ranges) nodeAt(a netip.Addr) nodeRange {
 func (r *ranges) supposeAround(v *view, a netip.Addr) {
 	// A prefix holds no address with a zone, and a file may name any.
 	a = a.Unmap().WithZone("")
-	if !a.IsValid() || inAny(v.onLink, a) {
+	if !a.IsValid() || model.InAny(v.onLink, a) {
 		return
 	}
-	if !inAny(r.local, a) {
+	if !model.InAny(r.local, a) {
 		p, _ := a.Prefix(r.podBits(a))
 		r.local = append(r.local, p)
 	}
-	if inAny(r.cluster, a) {
+	if model.InAny(r.cluster, a) {
 		return
 	}
 	r.cluster = append(r.cluster, r.suppose(v, a))
 }
 
-// suppose is the range of all pods that one pod's address suggests: what the
-// node's rules keep from translation together with it, or the block around
-// the node's own range.
+// suppose is the range of all pods that one pod's address suggests: what the node's rules keep from translation
+// together with it, or the block around the node's own range.
 func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 	var best netip.Prefix
 	for x := range model.Each(v.PacketRules) {
@@ -147,18 +144,12 @@ func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 		bits = max(own.Bits()-8, 0)
 	}
 	p, _ := a.Prefix(bits)
-	if best.IsValid() && best.Bits() < bits {
-		return best
-	}
-	return p
+	return model.Either(best.IsValid() && best.Bits() < bits, best, p)
 }
 
 // closeBits is the length of a block that holds several nodes' pods.
 func closeBits(a netip.Addr) int {
-	if a.Is6() {
-		return clusterBits6
-	}
-	return clusterBits4
+	return model.Either(a.Is6(), clusterBits6, clusterBits4)
 }
 
 // podBits is the length of one node's pod range in the address's family.
@@ -174,7 +165,6 @@ func (r *ranges) podBits(a netip.Addr) int {
 	return podBits6
 }
 
-// holdsPods reports whether a running pod has an address in the prefix.
 func (v *view) holdsPods(p netip.Prefix) bool {
 	for a := range v.pods {
 		if p.Contains(a) {
@@ -184,28 +174,27 @@ func (v *view) holdsPods(p netip.Prefix) bool {
 	return false
 }
 
-// remote is the pod range of the other node that holds an address: the node's
-// where it is known, else one of the size of this node's own. It is not valid
-// for an address that is no other node's pod.
+// remote is the pod range of the other node that holds an address: the node's where it is known, else one of
+// the size of this node's own. It is not valid for an address that is no other node's pod.
 func (v *view) remote(a netip.Addr) netip.Prefix {
 	if n := v.ranges.nodeAt(a); n.IsValid() {
 		return n.Prefix
 	}
-	if v.nodeAddrs[a] || inAny(v.onLink, a) || inAny(v.ranges.local, a) || !inAny(v.ranges.cluster, a) {
+	if v.nodeAddrs[a] || model.InAny(v.onLink, a) || model.InAny(v.ranges.local, a) || !model.InAny(v.ranges.cluster, a) {
 		return netip.Prefix{}
 	}
-	p, err := a.Prefix(v.ranges.podBits(a))
-	if err != nil || !v.surelyPods(a) && v.besideServices(a) {
+	// No pod has an address beside those of services.
+	if !v.surelyPods(a) && len(v.Tables().Services(a)) > 0 {
 		return netip.Prefix{}
 	}
+	p, _ := a.Prefix(v.ranges.podBits(a))
 	return p
 }
 
-// surelyPods reports whether an address is of a pod range that is known, or of
-// the block close around this node's own; not of one that is only supposed from
-// what the rules keep from translation.
+// surelyPods reports whether an address is of a pod range that is known, or of the block close around this
+// node's own; not of one that is only supposed from what the rules keep from translation.
 func (v *view) surelyPods(a netip.Addr) bool {
-	if inAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid() {
+	if model.InAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid() {
 		return true
 	}
 	return slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
@@ -240,42 +229,31 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 			known[n.Prefix] = true
 		}
 	}
-	return append(slices.SortedFunc(maps.Keys(seen), comparePrefix), slices.SortedFunc(maps.Keys(known), comparePrefix)...)
+	return append(slices.SortedFunc(maps.Keys(seen), netip.Prefix.Compare),
+		slices.SortedFunc(maps.Keys(known), netip.Prefix.Compare)...)
 }
 
-// remoteRange is the traffic with one other node's pods. It is never changed once
-// it is made: several findings read it.
+// remoteRange is the traffic with one other node's pods. It is never changed once it is made: several findings read it.
 type remoteRange struct {
 	cidr netip.Prefix
 	// silent are pairs without a reply.
 	silent []*model.Peer
-	// answers, nodeAnswers: a pod of this node, or the node itself, was
-	// answered from the range.
+	// answers, nodeAnswers: a pod of this node, or the node itself, was answered from the range.
 	answers     bool
 	nodeAnswers bool
-	// asks are packets from the range that want a reply from here, podAsks
-	// those of them for pods.
+	// asks are packets from the range that want a reply from here, podAsks those of them for pods.
 	asks, podAsks uint64
-	// probes are the node's own echo requests to it; there and back is what
-	// they and others tell of the two paths.
+	// probes are the node's own echo requests to it; there and back is what they and others tell of the two paths.
 	probes      []*model.Probe
 	there, back reach
 }
 
-func prefixes(list []*remoteRange) []netip.Prefix {
-	out := make([]netip.Prefix, len(list))
-	for i, r := range list {
-		out[i] = r.cidr
-	}
-	return out
-}
+func prefixOf(r *remoteRange) netip.Prefix { return r.cidr }
 
-func compareRanges(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) }
+func compareRanges(a, b *remoteRange) int { return netip.Prefix.Compare(a.cidr, b.cidr) }
 
 // overlay reports whether the fabric itself routes pods, without a route table.
-func overlay(plugin string) bool {
-	return plugin == "azure-overlay" || plugin == "azure-cilium"
-}
+func overlay(plugin string) bool { return plugin == "azure-overlay" || plugin == "azure-cilium" }
 
 // splitRanges parts the ranges that are so from the others.
 func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []*remoteRange) {
@@ -289,8 +267,7 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 	return so, others
 }
 
-// fabricRanges are the remote ranges, and those of known nodes that there was
-// no traffic with.
+// fabricRanges are the remote ranges, and those of known nodes that there was no traffic with.
 func (v *view) fabricRanges() []*remoteRange {
 	ranges := slices.Clone(v.remoteRanges())
 	seen := map[netip.Prefix]bool{}
@@ -306,9 +283,8 @@ func (v *view) fabricRanges() []*remoteRange {
 	return ranges
 }
 
-// findRanges groups what was seen at the uplink by the other node's range,
-// sorted by prefix. Ranges that the node does not reach through its default
-// gateway are not the fabric's to route.
+// findRanges groups what was seen at the uplink by the other node's range, sorted by prefix. Ranges that the
+// node does not reach through its default gateway are not the fabric's to route.
 func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for p := range model.Each(v.peers) {
@@ -316,7 +292,7 @@ func (v *view) findRanges() []*remoteRange {
 		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		r := entry(byCIDR, cidr)
+		r := model.GetOrInsert(byCIDR, cidr)
 		r.cidr = cidr
 		r.asks += p.In.Requests
 		_, pod := v.pods[p.Local]
@@ -327,7 +303,7 @@ func (v *view) findRanges() []*remoteRange {
 		case v.answered(p):
 			r.answers = r.answers || pod
 			r.nodeAnswers = r.nodeAnswers || !pod
-		case pod && v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && !v.sentAstray(p):
+		case pod && v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && !v.leftWithWrongMAC(p):
 			r.silent = append(r.silent, p)
 		}
 	}
@@ -344,7 +320,8 @@ func (v *view) unclaimedRanges(list []*remoteRange) []*remoteRange {
 	out := make([]*remoteRange, len(list))
 	for i, r := range list {
 		c := *r
-		c.silent = slices.DeleteFunc(slices.Clone(r.silent), func(p *model.Peer) bool { return v.silenced(p.Local, host(p.Remote)) })
+		c.silent = slices.DeleteFunc(slices.Clone(r.silent),
+			func(p *model.Peer) bool { return v.silenced(p.Local, model.Host(p.Remote)) })
 		out[i] = &c
 	}
 	return out
@@ -355,10 +332,11 @@ func (v *view) unclaimedRanges(list []*remoteRange) []*remoteRange {
 // anybody within the network, of pods with addresses that need a route.
 func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
 	peers, pods := silencesPeers(f), setOf(f.Pods)
-	all := len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })
+	all := len(f.Peers) > 1 || slices.ContainsFunc(f.Peers,
+		func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })
 	return func(asker netip.Addr, asked netip.Prefix) bool {
-		return peers(asker, asked) || all && pods[asker] && !inAny(v.onLink, asker) &&
-			(v.remote(asked.Addr()).IsValid() || inAny(v.onLink, asked.Addr()))
+		return peers(asker, asked) || all && pods[asker] && !model.InAny(v.onLink, asker) &&
+			(v.remote(asked.Addr()).IsValid() || model.InAny(v.onLink, asked.Addr()))
 	}
 }
 
@@ -366,5 +344,5 @@ func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) 
 // alone: most likely the node that has the range says that it has no such pod.
 func oneRefused(v *view, silent []*model.Peer) bool {
 	of := v.sumPeers(slices.DeleteFunc(slices.Clone(silent), func(p *model.Peer) bool { return !v.refused(p) }))
-	return len(of.remotes) == 1
+	return len(of.peers) == 1
 }

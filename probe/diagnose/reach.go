@@ -8,7 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// reach is what echo requests told of a way.
+// reach is what echo requests told of a path.
 type reach int
 
 const (
@@ -17,11 +17,6 @@ const (
 	reachFails
 )
 
-// fromOwnRange reports whether an address is of this node's pod ranges.
-func fromOwnRange(v *view, a netip.Addr) bool {
-	return inAny(v.ownCIDRs(), a)
-}
-
 // near reports whether the range's node is in this node's subnet, and so under
 // the same route table; one that is not known is supposed to be.
 func (v *view) near(r *remoteRange) bool {
@@ -29,11 +24,10 @@ func (v *view) near(r *remoteRange) bool {
 	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return directly(v, a) })
 }
 
-// echoed is what came of the echo request from the node's address to another:
-// nil where none was sent.
+// echoed is what came of the echo request from the node's address to another: nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
 	return model.First(v.Probes, func(p *model.Probe) bool {
-		return p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From)
+		return p.Kind == model.ProbeEcho && p.To == to && !model.InAny(v.ownCIDRs(), p.From)
 	})
 }
 
@@ -42,14 +36,12 @@ func (v *view) arped(a netip.Addr) *model.Probe {
 	return model.First(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeARP && p.To == a })
 }
 
-// byGateway reports whether none but a gateway answered, which may answer for
-// all, as Azure's fabric does.
+// byGateway reports whether none but a gateway answered, which may answer for all, as Azure's fabric does.
 func (v *view) byGateway(p *model.Probe) bool {
 	return !slices.ContainsFunc(p.MACs, func(m model.MAC) bool { return !v.isGatewayMAC(m) })
 }
 
-// probed is a range with what the node's echo requests say of the paths to and
-// from it.
+// probed is a range with what the node's echo requests say of the paths to and from it.
 func (v *view) probed(r remoteRange) *remoteRange {
 	reached := false
 	for p := range model.Each(v.Probes) {
@@ -57,7 +49,7 @@ func (v *view) probed(r remoteRange) *remoteRange {
 			continue
 		}
 		reached = reached || p.Answered
-		if !fromOwnRange(v, p.From) {
+		if !model.InAny(v.ownCIDRs(), p.From) {
 			r.probes = append(r.probes, p)
 			r.nodeAnswers = r.nodeAnswers || p.Answered
 		}
@@ -72,13 +64,11 @@ func (v *view) probed(r remoteRange) *remoteRange {
 	return &r
 }
 
-// six reports whether the range is of IPv6. What probes of one family tell, they
-// tell of its routes alone.
+// six reports whether the range is of IPv6. What probes of one family tell, they tell of its routes alone.
 func (r *remoteRange) six() bool { return r.cidr.Addr().Is6() }
 
-// firstAnswers reports whether the first address of another node's range is
-// sure to be somebody: kubenet's bridge has it; elsewhere another range's shows
-// it by an answer.
+// firstAnswers reports whether the first address of another node's range is sure to be somebody: kubenet's
+// bridge has it; elsewhere another range's shows it by an answer.
 func firstAnswers(v *view, six bool) bool {
 	return v.Node.Plugin == "kubenet" || slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
 		cidr := v.remote(p.To)
@@ -99,8 +89,7 @@ func ownerAnswers(v *view, r *remoteRange) bool {
 	return v.echoAnswered(r.six())
 }
 
-// ownerAddrs are the addresses of the range's family that its node has; none
-// where they are not known.
+// ownerAddrs are the addresses of the range's family that its node has; none where they are not known.
 func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
 	n := v.nodeOf(r.cidr)
 	if n == nil {
@@ -109,22 +98,21 @@ func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
 	return sameFamily(internal(n), r.cidr.Addr())
 }
 
-// ownerSilent reports whether the range's node is known and did not answer an
-// echo.
+// ownerSilent reports whether the range's node is known and did not answer an echo.
 func (v *view) ownerSilent(r *remoteRange) bool {
-	return !ownerAnswers(v, r) && slices.ContainsFunc(v.ownerAddrs(r), func(a netip.Addr) bool { return v.echoed(a) != nil })
+	return !ownerAnswers(v, r) && slices.ContainsFunc(v.ownerAddrs(r),
+		func(a netip.Addr) bool { return v.echoed(a) != nil })
 }
 
 // echoAnswered reports whether any machine answered an echo of the node's own.
 func (v *view) echoAnswered(six bool) bool {
 	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
-		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !fromOwnRange(v, p.From)
+		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !model.InAny(v.ownCIDRs(), p.From)
 	})
 }
 
-// probedBack tells whether what the range's node sends to this node's pods gets
-// here: by echo requests from this node's pod range to that node, to its pods, or to
-// another node of the same subnet, or by pods' requests that arrive.
+// probedBack tells whether what the range's node sends to this node's pods gets here: by echo requests from this node's
+// pod range to that node, to its pods, or to another node of the same subnet, or by pods' requests that arrive.
 func probedBack(v *view, r *remoteRange) reach {
 	if r.podAsks > 0 {
 		return reachWorks
@@ -133,7 +121,8 @@ func probedBack(v *view, r *remoteRange) reach {
 	out := reachUnknown
 	for p := range model.Each(v.Probes) {
 		its := r.cidr.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
-		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && directly(v, p.To)) {
+		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !model.InAny(v.ownCIDRs(), p.From) ||
+			!its && !(near && directly(v, p.To)) {
 			continue
 		}
 		if p.Answered {
@@ -171,7 +160,7 @@ func (v *view) backShared(r *remoteRange) bool {
 func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
 	for p := range model.Each(v.Probes) {
-		if p.Kind == model.ProbeEcho && p.To.Is6() == six && fromOwnRange(v, p.From) {
+		if p.Kind == model.ProbeEcho && p.To.Is6() == six && model.InAny(v.ownCIDRs(), p.From) {
 			out = append(out, p, v.echoed(p.To))
 		}
 	}
@@ -199,14 +188,11 @@ func probeEvidence(list []*model.Probe) []model.Evidence {
 		if at < 0 {
 			at, out = len(out), append(out, echoes{From: p.From, Link: p.Link, Answered: p.Answered})
 		}
-		if e := &out[at]; !slices.Contains(e.To, p.To) {
-			e.To = append(e.To, p.To)
-		}
+		out[at].To = model.With(out[at].To, p.To)
 	}
 	return words.Say("probes", facts{"echoes": out})
 }
 
-// arpEvidence is what came of an ARP request.
 func (v *view) arpEvidence(p *model.Probe) model.Evidence {
 	return words.Say("probes", facts{"arp": p, "gateway": v.byGateway(p)})[0]
 }

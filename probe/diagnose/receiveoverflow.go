@@ -8,39 +8,29 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// ReceiveOverflow is the code of this finding.
-const ReceiveOverflow model.Code = "ReceiveOverflow"
-
-var receiveOverflow = kind{
-	code:     ReceiveOverflow,
-	severity: model.Info,
-	find:     findReceiveOverflow,
-	ends:     []model.HopKind{model.HopPod, model.HopLocal},
-}
-
-func findReceiveOverflow(v *view) []finding {
+func findReceiveOverflow(v *view) {
 	all := v.asksOf()
-	out := v.atSockets(wasFull, func(_ netip.Addr, l *lost) finding { return v.overflowed(l, all) })
+	v.atSockets(wasFull, func(_ netip.Addr, l *lost) finding { return v.overflowed(l, all) })
 	for p := range model.Each(v.Pods) {
 		if p.Backlog == nil || p.Backlog.Delta < minDrops {
 			continue
 		}
-		i := slices.IndexFunc(out, func(f finding) bool { return slices.ContainsFunc(f.Pods, p.Has) })
+		i := slices.IndexFunc(v.proposed, func(f finding) bool { return slices.ContainsFunc(f.Pods, p.Has) })
 		if i < 0 {
 			// The kernel takes the SYNs of new connections for consumed, so no drop shows them.
 			f := finding{facts: facts{"pod": p}}
-			f.Packets, f.LastHopAlive = p.Backlog.Delta, model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-			i, out = len(out), append(out, f)
+			f.Packets, f.LastHopAlive = p.Backlog.Delta,
+				model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
+			v.report(f)
+			i = len(v.proposed) - 1
 		}
-		v.fullQueue(p, &out[i], all)
+		v.fullQueue(p, &v.proposed[i], all)
 	}
-	return out
 }
 
-// overflowed is the finding on a pod whose sockets dropped packets.
 func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 	f := v.atSocket("", l)
-	f.Pods, f.Peers = sorted(l.pods), hosts(sorted(l.peers))
+	f.Pods, f.Peers = sorted(l.pods), model.Hosts(sorted(l.peers))
 	var unreplied []facts
 	for _, s := range v.sampledServices(l) {
 		if a := all[s]; a != nil && s.proto == udp && s.unanswered(a) {
@@ -49,10 +39,10 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 		}
 	}
 	f.facts["most"], f.facts["unreplied"] = mostDropped(l.drops)[0], unreplied
+	f.facts["limits"] = chosen(v.SocketLimits, (*model.SocketLimit).Near)
 	return f
 }
 
-// sampledServices are the ports that samples of the drops were for.
 func (v *view) sampledServices(l *lost) []service {
 	var out []service
 	for _, d := range l.drops {
@@ -64,13 +54,12 @@ func (v *view) sampledServices(l *lost) []service {
 	return slices.Compact(out)
 }
 
-// fullQueue adds what is known of the pod's full listeners. Connections die steadily
-// where those of the window that found a listener with a queue had no reply; what
-// asks such a listener is a peer.
+// fullQueue adds what is known of the pod's full listeners. Connections die steadily where those of the window
+// that found a listener with a queue had no reply; what asks such a listener is a peer.
 func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
-		ports = withNew(ports, protoPort{tcp, l.Addr.Port()}.String())
+		ports = model.With(ports, protoPort{tcp, l.Addr.Port()}.String())
 	}
 	var asked lost
 	var unreplied []facts
@@ -84,13 +73,14 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 				asked.with(pod, a)
 			}
 			if s.unanswered(all[s]) {
-				ports = withNew(ports, s.name())
+				ports = model.With(ports, s.name())
 				unreplied = append(unreplied, s.facts(all[s]))
 			}
 		}
 	}
-	f.Peers = union(f.Peers, hosts(sorted(asked.peers)), comparePrefix)
-	f.Pods = union(f.Pods, sorted(asked.pods), netip.Addr.Compare)
+	f.Peers = model.With(f.Peers, model.Hosts(sorted(asked.peers))...)
+	slices.SortFunc(f.Peers, netip.Prefix.Compare)
+	f.Pods = model.Unique(append(f.Pods, sorted(asked.pods)...))
 	if len(f.Pods) == 0 {
 		f.Pods = podAddrs(p)
 	}
@@ -102,5 +92,6 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 
 // facts are what connection tracking holds of a service's requests.
 func (s service) facts(a *asks) facts {
-	return facts{"addr": s.pod, "port": s.name(), "unreplied": len(a.unreplied), "replied": len(a.replied), "clients": clients(a.unreplied)}
+	return facts{"addr": s.pod, "port": s.name(), "unreplied": len(a.unreplied), "replied": len(a.replied),
+		"clients": clients(a.unreplied)}
 }

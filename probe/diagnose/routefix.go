@@ -79,8 +79,7 @@ const NodeIP = "NODE_IP"
 // unknownNode stands for its name.
 const unknownNode = "NODE"
 
-// ownRows are the rows that lead to this node's own pods, of the IP versions of the
-// silent ranges.
+// ownRows are the rows that lead to this node's own pods, of the IP versions of the silent ranges.
 func (v *view) ownRows(silent []*remoteRange, t *model.RouteTable) []model.Row {
 	var out []model.Row
 	for _, p := range v.ranges.local {
@@ -91,29 +90,28 @@ func (v *view) ownRows(silent []*remoteRange, t *model.RouteTable) []model.Row {
 	return out
 }
 
-// ownHop is this node's address that a route to its pods needs: the one that the nodes file
-// has, or else the one that the default route sends with. THIS_NODE_IP stands for one of
-// several.
+// ownHop is this node's address that a route to its pods needs: the one that the nodes file has, or else the
+// one that the default route sends with. THIS_NODE_IP stands for one of several.
 func (v *view) ownHop(cidr netip.Prefix) string {
 	if n := v.self(); slices.ContainsFunc(v.Cluster.Nodes, func(c model.ClusterNode) bool { return c.Name == n.Name }) {
 		if hop := nextHop(n, cidr); hop != NodeIP {
 			return hop
 		}
 	}
-	way := v.defaultRoute(cidr.Addr().Is6())
-	if way.Src.IsValid() {
-		return way.Src.String()
+	byDefault := v.defaultRoute(cidr.Addr().Is6())
+	if byDefault.Src.IsValid() {
+		return byDefault.Src.String()
 	}
 	var all, here []netip.Addr
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
-			if !a.Addr().IsGlobalUnicast() || !inAny(v.onLink, a.Addr()) || a.Addr().Is4() != cidr.Addr().Is4() {
+			if !a.Addr().IsGlobalUnicast() || !model.InAny(v.onLink, a.Addr()) || a.Addr().Is4() != cidr.Addr().Is4() {
 				continue
 			}
-			if all = append(all, a.Addr()); l.Index == way.IfIndex {
+			if all = append(all, a.Addr()); l.Index == byDefault.IfIndex {
 				here = append(here, a.Addr())
 			}
-			if l.Index == way.IfIndex && a.Contains(way.Gateway) {
+			if l.Index == byDefault.IfIndex && a.Contains(byDefault.Gateway) {
 				// The kernel lists the one first that it sends with.
 				return a.Addr().String()
 			}
@@ -127,8 +125,7 @@ func (v *view) ownHop(cidr netip.Prefix) string {
 	return "THIS_NODE_IP"
 }
 
-// defaultRoute is the one of the main table that comes first, of one IP version; zero
-// without any.
+// defaultRoute is the one of the main table that comes first, of one IP version; zero without any.
 func (v *view) defaultRoute(six bool) model.Route {
 	var best model.Route
 	for _, r := range v.Routes {
@@ -153,6 +150,4 @@ func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop stri
 }
 
 // AddRows has the fix of a finding add rows.
-func AddRows(f *model.Finding, rows ...model.Row) {
-	f.Rows = withNew(f.Rows, rows...)
-}
+func AddRows(f *model.Finding, rows ...model.Row) { f.Rows = model.With(f.Rows, rows...) }

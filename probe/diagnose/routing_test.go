@@ -297,7 +297,14 @@ func TestDefaultRoute(t *testing.T) {
 			n.route(model.Route{Dst: prefix("fd00:20:1::5/128"), IfIndex: 3})
 			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_discard", "fd00:20:1::5", "2001:db8::9", 9)
 			return n
-		}, []string{"UnexplainedDrop proven fd00:20:1::5 2001:db8::9/128"}},
+		}, []string{"MissingDefaultRoute likely fd00:20:1::5 2001:db8::9/128"}},
+		{"and other nodes' pods are missed too", func() *node {
+			n := kubenet()
+			n.Pods[0].Addresses = append(n.Pods[0].Addresses, prefix("fd00:20:1::5/128"))
+			n.route(model.Route{Dst: prefix("fd00:20:1::5/128"), IfIndex: 3})
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_discard", "fd00:20:1::5", "fd00:20:2::9", 9)
+			return n
+		}, []string{"MissingDefaultRoute proven fd00:20:1::5 fd00:20:2::9/128"}},
 		{"there is no IPv4 one to go by", func() *node {
 			n := without()
 			n.Pods[0].Addresses = []netip.Prefix{prefix("fd00:20:1::5/128")}
@@ -367,7 +374,7 @@ func TestHairpin(t *testing.T) {
 			n := plain()
 			n.Node.Netns, n.Pods[0].Netns = 1, 77
 			n.FrameRules = append(n.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "KUBE-DEDUP", Target: model.TargetDrop,
-				SrcMAC: model.MACMatch{Addr: mac("0a:00:00:00:00:03"), Set: true}, IPSrc: model.AddrMatch{Prefix: host(addr(pod5))}, Counter: model.Counter{Delta: 9}})
+				SrcMAC: model.MACMatch{Addr: mac("0a:00:00:00:00:03"), Set: true}, IPSrc: model.AddrMatch{Prefix: model.Host(addr(pod5))}, Counter: model.Counter{Delta: 9}})
 			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", pod5, pod5, 9).Netns = 1
 			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true,
 				Original: model.Tuple{Src: addr(pod5), Dst: addr("10.0.0.10")},
@@ -828,10 +835,10 @@ func manyRoutes(pods, others int) *node {
 		n.pod(a.String(), "0a:58:00:00:00:20", 0)
 		p := &n.Pods[i]
 		p.Gateways = []model.Neighbor{{Addr: addr("169.254.1.1")}}
-		n.route(model.Route{Dst: host(a), IfIndex: p.LinkIndex})
+		n.route(model.Route{Dst: model.Host(a), IfIndex: p.LinkIndex})
 		n.Rules = append(n.Rules,
-			model.RoutingRule{Family: 4, Priority: 20, To: host(a), Table: 254, Action: "lookup"},
-			model.RoutingRule{Family: 4, Priority: 110, From: host(a), Table: 254, Action: "lookup"})
+			model.RoutingRule{Family: 4, Priority: 20, To: model.Host(a), Table: 254, Action: "lookup"},
+			model.RoutingRule{Family: 4, Priority: 110, From: model.Host(a), Table: 254, Action: "lookup"})
 	}
 	n.Rules = append(n.Rules, model.RoutingRule{Family: 4, Priority: 32766, Table: 254, Action: "lookup"})
 	for i := range others {
@@ -900,6 +907,30 @@ func TestWayBack(t *testing.T) {
 		found := agreed(t, n)
 		if len(found) != 1 || !slices.Contains(found[0].Alternatives, want) {
 			t.Errorf("%+v lacks %q", found, want)
+		}
+	}
+}
+
+// TestDefaultRouteOfIPv6: beside IPv4's, it may be missed by nobody. The node's address and the targets tell.
+func TestDefaultRouteOfIPv6(t *testing.T) {
+	for _, tt := range []struct {
+		own, far string
+		packets  uint64
+		want     model.Severity
+	}{
+		{"fd00:50::4/128", "2001:db8::9", 40, model.Info},
+		{"2001:db8:50::4/128", "2001:db8::9", 40, model.Warning},
+		{"2001:db8:50::4/128", "2001:db8::9", 4, model.Info},
+		{"fd00:50::4/128", "fd00:20:2::9", 40, model.Critical},
+	} {
+		n := kubenet()
+		n.Links[0].Addresses = append(n.Links[0].Addresses, prefix(tt.own))
+		n.Pods[0].Addresses = append(n.Pods[0].Addresses, prefix("fd00:20:1::5/128"))
+		n.route(model.Route{Dst: prefix("fd00:20:1::5/128"), IfIndex: 3})
+		d := n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_discard", "fd00:20:1::5", tt.far, tt.packets)
+		d.First, d.Last = start, start.Add(5*time.Second)
+		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != MissingDefaultRoute || f[0].Severity != tt.want {
+			t.Errorf("%s to %s: %+v, want %s", tt.own, tt.far, f, tt.want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -9,19 +8,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// RoutingLoop is the code of this finding.
-const RoutingLoop model.Code = "RoutingLoop"
-
-var routingLoop = kind{
-	code:     RoutingLoop,
-	severity: model.Critical,
-	find:     findRoutingLoop,
-	ends:     []model.HopKind{model.HopRoute, model.HopBeyond},
-}
-
-// loopTTLs is how many different TTLs make a loop: a packet loses two on each
-// round through this node and the next router, while the answers that reach
-// one address come with a few.
+// loopTTLs is how many different TTLs make a loop: a packet loses two on each round through this node and the
+// next router, while the answers that reach one address come with a few.
 const loopTTLs = 6
 
 // loop is a pod's packets at an uplink that pass it in the wrong direction.
@@ -38,13 +26,14 @@ type loops struct {
 	once    bool
 }
 
-func findRoutingLoop(v *view) []finding {
+func findRoutingLoop(v *view) {
 	// known are pods whose packets loop for another cause: the route to the pod is gone, or
 	// went with its link, or a wrong route beyond the node brings them back.
-	known := maps.Clone(v.returned)
+	known := addrSet{}
+	known.addAll(v.returned)
 	for p := range model.Each(v.Pods) {
 		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
-			maps.Copy(known, setOf(podAddrs(p)))
+			known.add(podAddrs(p)...)
 		}
 	}
 	type looped struct {
@@ -61,10 +50,7 @@ func findRoutingLoop(v *view) []finding {
 	for h := range model.Each(v.Traffic.Hops) {
 		// What is from a pod leaves by the uplink and what is for one
 		// arrives by it; the other direction is the loop's.
-		forward := model.Egress
-		if h.Side == model.AsDestination {
-			forward = model.Ingress
-		}
+		forward := model.Either(h.Side == model.AsDestination, model.Ingress, model.Egress)
 		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) || h.Direction == forward {
 			continue
 		}
@@ -78,24 +64,22 @@ func findRoutingLoop(v *view) []finding {
 			found[k] = append(found[k], loop{h, first, h.TTLs | first.TTLs})
 		}
 	}
-	out := circling(v)
+	circling(v)
 	for k, list := range found {
 		// So do those that other pods send to it.
 		if f := looping(v, k, list); len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
-			out = append(out, f)
+			v.report(f)
 		}
 	}
-	return out
 }
 
-// circling are the findings on pods for which packets leave by one end of a pair of links
+// circling reports pods for which packets leave by one end of a pair of links
 // and come back by the other into the node's own routing, until their TTL ends.
-func circling(v *view) []finding {
-	var out []finding
+func circling(v *view) {
 	for h := range model.Each(v.Traffic.Hops) {
 		l := v.links[h.IfIndex]
-		if l == nil || l.Role != model.RoleRouter || v.links[l.Peer] == nil || h.Side != model.AsDestination || h.Direction != model.Ingress ||
-			len(v.pods[h.Addr]) == 0 || bits.OnesCount64(h.TTLs) < loopTTLs {
+		if l == nil || l.Role != model.RoleRouter || v.links[l.Peer] == nil || h.Side != model.AsDestination ||
+			h.Direction != model.Ingress || len(v.pods[h.Addr]) == 0 || bits.OnesCount64(h.TTLs) < loopTTLs {
 			continue
 		}
 		expired := func(d *model.Drop) bool { return d.Dst == h.Addr && d.IfIndex == h.IfIndex && d.Expired() }
@@ -114,23 +98,23 @@ func circling(v *view) []finding {
 		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
 			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
 			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
-			"endpoint": v.ciliumEndpoint(h.Addr), "delivers": v.ciliumDelivers(h.Addr),
-			"lacks": cilium && len(v.Cilium.Local) > 0 && !v.ciliumDelivers(h.Addr),
+			"endpoint": model.First(v.Cilium.Endpoints,
+				func(e *model.CiliumEndpoint) bool { return slices.Contains(e.Addresses, h.Addr) }),
+			"delivers": v.ciliumDelivers(h.Addr), "lacks": cilium && len(v.Cilium.Local) > 0 && !v.ciliumDelivers(h.Addr),
 		}}
 		f.Pods, f.Packets, f.LastHopAlive = []netip.Addr{h.Addr}, n, v.place(entry.Name, model.Egress)
-		out = append(out, f)
+		v.report(f)
 	}
-	return out
 }
 
-// forNobody reports whether most of a pod's packets that come back at an uplink
-// are for addresses of this node's pods that nobody has: of a service's dead
-// backend, as was found, or of a pod that is gone. The network is right to
-// return what is for this node's range.
+// forNobody reports whether most of a pod's packets that come back at an uplink are for addresses of this
+// node's pods that nobody has: of a service's dead backend, as was found, or of a pod that is gone. The network
+// is right to return what is for this node's range.
 func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
 	for p := range model.Each(v.peers) {
-		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.silenced(p.Local, host(p.Remote)) || justLeft(v, p)) {
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) ||
+			v.silenced(p.Local, model.Host(p.Remote)) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
 	}
@@ -140,11 +124,11 @@ func forNobody(v *view, h *model.HopCount) bool {
 // justLeft reports whether the pair's remote end is where this node's pods are, is
 // none, and was asked for a moment only: a pod that went as the window began.
 func justLeft(v *view, p *model.Peer) bool {
-	near := v.vacant(p.Remote) || inAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
-	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
+	near := v.vacant(p.Remote) || model.InAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
+	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 &&
+		!p.LastOut.IsZero()
 }
 
-// looping is the finding on pods whose packets loop at one uplink.
 func looping(v *view, k loops, list []loop) finding {
 	name := v.linkName(k.ifindex)
 	f := finding{facts: facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once}}
@@ -173,7 +157,8 @@ func looping(v *view, k loops, list []loop) finding {
 func (v *view) amongPods(list []netip.Prefix) bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(p netip.Prefix) bool {
 		around, err := p.Addr().Prefix(v.ranges.podBits(p.Addr()))
-		return err != nil || !p.IsSingleIP() || inAny(v.onLink, p.Addr()) || !v.holdsPods(around) || len(v.pods[p.Addr()]) > 0 || v.ranges.nodeAt(p.Addr()).IsValid()
+		return err != nil || !p.IsSingleIP() || model.InAny(v.onLink, p.Addr()) || !v.holdsPods(around) ||
+			len(v.pods[p.Addr()]) > 0 || v.ranges.nodeAt(p.Addr()).IsValid()
 	})
 }
 
@@ -182,7 +167,8 @@ func (v *view) amongPods(list []netip.Prefix) bool {
 func targets(v *view, f *finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
-		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && 10*p.Out.Packets >= 9*p.In.Packets && v.unanswered(p) {
+		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets &&
+			10*p.Out.Packets >= 9*p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}
 	}
@@ -192,8 +178,8 @@ func targets(v *view, f *finding, ifindex int) {
 	}
 	var routes []target
 	for _, a := range sorted(peers) {
-		f.Peers = append(f.Peers, host(a))
-		if r := v.routing().Lookup(v.fromPod(f.Pods[0], a)).Route; r != nil {
+		f.Peers = append(f.Peers, model.Host(a))
+		if r := v.Routing().Lookup(v.sentBy(f.Pods[0], a)).Route; r != nil {
 			routes = append(routes, target{a, v.shown(r)})
 		}
 	}

@@ -46,6 +46,26 @@ func TestUntranslated(t *testing.T) {
 	}
 }
 
+// TestServicesAreNoRanges: in the range of all pods as far as rules tell, addresses of services are no other
+// node's pods, neither one that is translated nor one beside it.
+func TestServicesAreNoRanges(t *testing.T) {
+	for _, asked := range []string{"172.30.7.7", "172.30.0.10", "172.24.1.6"} {
+		n := kubenet()
+		n.PacketRules[1].Dst = to("172.16.0.0/12")
+		n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100})
+		n.natRules(
+			model.PacketRule{Chain: "PREROUTING", Target: "KUBE-SERVICES"},
+			model.PacketRule{Chain: "KUBE-SERVICES", Dst: to("172.30.0.10/32"), Target: "KUBE-SVC-A"},
+			model.PacketRule{Chain: "KUBE-SVC-A", Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.6:53")},
+		)
+		n.silent(pod5, asked)
+		got, pods := RemoteRanges(&n.Snapshot), strings.HasPrefix(asked, "172.24.")
+		if len(got) > 0 != pods {
+			t.Errorf("%s is asked, and ranges of other nodes' pods are %v", asked, got)
+		}
+	}
+}
+
 // TestSilentResolver: Azure's own address answers pods for names, and nothing else that
 // they may ask.
 func TestSilentResolver(t *testing.T) {

@@ -11,16 +11,6 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// SNATPortExhaustion is the code of this finding.
-const SNATPortExhaustion model.Code = "SNATPortExhaustion"
-
-var snatPortExhaustion = kind{
-	code:     SNATPortExhaustion,
-	severity: model.Critical,
-	find:     findSNATPortExhaustion,
-	ends:     []model.HopKind{model.HopConntrack},
-}
-
 // Ports that the kernel may give where no rule says other: those of the
 // sender's class, which for clients is from 1024 up.
 var anyPorts = model.PortRange{First: 1024, Last: 65535}
@@ -53,7 +43,6 @@ type portRange struct {
 	size, open, ended int
 }
 
-// count counts the ports that are held.
 func (r *portRange) count() {
 	r.size = int(r.within.Last) - int(r.within.First) + 1
 	for p, open := range r.ports {
@@ -67,14 +56,7 @@ func (r *portRange) count() {
 	}
 }
 
-// closed reports whether both ends have closed a flow's connection. The entry
-// remains for a while; newer kernels delete it for a new connection that wants its
-// port.
-func closed(f *model.Flow) bool {
-	return f.Proto == tcp && (f.State == "TIME_WAIT" || f.State == "CLOSE")
-}
-
-func findSNATPortExhaustion(v *view) []finding {
+func findSNATPortExhaustion(v *view) {
 	var full, others []*portRange
 	all := v.portRanges()
 	for _, r := range all {
@@ -91,16 +73,14 @@ func findSNATPortExhaustion(v *view) []finding {
 		full = slices.DeleteFunc(all, func(r *portRange) bool { return r.open+r.ended < max(r.size, minHeld) || r.reused })
 		others = slices.DeleteFunc(others, func(r *portRange) bool { return slices.Contains(full, r) })
 	}
-	var out []finding
 	for i, r := range append(full, others...) {
 		f := v.exhausted(r, i < len(full))
 		f.facts["alike"] = len(full)
 		if len(full) > 1 {
 			f.Packets = 0 // Which of them failed is not known.
 		}
-		out = append(out, f)
+		v.report(f)
 	}
-	return out
 }
 
 // portRanges are those of the flows of pods that leave with an address of the node's, sorted.
@@ -122,7 +102,10 @@ func (v *view) portRanges() []*portRange {
 			bundles[k] = &holders{bundle: k, ports: map[uint16]bool{}, ranges: map[model.PortRange]*portRange{}}
 		}
 		h := bundles[k]
-		h.ports[f.Reply.DstPort] = h.ports[f.Reply.DstPort] || !closed(f)
+		// The entry of a connection that both ends have closed remains for a while; newer kernels
+		// delete it for a new connection that wants its port.
+		closed := f.Proto == tcp && (f.State == "TIME_WAIT" || f.State == "CLOSE")
+		h.ports[f.Reply.DstPort] = h.ports[f.Reply.DstPort] || !closed
 		h.reused = h.reused || f.Proto == tcp && !f.Start.IsZero() && f.Replied
 		s := sender{f.Original.Src, k.to, k.proto, k.port, !f.Start.IsZero()}
 		nat, known := nats[s]
@@ -146,7 +129,8 @@ func (v *view) portRanges() []*portRange {
 		r.count()
 	}
 	slices.SortFunc(out, func(a, b *portRange) int {
-		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from), cmp.Compare(a.within.First, b.within.First))
+		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto),
+			a.from.Compare(b.from), cmp.Compare(a.within.First, b.within.First))
 	})
 	return out
 }
@@ -155,21 +139,21 @@ func (v *view) portRanges() []*portRange {
 // kernel tries some ports at random before it gives up.
 const nearly = 95
 
-// minHeld keeps a range of one or two ports from being called used up by the
-// flow that it was made for.
+// minHeld keeps a range of one or two ports from being called used up by the flow that it was made for.
 const minHeld = 4
 
 // exhausted is the finding on one range of ports. Insertions that failed are those of the full ones.
 func (v *view) exhausted(r *portRange, full bool) finding {
 	f := finding{inserts: true, facts: facts{
-		"from": r.from, "to": r.to, "proto": model.ProtoName(r.proto), "port": r.port, "within": r.within, "size": r.size, "ended": r.ended,
-		"cutOff": r.nat.CutOff, "read": v.Has(model.SourceNAT),
+		"from": r.from, "to": r.to, "proto": model.ProtoName(r.proto), "port": r.port, "within": r.within, "size": r.size,
+		"ended": r.ended, "cutOff": r.nat.CutOff, "read": v.Has(model.SourceNAT),
 	}}
 	if r.nat.Translated && !r.nat.CutOff {
 		f.facts["rule"] = r.nat.Rule
 	}
 	if r.within != anyPorts {
-		f.facts["narrow"], f.facts["wider"] = true, strings.Replace(r.nat.Rule.Text, rangeText(r.within), rangeText(anyPorts), 1)
+		f.facts["narrow"], f.facts["wider"] = true,
+			strings.Replace(r.nat.Rule.Text, rangeText(r.within), rangeText(anyPorts), 1)
 	}
 	if full {
 		f.Packets = v.Conntrack.InsertFailed
@@ -185,9 +169,8 @@ func (v *view) exhausted(r *portRange, full bool) finding {
 	if kept || f.Packets == 0 || r.nat.CutOff {
 		f.Confidence = model.Likely
 	}
-	f.Pods, f.Peers, f.LastHopAlive = sorted(r.pods), []netip.Prefix{host(r.to)}, v.entering(r.pods)
+	f.Pods, f.Peers, f.LastHopAlive = sorted(r.pods), []netip.Prefix{model.Host(r.to)}, v.entering(r.pods)
 	return f
 }
 
-// rangeText is a range of ports as a rule names it.
 func rangeText(r model.PortRange) string { return fmt.Sprintf("%d-%d", r.First, r.Last) }

@@ -7,48 +7,30 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// StaleARPReply is the code of this finding.
-const StaleARPReply model.Code = "StaleARPReply"
-
-var staleARPReply = kind{
-	code:     StaleARPReply,
-	severity: model.Critical,
-	find:     findStaleARPReply,
-	ends:     []model.HopKind{model.HopBridge},
-}
-
-func findStaleARPReply(v *view) []finding {
-	var out []finding
+func findStaleARPReply(v *view) {
 	for _, s := range v.staleRules(model.TargetARPReply) {
-		out = append(out, misanswered(v, &s))
+		v.report(misanswered(v, &s))
 	}
-	return out
 }
 
 func misanswered(v *view, s *stale) finding {
 	wrong := belief{s.addr, s.rule.MAC}
-	f := finding{facts: s.facts(v), claims: misled(wrong), effects: []any{wrong}}
+	f := finding{facts: s.facts(v), claims: sentToWrongMAC(wrong), effects: []any{wrong}}
 	f.Pods, f.LastHopAlive = []netip.Addr{s.addr}, model.Place{Direction: model.Ingress}
-	var most uint64
+	var most, replies, answered uint64
 	for _, m := range v.macPairs[s.addr] {
-		if m.Dst != s.rule.MAC || m.Side != model.AsDestination || m.Direction != model.Ingress {
-			continue
-		}
-		f.Packets += m.Packets
-		if m.Packets > most {
-			most, f.LastHopAlive = m.Packets, v.place(m.Link, model.Ingress)
+		if m.Dst == s.rule.MAC && m.Side == model.AsDestination && m.Direction == model.Ingress {
+			if f.Packets += m.Packets; m.Packets > most {
+				most, f.LastHopAlive = m.Packets, v.place(m.Link, model.Ingress)
+			}
 		}
 	}
-	var replies uint64
-	most = 0
 	for a := range model.Each(v.Traffic.ARP) {
-		if !a.Reply || a.Addr != s.addr || a.MAC != s.rule.MAC || a.Direction != model.Egress {
-			continue
-		}
-		replies += a.Packets
-		if a.Packets > most {
-			// The answer leaves by the port that the question came in by.
-			most, f.LastHopAlive = a.Packets, v.place(a.Link, model.Ingress)
+		if a.Reply && a.Addr == s.addr && a.MAC == s.rule.MAC && a.Direction == model.Egress {
+			if replies += a.Packets; a.Packets > answered {
+				// The answer leaves by the port that the question came in by.
+				answered, f.LastHopAlive = a.Packets, v.place(a.Link, model.Ingress)
+			}
 		}
 	}
 	f.facts["replies"], f.facts["sent"] = replies, f.Packets
@@ -58,7 +40,7 @@ func misanswered(v *view, s *stale) finding {
 		if len(s.owners) == 0 {
 			x := v.sumPeers(v.inVain(setOf(f.Pods)))
 			f.Packets = max(f.Packets, x.packets)
-			f.facts["lost"], f.facts["remotes"] = x.packets, sorted(x.remotes)
+			f.facts["lost"], f.facts["remotes"] = x.packets, sorted(x.peers)
 		}
 	} else if p := v.arped(s.addr); p != nil && len(s.owners) == 0 {
 		// The node's own request is none that the rule answers.

@@ -1,22 +1,14 @@
 package diagnose
 
 import (
+	"cmp"
+	"net/netip"
+
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// StaleFDB is the code of this finding.
-const StaleFDB model.Code = "StaleFDB"
-
-var staleFDB = kind{
-	code:     StaleFDB,
-	severity: model.Critical,
-	find:     needing(findStaleFDB, model.SourceLinks, model.SourcePods, model.SourceBridge),
-	ends:     []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
-}
-
-func findStaleFDB(v *view) []finding {
-	var out []finding
+func findStaleFDB(v *view) {
 	for e := range model.Each(v.FDB) {
 		if !e.Static && !e.Local {
 			continue
@@ -33,11 +25,34 @@ func findStaleFDB(v *view) []finding {
 				behind = behind || p.LinkIndex == e.IfIndex && !e.Local
 			}
 		}
-		if len(here) > 0 && !behind && v.stood(here[0]) {
-			out = append(out, misforwarded(v, e, here[0]))
+		if len(here) > 0 && !behind && v.presentWholeWindow(here[0]) {
+			v.report(misforwarded(v, e, here[0]))
 		}
 	}
-	return out
+	v.tunnelEndsUnknown()
+}
+
+// tunnelEndsUnknown are the findings on next hops of a VXLAN whose node it does not know, since it has
+// no forwarding entry for the next hop's MAC.
+func (v *view) tunnelEndsUnknown() {
+	for hop, l := range lostBy(v, func(d *model.Drop) (hop question, pod netip.Addr) {
+		r := v.lookup(d.Dst)
+		if d.Location != "vxlan_xmit" || r == nil || !v.isTunnel(r.IfIndex) || !v.ofPod(d) {
+			return hop, pod
+		}
+		return question{r.IfIndex, cmp.Or(r.Gateway, d.Dst)}, v.sender(d)
+	}) {
+		f := finding{page: "StaleFDB-none", lost: l, facts: facts{"hop": hop.addr, "link": v.linkName(hop.ifindex)}}
+		n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == hop.ifindex && n.Addr == hop.addr })
+		if n != nil && path.Resolved(n) {
+			f.facts["neighbor"] = n
+		}
+		if node := v.nodeOf(v.remote(sorted(l.peers)[0])); node != nil && len(internal(node)) > 0 {
+			f.facts["node"], f.facts["at"] = node, internal(node)[0]
+		}
+		f.LastHopAlive = v.place(v.linkName(hop.ifindex), model.Egress)
+		v.report(f)
+	}
 }
 
 func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {

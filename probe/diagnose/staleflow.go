@@ -8,16 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// StaleFlow is the code of this finding.
-const StaleFlow model.Code = "StaleFlow"
-
-var staleFlow = kind{
-	code:     StaleFlow,
-	severity: model.Warning,
-	find:     needing(findStaleFlow, model.SourcePods, model.SourceConntrack, model.SourceNAT, model.SourceLinks),
-	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
-}
-
 // outdatedBy is an address that flows still have, the rule that gives another now, nil for
 // none, and whether it is of their source.
 type outdatedBy struct {
@@ -32,12 +22,13 @@ type staleFlows struct {
 	drops []*model.Drop
 }
 
-func findStaleFlow(v *view) []finding {
+func findStaleFlow(v *view) {
 	var stale groups[outdatedBy, staleFlows]
 	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
 		d := refused[f.Original]
-		if d == nil && !v.goesUnheard(f) || len(v.pods[f.Original.Src]) == 0 || v.silenced(f.Original.Src, host(f.Reply.Src)) {
+		if d == nil && !v.goesUnheard(f) || len(v.pods[f.Original.Src]) == 0 ||
+			v.silenced(f.Original.Src, model.Host(f.Reply.Src)) {
 			continue
 		}
 		k, is := v.outdated(f)
@@ -50,24 +41,18 @@ func findStaleFlow(v *view) []finding {
 			g.drops = append(g.drops, d)
 		}
 	}
-	var out []finding
 	for k, g := range stale.all() {
-		out = append(out, g.finding(v, k))
+		v.report(g.finding(v, k))
 	}
-	return out
 }
 
-// refusedOfOlder are the drops of TCP connections that have the entry of an older one, which
-// nobody answered: the client took its port again. By tuple, of all such entries between the
-// ends of a drop for its port.
+// refusedOfOlder are the drops of TCP connections that have the entry of an older one, which nobody answered:
+// the client took its port again. By tuple, of all such entries between the ends of a drop for its port.
 func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 	sampled := map[model.Tuple]*model.Drop{}
 	for d := range model.Each(v.Traffic.Drops) {
-		s := v.drops.Samples.Of(d)
-		if s == nil || !d.Netfilter() || d.Proto != tcp || v.explained(d) || !v.drops.Lost(d) {
-			continue
-		}
-		if from, to, ok := s.Ports(); ok {
+		from, to, ok := v.drops.Samples.Of(d).Ports()
+		if ok && d.Netfilter() && d.Proto == tcp && !v.explained(d) && v.drops.Lost(d) {
 			sampled[model.Tuple{Src: d.Src, Dst: d.Dst, SrcPort: from, DstPort: to}] = d
 		}
 	}
@@ -99,22 +84,22 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 	return out
 }
 
-// goesUnheard reports whether packets of a flow from before the window passed in it, and none
-// came back.
+// goesUnheard reports whether packets of a flow from before the window passed in it, and none came back.
 func (v *view) goesUnheard(f *model.Flow) bool {
 	if !f.Start.IsZero() {
 		return false
 	}
 	passed, _ := v.passed(f)
 	switch {
-	case f.Proto == udp && !passed || f.Proto == tcp && !established(f) || f.Proto != udp && f.Proto != tcp:
+	case f.Proto == udp && !passed || f.Proto == tcp && !f.Established() || f.Proto != udp && f.Proto != tcp:
 		return false
 	case !f.Replied:
 		return true
 	}
 	if st := v.flows[pair{f.Reply.Dst, f.Reply.Src}]; st != nil {
 		p := st.peer
-		return p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(p) && v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p)
+		return p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(p) && v.Traffic.Lost.Of(p.Local).Peers == 0 &&
+			!v.foldedReply(p)
 	}
 	return v.unhearing()[f.Original.Src] && v.Traffic.Lost.Of(f.Original.Src).Hops == 0
 }
@@ -136,13 +121,13 @@ func (v *view) findUnhearing() map[netip.Addr]bool {
 	return out
 }
 
-// outdated is how a flow is translated, where the rules would surely translate its packets
-// otherwise.
+// outdated is how a flow is translated, where the rules would surely translate its packets otherwise.
 func (v *view) outdated(f *model.Flow) (k outdatedBy, is bool) {
 	rules, surely := v.Tables().Destination(path.Packet{Src: f.Original.Src, Dst: f.Original.Dst, Proto: f.Proto,
 		SrcPort: f.Original.SrcPort, DstPort: f.Original.DstPort})
 	if surely {
-		leads := slices.ContainsFunc(rules, func(r *model.PacketRule) bool { return !r.To.Addr().IsValid() || r.To.Addr() == f.Reply.Src })
+		leads := slices.ContainsFunc(rules,
+			func(r *model.PacketRule) bool { return !r.To.Addr().IsValid() || r.To.Addr() == f.Reply.Src })
 		return outdatedBy{f.Reply.Src, rules[0], false}, !leads
 	}
 	nat := v.sourceNAT(f)
@@ -151,7 +136,8 @@ func (v *view) outdated(f *model.Flow) (k outdatedBy, is bool) {
 	case has == f.Original.Src:
 		return outdatedBy{has, nat.Rule, true}, nat.Translated && v.datagramAsks(f) && outside(v, f.Reply.Src)
 	case v.givenAway(f):
-		return outdatedBy{has, nat.Rule, true}, !nat.Translated || nat.Rule.Target == "MASQUERADE" || nat.Rule.To.Addr().IsValid() && nat.Rule.To.Addr() != has
+		return outdatedBy{has, nat.Rule, true}, !nat.Translated || nat.Rule.Target == "MASQUERADE" ||
+			nat.Rule.To.Addr().IsValid() && nat.Rule.To.Addr() != has
 	}
 	return outdatedBy{}, false
 }
@@ -166,7 +152,7 @@ func (g *staleFlows) finding(v *view, k outdatedBy) finding {
 	if k.source {
 		f.Confidence = model.Likely
 	}
-	f.Pods, f.Peers = clients(g.flows), hosts(union(to, servers(g.flows), netip.Addr.Compare))
+	f.Pods, f.Peers = clients(g.flows), model.Hosts(model.Unique(slices.Concat(to, servers(g.flows))))
 	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
 	return f
 }

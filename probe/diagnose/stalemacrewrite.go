@@ -8,37 +8,31 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// StaleMACRewrite is the code of this finding.
-const StaleMACRewrite model.Code = "StaleMACRewrite"
-
-var staleMACRewrite = kind{
-	code:     StaleMACRewrite,
-	severity: model.Critical,
-	find:     findStaleMACRewrite,
-	ends:     []model.HopKind{model.HopBridge},
-}
-
-func findStaleMACRewrite(v *view) []finding {
+func findStaleMACRewrite(v *view) {
 	rewrites := MACRewrites(v.Snapshot)
-	var out []finding
 	ruled := map[netip.Addr]bool{}
 	for _, s := range v.staleRules(model.TargetDNAT) {
 		ruled[s.addr] = true
-		out = append(out, rewrittenByRule(v, &s, rewrites))
+		v.report(rewrittenByRule(v, &s, rewrites))
 	}
+	// What writes one MAC to frames for several pods is one cause.
+	var unseen groups[model.MAC, []*model.MACRewrite]
 	for r := range model.Each(rewrites) {
 		if !ruled[r.Addr] && toNobody(v, r) {
 			ruled[r.Addr] = true
-			out = append(out, rewrittenUnseen(v, r))
+			list := unseen.of(r.To.MAC)
+			*list = append(*list, r)
 		}
 	}
-	return out
+	for _, list := range unseen.all() {
+		v.report(rewrittenUnseen(v, *list))
+	}
 }
 
 // rewrittenByRule is the finding on a rule, with the frames that it spoilt. They were last
 // right where they came in before the rewrite, or at the port that the rule names.
 func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
-	f := finding{facts: s.facts(v), claims: misled(belief{s.addr, s.rule.MAC})}
+	f := finding{facts: s.facts(v), claims: sentToWrongMAC(belief{s.addr, s.rule.MAC})}
 	f.Pods, f.Packets = []netip.Addr{s.addr}, s.rule.Counter.Delta
 	f.LastHopAlive = v.place(cmp.Or(s.rule.In.Name, v.linkName(v.anUplink())), model.Ingress)
 	if seen := mostRewritten(rewrites, s.addr, s.rule.MAC); seen != nil {
@@ -48,10 +42,11 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	return f
 }
 
-// toNobody reports whether frames for a running pod got a destination MAC that
-// nobody on the node has.
+// toNobody reports whether frames for a running pod got a destination MAC that nobody has: no pod, no link and no next
+// hop, which the routes and neighbour entries tell.
 func toNobody(v *view, r *model.MACRewrite) bool {
-	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.Tunnel[r.To.MAC] {
+	if r.Field != model.DestinationMAC || len(v.PodMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() ||
+		r.Packets < minDrops || v.Tunnel[r.To.MAC] || !v.Has(model.SourceNeighbors, model.SourceRoutes) {
 		return false
 	}
 	if _, known := v.macs[r.To.MAC]; known {
@@ -59,28 +54,34 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 	}
 	// The node's neighbour entry gives its own packets that MAC, and with
 	// br_netfilter also what it takes back from a masqueraded flow.
-	if slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == r.Addr && n.MAC == r.To.MAC && !n.Proxy }) {
+	if slices.ContainsFunc(v.Neighbors,
+		func(n model.Neighbor) bool { return n.Addr == r.Addr && n.MAC == r.To.MAC && !n.Proxy }) {
 		return false
 	}
-	// Where frames come in with that MAC already, a stale answer to ARP is
-	// the simpler cause.
+	// Where frames come in with that MAC already, a stale answer to ARP is the simpler cause.
 	return !slices.ContainsFunc(v.macPairs[r.Addr], func(p *model.MACPair) bool {
 		return p.Direction == model.Ingress && p.Side == model.AsDestination && p.Dst == r.To.MAC
 	})
 }
 
-// rewrittenUnseen is the finding where the frames were seen to change and no
-// rule about the address is known.
-func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
-	f := finding{page: "StaleMACRewrite-unseen", claims: misled(belief{r.Addr, r.To.MAC})}
-	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{r.Addr}, v.place(r.From.Link, r.From.Direction), r.Packets
+// rewrittenUnseen is the finding where the frames were seen to change and no rule about one address alone is known.
+func rewrittenUnseen(v *view, list []*model.MACRewrite) finding {
+	r, f := list[0], finding{page: "StaleMACRewrite-unseen"}
+	var owners []model.MAC
+	for _, x := range list {
+		f.Pods, f.Packets, owners = append(f.Pods, x.Addr), f.Packets+x.Packets, append(owners, v.PodMACs(x.Addr)...)
+	}
+	f.LastHopAlive, f.claims = v.place(r.From.Link, r.From.Direction), func(d *model.Drop) bool {
+		return slices.Contains(f.Pods, d.Dst) && d.DstMAC == r.To.MAC
+	}
 	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool {
 		return x.Target == model.TargetDNAT && x.MAC == r.To.MAC
 	})
 	// Asking for a legacy table that is not there makes the kernel load it: so it is asked
 	// for only where it is there, which the command itself finds out where that was not read.
 	f.facts = facts{
-		"addr": r.Addr, "rewrite": r, "owners": v.podMACs(r.Addr), "holder": v.owner(r.To.MAC), "rules": rules,
+		"addrs": f.Pods, "rewrite": r, "rewrites": list[:min(len(list), mostEvidence)], "owners": owners,
+		"holder": v.owner(r.To.MAC), "rules": rules,
 		"read": v.Has(model.SourceEbtables),
 		"legacy": slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
 			return c.Backend == model.Legacy && c.Family == "bridge" && c.Table == "nat"
@@ -94,13 +95,125 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *model.MACRewrite {
 	var most *model.MACRewrite
 	for r := range model.Each(list) {
-		if r.Addr != addr || r.Field != model.DestinationMAC || r.To.MAC != to {
-			continue
-		}
 		// The list begins with the most.
-		if most == nil || 2*r.Packets > most.Packets && r.To.Link < most.To.Link {
+		if r.Addr == addr && r.Field == model.DestinationMAC && r.To.MAC == to &&
+			(most == nil || 2*r.Packets > most.Packets && r.To.Link < most.To.Link) {
 			most = r
 		}
 	}
 	return most
+}
+
+// MACRewrites lists the frames whose Ethernet address changed between two ports of one bridge. A bridge never
+// does that by itself, so it was bridge netfilter or a tc program. Frames that the node routed are left out:
+// they passed the bridge's own device.
+func MACRewrites(s *model.Snapshot) []model.MACRewrite {
+	b := bridging{master: map[int]int{}, uplink: map[int]bool{}, lost: &s.Traffic.Lost}
+	for _, l := range s.Links {
+		b.master[l.Index], b.uplink[l.Index] = l.Master, l.Role == model.RoleUplink
+	}
+	out := b.rewrites(s.Traffic.MACs)
+	slices.SortFunc(out, func(a, b model.MACRewrite) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Field, b.Field),
+			cmp.Compare(a.From.Link, b.From.Link), cmp.Compare(a.To.Link, b.To.Link),
+			cmp.Compare(a.To.MAC.String(), b.To.MAC.String()))
+	})
+	return out
+}
+
+// bridging is which link is a port of which bridge.
+type bridging struct {
+	master map[int]int
+	uplink map[int]bool
+	// lost has the packets of an address whose pair of MACs was not recorded: that many may have carried any MAC anywhere.
+	lost *model.Lost
+}
+
+// subject is the MAC of an address's frames that is held against itself: what is written
+// over a source concerns the sender, over a destination the receiver.
+type subject struct {
+	addr  netip.Addr
+	field model.MACField
+}
+
+// port is where one value of a MAC field was seen on frames of one address.
+type port struct {
+	model.MACPlace
+	ifindex int
+}
+
+// frames counts what was seen at a port, by the frames' other Ethernet address.
+type frames map[model.MAC]uint64
+
+func (f frames) total() uint64 {
+	var n uint64
+	for _, packets := range f {
+		n += packets
+	}
+	return n
+}
+
+func (b *bridging) rewrites(pairs []model.MACPair) []model.MACRewrite {
+	bySubject := map[subject]map[port]frames{}
+	for _, p := range pairs {
+		of, mac, other := subject{p.Addr, model.SourceMAC}, p.Src, p.Dst
+		if p.Side == model.AsDestination {
+			of, mac, other = subject{p.Addr, model.DestinationMAC}, p.Dst, p.Src
+		}
+		at := port{model.MACPlace{MAC: mac, Link: p.Link, Direction: p.Direction}, p.IfIndex}
+		if bySubject[of][at] == nil {
+			include(bySubject, of, at, frames{})
+		}
+		bySubject[of][at][other] += p.Packets
+	}
+	var out []model.MACRewrite
+	for of, ports := range bySubject {
+		lost := b.lost.Of(of.addr).MACs
+		for from, in := range ports {
+			if from.Direction != model.Ingress || b.master[from.ifindex] == 0 {
+				continue
+			}
+			for to, left := range ports {
+				if to.Direction != model.Egress || to.MAC == from.MAC || to.MAC.IsZero() ||
+					b.master[to.ifindex] != b.master[from.ifindex] {
+					continue
+				}
+				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.MAC)+lost
+				n := min(b.common(in, left, of.field, to), all-min(all, untouched))
+				if n > 0 {
+					out = append(out, model.MACRewrite{
+						Addr: of.addr, Field: of.field, Packets: n, From: from.MACPlace, To: to.MACPlace,
+					})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// common is how many of the frames that came in can be among those that left: what gives a frame another
+// destination lets its source be. Only what leaves by an uplink may have another source as well, the NIC's.
+func (b *bridging) common(in, left frames, field model.MACField, to port) uint64 {
+	if field == model.SourceMAC || b.uplink[to.ifindex] {
+		return min(in.total(), left.total())
+	}
+	var n uint64
+	for other, packets := range left {
+		n += min(packets, in[other])
+	}
+	return n
+}
+
+// untouched is how many frames carried the MAC into the bridge, from the node
+// itself or through a port: that many may leave with it and no rewrite.
+func (b *bridging) untouched(ports map[port]frames, bridge int, mac model.MAC) uint64 {
+	var n uint64
+	for p, f := range ports {
+		in := p.ifindex == bridge && p.Direction == model.Egress ||
+			b.master[p.ifindex] == bridge && p.Direction == model.Ingress
+		if p.MAC == mac && in {
+			n += f.total()
+		}
+	}
+	return n
 }

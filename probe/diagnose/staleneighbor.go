@@ -10,18 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// StaleNeighbor is the code of this finding.
-const StaleNeighbor model.Code = "StaleNeighbor"
-
-var staleNeighbor = kind{
-	code:     StaleNeighbor,
-	severity: model.Critical,
-	find:     needing(findStaleNeighbor, model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods),
-	ends:     []model.HopKind{model.HopNeighbor},
-}
-
-func findStaleNeighbor(v *view) []finding {
-	var out []finding
+func findStaleNeighbor(v *view) {
 	silent := map[int][]unresolved{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
@@ -38,29 +27,28 @@ func findStaleNeighbor(v *view) []finding {
 			continue
 		}
 		if path.Resolved(n) {
-			out = append(out, misdirected(v, n)...)
+			misdirected(v, n)
 			continue
 		}
 		// Without packets lost to it the entry is only a memory.
-		p, drops := owners[0], v.dropped(waitingFor(n.Addr))
-		if drops >= minDrops && v.stood(p) && p.Up {
+		p, drops := owners[0], v.dropped(func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() })
+		if drops >= minDrops && v.presentWholeWindow(p) && p.Up {
 			silent[n.IfIndex] = append(silent[n.IfIndex], unresolved{n, p.MAC, drops})
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
-		out = append(out, noneOn(v, v.linkName(link), silent[link]))
+		v.report(noneOn(v, v.linkName(link), silent[link]))
 	}
-	return out
 }
 
-// misdirected is the finding on an entry with a MAC that no owner has.
-func misdirected(v *view, n *model.Neighbor) []finding {
-	p := v.Misled(n)
-	if p == nil || !v.stood(p) && n.State != "PERMANENT" {
-		return nil
+// misdirected reports an entry with a MAC that no owner has.
+func misdirected(v *view, n *model.Neighbor) {
+	p := v.MissedPod(n)
+	if p == nil || !v.presentWholeWindow(p) && n.State != "PERMANENT" {
+		return
 	}
 	sent, link := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC), v.linkName(n.IfIndex)
-	frames := misled(belief{n.Addr, n.MAC})
+	frames := sentToWrongMAC(belief{n.Addr, n.MAC})
 	f := v.wrongEntry(n, sent, func(d *model.Drop) bool {
 		// By IPv6 these are also the answers to the pod's own requests for its gateway's MAC,
 		// so that the pod has no neighbour either.
@@ -68,7 +56,7 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 	})
 	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.place(link, model.Egress)
 	f.facts["link"], f.facts["pod"] = link, p
-	return []finding{f}
+	v.report(f)
 }
 
 // unresolved is an entry without a MAC for a pod that is there.
@@ -76,11 +64,6 @@ type unresolved struct {
 	*model.Neighbor
 	Right model.MAC
 	Drops uint64
-}
-
-// waitingFor accounts for packets that waited for an address's MAC in vain.
-func waitingFor(a netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return d.Dst == a && d.NeighborFailed() }
 }
 
 // noneOn is the finding on the entries of a link that have no MAC.

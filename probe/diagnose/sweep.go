@@ -19,9 +19,8 @@ const (
 	mostPods = 110
 )
 
-// scan is what one pod asked in vain, without knowing who is there: of a range or, where
-// that is not valid, of machines all over the internet, on ports that others there
-// reply on.
+// scan is what one pod asked in vain, without knowing who is there: of a range or, where that is not valid, of
+// machines all over the internet, on ports that others there reply on.
 type scan struct {
 	pod     netip.Addr
 	network netip.Prefix
@@ -29,11 +28,9 @@ type scan struct {
 	remotes []netip.Addr
 }
 
-// findScans finds the pods that look for whoever is there: those that scan a range, and
-// those that ask machines in many networks of the internet on a port on which some
-// reply, as peers of a peer-to-peer network do. Silence of what only they ask proves
-// nothing: perhaps nobody has these addresses. v.swept gets these pairs, as uplinks show
-// them.
+// findScans finds the pods that look for whoever is there: those that scan a range, and those that ask machines in many
+// networks of the internet on a port on which some reply, as peers of a peer-to-peer network do. Silence of what only
+// they ask proves nothing: perhaps nobody has these addresses. v.swept gets these pairs, as uplinks show them.
 func (v *view) findScans() {
 	type key struct {
 		pod     netip.Addr
@@ -44,15 +41,16 @@ func (v *view) findScans() {
 	strangers, replied := map[spread]map[netip.Addr]bool{}, map[spread]bool{}
 	for f := range model.Each(v.Flows) {
 		pod, remote, at := f.Original.Src, f.Reply.Src, protoPort{f.Proto, f.Reply.SrcPort}
-		if f.Replied && isPublic(remote) {
+		if f.Replied && model.Public(remote) {
 			replied[spread{pod, at}] = true
 		}
-		if f.Replied || f.Proto != tcp && f.Proto != udp || remote != f.Original.Dst || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 {
+		if f.Replied || f.Proto != tcp && f.Proto != udp || remote != f.Original.Dst || len(v.pods[pod]) == 0 ||
+			len(v.pods[remote]) > 0 {
 			continue
 		}
 		include(askers, remote, pod, true)
 		shown[pair{pod, remote}] = f.Reply.Dst
-		if isPublic(remote) {
+		if model.Public(remote) {
 			include(strangers, spread{pod, at}, remote, true)
 		}
 		if !f.Start.IsZero() {
@@ -86,7 +84,7 @@ func (v *view) findScans() {
 		for a := range remotes {
 			networks[v.networkOf(a)] = true
 		}
-		if s := entry(public, of.pod); replied[of] && len(networks) > sweep {
+		if s := model.GetOrInsert(public, of.pod); replied[of] && len(networks) > sweep {
 			s.pod, s.ports, s.remotes = of.pod, append(s.ports, of.port.String()), append(s.remotes, alone(remotes)...)
 		}
 	}
@@ -98,13 +96,13 @@ func (v *view) findScans() {
 	}
 	for i := range v.scans {
 		s := &v.scans[i]
-		s.remotes = sortedPods(s.remotes)
+		s.remotes = model.Unique(s.remotes)
 		for _, a := range s.remotes {
 			v.swept[pair{s.pod, a}], v.swept[pair{shown[pair{s.pod, a}], a}] = true, true
 		}
 	}
 	slices.SortFunc(v.scans, func(a, b scan) int {
-		return cmp.Or(a.pod.Compare(b.pod), comparePrefix(a.network, b.network))
+		return cmp.Or(a.pod.Compare(b.pod), netip.Prefix.Compare(a.network, b.network))
 	})
 }
 
@@ -120,7 +118,8 @@ type protoPort struct {
 }
 
 func (p protoPort) String() string {
-	return fmt.Sprintf("%s/%d", model.ProtoName(p.proto), p.number)
+	name := model.ProtoName(p.proto)
+	return model.Either(p.number == 0, name, fmt.Sprintf("%s/%d", name, p.number))
 }
 
 // networkOf is the pod range of another node that an address is in, or else the
@@ -129,23 +128,19 @@ func (v *view) networkOf(a netip.Addr) netip.Prefix {
 	if p := v.remote(a); p.IsValid() {
 		return p
 	}
-	bits := 24
-	if a.Is6() {
-		bits = 64
-	}
-	return netip.PrefixFrom(a, bits).Masked()
+	return netip.PrefixFrom(a, model.Either(a.Is6(), podBits6, podBits4)).Masked()
 }
 
 // scanned tells of what pods looked for in vain.
-func (v *view) scanned() []finding {
-	var out []finding
+func (v *view) scanned() {
 	for _, s := range v.scans {
 		var silent []netip.Addr
 		f := finding{page: "NoReply-scan"}
 		f.facts = facts{"pod": v.pods[s.pod][0], "asked": len(s.remotes), "ports": s.ports}
 		f.Severity, f.Pods = model.Info, []netip.Addr{s.pod}
 		for p := range model.Each(v.peers) {
-			if _, found := slices.BinarySearchFunc(s.remotes, p.Remote, netip.Addr.Compare); found && v.swept[pair{p.Local, p.Remote}] && v.unanswered(p) {
+			if _, found := slices.BinarySearchFunc(s.remotes, p.Remote, netip.Addr.Compare); found &&
+				v.swept[pair{p.Local, p.Remote}] && v.unanswered(p) {
 				silent = append(silent, p.Remote)
 				f.Packets += p.Out.Packets
 				f.LastHopAlive = v.place(v.linkName(p.IfIndex), model.Egress)
@@ -154,9 +149,8 @@ func (v *view) scanned() []finding {
 		if s.network.IsValid() {
 			f.facts["network"] = s.network
 		}
-		if f.Peers = hosts(sortedPods(silent)); len(silent) > 0 {
-			out = append(out, f)
+		if f.Peers = model.Hosts(model.Unique(silent)); len(silent) > 0 {
+			v.report(f)
 		}
 	}
-	return out
 }

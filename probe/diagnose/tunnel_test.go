@@ -30,12 +30,25 @@ func TestTunnelSilence(t *testing.T) {
 			d.IfIndex = 7
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"and it is known what forwards", func() *node {
+			n := tunnel(far, 5, false).with(model.SourceBridge)
+			n.dropOn("vx0", "NO_TX_TARGET", "vxlan_xmit", pod5, far, 9).IfIndex = 7
+			return n
+		}, []string{"StaleFDB proven 172.20.1.5 172.20.2.9"}},
 		{"the tunnel's entry for the other node is gone", func() *node {
 			n := tunnel(far, 5, false)
 			n.dropOn("vx0", "NEIGH_FAILED", "neigh_invalidate", pod5, far, 9)
 			n.arp("172.20.2.0", 7, model.Egress, false, nicMAC, 9)
 			return n
 		}, []string{"UnansweredARP proven 172.20.1.5 172.20.2.0"}},
+		{"IPIP as Calico has it, with an address that the other node borrows", func() *node {
+			n := tunnel(far, 5, true)
+			n.Links[len(n.Links)-1].Kind, n.Links[len(n.Links)-1].Name = "ipip", "tunl0"
+			n.route(model.Route{Dst: prefix("172.20.1.77/32"), Gateway: addr("10.50.0.5"), IfIndex: 7, Protocol: "bird"})
+			n.route(model.Route{Dst: prefix("172.20.1.64/26"), Type: "blackhole", Protocol: "bird"})
+			n.tracked(pod5, "172.20.1.77", tcp, 80, 5, true)
+			return n
+		}, nil},
 		{"by the uplink, which counts pairs itself", func() *node { return tunnel("172.20.3.9", 5, false) }, nil},
 	})
 }
@@ -84,4 +97,22 @@ func TestTakenRange(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTunnelEndUnknown: the next hop's MAC is pinned, and the node that it is at is known from outside.
+func TestTunnelEndUnknown(t *testing.T) {
+	n := kubenet().with(model.SourceBridge)
+	n.Links = append(n.Links, model.Link{Index: 7, Name: "flannel.1", Kind: "vxlan", MAC: mac(nicMAC), Up: true, Carrier: true, Role: model.RoleTunnel})
+	n.route(model.Route{Dst: prefix("172.20.2.0/24"), Gateway: addr("172.20.2.0"), IfIndex: 7})
+	n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("172.20.2.0"), MAC: mac("0e:00:00:00:00:02"), IfIndex: 7, State: "PERMANENT"})
+	n.Cluster.Nodes = []model.ClusterNode{
+		{Name: "worker", Addresses: []netip.Addr{addr("10.50.0.4")}, PodCIDRs: []netip.Prefix{prefix("172.20.1.0/24")}},
+		{Name: "k3s-2", Addresses: []netip.Addr{addr("10.50.0.5")}, PodCIDRs: []netip.Prefix{prefix("172.20.2.0/24")}},
+	}
+	n.dropOn("flannel.1", "NO_TX_TARGET", "vxlan_xmit", pod5, far, 9).IfIndex = 7
+	tell(t, n, []string{"StaleFDB proven 172.20.1.5 172.20.2.9"}, []string{
+		"flannel.1 has no FDB entry for the next hop 172.20.2.0", "0e:00:00:00:00:02, the MAC of 172.20.2.0",
+		"neighbors: 172.20.2.0 dev flannel.1 lladdr 0e:00:00:00:00:02 PERMANENT", "172.20.2.9 is in the pod range of 10.50.0.5",
+		"bridge fdb append 0e:00:00:00:00:02 dev flannel.1 dst 10.50.0.5 self permanent",
+	}, []string{"--nodes"})
 }

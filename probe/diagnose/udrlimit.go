@@ -7,25 +7,15 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// UDRLimit is the code of this finding.
-const UDRLimit model.Code = "UDRLimit"
-
-var udrLimit = kind{
-	code:     UDRLimit,
-	severity: model.Warning,
-	find:     findUDRLimit,
-	passes:   true,
-}
-
 // The limit of Azure, and from where on a cluster that grows should know.
 const (
 	udrMost = 400
 	udrMany = 360
 )
 
-func findUDRLimit(v *view) []finding {
+func findUDRLimit(v *view) {
 	if len(v.ownCIDRs()) == 0 {
-		return nil
+		return
 	}
 	needed := map[netip.Prefix]bool{}
 	for _, n := range v.Cluster.Nodes {
@@ -50,7 +40,7 @@ func findUDRLimit(v *view) []finding {
 	}
 	wanted := max(rows, len(needed)+others)
 	if wanted < udrMany {
-		return nil
+		return
 	}
 	f := finding{facts: facts{
 		"wanted": wanted, "most": udrMost, "nodes": v.Cluster.Nodes, "ranges": needed, "tables": tables,
@@ -58,5 +48,5 @@ func findUDRLimit(v *view) []finding {
 	if wanted > udrMost || rows >= udrMost {
 		f.Severity, f.facts["full"] = model.Critical, true
 	}
-	return []finding{f}
+	v.report(f)
 }

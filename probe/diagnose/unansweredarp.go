@@ -11,35 +11,25 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// UnansweredARP is the code of this finding.
-const UnansweredARP model.Code = "UnansweredARP"
-
-var unansweredARP = kind{
-	code:     UnansweredARP,
-	severity: model.Warning,
-	find:     findUnansweredARP,
-	ends:     []model.HopKind{model.HopPod, model.HopNeighbor},
-}
-
-func findUnansweredARP(v *view) []finding {
+func findUnansweredARP(v *view) {
 	// One setting that silences the node for several pods is one cause.
 	var byCause groups[any, []unanswered]
 	hops, watched := v.silentNextHops(), v.Has(model.SourceTC)
 	for p := range model.Each(v.Pods) {
-		for g := range model.Each(p.Gateways) {
+		for g := range model.Each(nextHopsIn(p)) {
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], host(g.Addr)) {
+			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], model.Host(g.Addr)) {
 				continue
 			}
 			t := v.resolutions(model.Ingress)[question{p.LinkIndex, g.Addr}]
-			if v.asksBeyond(hops, p, g, t) || watched && !t.inVain() || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
+			if v.asksBeyond(hops, p, g, t) || watched && !t.inVain() ||
+				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
 				continue
 			}
 			x := unanswered{p, pods, facts{"pod": p, "gateway": g, "watched": watched, "requests": t.requests}}
 			var cause any = g
 			if right := v.fixedMAC(p, g); !right.IsZero() {
-				// With the setting alone the node would still not answer: it does not for
-				// the others either, which need no answer.
+				// With the setting alone the node would still not answer: it does not for the others either, which need no answer.
 				x.facts["right"] = right
 			} else if setting := whySilent(v, p, g); setting != nil {
 				x.facts["setting"] = setting
@@ -51,12 +41,23 @@ func findUnansweredARP(v *view) []finding {
 			*list = append(*list, x)
 		}
 	}
-	var out []finding
 	for _, list := range byCause.all() {
-		out = append(out, unansweredGateway(v, *list))
+		v.report(unansweredGateway(v, *list))
 	}
-	out = append(out, unheldAddresses(v)...)
-	return append(out, v.silentBeyond(hops)...)
+	unheldAddresses(v)
+	v.silentBeyond(hops)
+}
+
+// nextHopsIn are the next hops of a pod's routes. Of those that no default route has, the entry is not known.
+func nextHopsIn(p *model.Pod) []model.Neighbor {
+	out := slices.Clone(p.Gateways)
+	for r := range model.Each(p.Routes) {
+		known := func(n model.Neighbor) bool { return n.Addr == r.Gateway }
+		if r.Gateway.IsValid() && !slices.ContainsFunc(out, known) {
+			out = append(out, model.Neighbor{Addr: r.Gateway})
+		}
+	}
+	return out
 }
 
 // unanswered is a pod that does not learn its gateway's MAC.
@@ -77,7 +78,7 @@ func unansweredGateway(v *view, list []unanswered) finding {
 		shown = append(shown, words.Say("gateway", x.facts)...)
 		f.Pods, f.Packets = append(f.Pods, x.addrs...), f.Packets+packets
 	}
-	f.Pods = sortedPods(f.Pods)
+	f.Pods = model.Unique(f.Pods)
 	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Src) && d.NeighborFailed() }
 	f.facts["shown"], f.facts["joined"] = shown, len(list) > 1
 	if f.facts["watched"] == false {
@@ -92,18 +93,17 @@ type question struct {
 	addr    netip.Addr
 }
 
-// talk counts what came in and what went out again.
-type talk struct{ requests, replies uint64 }
+// resolution counts what came in and what went out again.
+type resolution struct{ requests, replies uint64 }
 
 // inVain reports whether nothing replied to several requests.
-func (t talk) inVain() bool { return t.requests >= minDrops && t.replies == 0 }
+func (t resolution) inVain() bool { return t.requests >= minDrops && t.replies == 0 }
 
-// resolutions counts the requests that pass links in a direction, and the replies that pass
-// in the other: of each address at each link, of an address at all links, which is without
-// one, and of all addresses at a link.
-func (v *view) resolutions(asks model.Direction) map[question]talk {
-	if v.talks[asks] == nil {
-		out := map[question]talk{}
+// resolutions counts the requests that pass links in a direction, and the replies that pass in the other: of
+// each address at each link, of an address at all links, which is without one, and of all addresses at a link.
+func (v *view) resolutions(asks model.Direction) map[question]resolution {
+	if v.resolved[asks] == nil {
+		out := map[question]resolution{}
 		for a := range model.Each(v.Traffic.ARP) {
 			for _, k := range []question{{a.IfIndex, a.Addr}, {0, a.Addr}, {a.IfIndex, netip.Addr{}}} {
 				t := out[k]
@@ -115,16 +115,17 @@ func (v *view) resolutions(asks model.Direction) map[question]talk {
 				out[k] = t
 			}
 		}
-		v.talks[asks] = out
+		v.resolved[asks] = out
 	}
-	return v.talks[asks]
+	return v.resolved[asks]
 }
 
 // fixedMAC is the MAC that a pod should have for its gateway as another pod has a permanent
 // entry for it: that of the node's end of its link, where it is routed, or else the other's.
 func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
 	for o := range model.Each(v.Pods) {
-		h := model.First(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && path.Resolved(h) })
+		h := model.First(o.Gateways,
+			func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && path.Resolved(h) })
 		switch {
 		case o == p || h == nil:
 		case v.routed(p):
@@ -157,8 +158,7 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 	case !own || g.Addr.Is6():
 		return nil
 	}
-	// The higher of the two counts. From 1 on, an address of another link is
-	// not answered for; from 8 on, none.
+	// The higher of the two counts. From 1 on, an address of another link is not answered for; from 8 on, none.
 	for _, at := range []string{link, "all"} {
 		name := path.LinkSetting(at, "arp_ignore")
 		if x := set[name]; x != "" && x != "0" && (x == "8" || !v.holds(link, g.Addr)) {
@@ -173,9 +173,9 @@ const everySecond = time.Second
 
 // unheldAddresses finds the addresses of this node's own pod ranges that no pod holds
 // and that its pods keep asking for.
-func unheldAddresses(v *view) []finding {
+func unheldAddresses(v *view) {
 	if !v.Has(model.SourcePods, model.SourceTC) {
-		return nil
+		return
 	}
 	found := map[netip.Addr]*lost{}
 	for a, l := range lostBy(v, func(d *model.Drop) (addr, asker netip.Addr) {
@@ -196,17 +196,15 @@ func unheldAddresses(v *view) []finding {
 		list := byAskers.of(fmt.Sprint(sorted(found[addr].pods)))
 		*list = append(*list, addr)
 	}
-	var out []finding
 	for _, list := range byAskers.all() {
-		out = append(out, nobodyHas(v, *list, found))
+		v.report(nobodyHas(v, *list, found))
 	}
-	return out
 }
 
 // nobodyHas is the finding on addresses that the same pods keep asking for.
 func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*lost) finding {
 	f := finding{page: "UnansweredARP-unheld"}
-	f.Pods, f.Peers = sorted(found[addrs[0]].pods), hosts(addrs)
+	f.Pods, f.Peers = sorted(found[addrs[0]].pods), model.Hosts(addrs)
 	asker := v.pods[f.Pods[0]][0]
 	f.LastHopAlive = v.place(asker.Link, model.Ingress)
 	var shown []model.Evidence

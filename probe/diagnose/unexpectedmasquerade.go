@@ -8,19 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// UnexpectedMasquerade is the code of this finding.
-const UnexpectedMasquerade model.Code = "UnexpectedMasquerade"
-
-var unexpectedMasquerade = kind{
-	code:     UnexpectedMasquerade,
-	severity: model.Warning,
-	find:     findUnexpectedMasquerade,
-	ends:     []model.HopKind{model.HopConntrack},
-	passes:   true,
-}
-
-// masked are the flows between pods that the rules of one chain translate, the first as it
-// was followed.
+// masked are the flows between pods that the rules of one chain translate, the first as it was followed.
 type masked struct {
 	nat   path.SourceNAT
 	rules []*model.PacketRule
@@ -39,12 +27,11 @@ func (g *masked) add(f *model.Flow, nat path.SourceNAT) {
 // maskedKey is a chain, where one exclusion is in front of all its rules. It is
 // zero but for isIPv6 where the rule is not known.
 type maskedKey struct {
-	backend              model.Backend
-	family, table, chain string
-	isIPv6               bool
+	path.ChainKey
+	isIPv6 bool
 }
 
-func findUnexpectedMasquerade(v *view) []finding {
+func findUnexpectedMasquerade(v *view) {
 	var chains groups[maskedKey, masked]
 	for f := range model.Each(v.Flows) {
 		if !maskedFlow(v, f) {
@@ -54,35 +41,35 @@ func findUnexpectedMasquerade(v *view) []finding {
 		if !nat.Translated || nat.CutOff {
 			// What translated it is gone, or was not understood or followed. A
 			// flow keeps its address, so an old one proves nothing.
-			if f.Start.IsZero() || v.Has(model.SourceNAT) && len(nat.Unsure) == 0 && !nat.CutOff {
+			// Of rules that were not read, any may be a plugin's own.
+			if f.Start.IsZero() || !v.Has(model.SourceNAT) || len(nat.Unsure) == 0 && !nat.CutOff {
 				continue
 			}
 			nat.Rule = nil
 		}
-		if nat.Rule != nil && byPlugin(nat.Rule) {
-			continue
-		}
 		k := maskedKey{isIPv6: f.Reply.Src.Is6()}
 		if r := nat.Rule; r != nil {
-			k.backend, k.family, k.table, k.chain = r.Backend, r.Family, r.Table, r.Chain
+			if model.CNIChain(r.Chain) || r.Table == model.CNIMasqueradeTable {
+				// So the CNI project's plugins masquerade what a pod sends beyond its own node's range,
+				// other nodes' pods included: that is what their ipMasq means.
+				continue
+			}
+			k.ChainKey = keyOf(r)
 		}
 		chains.of(k).add(f, nat)
 	}
-	var out []finding
 	for _, g := range chains.all() {
-		out = append(out, maskedBy(v, g))
+		v.report(maskedBy(v, g))
 	}
-	return append(out, turnedBack(v)...)
+	turnedBack(v)
 }
 
-// masqueraded reports whether a pod's packets leave with an address of the node's.
 func (v *view) masqueraded(f *model.Flow) bool {
 	return f.Reply.Dst != f.Original.Src && len(v.pods[f.Original.Src]) > 0 && v.nodeAddrs[f.Reply.Dst]
 }
 
-// maskedFlow reports whether a pod of the node speaks to another pod with the
-// node's address. What a service address led to is left out: hairpins and
-// node ports are translated on purpose.
+// maskedFlow reports whether a pod of the node speaks to another pod with the node's address. What a service
+// address led to is left out: hairpins and node ports are translated on purpose.
 func maskedFlow(v *view, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
 	// Of the node's subnet nothing stands between a pod and its peers.
@@ -91,20 +78,14 @@ func maskedFlow(v *view, f *model.Flow) bool {
 		(len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || slices.ContainsFunc(v.onLink, flat))
 }
 
-// byPlugin reports whether a rule is one by which the CNI project's plugins
-// masquerade what a pod sends beyond its own node's range, other nodes' pods
-// included: that is what their ipMasq means.
-func byPlugin(r *model.PacketRule) bool {
-	return model.CNIChain(r.Chain) || r.Table == model.CNIMasqueradeTable
-}
-
 func maskedBy(v *view, g *masked) finding {
 	pods, remotes := clients(g.flows), servers(g.flows)
 	f := finding{facts: facts{
-		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff, "read": v.Has(model.SourceNAT),
+		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff,
+		"read": v.Has(model.SourceNAT),
 		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.pods[a]) > 0 || v.remote(a).IsValid() }),
 	}}
-	f.Pods, f.Peers, f.LastHopAlive = pods, hosts(remotes), v.place(v.outLink(g.flows[0].Reply.Src), model.Egress)
+	f.Pods, f.Peers, f.LastHopAlive = pods, model.Hosts(remotes), v.place(v.outLink(g.flows[0].Reply.Src), model.Egress)
 	if len(g.rules) == 0 {
 		f.Confidence = model.Likely
 		return f
@@ -114,18 +95,15 @@ func maskedBy(v *view, g *masked) finding {
 	}
 	var targets []netip.Prefix
 	for _, a := range remotes {
-		if p := rangeIn(slices.Concat(v.onLink, v.ranges.local, v.ranges.cluster), a); !slices.Contains(targets, p) {
-			targets = append(targets, p)
-		}
+		targets = model.With(targets, rangeIn(slices.Concat(v.onLink, v.ranges.local, v.ranges.cluster), a))
 	}
 	f.facts["targets"] = targets
 	return f
 }
 
-// turnedBack are the findings on pods whose masqueraded requests are replied to, and
-// who hear none of it: the node translates the replies back and hands them to the
-// network, as it does all that is for such a pod, with a source that is not its own.
-func turnedBack(v *view) []finding {
+// turnedBack reports pods whose masqueraded requests are replied to, and who hear none of it: the node translates the
+// replies back and hands them to the network, as it does all that is for such a pod, with a source that is not its own.
+func turnedBack(v *view) {
 	heard := map[netip.Addr]bool{}
 	var rules groups[*model.PacketRule, masked]
 	for f := range model.Each(v.Flows) {
@@ -139,17 +117,15 @@ func turnedBack(v *view) []finding {
 			rules.of(nat.Rule).add(f, nat)
 		}
 	}
-	var out []finding
 	for r, g := range rules.all() {
 		g.flows = slices.DeleteFunc(g.flows, func(f *model.Flow) bool {
 			left, again := v.leftAgain(f.Original.Src)
 			return heard[f.Original.Src] || again < minAsks || left < again
 		})
 		if len(g.flows) >= minAsks && r != nil && g.nat.Translated {
-			out = append(out, repliesLeaveAgain(v, g))
+			v.report(repliesLeaveAgain(v, g))
 		}
 	}
-	return out
 }
 
 // leftAgain counts the packets for a pod that left by an uplink, and those that the node
@@ -171,8 +147,10 @@ func (v *view) leftAgain(pod netip.Addr) (left, routed uint64) {
 func repliesLeaveAgain(v *view, g *masked) finding {
 	pods, peers := clients(g.flows), servers(g.flows)
 	link := v.outLink(g.flows[0].Reply.Src)
-	f := finding{page: "UnexpectedMasquerade-returned", facts: facts{"peers": peers, "link": link, "flows": g.flows, "rule": g.nat.Rule}}
-	f.Severity, f.Packets, f.Pods, f.Peers, f.LastHopAlive = model.Critical, uint64(len(g.flows)), pods, hosts(peers), v.place(link, model.Ingress)
+	f := finding{page: "UnexpectedMasquerade-returned",
+		facts: facts{"peers": peers, "link": link, "flows": g.flows, "rule": g.nat.Rule}}
+	f.Severity, f.Packets, f.Pods, f.Peers, f.LastHopAlive = model.Critical, uint64(len(g.flows)), pods,
+		model.Hosts(peers), v.place(link, model.Ingress)
 	var left []model.HopCount
 	for _, a := range pods {
 		n, _ := v.leftAgain(a)

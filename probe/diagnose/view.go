@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/lasthop/lasthop/probe/loss"
@@ -16,6 +15,8 @@ import (
 type view struct {
 	*index
 	claims
+	// proposed are the findings that the kind at work has reported.
+	proposed []finding
 }
 
 // index is a snapshot with what the findings look up in it. It is built once, in
@@ -27,11 +28,9 @@ type index struct {
 	// drops says which drops were lost packets, and which were harmless frees.
 	drops *loss.Classifier
 
-	// pods, links, outer and gatewayAddrs are the state's.
-	pods         map[netip.Addr][]*model.Pod
-	links        map[int]*model.Link
-	outer        map[int]bool
-	gatewayAddrs map[netip.Addr]bool
+	// pods and links are the state's.
+	pods  map[netip.Addr][]*model.Pod
+	links map[int]*model.Link
 	// past are addresses of pods that went away during the window: the classifier's.
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
@@ -45,12 +44,10 @@ type index struct {
 	hops map[netip.Addr][]*model.HopCount
 	// peers are the pairs of addresses at the uplinks, summed over these.
 	peers []model.Peer
-	// scans are what pods asked of ranges without knowing who is there, swept the
-	// pairs of addresses of these.
+	// scans are what pods asked of ranges without knowing who is there, swept the pairs of addresses of these.
 	scans []scan
 	swept map[pair]bool
-	// folded are the ranges of far ends that were not counted one by one, of which
-	// packets came.
+	// folded are the ranges of far ends that were not counted one by one, of which packets came.
 	folded []*model.Peer
 	// nextHops are those of all routes.
 	nextHops map[netip.Addr]bool
@@ -66,13 +63,11 @@ type index struct {
 	repliesToNode map[netip.Addr]bool
 	// bridgedBy are the pods on bridges by their gateway; built when first asked for.
 	bridgedBy map[netip.Addr][]*model.Pod
-	// talks are the results of resolutions; each is built when first asked for.
-	talks map[model.Direction]map[question]talk
+	// resolved are the results of resolutions; each is built when first asked for.
+	resolved map[model.Direction]map[question]resolution
 	// repliedPorts are the destination ports of datagrams that want a reply.
 	repliedPorts map[uint16]bool
 	ranges       ranges
-	// services says which blocks of addresses rules translate some of.
-	services map[netip.Prefix]bool
 	// others is what other nodes know.
 	others Beyond
 
@@ -84,14 +79,16 @@ type index struct {
 	misroutedPods  func() []misroutedPod
 	unrepliedFlows func() map[pair]*unreplied
 	translatedPods func() map[pair][]netip.Addr
+	untracking     func() []*model.PacketRule
 	unhearing      func() map[netip.Addr]bool
 	wrongHops      func() []*wrongHop
+	nameServers    func() []*nameServer
 }
 
 func newView(whole *model.Snapshot) *view {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)
-	v := &view{claims: claims{byDrop: map[*model.Drop]model.Code{}, returned: map[netip.Addr]bool{}}, index: &index{
+	v := &view{claims: claims{byDrop: map[*model.Drop]model.Code{}}, index: &index{
 		State:       path.NewState(s),
 		whole:       whole,
 		drops:       loss.NewClassifier(s),
@@ -101,18 +98,17 @@ func newView(whole *model.Snapshot) *view {
 		macPairs:    map[netip.Addr][]*model.MACPair{},
 		hops:        map[netip.Addr][]*model.HopCount{},
 		swept:       map[pair]bool{},
-		talks:       map[model.Direction]map[question]talk{},
+		resolved:    map[model.Direction]map[question]resolution{},
 		nextHops:    map[netip.Addr]bool{},
 		onLinkAlone: map[netip.Addr]bool{},
-		services:    map[netip.Prefix]bool{},
 	}}
-	v.pods, v.links, v.outer, v.gatewayAddrs = v.Owners, v.ByIndex, v.Outer, v.GatewayAddrs
+	v.pods, v.links, v.past = v.Owners, v.ByIndex, v.drops.Past
 	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
 	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
 	v.unrepliedFlows, v.translatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
-	v.unhearing = sync.OnceValue(v.findUnhearing)
-	v.past = v.drops.Past
+	v.untracking = sync.OnceValue(func() []*model.PacketRule { return chosen(s.PacketRules, (*model.PacketRule).Untracks) })
+	v.unhearing, v.nameServers = sync.OnceValue(v.findUnhearing), sync.OnceValue(v.findNameServers)
 	for l := range model.Each(s.Links) {
 		v.byName[l.Name] = l
 		if !l.MAC.IsZero() {
@@ -138,13 +134,9 @@ func newView(whole *model.Snapshot) *view {
 	for h := range model.Each(s.Traffic.Hops) {
 		v.hops[h.Addr] = append(v.hops[h.Addr], h)
 	}
-	for p := range model.Each(whole.Traffic.Peers) {
-		if p.Range.IsValid() && p.In.Packets > 0 {
-			v.folded = append(v.folded, p)
-		}
-	}
+	v.folded = chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
 	indexUplinks(v)
-	v.peers = append(mergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
+	v.peers = append(model.MergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
 	v.indexFlows()
 	v.indexReplies()
 	v.ranges = newRanges(v)
@@ -155,17 +147,13 @@ func newView(whole *model.Snapshot) *view {
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
 func indexUplinks(v *view) {
-	for l := range model.Each(v.Links) {
-		if l.Role == model.RoleUplink {
-			v.uplinks = append(v.uplinks, l)
-		}
-	}
+	v.uplinks = chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 	for r := range model.Each(v.Routes) {
 		v.nextHops[r.Gateway] = true
 		for h := range model.Each(r.NextHops) {
 			v.nextHops[h.Gateway] = true
 		}
-		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
+		if v.Outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
 			if r.Dst.IsSingleIP() {
 				v.onLinkAlone[r.Dst.Addr()] = true
 			} else {
@@ -178,9 +166,4 @@ func indexUplinks(v *view) {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
 	}
-}
-
-// inAny reports whether a prefix of the list holds the address.
-func inAny(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }

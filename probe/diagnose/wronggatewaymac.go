@@ -7,35 +7,20 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// WrongGatewayMAC is the code of this finding.
-const WrongGatewayMAC model.Code = "WrongGatewayMAC"
-
-var wrongGatewayMAC = kind{
-	code:     WrongGatewayMAC,
-	severity: model.Critical,
-	find:     needing(findWrongGatewayMAC, model.SourceLinks),
-	ends:     []model.HopKind{model.HopLink, model.HopBridge},
-}
-
-func findWrongGatewayMAC(v *view) []finding {
-	var out []finding
+func findWrongGatewayMAC(v *view) {
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
-			if !path.Resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
-				continue
-			}
 			right, who := v.GatewayMACs(p, g.Addr)
-			if len(right) > 0 && !slices.Contains(right, g.MAC) {
-				out = append(out, wrongGateway(v, p, g, right[0], who)...)
+			if path.Resolved(g) && len(sameFamily(podAddrs(p), g.Addr)) > 0 && len(right) > 0 && !slices.Contains(right, g.MAC) {
+				wrongGateway(v, p, g, right[0], who)
 			}
 		}
 	}
-	return out
 }
 
-func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who string) []finding {
-	if g.State != "PERMANENT" && !v.stood(p) {
-		return nil
+func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who string) {
+	if g.State != "PERMANENT" && !v.presentWholeWindow(p) {
+		return
 	}
 	pods, sent := podAddrs(p), uint64(0)
 	for _, a := range pods {
@@ -50,7 +35,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who
 	f.Pods, f.LastHopAlive = sameFamily(pods, g.Addr), v.place(p.Link, model.Ingress)
 	f.cutOff = v.silentBy(g.MAC, f.Pods)
 	f.facts["pod"], f.facts["right"], f.facts["who"], f.facts["byLink"] = p, right, who, v.fitsLink(p, g)
-	return []finding{f}
+	v.report(f)
 }
 
 // fitsLink reports whether the host link of a pod whose namespace has no name can be given

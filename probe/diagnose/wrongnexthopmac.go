@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -8,16 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
-
-// WrongNextHopMAC is the code of this finding.
-const WrongNextHopMAC model.Code = "WrongNextHopMAC"
-
-var wrongNextHopMAC = kind{
-	code:     WrongNextHopMAC,
-	severity: model.Critical,
-	find:     findWrongNextHopMAC,
-	ends:     []model.HopKind{model.HopBeyond},
-}
 
 // wrongHop is a neighbour entry of the node for a next hop that most likely holds
 // a wrong MAC: no packet that was sent there was answered.
@@ -38,25 +29,18 @@ type wrongHop struct {
 // pinned reports whether the kernel never asks again for the entry's address.
 func pinned(n *model.Neighbor) bool { return n.State == "PERMANENT" || n.State == "NOARP" }
 
-// toWrongHop reports whether a peer is silent because of such an entry.
-func (v *view) toWrongHop(p *model.Peer) bool {
-	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return slices.Contains(w.silent, p) })
-}
-
-// isWrongHopMAC reports whether a MAC is one that such an entry holds.
 func (v *view) isWrongHopMAC(m model.MAC) bool {
 	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return w.entry.MAC == m })
 }
 
-// findWrongHops are the node's entries for next hops that are wrong. They depend on no
-// gateway's MAC.
+// findWrongHops are the node's entries for next hops that are wrong. They depend on no gateway's MAC.
 func (v *view) findWrongHops() []*wrongHop {
 	if !v.Has(model.SourceTC, model.SourceNeighbors, model.SourceRoutes) {
 		return nil
 	}
 	entries := map[question]*model.Neighbor{}
 	for n := range model.Each(v.Neighbors) {
-		if path.Resolved(n) && v.outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
+		if path.Resolved(n) && v.Outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
 			entries[question{n.IfIndex, n.Addr}] = n
 		}
 	}
@@ -69,12 +53,8 @@ func (v *view) findWrongHops() []*wrongHop {
 		if !works && !v.unanswered(p) {
 			continue
 		}
-		for _, h := range v.routing().Lookup(v.sentBy(p)).Hops {
-			a := h.Gateway
-			if !a.IsValid() {
-				a = p.Remote
-			}
-			n := entries[question{h.IfIndex, a}]
+		for _, h := range v.Routing().Lookup(v.sentBy(p.Local, p.Remote)).Hops {
+			n := entries[question{h.IfIndex, cmp.Or(h.Gateway, p.Remote)}]
 			switch {
 			case n == nil || !v.leftWith(p, n.MAC):
 			case works:
@@ -91,22 +71,12 @@ func (v *view) findWrongHops() []*wrongHop {
 	return slices.SortedFunc(maps.Values(found), func(a, b *wrongHop) int { return a.entry.Addr.Compare(b.entry.Addr) })
 }
 
-// sentBy is the lookup by which the packets of a pair leave the node.
-func (v *view) sentBy(p *model.Peer) path.Query {
-	if len(v.pods[p.Local]) > 0 {
-		return v.fromPod(p.Local, p.Remote)
-	}
-	return path.Query{Src: p.Local, Dst: p.Remote}
-}
-
-// leftWith reports whether frames of the pair's local address left for a MAC.
 func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
 	return v.frames(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
 }
 
-// isWrong weighs what contradicts an entry whose packets are not answered, and
-// notes it. Silence alone does not: the next hop, or what is behind it, may be
-// down.
+// isWrong weighs what contradicts an entry whose packets are not answered, and notes it. Silence alone does
+// not: the next hop, or what is behind it, may be down.
 func (v *view) isWrong(w *wrongHop) bool {
 	n, announced := w.entry, int64(0)
 	for a := range model.Each(v.Traffic.ARP) {
@@ -132,7 +102,7 @@ func (v *view) isWrong(w *wrongHop) bool {
 	if len(w.replies) > 0 && !slices.Contains(w.replies, n.MAC) {
 		return true
 	}
-	if virtualRouter(n.MAC) {
+	if n.MAC.VirtualRouter() {
 		// No frame ever comes from there, and its routers have MACs of their own.
 		return false
 	}
@@ -146,20 +116,19 @@ func (v *view) isWrong(w *wrongHop) bool {
 	unlike := func(o *model.Neighbor) bool { return o.MAC != different[0].MAC }
 	if same == 0 && len(different) > 1 && !slices.ContainsFunc(different, unlike) && senders[different[0].MAC] {
 		w.shared = different[0].MAC
-		for _, o := range different {
-			w.others = append(w.others, o.Addr)
-		}
+		w.others = model.Map(different, func(o *model.Neighbor) netip.Addr { return o.Addr })
 	}
-	w.arrives = !senders[n.MAC] && len(senders) > 0 && slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
+	w.arrives = !senders[n.MAC] && len(senders) > 0 &&
+		slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
 	if pinned(n) {
 		// Some plugins pin the nodes that they know, which are next hops too.
-		return w.arrives || !w.shared.IsZero() || v.gatewayAddrs[n.Addr]
+		return w.arrives || !w.shared.IsZero() || v.GatewayAddrs[n.Addr]
 	}
 	if n.State == "REACHABLE" {
 		// The kernel has heard from that MAC lately that it has the address.
 		w.real = w.shared
 	}
-	return w.arrives && !w.shared.IsZero() && len(v.sumPeers(w.silent).remotes) > 1
+	return w.arrives && !w.shared.IsZero() && len(v.sumPeers(w.silent).peers) > 1
 }
 
 // takenOver reports whether another machine says that it has the next hop's address, and
@@ -172,7 +141,7 @@ func (v *view) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int6
 		}
 	}
 	arrives := slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
-	if w.real.IsZero() && len(senders) == 1 && announced >= minDrops && arrives && len(v.sumPeers(w.silent).remotes) > 1 {
+	if w.real.IsZero() && len(senders) == 1 && announced >= minDrops && arrives && len(v.sumPeers(w.silent).peers) > 1 {
 		w.real = slices.Collect(maps.Keys(senders))[0]
 	}
 	return !w.real.IsZero() && !senders[w.entry.MAC]
@@ -184,12 +153,12 @@ func (v *view) onSameLink(port, link int) bool {
 	return port == link || l != nil && l.Master == link
 }
 
-// sendersOn are the source MACs of the frames that came in by a link or by the
-// uplinks that are its ports.
+// sendersOn are the source MACs of the frames that came in by a link or by the uplinks that are its ports.
 func (v *view) sendersOn(link int) map[model.MAC]bool {
 	out := map[model.MAC]bool{}
 	for m := range model.Each(v.Traffic.MACs) {
-		if m.Direction == model.Ingress && m.Side == model.AsDestination && v.isUplink(m.IfIndex) && v.onSameLink(m.IfIndex, link) {
+		if m.Direction == model.Ingress && m.Side == model.AsDestination && v.isUplink(m.IfIndex) &&
+			v.onSameLink(m.IfIndex, link) {
 			out[m.Src] = true
 		}
 	}
@@ -207,39 +176,40 @@ func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Nei
 	return len(others) - len(different), different
 }
 
-// virtualRouter reports whether several routers share a MAC in turn: VRRP's for
-// IPv4 and IPv6 (RFC 9568), or those of HSRP and GLBP.
-func virtualRouter(m model.MAC) bool {
-	for _, prefix := range [][]byte{
-		{0x00, 0x00, 0x5e, 0x00, 0x01}, {0x00, 0x00, 0x5e, 0x00, 0x02}, {0x00, 0x00, 0x0c, 0x07, 0xac}, {0x00, 0x00, 0x0c, 0x9f, 0xf0},
-		{0x00, 0x05, 0x73, 0xa0}, {0x00, 0x07, 0xb4},
-	} {
-		if slices.Equal(m[:len(prefix)], prefix) {
-			return true
+func findWrongNextHopMAC(v *view) {
+	for _, w := range v.wrongHops() {
+		v.report(wrongEntry(v, w))
+	}
+	// So do other nodes, whose frames for this node's pods then arrive for a MAC that the link does not have.
+	// A drop names the link of arrival too where the node itself gave the frame that MAC later.
+	misaddressed := map[int]*lost{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if d.OtherHost() && (v.Outer[d.IfIndex] || v.isTunnel(d.IfIndex)) && len(v.pods[d.Dst]) > 0 &&
+			v.frames(d.Dst, d.IfIndex, model.Ingress, model.AsDestination, d.DstMAC) > 0 && v.drops.Lost(d) && !v.explained(d) {
+			model.GetOrInsert(misaddressed, d.IfIndex).addFor(d.Dst, d)
 		}
 	}
-	return false
-}
-
-func findWrongNextHopMAC(v *view) []finding {
-	var out []finding
-	for _, w := range v.wrongHops() {
-		out = append(out, wrongEntry(v, w))
+	for ifindex, l := range misaddressed {
+		if l.lasting() {
+			f := finding{page: "WrongNextHopMAC-own", lost: l, claims: sameDrops(l.drops), facts: facts{
+				"link": v.links[ifindex], "for": mostDropped(l.drops)[0].DstMAC, "drops": l.evidence(),
+			}}
+			f.LastHopAlive = v.place(v.linkName(ifindex), model.Ingress)
+			v.report(f)
+		}
 	}
-	return out
 }
 
 func wrongEntry(v *view, w *wrongHop) finding {
 	n, x := w.entry, v.sumPeers(w.silent)
-	link, port, remotes := v.linkName(n.IfIndex), v.linkName(x.link), sorted(x.remotes)
+	link, port, remotes := v.linkName(n.IfIndex), v.linkName(x.link), sorted(x.peers)
 	takenOver, shared := !w.real.IsZero(), !w.shared.IsZero()
-	told := !takenOver && len(w.replies) > 0
-	f := finding{facts: facts{
-		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.replies, "told": told,
-		"gateway": v.gatewayAddrs[n.Addr], "others": w.others, "pinned": pinned(n),
-		"answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
+	contradicted := !takenOver && len(w.replies) > 0
+	f := finding{lost: x, facts: facts{
+		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.replies, "told": contradicted,
+		"gateway": v.GatewayAddrs[n.Addr], "others": w.others, "pinned": pinned(n),
+		"answering": answering(v, func(a netip.Addr) bool { return x.peers[a] }),
 	}}
-	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(remotes), x.packets
 	f.LastHopAlive = v.place(port, model.Egress)
 	if takenOver {
 		f.facts["real"] = w.real
@@ -248,16 +218,14 @@ func wrongEntry(v *view, w *wrongHop) finding {
 		f.facts["shared"] = w.shared
 	}
 	if w.arrives {
-		f.facts["senders"] = slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)
+		f.facts["senders"] = slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), model.MAC.Compare)
 	}
-	if !w.arrives && !takenOver && !told && !shared && len(remotes) == 1 {
+	if !w.arrives && !takenOver && !contradicted && !shared && len(remotes) == 1 {
 		f.Severity = model.Warning
 	}
-	sure := told || shared && pinned(n) && (w.arrives || len(remotes) > 1)
+	sure := contradicted || shared && pinned(n) && (w.arrives || len(remotes) > 1)
 	if f.facts["sure"], f.Confidence = sure, model.Likely; sure {
 		f.Confidence = model.Proven
 	}
 	return f
 }
-
-func compareMAC(a, b model.MAC) int { return slices.Compare(a[:], b[:]) }

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -45,6 +46,27 @@ func TestWrongNextHopMAC(t *testing.T) {
 		}, []string{"WrongNextHopMAC proven 172.20.1.5 172.20.2.8 172.20.2.9"}},
 		{"pinned, and packets come in from the fabric", func() *node { return lost(gateway(wrong, "PERMANENT", fabricMAC), wrong, fabricMAC, far, "172.20.3.9") },
 			[]string{"WrongNextHopMAC likely 172.20.1.5 172.20.2.9 172.20.3.9"}},
+		{"other nodes have a wrong one for this node's", func() *node {
+			n := kubenet()
+			d := n.dropOn("ens5", "OTHERHOST", "ip_rcv_core", far, pod5, 20)
+			d.First, d.Last, d.DstMAC = start, start.Add(9*time.Second), mac(wrong)
+			n.frames(pod5, 2, model.Ingress, model.AsDestination, wrong, 20)
+			return n
+		}, []string{"WrongNextHopMAC proven 172.20.1.5 172.20.2.9"}},
+		{"what came for this node's, and was given a wrong one here", func() *node {
+			n := kubenet()
+			d := n.dropOn("ens5", "OTHERHOST", "ip_rcv_core", far, pod5, 20)
+			d.First, d.Last, d.DstMAC = start, start.Add(9*time.Second), mac(wrong)
+			n.frames(pod5, 2, model.Ingress, model.AsDestination, n.Links[0].MAC.String(), 20)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a few frames for another's MAC, which a switch floods", func() *node {
+			n := kubenet()
+			d := n.dropOn("ens5", "OTHERHOST", "ip_rcv_core", far, pod5, 3)
+			d.First, d.Last, d.DstMAC = start, start.Add(time.Second), mac(wrong)
+			n.frames(pod5, 2, model.Ingress, model.AsDestination, wrong, 3)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
 		{"pinned, and nothing else known", func() *node { return lost(gateway(wrong, "PERMANENT", other), wrong, "", far) },
 			[]string{"WrongNextHopMAC likely 172.20.1.5 172.20.2.9"}},
 		{"pinned, and what goes by it is answered", func() *node {

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"maps"
 	"math/bits"
 	"net/netip"
@@ -10,103 +11,76 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// WrongUDR is the code of this finding.
-const WrongUDR model.Code = "WrongUDR"
-
-var wrongUDR = kind{
-	code:     WrongUDR,
-	severity: model.Critical,
-	find:     findWrongUDR,
-	ends:     []model.HopKind{model.HopBeyond, model.HopRoute}, // where the TTL ends
-}
-
-func findWrongUDR(v *view) []finding {
+func findWrongUDR(v *view) {
 	own := v.ownCIDRs()
 	if len(own) == 0 {
-		return nil
+		return
 	}
 	self := v.self()
 	ranges := map[netip.Prefix]*remoteRange{}
 	for _, r := range v.remoteRanges() {
 		ranges[r.cidr] = r
 	}
-	var out []finding
-	told := map[netip.Prefix]bool{}
+	reported := map[netip.Prefix]bool{}
 	for _, n := range v.ranges.nodes {
-		if !v.byDefaultRoute(n.Addr()) || told[n.Prefix] {
+		if !v.byDefaultRoute(n.Addr()) || reported[n.Prefix] {
 			continue
 		}
-		r := ranges[n.Prefix]
-		if r == nil {
-			r = &remoteRange{cidr: n.Prefix}
-		}
+		r := cmp.Or(ranges[n.Prefix], &remoteRange{cidr: n.Prefix})
 		fact := v.routeTo(n.Prefix, n.node, self)
 		if fact.wrong() && !r.answers && !r.nodeAnswers {
-			told[n.Prefix] = true
-			out = append(out, misrouted(v, r, n.node, fact))
+			reported[n.Prefix] = true
+			v.report(misrouted(v, r, n.node, fact))
 		}
 	}
 	for _, p := range own {
-		out = append(out, misroutedHere(v, p, self, ranges)...)
+		misroutedHere(v, p, self, ranges)
 	}
 	for _, h := range strangers(v) {
-		if !told[h.Prefix] {
-			told[h.Prefix] = true
-			out = append(out, h.finding(v))
+		if !reported[h.Prefix] {
+			reported[h.Prefix] = true
+			v.report(h.finding(v))
 		}
 	}
-	return out
 }
 
 func (f routeFact) wrong() bool { return f.state == routeWrong || f.state == routeListedWrong }
 
-// misrouted is the finding on a route to another node's pods.
 func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	x := v.sumPeers(r.silent)
-	pods := sorted(x.pods)
-	if x.packets == 0 {
-		pods = v.podsIn(v.ownCIDRs())
-	}
+	pods := model.Either(x.packets == 0, v.podsIn(v.ownCIDRs()), sorted(x.pods))
 	f := wrongRow(v, r.cidr, n, fact, x.packets, pods)
-	f.claims = explainsRange(v, r.cidr)
+	f.claims = explainsRange(r.cidr)
 	f.facts["strangers"] = slices.DeleteFunc(strangers(v), func(h stranger) bool { return h.Prefix != r.cidr })
 	return f
 }
 
-// misroutedHere looks for a route of the other nodes that sends this node's own
-// range elsewhere.
-func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) []finding {
+// misroutedHere looks for a route of the other nodes that sends this node's own range elsewhere.
+func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) {
 	for _, r := range ranges {
 		if r.answers && r.cidr.Addr().Is4() == own.Addr().Is4() {
-			return nil
+			return
 		}
 	}
-	senders := []*model.ClusterNode{self}
-	for n := range model.Each(v.Cluster.Nodes) {
-		senders = append(senders, n)
-	}
-	for _, sender := range senders {
+	all := slices.Collect(model.Each(v.Cluster.Nodes))
+	for _, sender := range append([]*model.ClusterNode{self}, all...) {
 		if fact := v.routeTo(own, self, sender); fact.wrong() {
 			lost := v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 			f := wrongRow(v, own, self, fact, lost, v.podsIn([]netip.Prefix{own}))
 			f.facts["own"] = true
-			return []finding{f}
+			v.report(f)
+			return
 		}
 	}
-	return nil
 }
 
-// wrongRow is the finding on a row of the files.
 func wrongRow(
 	v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr,
 ) finding {
 	leads := func(to func(netip.Addr) bool) bool { return slices.ContainsFunc(fact.Row.NextHops, to) }
-	var others []*model.ClusterNode
-	for o := range model.Each(v.Cluster.Nodes) {
-		if o != n && leads(func(a netip.Addr) bool { return slices.Contains(o.Addresses, a) }) {
-			others = append(others, o)
-		}
-	}
+	others := chosen(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
+		return o != n && leads(func(a netip.Addr) bool { return slices.Contains(o.Addresses, a) })
+	})
 	hop := nextHop(n, cidr)
 	f := finding{returns: pods, facts: facts{
 		"fact": fact, "range": cidr, "node": n, "hop": hop, "row": v.row(fact.Table, "", cidr, hop), "others": others,
@@ -126,9 +100,8 @@ type stranger struct {
 	Again bool
 }
 
-// strangers are the ranges of other nodes whose packets arrive at an uplink. A
-// bridge that floods may show a few; only what this node takes for its own to
-// forward, and sends out again, was sent to it.
+// strangers are the ranges of other nodes whose packets arrive at an uplink. A bridge that floods may show a
+// few; only what this node takes for its own to forward, and sends out again, was sent to it.
 func strangers(v *view) []stranger {
 	type hop struct {
 		cidr netip.Prefix
@@ -145,11 +118,12 @@ func strangers(v *view) []stranger {
 		again := bits.OnesCount64(h.TTLs) > 2
 		if h.Prefix.IsValid() && h.Direction == model.Ingress && h.Side == model.AsDestination &&
 			v.isUplink(h.IfIndex) && h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) &&
-			!inAny(v.ranges.local, h.Prefix.Addr()) && v.surelyPods(h.Prefix.Addr()) && (forwarded[hop{h.Prefix, h.IfIndex}] > 0 || again) {
+			!model.InAny(v.ranges.local, h.Prefix.Addr()) && v.surelyPods(h.Prefix.Addr()) &&
+			(forwarded[hop{h.Prefix, h.IfIndex}] > 0 || again) {
 			out = append(out, stranger{h, again})
 		}
 	}
-	slices.SortFunc(out, func(a, b stranger) int { return comparePrefix(a.Prefix, b.Prefix) })
+	slices.SortFunc(out, func(a, b stranger) int { return netip.Prefix.Compare(a.Prefix, b.Prefix) })
 	return out
 }
 
@@ -158,13 +132,14 @@ func strangers(v *view) []stranger {
 const minStrangers = 5
 
 func (h stranger) finding(v *view) finding {
-	f := finding{page: "WrongUDR-stranger", claims: explainsRange(v, h.Prefix)}
+	f := finding{page: "WrongUDR-stranger", claims: explainsRange(h.Prefix)}
 	f.Peers, f.Packets, f.LastHopAlive = []netip.Prefix{h.Prefix}, h.Packets, v.place(h.Link, model.Ingress)
 	row := v.rangeRow(h.Prefix, nil)
 	f.facts = facts{"range": h.Prefix, "passing": h, "row": row, "hop": row.Hop, "node": v.nodeOf(h.Prefix)}
 	for p := range model.Each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
-		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
+		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) &&
+			p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
@@ -172,9 +147,8 @@ func (h stranger) finding(v *view) finding {
 	return f
 }
 
-// explainsRange accounts for drops of packets on their way to a range, or back
-// from there after they went round.
-func explainsRange(v *view, cidr netip.Prefix) func(*model.Drop) bool {
+// explainsRange accounts for drops of packets on their way to a range, or back from there after they went round.
+func explainsRange(cidr netip.Prefix) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return cidr.Contains(d.Dst) && (strings.HasPrefix(d.Location, "ip_") || strings.HasPrefix(d.Location, "ip6_"))
 	}

@@ -1,5 +1,4 @@
-// Package growth holds what is pure to how much more work a larger input takes. Only tests
-// import it.
+// Package growth holds what is pure to how much more work a larger input takes. Only tests import it.
 //
 // It counts and never measures time, so that a busy machine changes nothing. Any test
 // counts allocations. Loops that allocate nothing are seen where the test is built with
@@ -26,9 +25,8 @@ const (
 	only = "LASTHOP_GROWTH"
 )
 
-// Test does the work on an input of size one and on one four times as large, and fails
-// where that takes more than five times as much. What prepare does is not counted. What it
-// returns does the work, and asserts the answer.
+// Test does the work on an input of size one and on one four times as large, and fails where that takes more than five
+// times as much. What prepare does is not counted. What it returns does the work, and asserts the answer.
 func Test(t *testing.T, prepare func(scale int) (work func())) {
 	t.Helper()
 	if scale := os.Getenv(only); scale != "" {

@@ -129,19 +129,19 @@ func TestGateways(t *testing.T) {
 
 // TestMerged has findings of several nodes with one fix: they are one if their causes are.
 func TestMerged(t *testing.T) {
-	at := func(node, cause, fix string) told {
-		return told{model.Finding{Code: "NoListener", Nodes: []string{node}, Cause: cause, Title: "on " + node, Fix: []string{fix}}, []string{node}}
+	at := func(node, cause, fix string) nodeFinding {
+		return nodeFinding{model.Finding{Code: "NoListener", Nodes: []string{node}, Cause: cause, Title: "on " + node, Fix: []string{fix}}, []string{node}}
 	}
 	const listen = "ss -lntup # compare with the address and port that pods use"
 	tests := []struct {
 		name string
-		list []told
+		list []nodeFinding
 		want int
 	}{
-		{"another port", []told{at("n1", "tcp/9100", listen), at("n2", "tcp/5432", listen)}, 2},
-		{"the same port", []told{at("n1", "tcp/9100", listen), at("n2", "tcp/9100", listen)}, 1},
-		{"another fix", []told{at("n1", "", "ip route del 10.9.0.0/16"), at("n2", "", "ip route del 10.8.0.0/16")}, 2},
-		{"the same fix", []told{at("n1", "", "nft delete rule ip filter FORWARD handle 7"), at("n2", "", "nft delete rule ip filter FORWARD handle 7")}, 1},
+		{"another port", []nodeFinding{at("n1", "tcp/9100", listen), at("n2", "tcp/5432", listen)}, 2},
+		{"the same port", []nodeFinding{at("n1", "tcp/9100", listen), at("n2", "tcp/9100", listen)}, 1},
+		{"another fix", []nodeFinding{at("n1", "", "ip route del 10.9.0.0/16"), at("n2", "", "ip route del 10.8.0.0/16")}, 2},
+		{"the same fix", []nodeFinding{at("n1", "", "nft delete rule ip filter FORWARD handle 7"), at("n2", "", "nft delete rule ip filter FORWARD handle 7")}, 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -194,8 +194,7 @@ func TestOnward(t *testing.T) {
 
 // TestNamed has a finding on a node itself, which a joint report names.
 func TestNamed(t *testing.T) {
-	j := &joint{nodes: []*node{{}, {}}}
-	f := j.sited(told{model.Finding{Code: "NoListener", Title: "nothing listens at the node's address 10.1.0.1 tcp/9100"}, []string{"n1"}})
+	f := On("n1", model.Finding{Code: "NoListener", Title: "nothing listens at the node's address 10.1.0.1 tcp/9100"})
 	if want := "on n1: nothing listens at the node's address 10.1.0.1 tcp/9100"; f.Title != want {
 		t.Errorf("got %q, want %q", f.Title, want)
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// lostBetween is the finding on packets that left one node and did not arrive at
-// another.
+// lostBetween is the finding on packets that left one node and did not arrive at another.
 func (j *joint) lostBetween(c *cause) model.Finding {
 	g := c.guess
 	senders, receivers := c.sides()
-	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven, LastHopAlive: senders[0].Uplink, Pods: c.pods()}}
+	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven,
+		LastHopAlive: senders[0].Uplink, Pods: c.pods()}}
 	for _, n := range senders {
-		f.Nodes = with(f.Nodes, n.name())
+		f.Nodes = model.With(f.Nodes, n.name())
 	}
 	f.facts = words.Facts{
 		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0],
@@ -28,7 +28,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	}
 	switch {
 	case g.route != nil:
-		j.wrongNodeRoute(c, f, receivers[0])
+		j.wrongNodeRoute(c, f)
 	case g.via != nil:
 		c.wrongRow(f, receivers[0])
 	case g.large:
@@ -39,13 +39,14 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		g.rivals = nil
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
-	case g.shape == noCard:
-		f.Code, f.page, f.Confidence, f.Peers = diagnose.NICForwarding, "NICForwarding-joined", model.Likely, slices.Clone(g.node.Ranges)
+	case g.shape == ipForwardingOff:
+		f.Code, f.page, f.Confidence, f.Peers = diagnose.NICForwarding, "NICForwarding-joined", model.Likely,
+			slices.Clone(g.node.Ranges)
 		f.facts["node"] = g.node
 	default:
 		j.filtered(c, f, receivers[0])
 	}
-	f.facts["struck"], f.facts["rivals"] = g.struck, g.rivals
+	f.facts["struck"], f.facts["rivals"] = g.refuted, g.rivals
 	if x := j.translated(c); g.port == nil && !g.large && g.route == nil && x.IsValid() {
 		f.Confidence, f.facts["translated"] = model.Likely, x
 	}
@@ -53,7 +54,6 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	return f.worded()
 }
 
-// missingRoute says which rows are missing.
 func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 	g := c.guess
 	f.Code, f.page, f.Peers = diagnose.MissingUDR, "MissingUDR-joined", slices.Clone(g.rows)
@@ -84,16 +84,17 @@ func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 	if len(kinds) == 1 {
 		f.facts["kind"] = kindText(kinds[0])
 	}
-	var silent []refuted
+	var silent []refutation
 	g.rivals = slices.DeleteFunc(g.rivals, func(r fault) bool {
 		p := j.silentElsewhere(r, g)
 		if p != nil {
-			silent = append(silent, refuted{r, *p})
+			silent = append(silent, refutation{r, *p})
 		}
 		return p != nil
 	})
 	f.facts["silent"] = silent
-	if f.facts["control"] == (*crossing)(nil) || supposed != nil || len(kinds) == 1 || slices.ContainsFunc(g.rivals, func(r fault) bool { return r.shape != noRow }) {
+	if f.facts["control"] == (*crossing)(nil) || supposed != nil || len(kinds) == 1 ||
+		slices.ContainsFunc(g.rivals, func(r fault) bool { return r.shape != noRow }) {
 		f.Confidence = model.Likely
 	}
 }
@@ -107,9 +108,8 @@ type row struct {
 
 func (r row) String() string { return fmt.Sprintf("%s -> %s (%s)", r.Range, r.Hop, r.Node) }
 
-// keepRoutes reports whether those who sent what is lost have routes of their own to other
-// recorded nodes' pods, and reach the one that has the range without a router. Then they
-// lack such a route, and no network does.
+// keepRoutes reports whether those who sent what is lost have routes of their own to other recorded nodes' pods, and
+// reach the one that has the range without a router. Then they lack such a route, and no network does.
 func (j *joint) keepRoutes(c *cause, to *node) bool {
 	hop := to.hop(c.guess.row)
 	if !hop.IsValid() {
@@ -119,29 +119,28 @@ func (j *joint) keepRoutes(c *cause, to *node) bool {
 		keeps := slices.ContainsFunc(slices.Collect(maps.Keys(w.from.Gateways)), func(a netip.Addr) bool {
 			return a.Is4() == hop.Is4() && j.at[a] != nil && j.at[a] != w.from
 		})
-		if !keeps || !inAny(w.from.Networks, hop) {
+		if !keeps || !model.InAny(w.from.Networks, hop) {
 			return false
 		}
 	}
 	return true
 }
 
-// rightHop is the address by which the way's destination is reached that the sender's route to it
-// does not have for a next hop, and could have: no router is between. Not valid where the route
-// leads there, or where that is not known.
-func (w *way) rightHop() netip.Addr {
+// rightHop is the address by which the leg's destination is reached that the sender's route to it does not have for a
+// next hop, and could have: no router is between. Not valid where the route leads there, or where that is not known.
+func (w *leg) rightHop() netip.Addr {
 	right := w.to.hops[w.dst().Is4()]
-	if w.pair.Via == nil || !w.to.Pods[w.dst()] || w.to.Node[w.pair.Via.Gateway] || !inAny(w.from.Networks, right) {
+	if w.pair.Via == nil || !w.to.Pods[w.dst()] || w.to.Node[w.pair.Via.Gateway] || !model.InAny(w.from.Networks, right) {
 		return netip.Addr{}
 	}
 	return right
 }
 
 // wrongNodeRoute says where a node's own route leads, and where it should.
-func (j *joint) wrongNodeRoute(c *cause, f *found, to *node) {
+func (j *joint) wrongNodeRoute(c *cause, f *found) {
 	r, right := c.guess.route, c.lost[0].rightHop()
 	f.Code, f.page, f.Peers = diagnose.WrongNodeRoute, "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
-	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, r.Replace(right)
+	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
 	if other := j.at[r.Gateway]; other != nil {
 		f.facts["other"] = other
 	} else {
@@ -150,14 +149,15 @@ func (j *joint) wrongNodeRoute(c *cause, f *found, to *node) {
 }
 
 // silentElsewhere is the silence of a node that was not watched, where a fault of one
-// card does not explain it and a missing table does; nil where there is none.
+// NIC does not explain it and a missing table does; nil where there is none.
 func (j *joint) silentElsewhere(f fault, g *guess) *example {
-	if g.shape != noTable || f.shape != noCard {
+	if g.shape != noTable || f.shape != ipForwardingOff {
 		return nil
 	}
 	for _, n := range j.in {
 		for p := range n.silentPairs() {
-			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() && n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
+			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() &&
+				n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
 				return &example{n, 0, p.Remote, p.Local}
 			}
 		}
@@ -179,18 +179,15 @@ func (c *cause) wrongRow(f *found, to *node) {
 	var returned []transit
 	for _, side := range []model.Side{model.AsDestination, model.AsSource} {
 		for _, w := range c.lost {
-			r := w.toRange()
-			if side == model.AsSource {
-				r = w.fromRange()
-			}
-			t := transit{g.via.Returned[diagnose.Transit{Range: r, Side: side}], side == model.AsSource, r}
+			r := model.Either(side == model.AsSource, w.fromRange(), w.toRange())
+			t := transit{g.via.Returned[model.Transit{Range: r, Side: side}], side == model.AsSource, r}
 			if t.Packets > 0 && !slices.Contains(returned, t) {
 				returned = append(returned, t)
 			}
 		}
 	}
 	f.facts["via"], f.facts["row"], f.facts["hop"], f.facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
-	f.Nodes = with(f.Nodes, g.via.name())
+	f.Nodes = model.With(f.Nodes, g.via.name())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
 			row.Update = true
@@ -204,7 +201,7 @@ func (j *joint) filtered(c *cause, f *found, to *node) {
 	g := c.guess
 	f.Code, f.page, f.Severity = diagnose.NoReply, "NoReply-between", model.Warning
 	src, dst := c.ends()
-	f.Peers = hosts(dst)
+	f.Peers = model.Hosts(dst)
 	f.facts["src"], f.facts["dst"] = src, dst
 	switch {
 	case g.port != nil:
@@ -212,8 +209,9 @@ func (j *joint) filtered(c *cause, f *found, to *node) {
 	case g.shape == fromPods:
 		f.facts["sender"] = g.node
 	default:
-		f.facts["pass"] = chosen(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
-		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !slices.ContainsFunc(g.struck, func(r refuted) bool { return r.shape == noRow }) {
+		f.facts["pass"] = model.Filter(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
+		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed &&
+			!slices.ContainsFunc(g.refuted, func(r refutation) bool { return r.shape == noRow }) {
 			f.facts["row"] = r
 		}
 	}
@@ -223,17 +221,15 @@ func (j *joint) filtered(c *cause, f *found, to *node) {
 // ends are the addresses that what is lost is from, and for.
 func (c *cause) ends() (src, dst []netip.Addr) { return addrs(c.lost) }
 
-// addrs are the addresses at the ends of ways.
-func addrs(ways []*way) (src, dst []netip.Addr) {
-	for _, w := range ways {
+func addrs(legs []*leg) (src, dst []netip.Addr) {
+	for _, w := range legs {
 		src, dst = append(src, w.src()), append(dst, w.dst())
 	}
-	return unique(src), unique(dst)
+	return model.Unique(src), model.Unique(dst)
 }
 
-// getsOthers reports whether an address of the node got any packets.
 func (n *node) getsOthers(a netip.Addr) bool {
-	return slices.ContainsFunc(n.Pairs, func(p diagnose.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
+	return slices.ContainsFunc(n.Pairs, func(p model.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
 }
 
 // crossing are packets that do pass between nodes.
@@ -247,8 +243,8 @@ type crossing struct {
 // control is what shows that packets do pass between the nodes; nil where nothing does. What may
 // carry a tunnel is not counted: it may be what is lost.
 func (j *joint) control(senders, receivers []*node) *crossing {
-	var best *way
-	for _, w := range j.ways {
+	var best *leg
+	for _, w := range j.legs {
 		if w.state == arrived && w.bare() > 0 && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
 			(best == nil || w.isNode() && !best.isNode()) {
 			best = w
@@ -262,7 +258,8 @@ func (j *joint) control(senders, receivers []*node) *crossing {
 
 // Is reports whether the fault has a shape, by its name in pages.
 func (f fault) Is(name string) bool {
-	return f.shape == map[string]shape{"noTable": noTable, "noRow": noRow, "noCard": noCard, "fromPods": fromPods}[name]
+	return f.shape == map[string]shape{"noTable": noTable, "noRow": noRow, "noCard": ipForwardingOff,
+		"fromPods": fromPods}[name]
 }
 
 // Row and Node are what it is about.
@@ -285,8 +282,7 @@ func sortedNodes(nodes iter.Seq[*node]) []*node {
 	return slices.SortedFunc(nodes, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
 }
 
-// pods are the pods at both ends of what is lost, those behind a node's address
-// included.
+// pods are the pods at both ends of what is lost, those behind a node's address included.
 func (c *cause) pods() []netip.Addr {
 	var out []netip.Addr
 	for _, w := range c.lost {
@@ -297,7 +293,7 @@ func (c *cause) pods() []netip.Addr {
 			out = append(out, w.dst())
 		}
 	}
-	for _, t := range c.talks {
+	for _, t := range c.conversations {
 		if t.asker.Pods[t.a] {
 			out = append(out, t.a)
 		}
@@ -306,12 +302,12 @@ func (c *cause) pods() []netip.Addr {
 		}
 		out = append(out, t.pair.Behind...)
 	}
-	return unique(out)
+	return model.Unique(out)
 }
 
 // kinds are the protocols and ports that were tried, where that is known.
-func (c *cause) kinds() []diagnose.Asked {
-	var out []diagnose.Asked
+func (c *cause) kinds() []model.Asked {
+	var out []model.Asked
 	for _, w := range c.lost {
 		for _, k := range w.pair.Asked {
 			if !slices.ContainsFunc(out, k.Same) {
@@ -322,7 +318,7 @@ func (c *cause) kinds() []diagnose.Asked {
 	return out
 }
 
-func kindText(k diagnose.Asked) string {
+func kindText(k model.Asked) string {
 	if k.Port == 0 {
 		return model.ProtoName(k.Proto)
 	}
@@ -342,7 +338,7 @@ func (j *joint) translated(c *cause) netip.Addr {
 		for p := range model.Each(to.Pairs) {
 			_, recorded := j.at[p.Remote]
 			if got := float64(p.In.Packets); p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() &&
-				!inAny(to.Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
+				!model.InAny(to.Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
 				return p.Remote
 			}
 		}

@@ -125,7 +125,7 @@ func TestCloudRoutes(t *testing.T) {
 // TestTellers counts the nodes that tell of a finding themselves, not all that it names.
 func TestTellers(t *testing.T) {
 	f := model.Finding{Code: diagnose.WrongNextHopMAC, Title: "a wrong MAC", Nodes: []string{"n1", "n2", "n3"}, Fix: []string{"ip neigh del 10.1.0.9 dev eth0"}}
-	if got := merged([]told{{f, []string{"n1"}}, {f, []string{"n1"}}}); len(got) != 1 || got[0].Title != f.Title {
+	if got := merged([]nodeFinding{{f, []string{"n1"}}, {f, []string{"n1"}}}); len(got) != 1 || got[0].Title != f.Title {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -138,7 +138,7 @@ func TestStateOnly(t *testing.T) {
 	c.nodes[1].source(model.SourceTC, model.Missing)
 	c.nodes[1].Window.End = c.nodes[1].Window.Start
 	for _, n := range Judge(c.sources()).Nodes {
-		if want := map[string]string{"n2": "no packet was watched"}[n.Name]; n.Name == "n2" && n.Reason != want {
+		if want := map[string]string{"n2": "packets were not watched"}[n.Name]; n.Name == "n2" && n.Reason != want {
 			t.Errorf("%s: %q, want %q", n.Name, n.Reason, want)
 		}
 	}

@@ -18,27 +18,28 @@ import (
 // its cause at another node is left out, and one cause is one finding.
 func (j *joint) findings() []model.Finding {
 	for _, c := range j.causes {
-		for _, t := range c.talks {
+		for _, t := range c.conversations {
 			t.asker.settled[ends{t.a, t.b}], t.far.settled[ends{t.b, t.a}] = true, true
-			if c.mute != nil && c.mute.how == vacant {
+			if c.silent != nil && c.silent.how == vacant {
 				t.asker.vacant[t.b] = t.far.name()
 			}
 		}
 	}
 	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
-	var out []told
+	var out []nodeFinding
 	adopted := map[*node][]*model.Finding{}
 	for _, c := range j.causes {
-		if c.mute != nil && c.mute.how == vacant {
+		if c.silent != nil && c.silent.how == vacant {
 			// The asker's own finding may say what leads there.
-			c.talks = slices.DeleteFunc(c.talks, func(t *talk) bool {
-				return slices.ContainsFunc(t.asker.rest, func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && inAny(f.Peers, t.b) })
+			c.conversations = slices.DeleteFunc(c.conversations, func(t *conversation) bool {
+				return slices.ContainsFunc(t.asker.rest,
+					func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && model.InAny(f.Peers, t.b) })
 			})
-			if len(c.talks) == 0 {
+			if len(c.conversations) == 0 {
 				continue
 			}
 		}
-		f := told{Finding: j.finding(c)}
+		f := nodeFinding{Finding: j.finding(c)}
 		if c.found != nil {
 			adopted[c.node] = append(adopted[c.node], c.found)
 			f.at = []string{c.node.name()}
@@ -47,9 +48,12 @@ func (j *joint) findings() []model.Finding {
 	}
 	for _, n := range j.nodes {
 		for _, f := range n.rest {
-			if !slices.ContainsFunc(adopted[n], func(a *model.Finding) bool { return sameFinding(a, &f) }) {
-				n.tell(&f)
-				out = append(out, told{f, []string{n.name()}})
+			same := func(a *model.Finding) bool {
+				return a.Code == f.Code && slices.Equal(a.Peers, f.Peers) && (slices.Equal(a.Pods, f.Pods) || a.Title == f.Title)
+			}
+			if !slices.ContainsFunc(adopted[n], same) {
+				tell(n.name(), &f)
+				out = append(out, nodeFinding{f, []string{n.name()}})
 			}
 		}
 	}
@@ -58,44 +62,48 @@ func (j *joint) findings() []model.Finding {
 	}
 	var list []model.Finding
 	for _, f := range merged(out) {
-		list = append(list, j.sited(f))
+		if len(j.nodes) > 1 {
+			f.Finding = sited(f)
+		}
+		list = append(list, f.Finding)
 	}
 	diagnose.Sort(list)
 	return list
 }
 
-// told is a finding with the nodes that tell of it as their own; none where only the
-// comparison does.
-type told struct {
+// nodeFinding is a finding with the nodes that tell of it as their own; none where only the comparison does.
+type nodeFinding struct {
 	model.Finding
 	at []string
 }
 
+// On is a finding that one of several nodes has told by itself.
+func On(name string, f model.Finding) model.Finding {
+	tell(name, &f)
+	return sited(nodeFinding{f, []string{name}})
+}
+
 // sited is a finding that says which of several nodes it is about, and on which its fix
 // is to be run, unless that is for the network between them.
-func (j *joint) sited(f told) model.Finding {
-	if len(f.at) == 1 && len(j.nodes) > 1 {
+func sited(f nodeFinding) model.Finding {
+	if len(f.at) == 1 {
 		f.Title = "on " + f.at[0] + ": " + f.Title
 	}
-	if len(f.at) > 0 && len(f.Fix) > 0 && len(j.nodes) > 1 && !slices.Contains(silences, f.Code) {
+	if len(f.at) > 0 && len(f.Fix) > 0 && !slices.Contains(silences, f.Code) {
 		f.Fix = append([]string{"on " + strings.Join(f.at, ", ") + ":"}, f.Fix...)
 	}
 	return f.Finding
 }
 
 // tell names the node as who tells of a finding, and those others that know a part.
-func (n *node) tell(f *model.Finding) {
-	f.Nodes, f.Evidence = []string{n.name()}, slices.Clone(f.Evidence)
+func tell(name string, f *model.Finding) {
+	f.Nodes, f.Evidence = []string{name}, slices.Clone(f.Evidence)
 	for e := range model.Each(f.Evidence) {
 		if e.Node == "" {
-			e.Node = n.name()
+			e.Node = name
 		}
-		f.Nodes = with(f.Nodes, e.Node)
+		f.Nodes = model.With(f.Nodes, e.Node)
 	}
-}
-
-func sameFinding(a, b *model.Finding) bool {
-	return a.Code == b.Code && slices.Equal(a.Peers, b.Peers) && (slices.Equal(a.Pods, b.Pods) || a.Title == b.Title)
 }
 
 // besides are the node's findings but for the consequences of causes elsewhere.
@@ -124,44 +132,46 @@ func (j *joint) besides(n *node) []model.Finding {
 	})
 }
 
-// grace is how long pods are asked after they went: endpoints are withdrawn and clients
-// told meanwhile.
+// grace is how long pods are asked after they went: endpoints are withdrawn and clients told meanwhile.
 const grace = 30 * time.Second
 
 // outlasted reports whether a silent pair's remote end is a pod that went during the window of
 // its node, and that had replied, or was asked from then on only: so it is where a
 // deployment is rolled out. Who asks on for longer asks nobody.
-func (n *node) outlasted(far *node, p *diagnose.EndPair) bool {
+func (n *node) outlasted(far *node, p *model.EndPair) bool {
 	until, gone := far.Gone[p.Remote]
 	if !gone {
 		return false
 	}
 	until = until.Add(n.ahead - far.ahead)
 	was := far.Pair(p.Remote, p.Local)
-	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was.In.Packets > 0 && was.Out.Packets > 0)
+	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was.In.Packets > 0 &&
+		was.Out.Packets > 0)
 }
 
 // supposesLess reports whether a route accounts for a silent pair which another node supposes
 // to be missing: the replies to what comes from a range vanish with what else is for it.
-func (n *node) supposesLess(far *node, p *diagnose.EndPair) bool {
+func (n *node) supposesLess(far *node, p *model.EndPair) bool {
 	mine, theirs := n.supposes(p.Local, p.Remote), far.supposes(p.Remote, p.Local)
 	// If both suppose one, that stands of which more was lost.
-	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) <= 0)
+	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(),
+		n.name())) <= 0)
 }
 
 // supposes is the node's finding that the route is missing by which its pod would reach
 // an address; nil where it has none.
 func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	for f := range model.Each(n.findings) {
-		if f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && inAny(f.Peers, remote) && slices.Contains(f.Pods, pod) {
+		if f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) &&
+			slices.Contains(f.Pods, pod) {
 			return f
 		}
 	}
 	return nil
 }
 
-func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
-	return func(yield func(*diagnose.EndPair) bool) {
+func (n *node) silentPairs() iter.Seq[*model.EndPair] {
+	return func(yield func(*model.EndPair) bool) {
 		for p := range model.Each(n.Pairs) {
 			if p.Silent && !yield(p) {
 				return
@@ -173,24 +183,25 @@ func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
 // accounts reports whether the cause also explains the silence of a pair whose other end was
 // not watched. A missing route does for what is for the range, and for the replies to what
 // is from it; an address that is cut off from all nodes does for what it asks of others.
-func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
+func (c *cause) accounts(n *node, p *model.EndPair) bool {
 	var rows []netip.Prefix
 	switch {
 	case c.guess != nil && c.guess.shape <= noRow:
 		rows = c.guess.rows
-	case c.guess != nil && c.guess.shape == noCard:
+	case c.guess != nil && c.guess.shape == ipForwardingOff:
 		rows = c.guess.node.Ranges
-	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR || c.found.Code == diagnose.NICForwarding):
+	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR ||
+		c.found.Code == diagnose.NICForwarding):
 		rows = c.found.Peers
 	case c.down:
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
 	case c.severed[p.Local]:
-		return p.Range.IsValid() || inAny(n.Networks, p.Remote)
+		return p.Range.IsValid() || model.InAny(n.Networks, p.Remote)
 	}
-	return inAny(rows, p.Remote) || inAny(rows, p.Local) && (p.Range.IsValid() || inAny(n.Networks, p.Remote))
+	return model.InAny(rows, p.Remote) || model.InAny(rows, p.Local) &&
+		(p.Range.IsValid() || model.InAny(n.Networks, p.Remote))
 }
 
-// finding is what a cause is reported as.
 func (j *joint) finding(c *cause) model.Finding {
 	switch {
 	case c.found != nil:
@@ -208,8 +219,8 @@ func (j *joint) finding(c *cause) model.Finding {
 // adopted is a node's own finding, with what the nodes at the other ends saw of it.
 func (c *cause) adopted() model.Finding {
 	f := *c.found
-	c.node.tell(&f)
-	if len(c.talks) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == diagnose.UnexplainedDrop {
+	tell(c.node.name(), &f)
+	if len(c.conversations) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == diagnose.UnexplainedDrop {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
 	}
@@ -218,19 +229,20 @@ func (c *cause) adopted() model.Finding {
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
 	for _, n := range sortedNodes(maps.Keys(c.asked)) {
-		f.Evidence = append(f.Evidence, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link, "packets": c.asked[n], "to": f.Peers})...)
-		f.Nodes = with(f.Nodes, n.name())
+		f.Evidence = append(f.Evidence, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link,
+			"packets": c.asked[n], "to": f.Peers})...)
+		f.Nodes = model.With(f.Nodes, n.name())
 	}
 	var askers []netip.Addr
-	for _, t := range c.talks {
-		if t.asker != c.node && t.there.hasArrived() && !t.leadsOn(c.node) {
+	for _, t := range c.conversations {
+		if t.asker != c.node && t.forward.hasArrived() && !t.leadsOn(c.node) {
 			askers = append(askers, t.a)
 		}
 	}
 	f.Evidence = append(f.Evidence, c.observeTalks(&f)...)
-	for _, a := range unique(askers) {
-		if !slices.Contains(f.Pods, a) && !inAny(f.Peers, a) && len(f.Peers) > 0 {
-			f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
+	for _, a := range model.Unique(askers) {
+		if !slices.Contains(f.Pods, a) && !model.InAny(f.Peers, a) && len(f.Peers) > 0 {
+			f.Peers = append(f.Peers, model.Host(a))
 		}
 	}
 	return f
@@ -243,12 +255,12 @@ func (c *cause) proveRow(f *model.Finding) {
 		row := w.toRange()
 		hop := w.to.hop(row)
 		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
-			f.Code == diagnose.MissingNodeRoute && !inAny(w.from.Networks, hop) {
+			f.Code == diagnose.MissingNodeRoute && !model.InAny(w.from.Networks, hop) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
 		cloud := diagnose.CloudRoutes()
-		f.Alternatives = chosen(f.Alternatives, func(a string) bool { return a == cloud })
+		f.Alternatives = model.Filter(f.Alternatives, func(a string) bool { return a == cloud })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
@@ -266,10 +278,11 @@ type flow struct {
 	tunnel   string
 }
 
-func (w *way) flow() flow { return flow{w.from, w.to, w.pair.Link} }
+func (w *leg) flow() flow { return flow{w.from, w.to, w.pair.Link} }
 
 func compareFlows(a, b flow) int {
-	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()), cmp.Compare(a.tunnel, b.tunnel))
+	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()),
+		cmp.Compare(a.tunnel, b.tunnel))
 }
 
 // observed is what is said of each pair of nodes, of many of the first few; all are named.
@@ -280,7 +293,7 @@ func observed[V any](f *model.Finding, by map[flow]V, of func(flow) (page string
 			facts["from"], facts["to"], facts["fromLink"], facts["toLink"] = k.from, k.to, k.from.Uplink.Link, k.to.Uplink.Link
 			out = append(out, words.Say(page, facts)...)
 		}
-		f.Nodes = with(f.Nodes, k.from.name(), k.to.name())
+		f.Nodes = model.With(f.Nodes, k.from.name(), k.to.name())
 	}
 	if more := len(by) - maxObserved; more > 0 {
 		out = append(out, words.Say("more-pairs", words.Facts{"more": more})...)
@@ -290,7 +303,7 @@ func observed[V any](f *model.Finding, by map[flow]V, of func(flow) (page string
 
 // observeLost is what the senders of lost packets saw, and what the receivers did.
 func (c *cause) observeLost(f *model.Finding) []model.Evidence {
-	by := map[flow][]*way{}
+	by := map[flow][]*leg{}
 	for _, w := range c.lost {
 		by[w.flow()] = append(by[w.flow()], w)
 	}
@@ -321,12 +334,11 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	})
 }
 
-// observeTalks is that packets arrived at the node of the cause, and that who sent
-// them got no reply.
+// observeTalks is that packets arrived at the node of the cause, and that who sent them got no reply.
 func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
-	by := map[flow][]*talk{}
-	for _, t := range c.talks {
-		if t.there.hasArrived() && (t.back == nil || t.back.hasArrived()) {
+	by := map[flow][]*conversation{}
+	for _, t := range c.conversations {
+		if t.forward.hasArrived() && (t.reverse == nil || t.reverse.hasArrived()) {
 			k := flow{from: t.far, to: t.asker}
 			by[k] = append(by[k], t)
 		}
@@ -335,26 +347,43 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		var sent, got uint64
 		var src, dst []netip.Addr
 		for _, t := range by[k] {
-			sent, got = sent+t.there.sent(), got+t.there.got()
+			sent, got = sent+t.forward.sent(), got+t.forward.got()
 			src, dst = append(src, t.a), append(dst, t.b)
 		}
-		return "waits", words.Facts{"sent": sent, "got": got, "src": unique(src), "dst": unique(dst)}
+		return "waits", words.Facts{"sent": sent, "got": got, "src": model.Unique(src), "dst": model.Unique(dst)}
 	})
 	// What was asked of an address that the node has no pod for is counted by nobody.
-	for _, t := range c.talks {
-		if t.there != nil || t.asker == t.far {
+	for _, t := range c.conversations {
+		if t.forward != nil || t.asker == t.far {
 			continue
 		}
-		f.Nodes = with(f.Nodes, t.asker.name())
+		f.Nodes = model.With(f.Nodes, t.asker.name())
 		if len(t.far.Given[t.b]) > 0 {
-			out = append(out, words.Say("given", words.Facts{"asker": t.asker, "link": t.asker.Uplink.Link, "in": t.pair.In.Packets, "out": t.pair.Out.Packets, "a": t.a, "b": t.b})...)
+			out = append(out, words.Say("given", words.Facts{"asker": t.asker, "link": t.asker.Uplink.Link,
+				"in": t.pair.In.Packets, "out": t.pair.Out.Packets, "a": t.a, "b": t.b})...)
 		}
 	}
 	return out
 }
 
-func unique(list []netip.Addr) []netip.Addr {
-	list = slices.Clone(list)
-	slices.SortFunc(list, netip.Addr.Compare)
-	return slices.Compact(list)
+// found is a finding in the making, with what its page of words names.
+type found struct {
+	model.Finding
+	page  string
+	facts words.Facts
+}
+
+func (f *found) worded() model.Finding {
+	f.facts["f"] = &f.Finding
+	words.Put(f.page, f.facts, &f.Finding)
+	f.Verify = diagnose.Verify(f.Code)
+	return f.Finding
+}
+
+// sent is what left a node.
+type sent struct {
+	From    *node
+	Link    string
+	Packets uint64
+	Dst     []netip.Addr
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -19,8 +18,8 @@ const (
 	noTable shape = iota
 	// noRow: none to one node's pods.
 	noRow
-	// noCard: nothing from or for one node's pods passes its network card.
-	noCard
+	// ipForwardingOff: nothing from or for one node's pods passes its NIC.
+	ipForwardingOff
 	// fromPods: what one node's pods send is dropped.
 	fromPods
 	// filtered: what passes between some ends of two nodes.
@@ -30,7 +29,7 @@ const (
 // fault is one that may be between the nodes.
 type fault struct {
 	shape shape
-	// row is the range that the missing route is for, node the one whose card or pods
+	// row is the range that the missing route is for, node the one whose NIC or pods
 	// it is about, and with to the two of a filter.
 	row      netip.Prefix
 	node, to *node
@@ -38,28 +37,28 @@ type fault struct {
 	network netip.Prefix
 }
 
-// alike is what ways have in common whose packets the same faults lose.
+// alike is what legs have in common whose packets the same faults lose.
 type alike struct {
 	from, to         *node
 	row              netip.Prefix
 	fromPods, routed bool
 }
 
-func (w *way) alike() alike {
+func (w *leg) alike() alike {
 	return alike{w.from, w.to, w.toRange(), w.fromRange().IsValid(), w.pair.Routed}
 }
 
-// faults are those that would lose the packets of such ways.
+// faults are those that would lose the packets of such legs.
 func (k alike) faults() []fault {
 	var out []fault
 	if k.row.IsValid() {
 		if k.routed {
 			out = append(out, fault{shape: noTable}, fault{shape: noRow, row: k.row})
 		}
-		out = append(out, fault{shape: noCard, node: k.to})
+		out = append(out, fault{shape: ipForwardingOff, node: k.to})
 	}
 	if k.fromPods {
-		out = append(out, fault{shape: noCard, node: k.from}, fault{shape: fromPods, node: k.from})
+		out = append(out, fault{shape: ipForwardingOff, node: k.from}, fault{shape: fromPods, node: k.from})
 	}
 	return append(out, fault{shape: filtered, node: k.from, to: k.to})
 }
@@ -71,28 +70,29 @@ func (f fault) compare(g fault) int {
 		}
 		return n.name()
 	}
-	return cmp.Or(cmp.Compare(f.shape, g.shape), comparePrefix(f.row, g.row), cmp.Compare(name(f.node), name(g.node)), cmp.Compare(name(f.to), name(g.to)))
+	return cmp.Or(cmp.Compare(f.shape, g.shape), netip.Prefix.Compare(f.row, g.row),
+		cmp.Compare(name(f.node), name(g.node)), cmp.Compare(name(f.to), name(g.to)))
 }
 
-// group is lost ways that are alike.
+// group is lost legs that are alike.
 type group struct {
 	alike
-	ways int
+	legs int
 	// dst is one of the destinations, several that there are others.
 	dst     netip.Addr
 	several bool
 }
 
-// extents are what would be lost by each fault, of some ways.
-func extents(ways []*way) map[fault][]*group {
+// extents are what would be lost by each fault, of some legs.
+func extents(legs []*leg) map[fault][]*group {
 	groups := map[alike]*group{}
-	for _, w := range ways {
+	for _, w := range legs {
 		k := w.alike()
 		if groups[k] == nil {
 			groups[k] = &group{alike: k, dst: w.dst()}
 		}
 		g := groups[k]
-		g.ways, g.several = g.ways+1, g.several || g.dst != w.dst()
+		g.legs, g.several = g.legs+1, g.several || g.dst != w.dst()
 	}
 	out := map[fault][]*group{}
 	for _, g := range groups {
@@ -106,7 +106,7 @@ func extents(ways []*way) map[fault][]*group {
 func count(lost []*group) int {
 	n := 0
 	for _, g := range lost {
-		n += g.ways
+		n += g.legs
 	}
 	return n
 }
@@ -120,7 +120,7 @@ func (f fault) shownBy(lost []*group) bool {
 		return some(func(g *group) bool { return g.row != lost[0].row })
 	case noRow:
 		return some(func(g *group) bool { return g.several || g.dst != lost[0].dst })
-	case noCard:
+	case ipForwardingOff:
 		return some(func(g *group) bool { return g.from == f.node }) && some(func(g *group) bool { return g.to == f.node })
 	case fromPods:
 		return some(func(g *group) bool { return g.to != lost[0].to })
@@ -133,21 +133,20 @@ type guess struct {
 	fault
 	// rows are the ranges to which routes are missing.
 	rows []netip.Prefix
-	// rivals explain as much and nothing refutes them. struck are refuted, each with
-	// what refutes it.
-	rivals []fault
-	struck []refuted
+	// rivals explain as much and nothing refutes them. refuted are what does, each with what refutes it.
+	rivals  []fault
+	refuted []refutation
 	// port is what alone is lost between the ends, where that is so.
-	port *diagnose.Asked
+	port *model.Asked
 	// large: what alone is lost is large.
 	large bool
 	// via is a node that gets the packets instead, and sends them back.
 	via *node
 	// route is the sender's own, which has a wrong next hop.
-	route *diagnose.NodeRoute
+	route *model.NodeRoute
 }
 
-type refuted struct {
+type refutation struct {
 	fault
 	By example
 }
@@ -161,14 +160,15 @@ type example struct {
 
 func (e example) set() bool { return e.At != nil }
 
-// between explains ways on which packets are lost between the nodes, each time by the
+// between explains legs on which packets are lost between the nodes, each time by the
 // fault that explains most of them and that nothing refutes.
-func (j *joint) between(open []*way, passed passes) {
+func (j *joint) between(open []*leg, passed passes) {
 	for len(open) > 0 {
 		all := extents(open)
 		best, most := fault{shape: filtered}, 0
 		for f, lost := range all {
-			if n := count(lost); f.shownBy(lost) && !passed.refute(f, lost).set() && (n > most || n == most && f.compare(best) < 0) {
+			if n := count(lost); f.shownBy(lost) && !passed.refute(f, lost).set() &&
+				(n > most || n == most && f.compare(best) < 0) {
 				best, most = f, n
 			}
 		}
@@ -176,7 +176,7 @@ func (j *joint) between(open []*way, passed passes) {
 			j.filters(open, passed)
 			return
 		}
-		var mine, rest []*way
+		var mine, rest []*leg
 		for _, w := range open {
 			if slices.Contains(w.alike().faults(), best) {
 				mine = append(mine, w)
@@ -189,10 +189,10 @@ func (j *joint) between(open []*way, passed passes) {
 }
 
 // misrouted makes causes of the nodes' own routes with a wrong next hop, and of routes that lead to
-// a node which sends the packets back, and leaves the ways that these do not explain.
-func (j *joint) misrouted(open []*way) []*way {
-	returning := chosen(j.in, func(n *node) bool { return len(n.Returned) > 0 })
-	return chosen(open, func(w *way) bool {
+// a node which sends the packets back, and leaves the legs that these do not explain.
+func (j *joint) misrouted(open []*leg) []*leg {
+	returning := model.Filter(j.in, func(n *node) bool { return len(n.Returned) > 0 })
+	return model.Filter(open, func(w *leg) bool {
 		row := w.toRange()
 		var c *cause
 		if w.rightHop().IsValid() {
@@ -209,9 +209,9 @@ func (j *joint) misrouted(open []*way) []*way {
 	})
 }
 
-// returns is the one of some nodes that gets a way's packets in place of the one that has
+// returns is the one of some nodes that gets a leg's packets in place of the one that has
 // their destination, and sends them back into the network; nil where none does.
-func (j *joint) returns(some []*node, w *way) *node {
+func (j *joint) returns(some []*node, w *leg) *node {
 	if !w.pair.Routed || !w.toRange().IsValid() {
 		return nil
 	}
@@ -219,28 +219,27 @@ func (j *joint) returns(some []*node, w *way) *node {
 	for _, n := range some {
 		switch {
 		case n == w.from || n == w.to:
-		case n.Returned[diagnose.Transit{Range: w.toRange(), Side: model.AsDestination}] >= minLost:
+		case n.Returned[model.Transit{Range: w.toRange(), Side: model.AsDestination}] >= minLost:
 			return n
-		case n.Returned[diagnose.Transit{Range: w.fromRange(), Side: model.AsSource}] >= minLost && j.onlyLost(w):
+		case n.Returned[model.Transit{Range: w.fromRange(), Side: model.AsSource}] >= minLost && j.onlyLost(w):
 			from = n
 		}
 	}
 	return from
 }
 
-// onlyLost reports whether all that is lost of what the way's pod range sends is for
+// onlyLost reports whether all that is lost of what the leg's pod range sends is for
 // one range: then it is what somebody else gets from there.
-func (j *joint) onlyLost(w *way) bool {
-	return !slices.ContainsFunc(j.ways, func(o *way) bool {
+func (j *joint) onlyLost(w *leg) bool {
+	return !slices.ContainsFunc(j.legs, func(o *leg) bool {
 		return o.isLost() && o.fromRange() == w.fromRange() && o.toRange() != w.toRange()
 	})
 }
 
-// filters makes causes of what nothing larger explains: one for the addresses of a node
-// that several others do not reach, even if some do or replies arrive, as through a filter
-// that remembers who is replied to; one for those that do not reach several others, and one
-// for each two nodes.
-func (j *joint) filters(open []*way, passed passes) {
+// filters makes causes of what nothing larger explains: one for the addresses of a node that several others do
+// not reach, even if some do or replies arrive, as through a filter that remembers who is replied to; one for
+// those that do not reach several others, and one for each two nodes.
+func (j *joint) filters(open []*leg, passed passes) {
 	type end struct {
 		addr netip.Addr
 		to   bool
@@ -256,12 +255,12 @@ func (j *joint) filters(open []*way, passed passes) {
 		note(end{w.dst(), true}, w.from)
 		note(end{w.src(), false}, w.to)
 	}
-	for _, w := range j.ways {
+	for _, w := range j.legs {
 		if w.state == arrived {
 			passing[end{w.dst(), true}], passing[end{w.src(), false}] = true, true
 		}
 	}
-	by := map[fault][]*way{}
+	by := map[fault][]*leg{}
 	for _, w := range open {
 		f := fault{shape: filtered, node: w.from, to: w.to}
 		switch {
@@ -282,10 +281,10 @@ func (j *joint) filters(open []*way, passed passes) {
 	}
 }
 
-// newCause is the cause of lost ways, with what else would explain them all.
-func newCause(f fault, ways []*way, passed passes) *cause {
+// newCause is the cause of lost legs, with what else would explain them all.
+func newCause(f fault, legs []*leg, passed passes) *cause {
 	g := &guess{fault: f}
-	for other, lost := range extents(ways) {
+	for other, lost := range extents(legs) {
 		if other == f && f.shape != filtered {
 			for _, l := range lost {
 				if l.row.IsValid() {
@@ -293,24 +292,23 @@ func newCause(f fault, ways []*way, passed passes) *cause {
 				}
 			}
 		}
-		if other == f || other.shape == filtered || count(lost) < len(ways) || other.shape == noTable && f.shape != noTable {
+		if other == f || other.shape == filtered || count(lost) < len(legs) || other.shape == noTable && f.shape != noTable {
 			continue
 		}
 		if by := passed.refute(other, lost); by.set() {
-			g.struck = append(g.struck, refuted{other, by})
+			g.refuted = append(g.refuted, refutation{other, by})
 		} else {
 			g.rivals = append(g.rivals, other)
 		}
 	}
-	slices.SortFunc(g.rows, comparePrefix)
+	slices.SortFunc(g.rows, netip.Prefix.Compare)
 	g.rows = slices.Compact(g.rows)
 	slices.SortFunc(g.rivals, fault.compare)
-	slices.SortFunc(g.struck, func(a, b refuted) int { return a.compare(b.fault) })
-	return &cause{guess: g, node: f.node, lost: ways}
+	slices.SortFunc(g.refuted, func(a, b refutation) int { return a.compare(b.fault) })
+	return &cause{guess: g, node: f.node, lost: legs}
 }
 
-// passes are packets that arrived though some faults would have lost them: one
-// example for each.
+// passes are packets that arrived though some faults would have lost them: one example for each.
 type passes map[fault]example
 
 // carried reports whether the network of a node carries packets for pods of others.
@@ -324,10 +322,10 @@ func (p passes) note(f fault, e example) {
 	}
 }
 
-// passes are those of the ways, and of what went to and came from nodes that were not watched.
+// passes are those of the legs, and of what went to and came from nodes that were not watched.
 func (j *joint) passes() passes {
 	p, seen := passes{}, map[alike]bool{}
-	for _, w := range j.ways {
+	for _, w := range j.legs {
 		k := w.alike()
 		if w.state != arrived || seen[k] {
 			continue
@@ -336,7 +334,7 @@ func (j *joint) passes() passes {
 		text := example{w.to, w.got(), w.src(), w.dst()}
 		for _, f := range k.faults() {
 			switch f.shape {
-			case noCard, fromPods:
+			case ipForwardingOff, fromPods:
 				p.note(f, text)
 			case noRow:
 				for _, f.network = range w.from.Networks {
@@ -354,7 +352,7 @@ func (j *joint) passes() passes {
 				continue
 			}
 			text := example{n, pair.In.Packets, pair.Remote, pair.Local}
-			p.note(fault{shape: noCard, node: n}, text)
+			p.note(fault{shape: ipForwardingOff, node: n}, text)
 			if pair.In.Replies > 0 {
 				p.note(fault{shape: fromPods, node: n}, text)
 				if pair.Routed && pair.Range.IsValid() {
@@ -387,12 +385,9 @@ func (p passes) refute(f fault, lost []*group) example {
 
 // clearest is the example of two that has the most packets.
 func clearest(a, b example) example {
-	if !a.set() || b.set() && cmp.Or(cmp.Compare(a.Packets, b.Packets), b.Src.Compare(a.Src), b.Dst.Compare(a.Dst), cmp.Compare(b.At.name(), a.At.name())) < 0 {
+	if !a.set() || b.set() && cmp.Or(cmp.Compare(a.Packets, b.Packets), b.Src.Compare(a.Src), b.Dst.Compare(a.Dst),
+		cmp.Compare(b.At.name(), a.At.name())) < 0 {
 		return b
 	}
 	return a
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

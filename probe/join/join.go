@@ -1,7 +1,6 @@
-// Package join judges several nodes' observations of one time together. What one
-// node can only suppose of the others, since it does not see them, the observations
-// of both ends of a flow show: whether packets arrived, who replied, and on which
-// way they were lost.
+// Package join judges several nodes' observations of one time together. What one node can only suppose of the
+// others, since it does not see them, the observations of both ends of a flow show: whether packets arrived,
+// who replied, and on which leg they were lost.
 //
 // It is pure, and compares pairs of addresses at the uplinks. Windows overlap and
 // need not be equal, and clocks differ. So what counts are presence and proportions in
@@ -27,9 +26,8 @@ import (
 type Source struct {
 	// Name is that of the recording, in what is said of it.
 	Name string
-	// Read returns its snapshot, the same each time: it may be called twice, so
-	// that not all snapshots need be held at once. Those of several sources are
-	// called at the same time.
+	// Read returns its snapshot, the same each time: it may be called twice, so that not all snapshots need be
+	// held at once. Those of several sources are called at the same time.
 	Read func() (*model.Snapshot, error)
 	// Within returns its traffic within a part of its window, and around another; nil
 	// without error where nothing is within. It may be nil itself.
@@ -46,19 +44,42 @@ type Result struct {
 	Findings []model.Finding
 }
 
-// apart is how long after the end of another an observation may begin to be of its
-// time. Clocks may differ by minutes.
+// apart is how long after the end of another an observation may begin to be of its time. Clocks may differ by minutes.
 const apart = 10 * time.Minute
 
 // Judge reads each source, and judges them together. The order of the sources
 // does not matter. A source that cannot be read is named in the result.
 func Judge(sources []Source) Result {
-	nodes := readAll(sources)
+	return together(readAll(sources))
+}
+
+// Group are sources that become known one after the other. Each is read at once, and what is
+// judged of it alone is kept. The zero value is empty.
+type Group struct {
+	mu    sync.Mutex
+	nodes []*node
+}
+
+// Add reads a source. It may be called by several at the same time.
+func (g *Group) Add(src Source) {
+	n := newNode(src)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.nodes = append(g.nodes, n)
+}
+
+// Judge judges all that were added together.
+func (g *Group) Judge() Result { return together(g.nodes) }
+
+func together(nodes []*node) Result {
 	slices.SortFunc(nodes, func(a, b *node) int {
 		return cmp.Or(cmp.Compare(a.seen.Node.Name, b.seen.Node.Name), cmp.Compare(a.seen.Recording, b.seen.Recording))
 	})
 	setApart(nodes)
 	setClocks(nodes)
+	for _, n := range nodes {
+		n.seen.Ahead = n.ahead
+	}
 	nameApart(nodes)
 	j := &joint{nodes: nodes, in: compared(nodes), at: map[netip.Addr]*node{}, keyed: map[any]*cause{}}
 	j.locate()
@@ -66,10 +87,8 @@ func Judge(sources []Source) Result {
 	j.suppose()
 	j.follow()
 	j.explain()
-	r := Result{Findings: j.findings()}
-	for _, n := range nodes {
-		r.Nodes = append(r.Nodes, n.seen)
-	}
+	r := Result{Findings: j.findings()} // which may say more of nodes
+	r.Nodes = model.Map(nodes, func(n *node) model.NodeSeen { return n.seen })
 	return r
 }
 
@@ -100,7 +119,7 @@ type ends struct{ local, remote netip.Addr }
 type node struct {
 	source Source
 	seen   model.NodeSeen
-	*diagnose.Ends
+	*model.Ends
 	// rest are the findings but for the consequences of causes elsewhere.
 	findings, rest []model.Finding
 	// blind says why its silence proves nothing; empty where it does.
@@ -109,8 +128,7 @@ type node struct {
 	out bool
 	// supposed are those of Ranges that other nodes take for its own.
 	supposed []netip.Prefix
-	// ahead is how far its clock is ahead of the first node's, and unsure how far that may
-	// be wrong.
+	// ahead is how far its clock is ahead of the first node's, and unsure how far that may be wrong.
 	ahead, unsure time.Duration
 	// hops are the addresses that routes to its pods have for a next hop, by whether they
 	// are of IPv4; none where that may be one of several.
@@ -125,13 +143,15 @@ type node struct {
 }
 
 func newNode(src Source) *node {
-	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{}, vacant: map[netip.Addr]string{}}
+	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{},
+		vacant: map[netip.Addr]string{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
 		return n
 	}
-	n.seen.Node, n.seen.Window, n.seen.Sources, n.seen.Lost, n.seen.Pods = s.Node, s.Window, s.Sources, s.Traffic.Lost, len(s.Pods)
+	n.seen.Node, n.seen.Window, n.seen.Sources, n.seen.Lost, n.seen.Pods = s.Node, s.Window, s.Sources, s.Traffic.Lost,
+		len(s.Pods)
 	n.Ends, n.findings = diagnose.Observe(s)
 	n.whole = &span{s.Window, nil, n.Leaving, n.Arriving}
 	n.blind = cmp.Or(src.Cut, n.Unwatched)
@@ -146,7 +166,7 @@ func setApart(nodes []*node) {
 	in := compared(nodes)
 	var best []*node
 	for _, first := range in {
-		group := chosen(in, func(n *node) bool {
+		group := model.Filter(in, func(n *node) bool {
 			return n == first || !end(n).Before(end(first)) && n.seen.Window.Start.Sub(end(first)) <= apart
 		})
 		if len(group) > len(best) || len(group) == len(best) && end(group[0]).After(end(best[0])) {
@@ -155,12 +175,12 @@ func setApart(nodes []*node) {
 	}
 	for _, n := range in {
 		if !slices.Contains(best, n) {
-			n.out, n.seen.Reason = true, fmt.Sprintf("its window is more than %v from that of the others", apart)
+			n.out, n.seen.Reason = true, fmt.Sprintf("its window is more than %v apart from the others'", apart)
 		}
 	}
 	slices.SortStableFunc(best, func(a, b *node) int { return end(a).Compare(end(b)) })
 	for i, older := range best {
-		later := chosen(best[i+1:], func(n *node) bool { return sameNode(older, n) })
+		later := model.Filter(best[i+1:], func(n *node) bool { return sameNode(older, n) })
 		if len(later) > 0 {
 			older.out, older.seen.Reason = true, "a later recording of the same node is "+later[0].seen.Recording
 			older.findings = nil
@@ -168,7 +188,6 @@ func setApart(nodes []*node) {
 	}
 }
 
-// sameNode reports whether two observations are of one node.
 func sameNode(a, b *node) bool {
 	if a.seen.Node.Name != b.seen.Node.Name {
 		return false
@@ -181,8 +200,7 @@ func sameNode(a, b *node) bool {
 	return len(a.Node) == 0 && len(b.Node) == 0
 }
 
-// nameApart gives nodes without a name that of their recording, and adds it to
-// names that several have.
+// nameApart gives nodes without a name that of their recording, and adds it to names that several have.
 func nameApart(nodes []*node) {
 	count := map[string]int{}
 	for _, n := range nodes {
@@ -219,26 +237,21 @@ type joint struct {
 	in []*node
 	// at says which node has an address; nil where several do.
 	at map[netip.Addr]*node
-	// ways are those that packets took from one node to another, talks the pairs
+	// legs are those that packets took from one node to another, conversations the pairs
 	// of which an end waits for replies.
-	ways  []*way
-	talks []*talk
+	legs          []*leg
+	conversations []*conversation
 	// gets are what nodes found themselves to get that is for others' pods.
-	gets []nodeFinding
-	// causes explain the talks, keyed are those of them that are looked up by what they are.
+	gets []ownFinding
+	// causes explain the conversations, keyed are those of them that are looked up by what they are.
 	causes []*cause
 	keyed  map[any]*cause
 }
 
-// compared are the nodes that are.
-func compared(nodes []*node) []*node { return chosen(nodes, func(n *node) bool { return !n.out }) }
-
-// chosen are the elements of a list that match.
-func chosen[T any](list []T, match func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !match(x) })
+func compared(nodes []*node) []*node {
+	return model.Filter(nodes, func(n *node) bool { return !n.out })
 }
 
-// locate finds the node of each address.
 func (j *joint) locate() {
 	for _, n := range j.in {
 		for _, set := range []map[netip.Addr]bool{n.Node, n.Pods, n.Fresh} {
@@ -256,28 +269,26 @@ func (j *joint) locate() {
 	}
 }
 
-// nodeFinding is a node's own finding.
-type nodeFinding struct {
+// ownFinding is a node's own finding.
+type ownFinding struct {
 	node *node
 	*model.Finding
 }
 
-// own are the nodes' own findings of a code.
-func (j *joint) own(code model.Code) []nodeFinding {
-	var out []nodeFinding
+func (j *joint) own(code model.Code) []ownFinding {
+	var out []ownFinding
 	for _, n := range j.in {
 		for f := range model.Each(n.findings) {
 			if f.Code == code {
-				out = append(out, nodeFinding{n, f})
+				out = append(out, ownFinding{n, f})
 			}
 		}
 	}
 	return out
 }
 
-// suppose gives nodes whose pods' range is not known the one that another node takes for
-// it, and finds silent: that of a missing route, where it holds the node's pods and no
-// other's.
+// suppose gives nodes whose pods' range is not known the one that another node takes for it, and finds silent:
+// that of a missing route, where it holds the node's pods and no other's.
 func (j *joint) suppose() {
 	holders := map[netip.Prefix]*node{}
 	for _, f := range j.own(diagnose.MissingUDR) {
@@ -287,7 +298,8 @@ func (j *joint) suppose() {
 				owner = j.holder(p)
 				holders[p] = owner
 			}
-			if owner == nil || owner == f.node || slices.ContainsFunc(owner.Ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() }) {
+			if owner == nil || owner == f.node ||
+				slices.ContainsFunc(owner.Ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() }) {
 				continue
 			}
 			owner.Ranges, owner.supposed = append(owner.Ranges, p), append(owner.supposed, p)
@@ -303,13 +315,12 @@ func (j *joint) suppose() {
 
 // holder is the only node that has pods in a range; nil where several do, or none.
 func (j *joint) holder(p netip.Prefix) *node {
-	if has := chosen(j.in, func(n *node) bool { return n.holds(p) }); len(has) == 1 {
+	if has := model.Filter(j.in, func(n *node) bool { return n.holds(p) }); len(has) == 1 {
 		return has[0]
 	}
 	return nil
 }
 
-// holds reports whether the node has pods in a range.
 func (n *node) holds(p netip.Prefix) bool {
 	for a := range n.Pods {
 		if p.Contains(a) {
@@ -323,14 +334,15 @@ func (n *node) holds(p netip.Prefix) bool {
 // pod of its own should have it, or gives it to its pods' packets.
 func (j *joint) owner(a netip.Addr) *node {
 	for _, owns := range []func(n *node) bool{
-		func(n *node) bool { return inAny(n.Own, a) || inAny(n.Ranges, a) },
+		func(n *node) bool { return model.InAny(n.Own, a) || model.InAny(n.Ranges, a) },
 		func(n *node) bool {
-			return slices.ContainsFunc(n.findings, func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !slices.Contains(silences, f.Code) })
+			return slices.ContainsFunc(n.findings,
+				func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !slices.Contains(silences, f.Code) })
 		},
 		func(n *node) bool { return len(n.Given[a]) > 0 },
 	} {
-		if at := slices.IndexFunc(j.in, owns); at >= 0 {
-			return j.in[at]
+		if n := model.Find(j.in, owns); n != nil {
+			return n
 		}
 	}
 	return nil
@@ -338,10 +350,5 @@ func (j *joint) owner(a netip.Addr) *node {
 
 // rangeOf is the node's pod range that holds an address; not valid where none does.
 func (n *node) rangeOf(a netip.Addr) netip.Prefix {
-	for _, p := range n.Ranges {
-		if p.Contains(a) {
-			return p
-		}
-	}
-	return netip.Prefix{}
+	return model.Find(n.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }

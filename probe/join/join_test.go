@@ -373,7 +373,7 @@ func TestJudge(t *testing.T) {
 			c.nodes[2].shift(-3 * time.Minute)
 		}, []string{"MissingUDR proven 10.2.2.0/24 on n1,n2"}},
 		{"asymmetric, and all replied to", 3, nil, func(c *cluster) {
-			// The replies come by another way, which nobody watches at the far end.
+			// The replies come by another path, which nobody watches at the far end.
 			c.ask(1, 3, fine)
 			c.nodes[0].peer(addr("10.2.1.10"), addr("10.2.2.10"), model.PeerCount{Packets: 20, Requests: 20}, model.PeerCount{Packets: 20, Replies: 20})
 			c.nodes[1].peer(addr("10.2.2.10"), addr("10.2.1.10"), model.PeerCount{}, model.PeerCount{Packets: 20, Requests: 20})
@@ -494,7 +494,7 @@ func (m *machine) returned(cidr string, side model.Side) {
 // policy drops packets for one of the node's pods, by a rule.
 func (m *machine) policy(pod, from string, packets uint64) {
 	m.PacketRules = append(m.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 1,
-		Target: "DROP", Text: "-s 10.9.0.0/16 -j DROP", Standing: true, Counter: model.Counter{Packets: 2 * packets, Delta: packets}})
+		Target: "DROP", Text: "-s 10.9.0.0/16 -j DROP", Counter: model.Counter{Packets: 2 * packets, Delta: packets}})
 	m.Chains = append(m.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "FORWARD", Hook: "FORWARD"})
 	m.Traffic.Drops = append(m.Traffic.Drops, model.Drop{Src: addr(from), Dst: addr(pod), Reason: "NETFILTER_DROP", Location: "nft_do_chain",
 		IfIndex: 2, Link: "eth0", Packets: packets})

@@ -13,51 +13,45 @@ import (
 )
 
 // merged makes one finding of those that several nodes tell of one cause.
-func merged(list []told) []told {
-	type group struct{ list []candidate }
-	var groups []*group
-	of := map[string][]*group{}
+func merged(list []nodeFinding) []nodeFinding {
+	var groups [][]candidate
+	of := map[string][]int{}
 	for _, t := range list {
 		c := newCandidate(t)
 		k := kindOf(&c.Finding)
-		at := slices.IndexFunc(of[k], func(g *group) bool {
-			return slices.ContainsFunc(g.list, func(o candidate) bool { return oneCause(&o, &c) })
+		at := slices.IndexFunc(of[k], func(i int) bool {
+			return slices.ContainsFunc(groups[i], func(o candidate) bool { return oneCause(&o, &c) })
 		})
 		if at < 0 {
-			at = len(of[k])
-			g := &group{}
-			of[k], groups = append(of[k], g), append(groups, g)
+			at, of[k], groups = len(of[k]), append(of[k], len(groups)), append(groups, nil)
 		}
-		of[k][at].list = append(of[k][at].list, c)
+		groups[of[k][at]] = append(groups[of[k][at]], c)
 	}
-	var out []told
-	for _, g := range groups {
-		out = append(out, mergeOne(g.list))
-	}
-	return out
+	return model.Map(groups, mergeOne)
 }
 
 // candidate is a finding with what tells whether another has the same cause.
 type candidate struct {
-	told
+	nodeFinding
 	// rows are the ranges of the routes of its fix. ownRoute is set where they lead to a
 	// node's own pods and the peers are the others' ranges.
 	rows     []netip.Prefix
 	ownRoute bool
-	// unrecorded are the peers, where all that is known is that one node gets no reply from
-	// beyond its uplink.
+	// unrecorded are the peers, where all that is known is that one node gets no reply from beyond its uplink.
 	unrecorded []netip.Prefix
 }
 
-func newCandidate(t told) candidate {
-	c := candidate{told: t}
+func newCandidate(t nodeFinding) candidate {
+	c := candidate{nodeFinding: t}
 	for _, r := range t.Rows {
 		if r.Range.IsValid() {
 			c.rows = append(c.rows, r.Range)
 		}
 	}
-	c.ownRoute = len(c.rows) > 0 && !slices.ContainsFunc(t.Peers, func(p netip.Prefix) bool { return slices.Contains(c.rows, p) })
-	if t.Code == diagnose.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 && t.EndsAt[0] == model.HopBeyond {
+	c.ownRoute = len(c.rows) > 0 && !slices.ContainsFunc(t.Peers,
+		func(p netip.Prefix) bool { return slices.Contains(c.rows, p) })
+	if t.Code == diagnose.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 &&
+		t.EndsAt[0] == model.HopBeyond {
 		c.unrecorded = t.Peers
 	}
 	return c
@@ -89,37 +83,39 @@ func oneCause(a, b *candidate) bool {
 	return slices.ContainsFunc(a.unrecorded, func(p netip.Prefix) bool { return slices.Contains(b.unrecorded, p) })
 }
 
-// within reports whether all of some prefixes are among others.
 func within(some, others []netip.Prefix) bool {
 	return len(some) > 0 && !slices.ContainsFunc(some, func(p netip.Prefix) bool { return !slices.Contains(others, p) })
 }
 
 // mergeOne is the worst and surest of the findings with what the others add.
-func mergeOne(list []candidate) told {
+func mergeOne(list []candidate) nodeFinding {
 	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(list, func(a, b candidate) int {
-		return cmp.Or(b.Severity.Rank()-a.Severity.Rank(), b.Confidence.Rank()-a.Confidence.Rank(), rank[a.ownRoute]-rank[b.ownRoute])
+		return cmp.Or(b.Severity.Rank()-a.Severity.Rank(), b.Confidence.Rank()-a.Confidence.Rank(),
+			rank[a.ownRoute]-rank[b.ownRoute])
 	})
-	f := list[0].told
+	f := list[0].nodeFinding
 	if len(list) == 1 {
 		return f
 	}
 	f.Nodes, f.at, f.Evidence = slices.Clip(f.Nodes), slices.Clip(f.at), slices.Clip(f.Evidence)
 	f.Pods, f.Peers = slices.Clip(f.Pods), slices.Clone(f.Peers)
 	for _, o := range list[1:] {
-		f.Nodes, f.at, f.Evidence = with(f.Nodes, o.Nodes...), with(f.at, o.at...), with(f.Evidence, o.Evidence...)
+		f.Nodes, f.at, f.Evidence = model.With(f.Nodes, o.Nodes...), model.With(f.at, o.at...),
+			model.With(f.Evidence, o.Evidence...)
 		f.Pods = append(f.Pods, o.Pods...)
 		if o.ownRoute == list[0].ownRoute {
 			f.Peers = append(f.Peers, o.Peers...)
 		}
 		f.Packets += o.Packets
-		if both := chosen(f.Fix, func(line string) bool { return slices.Contains(o.Fix, line) }); len(both) > 0 && o.Confidence == f.Confidence {
+		if both := model.Filter(f.Fix, func(line string) bool { return slices.Contains(o.Fix, line) }); len(both) > 0 &&
+			o.Confidence == f.Confidence {
 			// What only one of the nodes has in doubt is not what both miss.
 			f.Fix = both
 		}
 	}
-	f.Pods = unique(f.Pods)
-	slices.SortFunc(f.Peers, comparePrefix)
+	f.Pods = model.Unique(f.Pods)
+	slices.SortFunc(f.Peers, netip.Prefix.Compare)
 	f.Peers = slices.Compact(f.Peers)
 	if f.Code == diagnose.NoReply && f.Cause == "" {
 		f.Title = words.Title(string(diagnose.NoReply), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
@@ -128,14 +124,4 @@ func mergeOne(list []candidate) told {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)
 	}
 	return f
-}
-
-// with is a list with what it does not have yet.
-func with[T comparable](list []T, more ...T) []T {
-	for _, x := range more {
-		if !slices.Contains(list, x) {
-			list = append(list, x)
-		}
-	}
-	return list
 }

@@ -19,12 +19,12 @@ type End struct {
 // Trace follows the packets from a pod of the near node to one of the far node and
 // back: through both, and the gap between. findings are those of both together.
 func Trace(near, far End, findings []model.Finding, e path.Ends) model.Path {
-	there := path.Trace(near.Snapshot, placed(findings, near.Name), e)
-	back := path.Trace(far.Snapshot, placed(findings, far.Name), path.Ends{Pod: e.To, To: e.Pod})
-	p := there
-	p.Pair = there.Pair && back.Pair
-	p.Forward = joinHops(near.Name, there.Forward, between(near, far, e.Pod, e.To, findings), far.Name, back.Return)
-	p.Return = joinHops(far.Name, back.Forward, between(far, near, e.To, e.Pod, findings), near.Name, there.Return)
+	forward := path.Trace(near.Snapshot, placed(findings, near.Name), e)
+	reverse := path.Trace(far.Snapshot, placed(findings, far.Name), path.Ends{Pod: e.To, To: e.Pod})
+	p := forward
+	p.Pair = forward.Pair && reverse.Pair
+	p.Forward = joinHops(near.Name, forward.Forward, between(near, far, e.Pod, e.To, findings), far.Name, reverse.Return)
+	p.Return = joinHops(far.Name, reverse.Forward, between(far, near, e.To, e.Pod, findings), near.Name, forward.Return)
 	return p
 }
 
@@ -46,7 +46,8 @@ func Follow(nodes []End, findings []model.Finding, e path.Ends) model.Path {
 // holder is the node that has the pod with an address; nil if none has.
 func holder(nodes []End, a netip.Addr) *End {
 	for n := range model.Each(nodes) {
-		if n.Snapshot != nil && slices.ContainsFunc(slices.Concat(n.Snapshot.Pods, n.Snapshot.PastPods), func(p model.Pod) bool { return slices.Contains(p.Known(), a) }) {
+		if n.Snapshot != nil && slices.ContainsFunc(slices.Concat(n.Snapshot.Pods, n.Snapshot.PastPods),
+			func(p model.Pod) bool { return slices.Contains(p.Known(), a) }) {
 			return n
 		}
 	}
@@ -62,12 +63,13 @@ func placed(findings []model.Finding, node string) []model.Finding {
 
 // isBetween reports whether a finding's packets end between nodes.
 func isBetween(f *model.Finding) bool {
-	return len(f.Nodes) > 1 && (len(f.EndsAt) == 1 && f.EndsAt[0] == model.HopBeyond || f.Code == diagnose.WrongUDR || f.LastHopAlive.Role == model.RoleUplink && f.LastHopAlive.Direction == model.Egress)
+	return len(f.Nodes) > 1 && (len(f.EndsAt) == 1 && f.EndsAt[0] == model.HopBeyond || f.Code == diagnose.WrongUDR ||
+		f.LastHopAlive.Role == model.RoleUplink && f.LastHopAlive.Direction == model.Egress)
 }
 
-// joinHops numbers the hops of a direction anew. What each node cannot see beyond it
-// is what was counted between them.
-func joinHops(first string, sent []model.PathHop, gap model.PathHop, second string, got []model.PathHop) []model.PathHop {
+// joinHops numbers the hops of a direction anew. What each node cannot see beyond it is what was counted between them.
+func joinHops(first string, sent []model.PathHop, gap model.PathHop, second string,
+	got []model.PathHop) []model.PathHop {
 	var out []model.PathHop
 	add := func(node string, list ...model.PathHop) {
 		for _, h := range list {
@@ -84,8 +86,7 @@ func joinHops(first string, sent []model.PathHop, gap model.PathHop, second stri
 	return out
 }
 
-// between is the gap that packets cross from one node to the other, with the counts
-// of the pair at both uplinks.
+// between is the gap that packets cross from one node to the other, with the counts of the pair at both uplinks.
 func between(from, to End, src, dst netip.Addr, findings []model.Finding) model.PathHop {
 	h := model.PathHop{Kind: model.HopBetween}
 	sender, _ := diagnose.Observe(from.Snapshot)

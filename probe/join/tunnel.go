@@ -14,10 +14,10 @@ import (
 type tunnelLoss struct {
 	from, to *node
 	// into and outOf are the links, which each node may have several of.
-	into, outOf diagnose.TunnelLink
-	sent        uint64
-	lost        []*way
-	talks       []*talk
+	into, outOf   model.TunnelLink
+	sent          uint64
+	lost          []*leg
+	conversations []*conversation
 }
 
 // tunnels finds the causes of connections by tunnels that get no reply. What a tunnel
@@ -30,34 +30,36 @@ func (j *joint) tunnels() {
 			if n.blind != "" || far == nil || far == n || j.at[p.Local] != n {
 				continue
 			}
-			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
-			there, back := tunnelWay(n, far, t.a, t.b), tunnelWay(far, n, t.b, t.a)
+			t := &conversation{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
+			forward, reverse := tunnelLeg(n, far, t.a, t.b), tunnelLeg(far, n, t.b, t.a)
 			r, _ := narrowest(far.Tunnel.Into, t.a)
-			w, f, down := there, t.diedOf(), j.keyed[tunnelDown{far}]
-			switch watched := bothWatched(n, far, p); {
+			w, f, down := forward, t.farFinding(), j.keyed[tunnelDown{far}]
+			watched := far.blind == "" && len(far.Tunnel.Links) > 0 && overlaps(n, far, p.First, p.Last)
+			switch {
 			case down != nil && f == nil:
-				down.talks = append(down.talks, t)
+				down.conversations = append(down.conversations, t)
 				continue
-			case watched && there.givenUp() && (there.noneFrom() || far.Tunnel.For[t.b] == 0):
-				t.there = there
+			case watched && forward.givenUp() && (forward.noneFrom() || far.Tunnel.For[t.b] == 0):
+				t.forward = forward
 			case f != nil:
 				c := j.adopt(far, f)
-				c.talks = append(c.talks, t)
+				c.conversations = append(c.conversations, t)
 				continue
-			case watched && back.givenUp() && back.noneFrom() && j.holder(r) == n:
+			case watched && reverse.givenUp() && reverse.noneFrom() && j.holder(r) == n:
 				// What the far node sent for the asker's range: nobody knows that replies are among it.
-				w = back
+				w = reverse
 			default:
 				continue
 			}
-			link := n.tunnelLink(diagnose.TunnelLink{Place: model.Place{Link: p.Link}})
+			link := n.tunnelLink(model.TunnelLink{Place: model.Place{Link: p.Link}})
 			into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
-			w.pair.EndRoute = &diagnose.EndRoute{Link: into.Link}
-			l := getOrInsert(by, w.flow())
-			l.from, l.to, l.into, l.outOf, l.lost, l.talks = w.from, w.to, into, outOf, append(l.lost, w), append(l.talks, t)
+			w.pair.EndRoute = &model.EndRoute{Link: into.Link}
+			l := model.GetOrInsert(by, w.flow())
+			l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w),
+				append(l.conversations, t)
 		}
 	}
-	var between, inside []*way
+	var between, inside []*leg
 	for _, k := range slices.SortedFunc(maps.Keys(by), compareFlows) {
 		l := by[k]
 		seen := map[netip.Prefix]bool{}
@@ -82,33 +84,27 @@ func (j *joint) tunnels() {
 		c := &cause{node: set[0].from, tunnels: by}
 		for _, w := range set {
 			l := by[w.flow()]
-			c.lost, c.talks = append(c.lost, l.lost...), append(c.talks, l.talks...)
+			c.lost, c.conversations = append(c.lost, l.lost...), append(c.conversations, l.conversations...)
 		}
 		j.causes = append(j.causes, c)
 	}
 }
 
-// tunnelWay is what is lost by tunnels from an address of one node to one of another.
-func tunnelWay(from, to *node, src, dst netip.Addr) *way {
-	return &way{from: from, to: to, pair: &diagnose.EndPair{Local: src, Remote: dst}, state: lost}
-}
-
-// bothWatched reports whether two nodes' tunnels were watched while a pair's packets were
-// sent.
-func bothWatched(n, far *node, p *diagnose.EndPair) bool {
-	return n.blind == "" && far.blind == "" && len(n.Tunnel.Links) > 0 && len(far.Tunnel.Links) > 0 && overlaps(n, far, p.First, p.Last)
+// tunnelLeg is what is lost by tunnels from an address of one node to one of another.
+func tunnelLeg(from, to *node, src, dst netip.Addr) *leg {
+	return &leg{from: from, to: to, pair: &model.EndPair{Local: src, Remote: dst}, state: lost}
 }
 
 // givenUp reports whether the sender gave its tunnel packets for the destination's range, and the
-// receiver would have counted those of the way.
-func (w *way) givenUp() bool {
+// receiver would have counted those of the leg.
+func (w *leg) givenUp() bool {
 	_, sent := narrowest(w.from.Tunnel.Into, w.dst())
 	return sent >= minLost && w.to.Sees(w.dst(), w.src())
 }
 
 // noneFrom reports whether nothing came out of the receiver's tunnel from the source's range,
 // which it counts: it sends there.
-func (w *way) noneFrom() bool {
+func (w *leg) noneFrom() bool {
 	r, _ := narrowest(w.to.Tunnel.Into, w.src())
 	return r.IsValid() && w.to.Tunnel.OutOf[r] == 0
 }
@@ -116,20 +112,19 @@ func (w *way) noneFrom() bool {
 // tunnelDown is the cause that a node's tunnels are down, or its routes by them gone.
 type tunnelDown struct{ *node }
 
-// tunnelsDown makes a cause of each node that sends beside its tunnels what others send to it
-// by theirs, since its links or its routes by them are gone, and leaves the ways that these
-// do not explain.
-func (j *joint) tunnelsDown(open []*way) (rest []*way) {
+// tunnelsDown makes a cause of each node that sends beside its tunnels what others send to it by theirs, since
+// its links or its routes by them are gone, and leaves the legs that these do not explain.
+func (j *joint) tunnelsDown(open []*leg) (rest []*leg) {
 	for _, n := range j.in {
 		if len(n.Tunnel.Links) == 0 {
 			continue
 		}
-		var beside []*way
-		open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
+		var beside []*leg
+		open = slices.DeleteFunc(slices.Clone(open), func(w *leg) bool {
 			mine := w.from == n && w.pair.Routed && w.from.Pods[w.src()] && w.to.Pods[w.dst()] && w.to.tunnelUp()
 			if mine && n.tunnelUp() {
-				_, back := narrowest(w.to.Tunnel.Into, w.src())
-				mine = back > 0
+				_, reverse := narrowest(w.to.Tunnel.Into, w.src())
+				mine = reverse > 0
 			}
 			if mine {
 				beside = append(beside, w)
@@ -137,7 +132,8 @@ func (j *joint) tunnelsDown(open []*way) (rest []*way) {
 			return mine
 		})
 		asked := !n.tunnelUp() && slices.ContainsFunc(j.in, func(o *node) bool {
-			return o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent, func(p diagnose.EndPair) bool { return j.at[p.Remote] == n })
+			return o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent,
+				func(p model.EndPair) bool { return j.at[p.Remote] == n })
 		})
 		if asked || len(beside) > 0 {
 			j.cause(tunnelDown{n}, cause{node: n, down: true, lost: beside})
@@ -146,41 +142,36 @@ func (j *joint) tunnelsDown(open []*way) (rest []*way) {
 	return open
 }
 
-// tunnelUp reports whether the node has a tunnel whose link is up.
 func (n *node) tunnelUp() bool {
-	return slices.ContainsFunc(n.Tunnel.Links, func(l diagnose.TunnelLink) bool { return l.Up })
+	return slices.ContainsFunc(n.Tunnel.Links, func(l model.TunnelLink) bool { return l.Up })
 }
 
-// downTunnel is the finding on a node whose tunnels' links are down, or that has no routes by
-// them.
+// downTunnel is the finding on a node whose tunnels' links are down, or that has no routes by them.
 func (c *cause) downTunnel() model.Finding {
 	n := c.node
 	f := found{Finding: model.Finding{
-		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()}, LastHopAlive: n.Uplink,
+		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
+		LastHopAlive: n.Uplink,
 	}}
 	f.page = "NoReply-beside-tunnel"
 	if !n.tunnelUp() {
 		f.page, f.LastHopAlive.Direction = "NoReply-tunnel-down", model.Ingress
 	}
-	var links []string
-	for _, l := range n.Tunnel.Links {
-		links = append(links, l.Link)
-	}
+	links := model.Map(n.Tunnel.Links, func(l model.TunnelLink) string { return l.Link })
 	f.facts = words.Facts{"node": n, "links": links, "lost": c.observeLost(&f.Finding)}
 	var dst []netip.Addr
 	asked := c.vainlyAsked()
 	for _, x := range asked {
 		f.Packets, dst = f.Packets+x.Packets, append(dst, x.Dst...)
-		f.Nodes = with(f.Nodes, x.From.name())
+		f.Nodes = model.With(f.Nodes, x.From.name())
 	}
-	f.Pods, f.Peers, f.facts["asked"] = c.pods(), hosts(unique(dst)), asked
+	f.Pods, f.Peers, f.facts["asked"] = c.pods(), model.Hosts(model.Unique(dst)), asked
 	return f.worded()
 }
 
-// tunnelLink is the node's counterpart of a link: that of its name and kind, or of its
-// name, or kind, or the first.
-func (n *node) tunnelLink(l diagnose.TunnelLink) diagnose.TunnelLink {
-	rank := func(o diagnose.TunnelLink) int {
+// tunnelLink is the node's counterpart of a link: that of its name and kind, or of its name, or kind, or the first.
+func (n *node) tunnelLink(l model.TunnelLink) model.TunnelLink {
+	rank := func(o model.TunnelLink) int {
 		r := 0
 		if o.Link == l.Link {
 			r += 2
@@ -190,7 +181,7 @@ func (n *node) tunnelLink(l diagnose.TunnelLink) diagnose.TunnelLink {
 		}
 		return r
 	}
-	return slices.MaxFunc(n.Tunnel.Links, func(a, b diagnose.TunnelLink) int { return rank(a) - rank(b) })
+	return slices.MaxFunc(n.Tunnel.Links, func(a, b model.TunnelLink) int { return rank(a) - rank(b) })
 }
 
 // arrives reports whether what carries a loss arrives at the receiver, of whose tunnel
@@ -215,7 +206,8 @@ func (l *tunnelLoss) arrives() bool {
 		}
 	}
 	arrive, longer := float64(in), l.to.longer(l.from)
-	return in > carried && 2*(arrive-float64(carried)) >= longer*float64(l.sent) && 2*(longer*float64(out)-arrive) < longer*float64(l.sent)
+	return in > carried && 2*(arrive-float64(carried)) >= longer*float64(l.sent) &&
+		2*(longer*float64(out)-arrive) < longer*float64(l.sent)
 }
 
 // narrowest is the narrowest range that holds an address, and what is counted of it.
@@ -229,15 +221,15 @@ func narrowest[V comparable](by map[netip.Prefix]V, a netip.Addr) (netip.Prefix,
 	return netip.Prefix{}, none
 }
 
-// connected are lost ways by the nodes that they have in common: those of one set have one
+// connected are lost legs by the nodes that they have in common: those of one set have one
 // cause, at the node that all of them touch, or at none of them.
-func connected(lost []*way) [][]*way {
-	at := map[*node][]*way{}
+func connected(lost []*leg) [][]*leg {
+	at := map[*node][]*leg{}
 	for _, w := range lost {
 		at[w.from], at[w.to] = append(at[w.from], w), append(at[w.to], w)
 	}
 	reached := map[*node]bool{}
-	var out [][]*way
+	var out [][]*leg
 	for _, first := range lost {
 		if reached[first.from] {
 			continue
@@ -253,49 +245,49 @@ func connected(lost []*way) [][]*way {
 			}
 		}
 		maps.Copy(reached, set)
-		out = append(out, chosen(lost, func(w *way) bool { return set[w.from] }))
+		out = append(out, model.Filter(lost, func(w *leg) bool { return set[w.from] }))
 	}
 	return out
 }
 
-// lostByTunnel is the finding on packets that a tunnel loses between the nodes, or where
-// they come out.
+// lostByTunnel is the finding on packets that a tunnel loses between the nodes, or where they come out.
 func (j *joint) lostByTunnel(c *cause) model.Finding {
 	losses := c.losses()
 	first := losses[0]
 	f := found{page: "NoReply-tunnel", Finding: model.Finding{
-		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond}, LastHopAlive: first.into.Place,
-		Pods: c.pods(),
+		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
+		LastHopAlive: first.into.Place, Pods: c.pods(),
 	}}
 	senders, receivers := c.sides()
 	all := union(senders, receivers)
 	_, dst := c.ends()
-	f.Peers = hosts(dst)
+	f.Peers = model.Hosts(dst)
 	f.facts = words.Facts{
-		"lost": c.observeLost(&f.Finding), "senders": senders, "receivers": receivers, "all": all, "bothWays": len(all) < len(senders)+len(receivers),
-		"where": c.whereLost(senders, receivers), "link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": first.to.anyHop(),
+		"lost": c.observeLost(&f.Finding), "senders": senders, "receivers": receivers, "all": all,
+		"bothWays": len(all) < len(senders)+len(receivers), "where": c.whereLost(senders, receivers),
+		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": first.to.anyHop(),
 	}
 	if first.arrives() {
 		first.carried(&f, losses)
 		return f.worded()
 	}
 	f.facts["control"] = j.control(senders, receivers)
-	if !slices.ContainsFunc(c.talks, func(t *talk) bool { return t.there != nil }) {
+	if !slices.ContainsFunc(c.conversations, func(t *conversation) bool { return t.forward != nil }) {
 		f.Confidence, f.facts["unasked"] = model.Likely, true
 	}
-	var stray []strayTunnel
+	var stray []misdirectedTunnel
 	for _, l := range losses {
-		if p := j.astray(l); p != nil {
+		if p := j.wrongTarget(l); p != nil {
 			stray = append(stray, l.leadsTo(&f, p))
 		}
 	}
 	if len(stray) > 0 {
-		f.LastHopAlive, f.facts["stray"], f.facts["first"], f.facts["others"] = stray[0].From.Uplink, stray, stray[0], stray[1:]
+		f.LastHopAlive, f.facts["stray"], f.facts["first"], f.facts["others"] = stray[0].From.Uplink, stray, stray[0],
+			stray[1:]
 	}
 	return f.worded()
 }
 
-// losses are those of the cause's tunnels, sorted.
 func (c *cause) losses() []*tunnelLoss {
 	var out []*tunnelLoss
 	for _, w := range c.lost {
@@ -321,12 +313,11 @@ func (l *tunnelLoss) carried(f *found, losses []*tunnelLoss) {
 	}
 }
 
-// astray is the pair that the packets which carry a loss are of, if not for the other node: as many
-// leave the sender for an address that no recorded node has, and nothing comes from
-// there. Nil where that is not so.
-func (j *joint) astray(l *tunnelLoss) *diagnose.EndPair {
+// wrongTarget is the pair that the packets which carry a loss are of, if not for the other node: as many leave
+// the sender for an address that no recorded node has, and nothing comes from there. Nil where that is not so.
+func (j *joint) wrongTarget(l *tunnelLoss) *model.EndPair {
 	right := map[bool]uint64{}
-	most := &diagnose.EndPair{}
+	most := &model.EndPair{}
 	for p := range model.Each(l.from.Pairs) {
 		_, recorded := j.at[p.Remote]
 		switch {
@@ -343,8 +334,8 @@ func (j *joint) astray(l *tunnelLoss) *diagnose.EndPair {
 	return most
 }
 
-// strayTunnel is a tunnel that leads to a wrong address.
-type strayTunnel struct {
+// misdirectedTunnel is a tunnel that leads to a wrong address.
+type misdirectedTunnel struct {
 	From, To   *node
 	Into, At   string
 	MAC        model.MAC
@@ -352,12 +343,14 @@ type strayTunnel struct {
 }
 
 // leadsTo is that the tunnel leads to a wrong address, and what left for there.
-func (l *tunnelLoss) leadsTo(f *found, p *diagnose.EndPair) strayTunnel {
-	s := strayTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: p.Remote, Right: l.to.hops[p.Remote.Is4()], At: diagnose.NodeIP}
+func (l *tunnelLoss) leadsTo(f *found, p *model.EndPair) misdirectedTunnel {
+	s := misdirectedTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: p.Remote, Right: l.to.hops[p.Remote.Is4()],
+		At: diagnose.NodeIP}
 	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
 		s.MAC = l.outOf.MAC
 	}
-	f.Evidence = append(f.Evidence, words.Say("strays", words.Facts{"node": l.from, "link": l.from.Uplink.Link, "packets": p.Out.Packets, "local": p.Local, "hop": s.Hop})...)
+	f.Evidence = append(f.Evidence, words.Say("strays",
+		words.Facts{"node": l.from, "link": l.from.Uplink.Link, "packets": p.Out.Packets, "local": p.Local, "hop": s.Hop})...)
 	if s.Right.IsValid() {
 		s.At = s.Right.String()
 	} else {
@@ -373,7 +366,9 @@ func (c *cause) whereLost(senders, receivers []*node) sides {
 	if len(all) == len(senders)+len(receivers) {
 		return sides{senders, receivers}
 	}
-	at := slices.IndexFunc(all, c.touches)
+	at := slices.IndexFunc(all, func(n *node) bool {
+		return !slices.ContainsFunc(c.lost, func(w *leg) bool { return w.from != n && w.to != n })
+	})
 	if at < 0 {
 		return sides{all, nil}
 	}
@@ -382,8 +377,3 @@ func (c *cause) whereLost(senders, receivers []*node) sides {
 
 // sides are nodes on both sides of what lies between; none on the other where it is between all.
 type sides struct{ One, Other []*node }
-
-// touches reports whether all losses are from or to a node.
-func (c *cause) touches(n *node) bool {
-	return !slices.ContainsFunc(c.lost, func(w *way) bool { return w.from != n && w.to != n })
-}

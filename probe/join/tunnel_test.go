@@ -204,7 +204,7 @@ func TestTunnelFamilies(t *testing.T) {
 // TestTunnelAddress: of a node's several addresses that counts at which the tunnel reaches
 // it, and where that is not known, none.
 func TestTunnelAddress(t *testing.T) {
-	astray := func(known bool) *cluster {
+	lostOnNode := func(known bool) *cluster {
 		c := newCluster(2)
 		c.vxlan()
 		for _, m := range c.nodes {
@@ -220,8 +220,8 @@ func TestTunnelAddress(t *testing.T) {
 		}
 		return c
 	}
-	mentions(t, only(t, astray(true), "NoReply proven 10.2.2.10 on n1,n2"), true, "sends to 10.1.0.77, not to n2 at 10.1.0.2", "dst 10.1.0.2 self")
-	got := only(t, astray(false), "NoReply likely 10.2.2.10 on n1,n2")
+	mentions(t, only(t, lostOnNode(true), "NoReply proven 10.2.2.10 on n1,n2"), true, "sends to 10.1.0.77, not to n2 at 10.1.0.2", "dst 10.1.0.2 self")
+	got := only(t, lostOnNode(false), "NoReply likely 10.2.2.10 on n1,n2")
 	mentions(t, got, true, "sends to 10.1.0.77, not to n2\n", "dst NODE_IP self")
 	mentions(t, got, false, "dst 10.0.9.2")
 }

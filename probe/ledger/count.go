@@ -26,8 +26,7 @@ func (t tally) plus(u tally) tally {
 	return t
 }
 
-// minus stays at zero where counters that were read one after the other
-// disagree.
+// minus stays at zero where counters that were read one after the other disagree.
 func (t tally) minus(u tally) tally {
 	for i := range t {
 		t[i] = less(t[i], u[i])
@@ -126,8 +125,7 @@ func (b *balance) countDrops(causes []model.DropCause) {
 	for i := range b.Traffic.Drops {
 		add(&b.Traffic.Drops[i], causes[i])
 	}
-	// A packet that was the first of its kind to be dropped, and after the window,
-	// had come in before.
+	// A packet that was the first of its kind to be dropped, and after the window, had come in before.
 	for d := range model.Each(b.Edges.EndAgain.Drops) {
 		add(d, model.DropCause{})
 	}
@@ -142,8 +140,7 @@ const (
 	copied                   // perhaps a copy of it only
 )
 
-// effectOf is a drop's effect on the balance between pod links and the links
-// that lead off the node.
+// effectOf is a drop's effect on the balance between pod links and the links that lead off the node.
 func (b *balance) effectOf(d *dropTally, r *row) effect {
 	if d.Range.IsValid() && d.Range.Bits() == 0 {
 		// Their other ends are not known, nor whether these are the node's.
@@ -161,12 +158,8 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 	case class == loss.PodGone && d.Reason == "OTHERHOST":
 		return copied
 	case class == loss.ByDesign && d.Code == "":
-		// A rule dropped it by design: a ban, or the second copy of a frame that a
-		// promiscuous bridge delivers twice.
-		if b.netns[d.Dst] != nil {
-			return copied
-		}
-		return missing
+		// A rule dropped it by design: a ban, or the second copy of a frame that a promiscuous bridge delivers twice.
+		return model.Either(b.netns[d.Dst] != nil, copied, missing)
 	case class != loss.Lost && class != loss.PodGone && class != loss.PodStarting && class != loss.Closed && class != loss.ByDesign:
 		return notCounted
 	case d.XDP(), d.Reason == "CPU_BACKLOG":
@@ -227,9 +220,8 @@ func (b *balance) subtractDrops(r *row, of func(*model.Drop) netip.Addr) {
 	}
 }
 
-// subtractOfNode takes a drop whose source is an address of the node: either a
-// translated packet of another pod, which is missing, or one that the node itself
-// sent, which no hop counted before.
+// subtractOfNode takes a drop whose source is an address of the node: either a translated packet of another pod, which
+// is missing, or one that the node itself sent, which no hop counted before.
 func (r *row) subtractOfNode(d *dropTally) {
 	n := min(max(r.rest, 0), int64(d.late()))
 	r.rest, r.counted = r.rest-n, r.counted-n

@@ -12,9 +12,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Balance makes the ledger of a snapshot: two rows for each pod and family of
-// addresses. causes are those of the snapshot's drops, in their order; where there
-// are fewer the cause is unknown. Without counters there is no ledger.
+// Balance makes the ledger of a snapshot: two rows for each pod and family of addresses. causes are those of the
+// snapshot's drops, in their order; where there are fewer the cause is unknown. Without counters there is no ledger.
 func Balance(s *model.Snapshot, causes []model.DropCause) []model.LedgerRow {
 	if s.Status(model.SourceTC) == model.Missing {
 		return nil
@@ -43,8 +42,7 @@ type balance struct {
 	// byLink are the hops of a link, byAddr those of an address.
 	byLink map[int][]*hop
 	byAddr map[netip.Addr][]*hop
-	// arrived are packets from a remote address, or a range of them, to an address
-	// of the node.
+	// arrived are packets from a remote address, or a range of them, to an address of the node.
 	arrived map[netip.Prefix]tally
 	ranges  []netip.Prefix
 	drops   map[netip.Addr][]dropTally // by either address
@@ -70,8 +68,7 @@ type hopKey struct {
 	dst    bool // the address is the destination
 }
 
-// hop is what was counted there; inner and forwarded are parts of all, see
-// model.HopCount.
+// hop is what was counted there; inner and forwarded are parts of all, see model.HopCount.
 type hop struct {
 	hopKey
 	all, inner, forwarded tally
@@ -107,9 +104,8 @@ type row struct {
 	drops     map[model.LedgerDrop]uint64
 	// copies are drops of what may be copies of the packets.
 	copies []*dropTally
-	// rest is how many packets are missing for sure: those that came in between
-	// the readings at the window's edges, less all that may have been these.
-	// counted is what is missing between the first readings of both edges.
+	// rest is how many packets are missing for sure: those that came in between the readings at the window's edges, less
+	// all that may have been these. counted is what is missing between the first readings of both edges.
 	rest, counted   int64
 	edgeIn, edgeOut uint64
 	// slack is how much more the rest can be: packets that were counted as
@@ -120,8 +116,7 @@ type row struct {
 	// translated are packets whose address was changed on the path, as far as
 	// the counts of others show: all that are missing, or too many.
 	translated int64
-	// least and most bound the unexplained packets. shared says that the counts of
-	// other pods are part of it.
+	// least and most bound the unexplained packets. shared says that the counts of other pods are part of it.
 	least, most int64
 	shared      bool
 	why         []string
@@ -219,8 +214,7 @@ func (h *hop) frames(of func(model.MAC) bool) tally {
 	return t
 }
 
-// sent counts what a pod sends. It comes in by the pod's link, and again where the
-// fabric returns it.
+// sent counts what a pod sends. It comes in by the pod's link, and again where the fabric returns it.
 func (b *balance) sent(r *row) {
 	link := r.pod.LinkIndex
 	groups := b.frames(r, link, model.Ingress, model.AsSource, model.MAC.IsMulticast)
@@ -291,8 +285,7 @@ func (b *balance) own(r *row, link int, left tally) tally {
 	return left
 }
 
-// received counts what is sent to a pod. What the node itself sends is first seen
-// where it leaves.
+// received counts what is sent to a pod. What the node itself sends is first seen where it leaves.
 func (b *balance) received(r *row) {
 	link := r.pod.LinkIndex
 	out := b.sum(r, link, model.Egress, model.AsDestination)

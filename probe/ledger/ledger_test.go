@@ -236,9 +236,9 @@ func TestBalance(t *testing.T) {
 			w.flow(p, far, far, node)
 			w.arrive(far, node, 9)
 			w.leave(far, p, uplink, 4)
-		}, from: "0 = 0 + 0 + 0", to: "? = 4 + 0 + (0..5)", why: "may have been the pod's, or the node's own"},
+		}, from: "0 = 0 + 0 + 0", to: "? = 4 + 0 + (0..5)", why: "may have been for the pod"},
 		{name: "more than came", build: func(w *world) { w.leave(far, p, uplink, 4) },
-			from: "0 = 0 + 0 + 0", to: "? = 4 + 0 + (0..?)", why: "does not tell of any more"},
+			from: "0 = 0 + 0 + 0", to: "? = 4 + 0 + (0..?)", why: "no longer lists"},
 		{name: "service of a pod here", build: func(w *world) {
 			w.flow(p, vip, q, p)
 			w.enter(p, vip, 5)
@@ -263,7 +263,7 @@ func TestBalance(t *testing.T) {
 			w.leave(node, p, uplink, 5)
 			w.enter(p, node, 4)
 			w.depart(node, far, podLink(1), 4)
-		}, from: "4 = ? + 0 + (0..4) node 4", to: "5 = 5 + 0 + 0 translated 5", why: "some are translated and go on"},
+		}, from: "4 = ? + 0 + (0..4) node 4", to: "5 = 5 + 0 + 0 translated 5", why: "are translated and forwarded"},
 		{name: "translated to nobody known", build: func(w *world) {
 			w.flow(p, far, far, netip.MustParseAddr("203.0.113.9"))
 			w.enter(p, far, 5)
@@ -354,7 +354,7 @@ func TestBalance(t *testing.T) {
 		{name: "came within the window", build: func(w *world) {
 			w.Pods[0].Since = start.Add(time.Second)
 			w.enter(p, peer, 9)
-		}, from: "9 = ? + 0 + (0..?)", to: "? = 0 + 0 + (0..?)", why: "came or went"},
+		}, from: "9 = ? + 0 + (0..?)", to: "? = 0 + 0 + (0..?)", why: "started or ended"},
 		{name: "an address twice", build: func(w *world) {
 			w.Pods[1].Addresses = w.Pods[0].Addresses
 			w.enter(p, peer, 9)
@@ -366,7 +366,7 @@ func TestBalance(t *testing.T) {
 		{name: "programs unread", build: func(w *world) {
 			w.Sources[3].Status = model.Partial
 			w.arrive(peer, p, 9)
-		}, from: "0 = 0 + 0 + 0", to: "? = 0 + 0 + (0..9) outside 9", why: "were not all read"},
+		}, from: "0 = 0 + 0 + 0", to: "? = 0 + 0 + (0..9) outside 9", why: "not all BPF programs"},
 		{name: "a program where packets leave", build: func(w *world) {
 			w.Programs = []model.Program{{Kind: model.ProgramTCX, IfIndex: uplink, Direction: model.Egress, Netns: w.Node.Netns}}
 			w.arrive(peer, p, 9)
@@ -374,7 +374,7 @@ func TestBalance(t *testing.T) {
 		{name: "lost by the probe", build: func(w *world) {
 			w.Traffic.Lost.Counters = 1
 			w.enter(p, peer, 9)
-		}, from: "9 = ? + 0 + (0..10)", to: "? = 0 + 0 + (0..1)", why: "could not count every packet"},
+		}, from: "9 = ? + 0 + (0..10)", to: "? = 0 + 0 + (0..1)", why: "could not count all packets"},
 		{name: "packets of another pod lost by the probe", build: func(w *world) {
 			w.Traffic.Lost = model.Lost{Counters: 60, MACs: 5, Others: 10, Addrs: []model.AddrLoss{{Addr: pod(2), Hops: 30, Peers: 10, Drops: 10, MACs: 5}}}
 			w.enter(p, peer, 9)
@@ -384,7 +384,7 @@ func TestBalance(t *testing.T) {
 			w.Traffic.Lost = model.Lost{Counters: 3, MACs: 2, Addrs: []model.AddrLoss{{Addr: p, Hops: 2, Drops: 1, MACs: 2}}}
 			w.enter(p, peer, 9)
 			w.depart(p, peer, podLink(1), 9)
-		}, from: "9 = ? + 0 + (0..5) outside 9", to: "? = 0 + 0 + (0..5)", why: "could not count every packet"},
+		}, from: "9 = ? + 0 + (0..5) outside 9", to: "? = 0 + 0 + (0..5)", why: "could not count all packets"},
 		{name: "drops of several far ends", build: func(w *world) {
 			w.enter(p, peer, 9)
 			w.Traffic.Drops = []model.Drop{

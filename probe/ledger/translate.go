@@ -10,25 +10,20 @@ import (
 
 type addrSet map[netip.Addr]bool
 
-// translations are what connection tracking says of pods' flows whose
-// addresses are changed on the path.
+// translations are what connection tracking says of pods' flows whose addresses are changed on the path.
 type translations struct {
-	// throughNode are pods that send to an address of the node packets that are
-	// then forwarded to another.
+	// throughNode are pods that send to an address of the node packets that are then forwarded to another.
 	throughNode addrSet
-	// foreign are pods whose packets get, or are sent to, an address that is
-	// neither theirs nor the node's, nor of a service for pods of the node:
-	// such packets are not counted elsewhere.
+	// foreign are pods whose packets get, or are sent to, an address that is neither theirs nor the node's, nor of a
+	// service for pods of the node: such packets are not counted elsewhere.
 	foreign addrSet
 	// inward are pods that send to another address packets that are then the node's.
 	inward addrSet
 	// diverted are pods whose own address is translated to another.
 	diverted addrSet
-	// remotes are the addresses off the node from which packets for a pod arrive
-	// for an address of the node.
+	// remotes are the addresses off the node from which packets for a pod arrive for an address of the node.
 	remotes map[netip.Addr]addrSet
-	// local are pods to which pods of the node send by another address than
-	// the pod's own.
+	// local are pods to which pods of the node send by another address than the pod's own.
 	local addrSet
 	// services is set where pods reply to each other with a service's address.
 	services bool
@@ -70,8 +65,7 @@ func (b *balance) addOutgoing(f *model.Flow) {
 	case !b.node[f.Reply.Dst]:
 		t.foreign[pod] = true
 	case b.netns[peer] != nil:
-		// The peer's replies go to the node's address, and from there to
-		// the pod.
+		// The peer's replies go to the node's address, and from there to the pod.
 		t.throughNode[peer], t.local[pod] = true, true
 	default:
 		t.addRemote(pod, peer)
@@ -128,9 +122,8 @@ func (b *balance) bound() {
 	}
 }
 
-// leftTranslated is what left with another source than a pod's, and was not the
-// node's own: with an address of the node or, by the link of a pod, with that of a
-// service.
+// leftTranslated is what left with another source than a pod's, and was not the node's own: with an address of the node
+// or, by the link of a pod, with that of a service.
 func (b *balance) leftTranslated(is4 bool) tally {
 	var t tally
 	for _, h := range b.hops {
@@ -148,8 +141,7 @@ func (b *balance) leftTranslated(is4 bool) tally {
 	return t
 }
 
-// leftUntranslated is what left by a pod's link, for that pod, with an address of
-// another pod or of the node.
+// leftUntranslated is what left by a pod's link, for that pod, with an address of another pod or of the node.
 func (b *balance) leftUntranslated(podLink int, is4 bool) tally {
 	var t tally
 	for _, h := range b.byLink[podLink] {
@@ -160,9 +152,8 @@ func (b *balance) leftUntranslated(podLink int, is4 bool) tally {
 	return t
 }
 
-// boundSent compares what is missing of all pods with what left translated. Where
-// both are equal nothing is missing of any pod, since no pod can miss less than
-// nothing.
+// boundSent compares what is missing of all pods with what left translated. Where both are equal nothing is missing of
+// any pod, since no pod can miss less than nothing.
 func (b *balance) boundSent(rows []*row, out tally) {
 	var rest, slack int64
 	for _, r := range rows {
@@ -180,14 +171,14 @@ func (b *balance) boundSent(rows []*row, out tally) {
 			continue
 		case left > rest+slack+int64(out.edge()+sumEdges(rows)) || b.nat.transit && b.mixes():
 			r.most = max(0, r.rest) + r.slack
-			r.doubt("others' packets leave with the node's address as well: of %d, up to %d may be the pod's", left, min(left, max(0, r.rest)))
+			r.doubt("other packets leave with the node's address too: up to %[2]d of %[1]d may be the pod's", left, min(left, max(0, r.rest)))
 		case r.slack > 0:
-			r.doubt("of %d packets to the node's own address, some are translated and go on", r.slack)
+			r.doubt("some of %d packets to the node's own address are translated and forwarded", r.slack)
 		case r.least < r.most:
-			r.doubt("after translation pods cannot be told apart: %d packets of all of them are missing", total)
+			r.doubt("after translation, pods cannot be told apart: %d packets of all of them are missing", total)
 		}
 		if r.most > 0 && slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return len(b.nat.remotes[a]) > 0 }) {
-			r.doubt("what is dropped after translation bears the node's address, and is not counted as the pod's")
+			r.doubt("packets dropped after translation have the node's address and are not counted for the pod")
 		}
 		why := ""
 		switch {
@@ -201,7 +192,7 @@ func (b *balance) boundSent(rows []*row, out tally) {
 			r.doubt("%s", why)
 		} else if r.again > 0 && r.anyIn(b.nat.local) {
 			r.least, r.most = max(0, r.rest-r.again), max(0, r.rest)+r.slack
-			r.doubt("replies get a service's address when they come back from the network, by which its pods reach each other")
+			r.doubt("the pods' own service traffic leaves and returns through the uplink, where replies get the service's address")
 		}
 		if r.least == r.most {
 			r.translated = max(0, r.counted-r.most)
@@ -223,10 +214,9 @@ func sumEdges(rows []*row) uint64 {
 	return n
 }
 
-// boundReceived compares what reached pods and is not known to have come in with
-// what arrived for the node's address from the remotes of their translated flows.
-// lossless is set where nothing is missing of what pods send: then it is known
-// what they send each other by services.
+// boundReceived compares what reached pods and is not known to have come in with what arrived for the node's address
+// from the remotes of their translated flows. lossless is set where nothing is missing of what pods send: then it is
+// known what they send each other by services.
 func (b *balance) boundReceived(rows []*row, lossless bool) {
 	bounds := make([]int64, len(rows))
 	seen := map[netip.Prefix]bool{}
@@ -261,9 +251,9 @@ func (b *balance) boundReceived(rows []*row, lossless bool) {
 			r.doubt("packets to the pod's address are translated to another")
 		case r.anyIn(b.nat.foreign), r.rest+bounds[i]+edges < 0:
 			r.most = unbounded
-			r.doubt("packets come by translations that connection tracking does not tell of any more, or in other sizes than they came in")
+			r.doubt("packets arrive by translations that connection tracking no longer lists, or were resegmented")
 		case r.most > r.least:
-			r.doubt("of what came for the node's address, up to %d packets may have been the pod's, or the node's own", bounds[i])
+			r.doubt("up to %d packets for the node's address may have been for the pod, or for the node itself", bounds[i])
 		default:
 			r.translated = max(0, r.most-r.counted)
 		}
@@ -287,8 +277,7 @@ func (b *balance) farOf(r *row) map[netip.Prefix]bool {
 	return out
 }
 
-// byServices is how many packets from the node's pods may have come to a pod by
-// another address than its own.
+// byServices is how many packets from the node's pods may have come to a pod by another address than its own.
 func (b *balance) byServices(r *row, lossless bool) int64 {
 	if !r.anyIn(b.nat.local) {
 		return 0
@@ -311,15 +300,15 @@ func (b *balance) findDoubts() {
 	switch {
 	case !b.MayRedirect():
 	case b.Has(model.SourcePrograms):
-		b.doubts = append(b.doubts, "programs on the node's links may redirect packets past other links' hooks")
+		b.doubts = append(b.doubts, "BPF programs on the node's links may redirect packets past other links' hooks")
 	default:
-		b.doubts = append(b.doubts, "programs on the node's links were not all read, and may redirect packets past other links' hooks")
+		b.doubts = append(b.doubts, "not all BPF programs on the node's links were read; they may redirect packets past other links' hooks")
 	}
 	if !b.Has(model.SourceConntrack) {
-		b.doubts = append(b.doubts, "connection tracking was not read, so that translated packets are not known")
+		b.doubts = append(b.doubts, "connection tracking was not read, so translated packets are unknown")
 	}
 	if slices.ContainsFunc(b.Neighbors, func(n model.Neighbor) bool { return n.State == "INCOMPLETE" }) {
-		b.doubts = append(b.doubts, "packets may wait for a neighbour that has not answered yet")
+		b.doubts = append(b.doubts, "packets may wait for neighbour resolution")
 	}
 }
 
@@ -338,8 +327,7 @@ func (b *balance) uncounted(is4 bool) (netip.Addr, bool) {
 
 // weigh widens a row's bounds by what could not be seen.
 func (b *balance) weigh(r *row) {
-	// Packets that are surely missing, and of which copies were dropped, were
-	// dropped.
+	// Packets that are surely missing, and of which copies were dropped, were dropped.
 	for _, d := range r.copies {
 		if n := min(r.least, int64(d.late())); n > 0 {
 			r.drop(d, uint64(n))
@@ -354,7 +342,7 @@ func (b *balance) weigh(r *row) {
 	why := ""
 	switch {
 	case young || ended:
-		why = "the pod came or went within the window"
+		why = "the pod started or ended within the window"
 	case slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return len(b.netns[a]) > 1 }):
 		why = "another pod has the same address"
 	case b.Status(model.SourceTC) != model.OK, b.Traffic.Lost.Gaps > 0:
@@ -362,7 +350,7 @@ func (b *balance) weigh(r *row) {
 	}
 	doubts := slices.Clip(b.doubts)
 	if a, ok := b.uncounted(r.is4()); ok && r.direction == model.FromPod {
-		doubts = append(doubts, fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
+		doubts = append(doubts, fmt.Sprintf("packets to %s, which the node itself receives, are not counted separately", a))
 	}
 	if why != "" {
 		r.least, r.most, r.translated, r.why = 0, unbounded, 0, []string{why}
@@ -376,7 +364,7 @@ func (b *balance) weigh(r *row) {
 	if n := b.lostOf(r); r.most != unbounded && n > 0 {
 		r.least, r.translated = 0, 0
 		r.most += int64(n)
-		r.doubt("lasthop itself could not count every packet")
+		r.doubt("lasthop could not count all packets")
 	}
 	if b.Status(model.SourceDrops) != model.OK && r.most > 0 {
 		r.why = append(r.why, "drops are not watched")

@@ -1,44 +1,40 @@
+// Package loss tells which packets that the kernel freed were lost, and what excuses the others.
 package loss
 
 import (
-	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Class says whether packets that the kernel freed were lost; if they were
-// not it says why the kernel freed them.
+// Class says whether packets that the kernel freed were lost; if they were not it says why the kernel freed them.
 type Class string
 
 // The classes. All but Lost are harmless frees.
 const (
 	// Lost packets were freed before they were delivered.
 	Lost Class = ""
-	// Delivered packets had been delivered: a transport or a socket
-	// frees them when it is done with them.
+	// Delivered packets had been delivered: a transport or a socket frees them when it is done with them.
 	Delivered Class = "delivered"
-	// Copy packets are copies of frames for another: a bridge floods
-	// frames until it has learnt the port, and hands them to the node while it is
-	// promiscuous; a packet socket gets one of each, such as tcpdump's.
+	// Copy packets are copies of frames for another: a bridge floods frames until it has learnt the port, and
+	// hands them to the node while it is promiscuous; a packet socket gets one of each, such as tcpdump's.
 	Copy Class = "copy"
 	// Group packets went to a multicast or broadcast address, and this
 	// receiver has not joined the group or has no socket for it.
 	Group Class = "group"
-	// NeighborDiscovery packets are neighbour discovery messages that
-	// bring nothing new, or are about another's address.
+	// NeighborDiscovery packets are neighbour discovery messages that bring nothing new, or are about another's address.
 	NeighborDiscovery Class = "neighborDiscovery"
 	// PodGone packets were for a pod that went away during the window.
 	PodGone Class = "podGone"
-	// PodStarting packets were dropped by rules that the network plugin had
-	// not yet written for a new pod.
+	// PodStarting packets were dropped by rules that the network plugin had not yet written for a new pod.
 	PodStarting Class = "podStarting"
-	// Redirect packets are ICMP redirects, which tell a sender of a shorter way
-	// and change nothing when they are lost. The kernel itself drops those about a
-	// connection whose addresses it translates.
+	// Redirect packets are ICMP redirects, which tell a sender of a shorter way and change nothing when they
+	// are lost. The kernel itself drops those about a connection whose addresses it translates.
 	Redirect Class = "redirect"
 	// Closed packets are segments of connections that their sockets have closed already,
 	// as where a client gives up before the reply comes.
@@ -59,11 +55,9 @@ type Classifier struct {
 	Past map[netip.Addr]bool
 	// broadcasts are the IPv4 broadcast addresses of links and pods.
 	broadcasts map[netip.Addr]bool
-	// flooded is the class of a frame that a receiver with another MAC frees, by
-	// the frame's destination.
+	// flooded is the class of a frame that a receiver with another MAC frees, by the frame's destination.
 	flooded map[model.MAC]Class
-	// BridgeMACs are those of bridges and their ports: a bridge delivers frames
-	// for them to the node.
+	// BridgeMACs are those of bridges and their ports: a bridge delivers frames for them to the node.
 	BridgeMACs map[model.MAC]bool
 	// Samples are those of the drops.
 	Samples Samples
@@ -74,9 +68,10 @@ type Classifier struct {
 // NewClassifier indexes a snapshot. It keeps references into it.
 func NewClassifier(s *model.Snapshot) *Classifier {
 	c := &Classifier{
-		window: s.Window, links: make(map[int]*model.Link, len(s.Links)), pods: make(map[netip.Addr][]*model.Pod, len(s.Pods)),
-		Past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[model.MAC]Class{}, BridgeMACs: map[model.MAC]bool{},
-		Samples: newSamples(&s.Traffic),
+		window: s.Window, links: make(map[int]*model.Link, len(s.Links)),
+		pods: make(map[netip.Addr][]*model.Pod, len(s.Pods)),
+		Past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[model.MAC]Class{},
+		BridgeMACs: map[model.MAC]bool{}, Samples: newSamples(&s.Traffic),
 	}
 	for p := range model.Each(s.PastPods) {
 		c.flooded[p.MAC] = PodGone
@@ -88,14 +83,14 @@ func NewClassifier(s *model.Snapshot) *Classifier {
 		c.links[l.Index], c.flooded[l.MAC] = l, Copy
 		c.BridgeMACs[l.MAC] = c.BridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
 		for _, a := range l.Addresses {
-			c.broadcasts[broadcast(a)] = true
+			c.broadcasts[model.BroadcastOf(a)] = true
 		}
 	}
 	for p := range model.Each(s.Pods) {
 		c.flooded[p.MAC] = Copy
 		for _, a := range p.Addresses {
 			c.pods[a.Addr()] = append(c.pods[a.Addr()], p)
-			c.broadcasts[broadcast(a)] = true
+			c.broadcasts[model.BroadcastOf(a)] = true
 		}
 	}
 	gateways := s.DefaultGateways()
@@ -119,28 +114,16 @@ func (c *Classifier) excuses(s *model.Snapshot) map[model.Drop]Class {
 		sample := c.Samples.Of(d)
 		switch {
 		case c.Class(d) != Lost:
-		case slices.ContainsFunc(c.Samples.All(d), redirects):
+		case slices.ContainsFunc(c.Samples.All(d), (*model.Sample).Redirects):
 			out[*d] = Redirect
 		case len(c.pods[d.Src])+len(c.pods[d.Dst]) == 0:
-		case d.NoSocket() && Late(sample):
+		case d.NoSocket() && sample.Late():
 			out[*d] = Closed
 		case d.Netfilter() && !d.Range.IsValid() && rules().take(d):
 			out[*d] = ByDesign
 		}
 	}
 	return out
-}
-
-// broadcast is the broadcast address of an IPv4 network, the zero Addr where
-// there is none.
-func broadcast(p netip.Prefix) netip.Addr {
-	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
-		return netip.Addr{}
-	}
-	a := p.Masked().Addr().As4()
-	host := uint32(1)<<(32-p.Bits()) - 1
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
-	return netip.AddrFrom4(a)
 }
 
 // Lost reports whether the packets were lost. What a rule drops by design is, until no
@@ -155,16 +138,16 @@ func (c *Classifier) Class(d *model.Drop) Class {
 	switch {
 	case d.Delivered():
 		return Delivered
-	case sniffed(d), cut(d):
+	case isCopy(d):
 		return Copy
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		return NeighborDiscovery
 	case c.toGroup(d.Dst) && noMember(d):
 		return Group
-	case d.NeighborFailed(), d.NoSocket(), d.LookupRefused(), d.ReverseFiltered(), d.OwnSource(), d.Expired(), d.Transmitting():
-		// A pod closes its sockets before its link goes, and its route goes with
-		// the link. Without that route packets for it leave the node, and the
-		// network may send them back.
+	case d.NeighborFailed(), d.NoSocket(), d.LookupRefused(), d.ReverseFiltered(), d.OwnSource(), d.Expired(),
+		d.Transmitting():
+		// A pod closes its sockets before its link goes, and its route goes with the link. Without that route
+		// packets for it leave the node, and the network may send them back.
 		if c.Past[d.Dst] {
 			return PodGone
 		}
@@ -180,21 +163,16 @@ func (c *Classifier) Class(d *model.Drop) Class {
 			return Copy
 		}
 	case d.Reason == "OTHERHOST":
-		if c.Past[d.Dst] {
-			return PodGone
-		}
-		return c.flooded[d.DstMAC]
+		return model.Either(c.Past[d.Dst], PodGone, c.flooded[d.DstMAC])
 	}
 	return c.excused[*d]
 }
 
-// toGroup reports whether an address is a multicast or broadcast address.
 func (c *Classifier) toGroup(a netip.Addr) bool {
 	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || c.broadcasts[a]
 }
 
-// starting reports whether netfilter dropped only the first packets of a pod that
-// came during the window.
+// starting reports whether netfilter dropped only the first packets of a pod that came during the window.
 func (c *Classifier) starting(d *model.Drop) bool {
 	if d.Last.IsZero() || d.Last.After(c.window.End.Add(-2*startupTime)) {
 		return false
@@ -203,13 +181,13 @@ func (c *Classifier) starting(d *model.Drop) bool {
 	return slices.ContainsFunc(c.pods[d.Src], young) || slices.ContainsFunc(c.pods[d.Dst], young)
 }
 
-// bridgedCopy reports whether netfilter dropped the copy that a promiscuous
-// bridge hands to the node of a frame that it forwards to the pod itself. Packets
-// for the node, and those that return to the pod that sent them, take no other
-// path.
+// bridgedCopy reports whether netfilter dropped the copy that a promiscuous bridge hands to the node of a frame
+// that it forwards to the pod itself. Packets for the node, and those that return to the pod that sent them,
+// take no other path.
 func (c *Classifier) bridgedCopy(d *model.Drop) bool {
 	bridge := c.links[d.IfIndex]
-	if bridge == nil || bridge.Kind != "bridge" || !bridge.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() || c.BridgeMACs[d.DstMAC] {
+	if bridge == nil || bridge.Kind != "bridge" || !bridge.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() ||
+		c.BridgeMACs[d.DstMAC] {
 		return false
 	}
 	return slices.ContainsFunc(c.pods[d.Dst], func(p *model.Pod) bool {
@@ -218,25 +196,133 @@ func (c *Classifier) bridgedCopy(d *model.Drop) bool {
 	})
 }
 
-// sniffed reports whether a packet socket had no room for its copy of a packet. The
-// packet itself goes on. Older kernels give no reason.
-func sniffed(d *model.Drop) bool {
-	return d.Reason == "PACKET_SOCK_ERROR" ||
-		d.Unspecified() && slices.Contains([]string{"packet_rcv", "packet_rcv_spkt", "tpacket_rcv"}, d.Location)
-}
-
-// cut reports whether a queue with a limit by rate freed a large packet that it had cut
-// into pieces. Each piece that it drops counts by itself.
-func cut(d *model.Drop) bool {
-	return d.Unspecified() && (d.Location == "tbf_enqueue" || d.Location == "tbf_segment")
+// isCopy reports whether the packet itself goes on: a packet socket had no room for its copy, for
+// which older kernels give no reason, or a queue with a limit by rate cut a large packet into
+// pieces. Each piece that it drops counts by itself.
+func isCopy(d *model.Drop) bool {
+	places := []string{"packet_rcv", "packet_rcv_spkt", "tpacket_rcv", "tbf_enqueue", "tbf_segment"}
+	return d.Reason == "PACKET_SOCK_ERROR" || d.Unspecified() && slices.Contains(places, d.Location)
 }
 
 // noMember reports whether a receiver that has not joined the packet's group, or
 // has no socket for it, freed the packet.
 func noMember(d *model.Drop) bool {
 	switch d.Location {
-	case "ip_rcv_finish_core", "ip_rcv_finish", "__udp4_lib_rcv", "__udp4_lib_mcast_deliver", "__udp6_lib_rcv", "__udp6_lib_mcast_deliver":
+	case "ip_rcv_finish_core", "ip_rcv_finish", "__udp4_lib_rcv", "__udp4_lib_mcast_deliver", "__udp6_lib_rcv",
+		"__udp6_lib_mcast_deliver":
 		return d.Unspecified() || d.NoSocket()
 	}
 	return false
+}
+
+// allowances are what the rules of a healthy node drop by design.
+type allowances []allowance
+
+// allowance is what one rule drops by design.
+type allowance struct {
+	takes func(*model.Drop) bool
+	// left is how many packets the rule counted, less those taken.
+	left uint64
+}
+
+// take reports whether the drop is by design, and uses up what it takes.
+func (list allowances) take(d *model.Drop) bool {
+	for i := range list {
+		if d.Netfilter() && list[i].left >= d.Packets && list[i].takes(d) {
+			list[i].left -= d.Packets
+			return true
+		}
+	}
+	return false
+}
+
+// byDesign finds the rules that drop on a healthy node: kubelet's deduplication of frames that a promiscuous
+// bridge delivers twice, and AKS's bans of the wire server and of the metadata service. A rule whose counter
+// restarted in the window may have dropped any number.
+func byDesign(s *model.Snapshot) allowances {
+	var out allowances
+	add := func(c model.Counter, takes func(*model.Drop) bool) {
+		if c.Restarted {
+			c.Delta = math.MaxUint64
+		}
+		out = append(out, allowance{takes, c.Delta})
+	}
+	for i := range s.FrameRules {
+		if r := &s.FrameRules[i]; Deduplicates(s, r) {
+			add(r.Counter, func(d *model.Drop) bool { return r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link) })
+		}
+	}
+	for i := range s.PacketRules {
+		if r := &s.PacketRules[i]; Bans(r) {
+			add(r.Counter, func(d *model.Drop) bool {
+				return r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
+			})
+		}
+	}
+	return out
+}
+
+// Deduplicates reports whether a rule drops the second copy of what the node
+// itself sent through its bridge, as kubelet's rules do.
+func Deduplicates(s *model.Snapshot, r *model.FrameRule) bool {
+	return r.Target == model.TargetDrop && r.SrcMAC.Set && !r.IPSrc.IsZero() &&
+		slices.ContainsFunc(s.Links, func(l model.Link) bool {
+			return l.MAC == r.SrcMAC.Addr && (l.Master != 0 || l.Kind == "bridge")
+		})
+}
+
+// WireServer is Azure's address for DNS, health probes and the guest
+// agent. Pods may not reach all of it, by design of AKS.
+var WireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+
+// wireServerPorts are those of it that pods may not reach.
+var wireServerPorts = []uint16{80, 32526}
+
+// Bans reports whether a rule is one of AKS's own bans. A ban of the
+// wire server's other ports is not: its DNS is for everybody.
+func Bans(r *model.PacketRule) bool {
+	if r.Target != "DROP" && r.Target != "REJECT" || r.Dst.Not || !r.Dst.Prefix.IsSingleIP() || r.ProtoNot {
+		return false
+	}
+	if r.Dst.Prefix.Addr() != WireServer {
+		return strings.HasPrefix(r.Comment, "AKS managed")
+	}
+	return r.Proto == model.TCP && len(r.DstPorts) > 0 && !slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool {
+		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
+	})
+}
+
+// Samples are the samples of a snapshot's drops.
+type Samples map[sampleKey][]*model.Sample
+
+// sampleKey is what a sample has in common with its drop.
+type sampleKey struct {
+	src, dst netip.Addr
+	proto    uint8
+	reason   model.Reason
+	netns    uint32
+	ifindex  int
+}
+
+func newSamples(t *model.Traffic) Samples {
+	out := Samples{}
+	for s := range model.Each(t.Samples) {
+		k := sampleKey{s.Src, s.Dst, s.Proto(), s.Reason, s.Netns, s.IfIndex}
+		out[k] = append(out[k], s)
+	}
+	return out
+}
+
+// All are the samples of a drop.
+func (x Samples) All(d *model.Drop) []*model.Sample {
+	return x[sampleKey{d.Src, d.Dst, d.Proto, d.Reason, d.Netns, d.IfIndex}]
+}
+
+// Of is the latest sample of a drop, nil where there is none.
+func (x Samples) Of(d *model.Drop) *model.Sample {
+	list := x.All(d)
+	if len(list) == 0 {
+		return nil
+	}
+	return list[len(list)-1]
 }

@@ -1,8 +1,57 @@
 package model
 
-import "net/netip"
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
 
-// Unicast reports whether an address may be of one machine that pods ask: it is global,
-// or an IPv4 address of a link, as those of metadata services and of nodes' own name
-// servers are.
+// Unicast reports whether an address may be of one machine that pods ask: it is global, or an IPv4 address of a link,
+// as those of metadata services and of nodes' own name servers are.
 func Unicast(a netip.Addr) bool { return a.IsGlobalUnicast() || a.Is4() && a.IsLinkLocalUnicast() }
+
+// Host is the prefix that holds one address.
+func Host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// Hosts are the prefixes that hold one address each; nil for none.
+func Hosts(list []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range list {
+		out = append(out, Host(a))
+	}
+	return out
+}
+
+// InAny reports whether a prefix of the list holds the address.
+func InAny(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Unique are the addresses of a list, sorted and each once.
+func Unique(list []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare))
+}
+
+// sharedAddresses are those of carriers' translators (RFC 6598). Clouds and overlays use them as private ones.
+var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
+
+// Public reports whether an address is one of the internet.
+func Public(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedAddresses.Contains(a)
+}
+
+// BroadcastOf is the broadcast address of an IPv4 network, the zero Addr where there is none.
+func BroadcastOf(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := p.Masked().Addr().As4()
+	host := uint32(1)<<(32-p.Bits()) - 1
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
+	return netip.AddrFrom4(a)
+}
+
+// RoutesAll reports whether a prefix is a default route, or one of the two halves that programs put before it.
+func RoutesAll(p netip.Prefix, isIPv6 bool) bool {
+	return p.IsValid() && p.Bits() <= 1 && p.Addr().Is6() == isIPv6
+}

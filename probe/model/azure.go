@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Azure describes the Azure network beyond the node, as far as output of the az
-// command line was given.
+// Azure describes the Azure network beyond the node, as far as output of the az command line was given.
 type Azure struct {
 	// Node is known from a file of the node itself.
 	Node      AzureNode
@@ -16,9 +15,8 @@ type Azure struct {
 	NICs      []NIC
 }
 
-// AzureNode is where Azure has a node, by the configuration of the cloud provider
-// on it (/etc/kubernetes/azure.json). A name that the file does not have is empty.
-// That of a route table need not mean that there is one.
+// AzureNode is where Azure has a node, by the configuration of the cloud provider on it (/etc/kubernetes/azure.json). A
+// name that the file does not have is empty. That of a route table need not mean that there is one.
 type AzureNode struct {
 	SubscriptionID string
 	// ResourceGroup is that of the node.
@@ -53,8 +51,7 @@ type UDR struct {
 	Name string
 	// Prefixes are the destinations, without service tags.
 	Prefixes []netip.Prefix
-	// Type is VirtualAppliance, VirtualApplianceEcmp, VnetLocal, Internet,
-	// None, …
+	// Type is VirtualAppliance, VirtualApplianceEcmp, VnetLocal, Internet, None, …
 	Type     string
 	NextHops []netip.Addr
 	// Active is false for an effective route that another overrides.
@@ -83,9 +80,8 @@ func (s *Subnet) Name() string { return lastPart(s.ID) }
 // NIC is a virtual network interface of the cloud.
 type NIC struct {
 	ID string
-	// Forwards is Azure's IP forwarding: whether the NIC receives and sends
-	// packets for addresses that are not its own. ForwardsKnown is false if the
-	// file does not say.
+	// Forwards is Azure's IP forwarding: whether the NIC receives and sends packets for addresses that are not its own.
+	// ForwardsKnown is false if the file does not say.
 	Forwards, ForwardsKnown bool
 	Addresses               []netip.Addr
 	// Subnets are the IDs of its addresses' subnets.
@@ -96,8 +92,7 @@ type NIC struct {
 // Name returns the last part of the NIC's ID, or an empty string.
 func (n *NIC) Name() string { return lastPart(n.ID) }
 
-// SameResource reports whether two IDs name the same Azure resource. IDs are
-// case-insensitive. An empty ID names none.
+// SameResource reports whether two IDs name the same Azure resource. IDs are case-insensitive. An empty ID names none.
 func SameResource(a, b string) bool {
 	return a != "" && strings.EqualFold(strings.Trim(a, "/"), strings.Trim(b, "/"))
 }

@@ -10,12 +10,12 @@ import (
 // decide by in maps. It is zero on a node without Cilium; SourceCilium says how much was read.
 type Cilium struct {
 	Endpoints []CiliumEndpoint
-	// Local are the addresses whose packets its programs hand to pods (cilium_lxc), Known the
-	// addresses and ranges whose identities they know (cilium_ipcache); nil where the map was
-	// not read whole.
+	// Local are the addresses whose packets its programs hand to pods (cilium_lxc), Known the addresses and ranges whose
+	// identities they know (cilium_ipcache); nil where the map was not read whole.
 	Local []CiliumAddress
 	Known []CiliumAddress
-	// Services are those for which they have no backend (cilium_lb4_services).
+	// Services are what they translate (cilium_lb4_services, cilium_lb4_backends, and those of
+	// IPv6), in the order of their addresses; nil where a map was not read whole.
 	Services []CiliumService
 	// Counts are the packets that they dropped, by reason, on this node (cilium_metrics).
 	Counts []CiliumCount
@@ -42,10 +42,19 @@ type CiliumAddress struct {
 	IfIndex  int
 }
 
-// CiliumService is the address and port of a service without a backend.
+// CiliumService is an address and port with the backends that new connections are sent to.
 type CiliumService struct {
-	Addr  netip.AddrPort
-	Proto uint8 // 0 for any
+	Addr     netip.AddrPort
+	Proto    uint8 // 0 for any
+	Backends []netip.AddrPort
+	// Cluster: it is the address of a service within the cluster (ClusterIP). Local: pods of
+	// this node alone may be its backends.
+	Cluster, Local bool
+}
+
+// String is the service's address, port and protocol.
+func (s CiliumService) String() string {
+	return Either(s.Proto == 0, s.Addr.String(), s.Addr.String()+"/"+ProtoName(s.Proto))
 }
 
 // CiliumCount is how many packets were dropped for a reason.
@@ -66,8 +75,7 @@ func (c *Cilium) Numbered(id uint16) *CiliumEndpoint {
 	return nil
 }
 
-// Labels are those of an identity by which a person knows it, nil where no endpoint here
-// has it.
+// Labels are those of an identity by which a person knows it, nil where no endpoint here has it.
 func (c *Cilium) Labels(id CiliumIdentity) []string {
 	for e := range Each(c.Endpoints) {
 		if e.Identity == id {
@@ -77,14 +85,21 @@ func (c *Cilium) Labels(id CiliumIdentity) []string {
 	return nil
 }
 
+// Service is what an address is translated by; no port and no protocol stand for any. It is nil
+// where no service has it.
+func (c *Cilium) Service(a netip.Addr, port uint16, proto uint8) *CiliumService {
+	return First(c.Services, func(s *CiliumService) bool {
+		return s.Addr.Addr() == a && (port == 0 || s.Addr.Port() == port) && (s.Proto == 0 || proto == 0 || s.Proto == proto)
+	})
+}
+
 // CiliumDrop is why a program of Cilium's dropped packets, as it left it in them. It is
 // zero where none did, or where Cilium's drop notifications are off.
 type CiliumDrop struct {
 	Reason CiliumReason
 	// Error is more about the reason, mostly an errno.
 	Error int8
-	// SrcIdentity and DstIdentity are the ends' security identities, 0 where the program did
-	// not know.
+	// SrcIdentity and DstIdentity are the ends' security identities, 0 where the program did not know.
 	SrcIdentity, DstIdentity CiliumIdentity
 	// Endpoint is the number of the endpoint that the packets were for, 0 for those that
 	// were dropped where they were sent.
@@ -121,6 +136,9 @@ const (
 
 // Denied reports whether a policy denied the packet: since nothing allows it, or by a rule.
 func (r CiliumReason) Denied() bool { return r == CiliumPolicyDenied || r == CiliumDeniedByRule }
+
+// NoTarget reports whether nobody is known to have the destination.
+func (r CiliumReason) NoTarget() bool { return r >= 150 && r <= 152 }
 
 // String is the reason as Cilium names it.
 func (r CiliumReason) String() string {
@@ -217,8 +235,7 @@ var ciliumFiles = map[uint8]string{
 	114: "host_firewall.h", 115: "nodeport_egress.h", 116: "ipv6.h", 117: "classifiers.h",
 }
 
-// CiliumIdentity is the number that Cilium gives to all pods with the same labels, and to
-// what is no pod.
+// CiliumIdentity is the number that Cilium gives to all pods with the same labels, and to what is no pod.
 type CiliumIdentity uint32
 
 // Reserved is the name of an identity that has one in every cluster, empty for others.

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Reason is the kernel's name for why it freed a packet, without the
-// SKB_DROP_REASON_ prefix. Empty before Linux 5.17.
+// Reason is the kernel's name for why it freed a packet, without the SKB_DROP_REASON_ prefix. Empty before Linux 5.17.
 type Reason string
 
 // Drop counts the packets of one pair of addresses that the kernel freed in one
@@ -16,21 +15,18 @@ type Reason string
 type Drop struct {
 	// At least one of Src and Dst is a local address.
 	Src, Dst netip.Addr
-	// Range is set instead of the other one for the drops of several addresses in
-	// it: those for which the local address had no entry left. The range without
-	// bits is that of all others, of any protocol.
+	// Range is set instead of the other one for the drops of several addresses in it: those for which the local address
+	// had no entry left. The range without bits is that of all others, of any protocol.
 	Range  netip.Prefix
 	Proto  uint8
 	Reason Reason
 	// Location is the function that freed the packet.
 	Location string
-	// IfIndex and Link are the packet's device, 0 when it had none. Netns
-	// is the inode of the namespace it was in.
+	// IfIndex and Link are the packet's device, 0 when it had none. Netns is the inode of the namespace it was in.
 	IfIndex int
 	Link    string
 	Netns   uint32
-	// DstMAC is the frame's destination, zero where there was no Ethernet
-	// header.
+	// DstMAC is the frame's destination, zero where there was no Ethernet header.
 	DstMAC MAC
 	// Cilium is what its program left about a drop at a hook of tc or netkit.
 	Cilium      CiliumDrop
@@ -38,21 +34,16 @@ type Drop struct {
 	First, Last time.Time
 }
 
-// Key is what makes drops of two readings the same: the drop without its counts, times and
-// the name of its link.
+// Key is what makes drops of two readings the same: the drop without its counts, times and the name of its link.
 func (d *Drop) Key() Drop {
 	k := *d
 	k.Link, k.Packets, k.First, k.Last = "", 0, time.Time{}, time.Time{}
 	return k
 }
 
-// Far is the prefix of an address of the drop: the address alone or, where that is
-// not known, Range.
+// Far is the prefix of an address of the drop: the address alone or, where that is not known, Range.
 func (d *Drop) Far(a netip.Addr) netip.Prefix {
-	if a.IsValid() || !d.Range.IsValid() {
-		return netip.PrefixFrom(a, a.BitLen())
-	}
-	return d.Range
+	return Either(a.IsValid() || !d.Range.IsValid(), netip.PrefixFrom(a, a.BitLen()), d.Range)
 }
 
 // Between reports whether packets from src to dst may be among those of the drop.
@@ -69,8 +60,7 @@ type DropCause struct {
 	Expected bool
 }
 
-// LocationNFT is the function in which rules of nftables drop. Legacy tables and
-// connection tracking drop in others.
+// LocationNFT is the function in which rules of nftables drop. Legacy tables and connection tracking drop in others.
 const LocationNFT = "nft_do_chain"
 
 // Consumed is the kernel's word for a packet that was delivered, and then freed.
@@ -80,9 +70,8 @@ const Consumed Reason = "CONSUMED"
 // derived where it can be; later kernels have functions that pass none.
 func (d *Drop) Unspecified() bool { return d.Reason == "" || d.Reason == "NOT_SPECIFIED" }
 
-// Delivered reports whether the packet had been delivered: a transport or a
-// socket freed it. A packet for which a socket had no room, or that waited for a
-// next hop's MAC, had not.
+// Delivered reports whether the packet had been delivered: a transport or a socket freed it. A packet for which a
+// socket had no room, or that waited for a next hop's MAC, had not.
 func (d *Drop) Delivered() bool {
 	switch d.Reason {
 	case "TCP_LISTEN_OVERFLOW":
@@ -109,7 +98,7 @@ func (d *Drop) Delivered() bool {
 			return false
 		}
 	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
-		"skb_queue_purge_reason", "skb_release_data":
+		"skb_queue_purge_reason", "skb_rbtree_purge", "skb_release_data":
 		// These empty a socket's queues, without a reason until Linux 6.15.
 		if d.Unspecified() {
 			return true
@@ -118,24 +107,21 @@ func (d *Drop) Delivered() bool {
 	return strings.HasPrefix(string(d.Reason), "TCP_") || d.Unspecified() && strings.HasPrefix(d.Location, "tcp_")
 }
 
-// Distrusted reports whether the receiver's transport refused the packet for its
-// checksum, its signature or its hop limit. Nothing of it gets to the socket, however
-// often it is sent again.
+// Distrusted reports whether the receiver's transport refused the packet for its checksum, its signature or its hop
+// limit. Nothing of it gets to the socket, however often it is sent again.
 func (d *Drop) Distrusted() bool {
 	return d.Reason == "TCP_CSUM" || d.Reason == "TCP_MINTTL" ||
 		strings.HasPrefix(string(d.Reason), "TCP_MD5") || strings.HasPrefix(string(d.Reason), "TCP_AO")
 }
 
-// NoSocket reports whether no socket took the packet. Before Linux 5.17 a TCP segment
-// may have been the last of a connection instead, which the kernel frees in the same
-// function.
+// NoSocket reports whether no socket took the packet. Before Linux 5.17 a TCP segment may have been the last of a
+// connection instead, which the kernel frees in the same function.
 func (d *Drop) NoSocket() bool {
 	return d.Reason == "NO_SOCKET" && !d.CookieRefused() || d.Reason == "" && (d.Location == "tcp_v4_rcv" || d.Location == "tcp_v6_rcv")
 }
 
-// CookieRefused reports whether a handshake with a SYN cookie ended at a listener whose
-// queue of connections to be accepted was full. The kernel calls that NO_SOCKET from
-// Linux 6.9 on: it could make none.
+// CookieRefused reports whether a handshake with a SYN cookie ended at a listener whose queue of connections to be
+// accepted was full. The kernel calls that NO_SOCKET from Linux 6.9 on: it could make none.
 func (d *Drop) CookieRefused() bool {
 	return d.Reason == "NO_SOCKET" && (d.Location == "cookie_v4_check" || d.Location == "cookie_v6_check")
 }
@@ -143,15 +129,18 @@ func (d *Drop) CookieRefused() bool {
 // OtherHost reports whether the frame was for another MAC than the receiver's.
 func (d *Drop) OtherHost() bool { return d.Reason == "OTHERHOST" }
 
-// NeighborFailed reports whether the next hop's MAC could not be resolved. The
-// kernel frees one of the packets that wait as failed, and purges the queue of the
-// others.
+// NeighborFailed reports whether the next hop's MAC could not be resolved. The kernel frees one of the packets that
+// wait as failed, and purges the queue of the others.
 func (d *Drop) NeighborFailed() bool {
 	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate"
 }
 
 // Netfilter reports whether a rule or policy may have dropped the packet.
-func (d *Drop) Netfilter() bool { return d.Reason == "NETFILTER_DROP" }
+func (d *Drop) Netfilter() bool { return d.Reason == "NETFILTER_DROP" || d.FromQueue() }
+
+// FromQueue reports whether the packet was to go to a program by netfilter's queue, but the queue had no room, or
+// the program does not run. One that came back from it may as well have been dropped at a later hook.
+func (d *Drop) FromQueue() bool { return d.Unspecified() && d.Location == "nf_queue" }
 
 // ReverseFiltered reports whether the reverse path filter dropped the packet. Before
 // Linux 5.17 it may have been OwnSource as well.
@@ -162,37 +151,32 @@ func (d *Drop) ReverseFiltered() bool {
 // LookupRefused reports whether the route lookup refused the packet.
 func (d *Drop) LookupRefused() bool { return d.Location == "ip_error" || d.LookupRefused6() }
 
-// LookupRefused6 reports whether the route lookup refused an IPv6 packet. The
-// function that frees it depends on the route's type and on what the compiler
-// inlined (ip6_pkt_drop, or ip6_pkt_prohibit that contains it); no kernel gives a
+// LookupRefused6 reports whether the route lookup refused an IPv6 packet. The function that frees it depends on the
+// route's type and on what the compiler inlined (ip6_pkt_drop, or ip6_pkt_prohibit that contains it); no kernel gives a
 // reason that says more.
 func (d *Drop) LookupRefused6() bool {
 	return (d.Dst.Is6() || d.Src.Is6()) && (strings.HasPrefix(d.Location, "dst_discard") || strings.HasPrefix(d.Location, "ip6_pkt_"))
 }
 
-// LookupRefusedFor reports whether the IPv4 route lookup refused the packet for a
-// reason. All such packets are freed in one function; before Linux 5.17, any of the
-// reasons may be meant.
+// LookupRefusedFor reports whether the IPv4 route lookup refused the packet for a reason. All such packets are freed in
+// one function; before Linux 5.17, any of the reasons may be meant.
 func (d *Drop) LookupRefusedFor(r Reason) bool {
 	return d.Location == "ip_error" && (d.Reason == r || d.Reason == "")
 }
 
-// Expired reports whether a router dropped the packet because its TTL or hop
-// limit ran out. Before Linux 5.17 these functions may have dropped it for another
-// reason.
+// Expired reports whether a router dropped the packet because its TTL or hop limit ran out. Before Linux 5.17 these
+// functions may have dropped it for another reason.
 func (d *Drop) Expired() bool {
 	return (d.Location == "ip_forward" || d.Location == "ip6_forward") && (d.Reason == "IP_INHDR" || d.Reason == "")
 }
 
-// OwnSource reports whether the packet came from outside with one of the
-// receiver's own addresses as its source. The kernel names the reason since Linux
-// 6.15.
+// OwnSource reports whether the packet came from outside with one of the receiver's own addresses as its source. The
+// kernel names the reason since Linux 6.15.
 func (d *Drop) OwnSource() bool {
 	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && d.Unspecified()
 }
 
-// XDP reports whether an XDP program dropped the packet. Linux 6.18 still gives
-// some of these drops no reason.
+// XDP reports whether an XDP program dropped the packet. Linux 6.18 still gives some of these drops no reason.
 func (d *Drop) XDP() bool {
 	if !d.Unspecified() {
 		return d.Reason == "XDP"
@@ -246,8 +230,7 @@ func (d *Drop) NotBridged() bool {
 	return d.Reason == "NO_TX_TARGET"
 }
 
-// Hop is the kind of hop at which the kernel makes the drop, empty where its reason
-// and location do not tell.
+// Hop is the kind of hop at which the kernel makes the drop, empty where its reason and location do not tell.
 func (d *Drop) Hop() HopKind {
 	switch {
 	case d.Netfilter(), d.Location == "nf_hook_slow", d.Location == LocationNFT:

@@ -2,13 +2,11 @@ package model
 
 import "fmt"
 
-// UnsupportedError is returned for everything that lasthop cannot do because of
-// this kernel or missing privileges.
+// UnsupportedError is returned for everything that lasthop cannot do because of this kernel or missing privileges.
 type UnsupportedError struct {
 	// Feature is what failed: "attach tcx programs".
 	Feature string
-	// Remedy is what would help: a kernel version, a capability, a command. It
-	// may be empty.
+	// Remedy is what would help: a kernel version, a capability, a command. It may be empty.
 	Remedy string
 	Err    error
 }
@@ -23,6 +21,9 @@ func (e *UnsupportedError) Error() string {
 	}
 	return s
 }
+
+// MoreMemory is the remedy where a cgroup's limit is too low to watch packets.
+const MoreMemory = "resources.limits.memory of 64Mi or more"
 
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 

@@ -29,8 +29,7 @@ func WorstFirst(a, b *Finding) int {
 // Confidence is how sure a finding is.
 type Confidence string
 
-// The confidences: state and counters agree; inferred, with alternatives
-// named; state alone, or too little traffic.
+// The confidences: state and counters agree; inferred, with alternatives named; state alone, or too little traffic.
 const (
 	Proven   Confidence = "proven"
 	Likely   Confidence = "likely"
@@ -46,6 +45,22 @@ type Place struct {
 	Role      Role
 	Direction Direction
 }
+
+// Means is a way to learn what an observation left open.
+type Means string
+
+// The means: probes of its own (--active), the network's routes (--routes), the cluster's
+// nodes (--nodes), the other end's node watched as well, the cluster's network policies, a
+// longer window, and the rights or tables that were missing.
+const (
+	Active   Means = "active"
+	Routes   Means = "routes"
+	Nodes    Means = "nodes"
+	Watch    Means = "watch"
+	Policies Means = "policies"
+	Longer   Means = "longer"
+	Rights   Means = "rights"
+)
 
 // Evidence is one observation and where it was made.
 type Evidence struct {
@@ -73,8 +88,7 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes
-// condition's reason.
+// Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes condition's reason.
 type Code string
 
 // Finding is one cause of lost traffic.
@@ -84,8 +98,7 @@ type Finding struct {
 	Confidence Confidence
 	// Pods are the addresses of the pods concerned, sorted.
 	Pods []netip.Addr
-	// Peers are the other ends: prefixes, a single address as its host
-	// prefix.
+	// Peers are the other ends: prefixes, a single address as its host prefix.
 	Peers []netip.Prefix
 	// LastHopAlive is the last place where the traffic was seen right.
 	LastHopAlive Place
@@ -95,13 +108,14 @@ type Finding struct {
 	// Unseen is what would have settled the matter and was not there to see.
 	Unseen       []string
 	Alternatives []string
+	// Surer are the means to learn what is unseen, and which of the alternatives it is.
+	Surer []Means `json:",omitempty"`
 	// Fix are commands, or one sentence where no command is known.
 	Fix    []string
 	Verify string
 	// Packets is how many were lost in the window, 0 when not counted.
 	Packets uint64
-	// Nodes are those whose observations tell of it, that of LastHopAlive first;
-	// empty where one node alone was observed.
+	// Nodes are those whose observations tell of it, that of LastHopAlive first; empty where one node alone was observed.
 	Nodes []string `json:",omitempty"`
 	// Opened and Closed are when it was first and last seen in a window that was judged
 	// all along. Opened is zero if it was there before, Closed if it was there at the end.
@@ -109,14 +123,12 @@ type Finding struct {
 	Opened time.Time `json:",omitzero"`
 	Closed time.Time `json:",omitzero"`
 	Times  int       `json:",omitzero"`
-	// EndsAt are the kinds of hop at which the packets end, the likeliest first;
-	// nil where the tables and counts say. Passes: they do not end. Both are
-	// the catalogue's, and no document holds them.
+	// EndsAt are the kinds of hop at which the packets end, the likeliest first; nil where the tables and counts say.
+	// Passes: they do not end. Both are the catalogue's, and no document holds them.
 	EndsAt []HopKind `json:"-"`
 	Passes bool      `json:"-"`
-	// Cause tells findings of one code apart whose fix is in the same words: a port, a pod.
-	// Rows are the routes that the fix gives to the network. By these two, and the fix,
-	// findings of several nodes are one. No document holds them.
+	// Cause tells findings of one code apart whose fix is in the same words: a port, a pod. Rows are the routes that the
+	// fix gives to the network. By these two, and the fix, findings of several nodes are one. No document holds them.
 	Cause string `json:"-"`
 	Rows  []Row  `json:"-"`
 }
@@ -129,8 +141,7 @@ type Row struct {
 	Node, Hop string
 	// Update: the network has it with another next hop.
 	Update bool
-	// Azure: Table of the resource group Group has it, or Subnet of VNet should have Table;
-	// what is not known is empty.
+	// Azure: Table of the resource group Group has it, or Subnet of VNet should have Table; what is not known is empty.
 	Azure                      bool
 	Group, Table, VNet, Subnet string
 }
@@ -141,4 +152,13 @@ func (f *Finding) Concerns(addrs []netip.Addr) bool {
 	return len(f.Pods) == 0 || slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 		return slices.Contains(f.Pods, a) || slices.Contains(f.Peers, netip.PrefixFrom(a, a.BitLen()))
 	})
+}
+
+// Verdict is what a snapshot comes to. On is the snapshot, Causes say of each of its drops, in
+// their order, what made it. Silences are the pairs of addresses of which one got no reply.
+type Verdict struct {
+	On       *Snapshot
+	Findings []Finding
+	Causes   []DropCause
+	Silences []Silence
 }

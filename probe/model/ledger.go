@@ -14,11 +14,9 @@ type LedgerDirection string
 // LedgerPlace is where a row's packets come from or go to.
 type LedgerPlace string
 
-// The places. Packets from a pod go to them and packets to a pod come from them,
-// unless stated otherwise.
+// The places. Packets from a pod go to them and packets to a pod come from them, unless stated otherwise.
 const (
-	// PlaceOutside is beyond the uplinks and tunnels, for packets with the
-	// pod's address.
+	// PlaceOutside is beyond the uplinks and tunnels, for packets with the pod's address.
 	PlaceOutside LedgerPlace = "outside"
 	// PlaceOutsideAgain is beyond an uplink through which packets to a pod
 	// leave: reflected, or forwarded through the fabric.
@@ -30,8 +28,7 @@ const (
 	// PlaceTranslated is beyond the uplinks, for packets with an address of
 	// the node in place of the pod's. Their number follows from sums.
 	PlaceTranslated LedgerPlace = "translated"
-	// PlaceGroups are multicast and broadcast addresses, which are not
-	// tracked.
+	// PlaceGroups are multicast and broadcast addresses, which are not tracked.
 	PlaceGroups LedgerPlace = "groups"
 )
 
@@ -45,8 +42,7 @@ type LedgerPart struct {
 type LedgerDrop struct {
 	Reason   Reason
 	Location string
-	// Code is the finding that explains the drops, empty if none does.
-	// Expected says that they occur in a working network.
+	// Code is the finding that explains the drops, empty if none does. Expected says that they occur in a working network.
 	Code     Code
 	Expected bool
 	Packets  uint64
@@ -62,17 +58,15 @@ type LedgerRow struct {
 	Addrs     []netip.Addr
 	Link      string
 	Direction LedgerDirection
-	// In and Out are unknown if some of their packets cannot be distinguished
-	// from those of others.
+	// In and Out are unknown if some of their packets cannot be distinguished from those of others.
 	In, Out Count
 	Dropped uint64
 	// Least and Most bound the unexplained packets, which came in and were
 	// neither seen to leave nor dropped. Most is unknown if there is no bound.
 	Least uint64
 	Most  Count
-	// Edge is how many packets passed while the counters were read at the
-	// window's edges. In, Out and Dropped include them, and may be off by as
-	// many.
+	// Edge is how many packets passed while the counters were read at the window's edges. In, Out and Dropped include
+	// them, and may be off by as many.
 	Edge uint64
 	// Parts divide In for packets to the pod, Out for packets from it.
 	Parts []LedgerPart
@@ -83,8 +77,5 @@ type LedgerRow struct {
 
 // Unexplained returns the number of unexplained packets, if it is exact.
 func (r *LedgerRow) Unexplained() Count {
-	if r.Most.Known && r.Most.N == r.Least {
-		return r.Most
-	}
-	return Count{}
+	return Either(r.Most.Known && r.Most.N == r.Least, r.Most, Count{})
 }

@@ -27,15 +27,13 @@ const (
 type Link struct {
 	Index int
 	Name  string
-	// Kind is the kernel's link kind (veth, bridge, vxlan), empty for a
-	// hardware device.
+	// Kind is the kernel's link kind (veth, bridge, vxlan), empty for a hardware device.
 	Kind string
 	MAC  MAC
 	MTU  int
 	// Up is the administrative flag, Carrier the operational state.
 	Up, Carrier bool
-	// Master is the index of the bridge or bond that the link is a port of, 0
-	// for none.
+	// Master is the index of the bridge or bond that the link is a port of, 0 for none.
 	Master int
 	// Peer is the index of a veth's other end. PeerNetNSID is its namespace
 	// ID (nsid) in the node's namespace, -1 if both ends are in that.
@@ -62,9 +60,8 @@ type Link struct {
 	OtherHost uint64
 }
 
-// Counted reports whether packets of one of the link's addresses are counted apart. Those
-// of services, which kube-proxy in IPVS mode puts on a dummy link, are not: no packet has
-// one as its source.
+// Counted reports whether packets of one of the link's addresses are counted apart. Those of services, which kube-proxy
+// in IPVS mode puts on a dummy link, are not: no packet has one as its source.
 func (l *Link) Counted(p netip.Prefix) bool {
 	service := (l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP()
 	return p.Addr().IsGlobalUnicast() && !service
@@ -73,12 +70,16 @@ func (l *Link) Counted(p netip.Prefix) bool {
 // Has reports whether the link has the address.
 func (l *Link) Has(a netip.Addr) bool { return has(l.Addresses, a) }
 
+// HasIPv4 reports whether the link has an address of IPv4.
+func (l *Link) HasIPv4() bool {
+	return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() })
+}
+
 func has(addrs []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// PortState is a bridge port's state in the words of bridge(8). Ports have one
-// without STP too.
+// PortState is a bridge port's state in the words of bridge(8). Ports have one without STP too.
 type PortState string
 
 // The states. Only a forwarding port passes frames on.
@@ -94,16 +95,14 @@ const (
 type BridgePort struct {
 	// State is empty where the kernel did not tell it.
 	State PortState
-	// Settling is set while the kernel's forward delay runs, after which the
-	// state advances.
+	// Settling is set while the kernel's forward delay runs, after which the state advances.
 	Settling bool
 	// Isolated ports exchange no frames with each other.
 	Isolated bool
 	// Learning: the bridge learns MACs from frames that come in. Flood and
 	// BroadcastFlood: the port gets frames for unknown MACs, and broadcasts.
 	Learning, Flood, BroadcastFlood bool
-	// Locked: frames come in only from MACs that have a forwarding entry at
-	// the port (Linux 5.18).
+	// Locked: frames come in only from MACs that have a forwarding entry at the port (Linux 5.18).
 	Locked bool
 }
 
@@ -184,8 +183,7 @@ type Route struct {
 	Scope    string
 	Protocol string
 	Priority int
-	// NextHops are the other next hops of a multipath route, with Gateway and
-	// IfIndex only.
+	// NextHops are the other next hops of a multipath route, with Gateway and IfIndex only.
 	NextHops []Route
 }
 
@@ -224,9 +222,8 @@ type FDBEntry struct {
 	IfIndex int
 	Bridge  int
 	VLAN    int
-	// Local says that frames for it go to the node, as for the port's own
-	// address. Static says that somebody wrote the entry for the port. An entry
-	// that is neither was learnt.
+	// Local says that frames for it go to the node, as for the port's own address. Static says that somebody wrote the
+	// entry for the port. An entry that is neither was learnt.
 	Local, Static bool
 }
 
@@ -249,13 +246,14 @@ type Pod struct {
 	Link      string
 	LinkIndex int
 	LinkMAC   MAC
-	// Netns is the inode of the pod's namespace, NetnsName its name or path if
-	// it has one.
+	// Netns is the inode of the pod's namespace, NetnsName its name or path if it has one.
 	Netns     uint32
 	NetnsName string
-	Up        bool
-	// Gateways are the next hops of the pod's default routes, with the pod's
-	// neighbour entry for each (zero MAC: none).
+	// NetnsCookie is the namespace's cookie (SO_NETNS_COOKIE in socket(7)), which no other
+	// namespace has until the next boot; 0 before Linux 5.14.
+	NetnsCookie uint64
+	Up          bool
+	// Gateways are the next hops of the pod's default routes, with the pod's neighbour entry for each (zero MAC: none).
 	Gateways []Neighbor
 	// Routes are those of the namespace's main table by the interface, Elsewhere
 	// the destinations that it routes by other links, or discards.
@@ -266,6 +264,8 @@ type Pod struct {
 	// Inside is what was read of the pod's namespace beside that, since packets were lost
 	// there; nil where it was not read.
 	Inside *Inside
+	// Resolver is nil where it was not read: it is where the pod's requests were lost.
+	Resolver *Resolver
 	// Since and Until are when the pod was first and last seen.
 	Since, Until time.Time
 }
@@ -273,8 +273,7 @@ type Pod struct {
 // Has reports whether the pod's interface has the address.
 func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }
 
-// Known are the addresses that the pod is known by: its interface's, and those
-// given to it.
+// Known are the addresses that the pod is known by: its interface's, and those given to it.
 func (p *Pod) Known() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range p.Addresses {
@@ -294,6 +293,25 @@ type Inside struct {
 	Loopback []Socket
 }
 
+// Resolver is where programs in a pod ask for names, by their /etc/resolv.conf.
+type Resolver struct {
+	Servers []netip.Addr
+	By      ResolverBy
+}
+
+// ResolverBy is who wrote a resolv.conf, by its form.
+type ResolverBy string
+
+// Who writes one. By others it is where a pod has dnsPolicy None, or its image a file.
+const (
+	// ResolverCluster: it has domains of services to search, as kubelet writes them beside the
+	// address of the cluster's DNS (ClusterFirst).
+	ResolverCluster ResolverBy = "cluster"
+	// ResolverNode: it has the node's own servers (Default).
+	ResolverNode  ResolverBy = "node"
+	ResolverOther ResolverBy = ""
+)
+
 // Socket is one that anybody who reaches its address may send to.
 type Socket struct {
 	// Proto is the IP protocol number.
@@ -303,24 +321,21 @@ type Socket struct {
 
 // Backlog says how the TCP listeners of a pod keep up with new connections.
 type Backlog struct {
-	// Overflows is how often a connection found a listener's queue full: the
-	// kernel's total of the pod's namespace (TcpExt ListenOverflows). Delta is
-	// what was added in the window.
+	// Overflows is how often a connection found a listener's queue full: the kernel's total of the pod's namespace (TcpExt
+	// ListenOverflows). Delta is what was added in the window.
 	Overflows, Delta uint64
 	// Waiting are the listeners with connections that nobody has accepted yet. They
 	// are listed only if Overflows is not zero.
 	Waiting []Listener
 }
 
-// Listener is a listening TCP socket and the number of connections that wait to be
-// accepted.
+// Listener is a listening TCP socket and the number of connections that wait to be accepted.
 type Listener struct {
 	Addr  netip.AddrPort
 	Queue uint32
 }
 
-// Tuple is one direction of a connection-tracking entry. For ICMP the ports
-// are zero.
+// Tuple is one direction of a connection-tracking entry. For ICMP the ports are zero.
 type Tuple struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
@@ -330,8 +345,7 @@ type Tuple struct {
 type Flow struct {
 	// Proto is the IP protocol number.
 	Proto uint8
-	// Original is the tuple of the first packet, Reply that of expected
-	// replies. They show the address translation.
+	// Original is the tuple of the first packet, Reply that of expected replies. They show the address translation.
 	Original, Reply Tuple
 	// Replied is IPS_SEEN_REPLY: a reply was seen.
 	Replied bool
@@ -340,11 +354,15 @@ type Flow struct {
 	State string
 	// Timeout is the time until the entry expires.
 	Timeout time.Duration
-	// Start is when lasthop first listed the flow, zero if it was there at the
-	// start.
+	// Start is when lasthop first listed the flow, zero if it was there at the start.
 	Start time.Time
 	Mark  uint32
 	Zone  uint16
+}
+
+// Established reports whether both ends of a TCP connection got packets of the other.
+func (f *Flow) Established() bool {
+	return f.Proto == TCP && (f.Assured || f.State == "ESTABLISHED")
 }
 
 // Conntrack is the size of the conntrack table and its statistics, summed over

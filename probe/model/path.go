@@ -34,8 +34,7 @@ const (
 	HopBetween   HopKind = "between"  // what lies between two nodes that were watched
 )
 
-// PathHop is one hop of a path: the decision of the node's tables, and the packets
-// counted there.
+// PathHop is one hop of a path: the decision of the node's tables, and the packets counted there.
 type PathHop struct {
 	// N is the number of the hop in its direction, from 1.
 	N int
@@ -51,8 +50,7 @@ type PathHop struct {
 	// Decision is the decision in words: "via 10.240.0.1 dev eth0". Reason names what ends the
 	// packets here by the tables: "no-route"; empty where nothing does.
 	Decision, Reason string
-	// Rules are the rules, routes and entries that decide, in the syntax of ip,
-	// iptables and nft.
+	// Rules are the rules, routes and entries that decide, in the syntax of ip, iptables and nft.
 	Rules []string
 	// Dead says that packets end here, by the tables or by the counters.
 	Dead bool
@@ -66,8 +64,7 @@ type Path struct {
 	// Port and Proto are 0 if unknown.
 	Port  uint16
 	Proto uint8
-	// Pair says that hops count only packets between Pod and To, not all
-	// packets of the pod.
+	// Pair says that hops count only packets between Pod and To, not all packets of the pod.
 	Pair            bool
 	Forward, Return []PathHop
 }
@@ -90,14 +87,10 @@ func (h *PathHop) Name() string {
 	if h.Kind == HopLink && h.Role == RoleUplink {
 		name = "uplink"
 	}
-	if h.Link == "" || h.Kind == HopNeighbor {
-		return name
-	}
-	return name + " " + h.Link
+	return Either(h.Link == "" || h.Kind == HopNeighbor, name, name+" "+h.Link)
 }
 
-// Dead returns the first hop at which packets end, on the forward path or else the
-// return path; nil if there is none.
+// Dead returns the first hop at which packets end, on the forward path or else the return path; nil if there is none.
 func (p *Path) Dead() *PathHop {
 	for _, hops := range [][]PathHop{p.Forward, p.Return} {
 		for i := range hops {

@@ -14,8 +14,7 @@ const (
 	ProbeARP  ProbeKind = "arp"  // an ARP request
 )
 
-// Probe is a request that lasthop sends, with its result. A planned probe has no
-// result.
+// Probe is a request that lasthop sends, with its result. A planned probe has no result.
 type Probe struct {
 	Kind ProbeKind
 	// IfIndex and Link are the egress link.

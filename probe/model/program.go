@@ -15,26 +15,22 @@ const (
 	ProgramXDP ProgramKind = "xdp"
 	ProgramTCX ProgramKind = "tcx"
 	ProgramTC  ProgramKind = "tc" // a tc filter, BPF or other
-	// ProgramNetkit is on a netkit pair (Linux 6.7). It has its place at the pair's
-	// primary end: on ingress it meets what the other end sends, before all others, on
-	// egress what the primary sends, after all others.
+	// ProgramNetkit is on a netkit pair (Linux 6.7). It has its place at the pair's primary end: on ingress it meets what
+	// the other end sends, before all others, on egress what the primary sends, after all others.
 	ProgramNetkit ProgramKind = "netkit"
 	ProgramCgroup ProgramKind = "cgroup"
 )
 
-// Program is an attached BPF program or tc filter, which may drop, change or
-// redirect packets. lasthop's own programs are left out. Programs of one hook are
-// in the order in which they run.
+// Program is an attached BPF program or tc filter, which may drop, change or redirect packets. lasthop's own programs
+// are left out. Programs of one hook are in the order in which they run.
 type Program struct {
 	Kind ProgramKind
 	// ID is the BPF program ID, 0 for a tc filter without a program.
 	ID uint32
-	// Name is the name of the tc filter, or that of the program, which the
-	// kernel truncates to 15 characters. It is empty if there is none or if
-	// reading it was not permitted.
+	// Name is the name of the tc filter, or that of the program, which the kernel truncates to 15 characters. It is empty
+	// if there is none or if reading it was not permitted.
 	Name string
-	// BPFLink is the ID of the BPF link of a tcx program, 0 if it was attached
-	// without one.
+	// BPFLink is the ID of the BPF link of a tcx program, 0 if it was attached without one.
 	BPFLink uint32
 	// Netns, IfIndex and Link are the link, zero for a cgroup program.
 	Netns   uint32
@@ -42,8 +38,7 @@ type Program struct {
 	Link    string
 	// Direction is that of the link in its own namespace.
 	Direction Direction
-	// Filter is the kind of a tc filter: bpf, flower, u32, …. Priority and
-	// Handle identify it.
+	// Filter is the kind of a tc filter: bpf, flower, u32, …. Priority and Handle identify it.
 	Filter   string
 	Priority uint16
 	Handle   uint32
@@ -81,11 +76,10 @@ func (p *Program) String() string {
 	return fmt.Sprintf("%s program %s, id %d", p.Kind, name, p.ID)
 }
 
-// MayRedirect reports whether another program may redirect packets that arrive on
-// a link of the node, so that they bypass the egress hook of the link that the
-// node's tables select. bpf_redirect_peer does so for pod links. Any program at
-// an ingress hook may redirect, since its code is not examined, and so may
-// programs that could not be listed.
+// MayRedirect reports whether another program may redirect packets that arrive on a link of the node, so that they
+// bypass the egress hook of the link that the node's tables select. bpf_redirect_peer does so for pod links. Any
+// program at an ingress hook may redirect, since its code is not examined, and so may programs that could not be
+// listed.
 func (s *Snapshot) MayRedirect() bool {
 	return s.Status(SourcePrograms) != OK || slices.ContainsFunc(s.Programs, func(p Program) bool {
 		return p.Kind != ProgramCgroup && !p.Classic && p.Direction == Ingress && p.Netns == s.Node.Netns
@@ -95,8 +89,7 @@ func (s *Snapshot) MayRedirect() bool {
 // OwnerCilium is who has the programs that begin so.
 const OwnerCilium = "Cilium"
 
-// programOwners are recognised by how their programs' names begin; tc's own names
-// put a section's name after a file's.
+// programOwners are recognised by how their programs' names begin; tc's own names put a section's name after a file's.
 var programOwners = map[string][]string{
 	"Calico":    {"cali_", "calico_"},
 	OwnerCilium: {"cil_", "bpf_lxc.o", "bpf_netdev", "bpf_host.o", "bpf_overlay.o"},

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Reading is what a running observation publishes about once a second. It is
-// immutable.
+// Reading is what a running observation publishes about once a second. It is immutable.
 type Reading struct {
 	// At is when the counters were read.
 	At time.Time
@@ -15,21 +14,22 @@ type Reading struct {
 	// Findings are the open ones in the order of WorstFirst, of those alike the
 	// oldest first, then those that closed since the observation began, latest first.
 	Findings []Tracked
-	// Judged is when they were last diagnosed: at the latest reading whose
-	// state was read along with the counters.
+	// Judged is when they were last diagnosed: at the latest reading whose state was read along with the counters.
 	Judged time.Time
-	// Series are packets per second of each pod address at each hop, oldest
-	// first. They end at At.
+	// Verdict is what was judged then; On is nil before the first.
+	Verdict Verdict
+	// Series are packets per second of each pod address at each hop, oldest first. They end at At.
 	Series []Series
 	// Drops are drops of pods' packets per second that are losses, oldest
 	// first. They end at At. Empty if drops are not watched.
 	Drops []float64
+	// Lost are the same drops of each pod address that has any.
+	Lost map[netip.Addr][]float64
 	// Replay says that the reading is from a recording.
 	Replay bool
 	// Point has the counts since the observation began.
 	Point Point
-	// Nodes are those of a reading of several nodes, which has no Snapshot of its own, nor
-	// Series, Drops and Point.
+	// Nodes are those of a reading of several nodes, which has no Snapshot of its own, nor Series, Drops and Point.
 	Nodes []NodeReading
 }
 
@@ -40,19 +40,15 @@ type NodeReading struct {
 	Snapshot *Snapshot
 }
 
-// Point is one reading of the cumulative counters. A window is the difference of
-// two points.
+// Point is one reading of the cumulative counters. A window is the difference of two points.
 type Point struct {
-	// Snapshot holds counts since Window.Start, when the observation began.
-	// Counters of rules are the kernel's totals, without Delta and Standing.
-	// TTLs are those since the previous whole point.
+	// Snapshot holds counts since Window.Start, when the observation began. Counters of rules are the kernel's totals
+	// alone. TTLs are those since the previous whole point.
 	Snapshot *Snapshot
-	// Whole says that the state was read right after the counters. Otherwise
-	// the state is that of an earlier point.
+	// Whole says that the state was read right after the counters. Otherwise the state is that of an earlier point.
 	Whole bool
-	// After holds the counts that changed while the state was read, Ready is
-	// when they were read. A window that begins with this point begins at
-	// Ready, so that no rule counts less in it than the drops it caused.
+	// After holds the counts that changed while the state was read, Ready is when they were read. A window that begins
+	// with this point begins at Ready, so that no rule counts less in it than the drops it caused.
 	After Traffic
 	Ready time.Time
 }

@@ -14,20 +14,27 @@ const (
 	Legacy Backend = "legacy"
 )
 
-// Counter is a rule's count. Packets and Bytes are the kernel's totals;
-// Delta is how many packets were added between the window's first and last
-// reading.
+// Counter is a rule's count. Packets and Bytes are the kernel's totals; Delta is how many packets were added between
+// the window's first and last reading.
 type Counter struct {
 	Packets, Bytes uint64
 	Delta          uint64
-	// Kept is true for a native nft rule that has a counter; those of iptables
-	// and ebtables always have one.
+	// Kept is true for a native nft rule that has a counter; those of iptables and ebtables always have one.
 	Kept bool
-	// Restarted is true where the rule was rewritten in the window, its counter
-	// was zeroed, or it was not read when the window began. Delta is then the
-	// least that it counted.
+	// Restarted is true where the rule was rewritten in the window, its counter was zeroed, or it was not read when the
+	// window began. Delta is then the least that it counted.
 	Restarted bool
+	// Added is true where the rule is not known to have been there when the window began.
+	Added bool
 }
+
+// Covers reports whether the counter of a rule, native to nft or not, covers the window.
+func (c Counter) Covers(native bool) bool {
+	return !c.Restarted && (!native || c.Kept || c.Packets > 0)
+}
+
+// Unused reports whether it covers the window and counted nothing.
+func (c Counter) Unused(native bool) bool { return c.Covers(native) && c.Delta == 0 }
 
 // IfMatch matches an interface name. A Name that ends in '+' matches every
 // name that starts with what is before it. An empty Name matches all.
@@ -56,10 +63,7 @@ func (m AddrMatch) IsZero() bool { return !m.Prefix.IsValid() }
 
 // Addr is the one address that the match wants; not valid where it wants more, or all but one.
 func (m AddrMatch) Addr() netip.Addr {
-	if m.Not || !m.Prefix.IsSingleIP() {
-		return netip.Addr{}
-	}
-	return m.Prefix.Addr()
+	return Either(m.Not || !m.Prefix.IsSingleIP(), netip.Addr{}, m.Prefix.Addr())
 }
 
 // Matches reports whether the address satisfies the match.
@@ -119,8 +123,7 @@ type FrameRule struct {
 	Table, Chain string
 	// Number is the rule's place in its chain, from 1.
 	Number int
-	// Text is the rule as `ebtables -L` prints it, without the chain; what
-	// `ebtables -D CHAIN` takes.
+	// Text is the rule as `ebtables -L` prints it, without the chain; what `ebtables -D CHAIN` takes.
 	Text string
 	// Handle is what nft deletes the rule by, 0 where nft does not hold it.
 	Handle uint64
@@ -141,8 +144,7 @@ type FrameRule struct {
 	ARPOp          uint16
 	ARPOpNot       bool
 	ARPSrc, ARPDst AddrMatch
-	// Unknown names matches that were not decoded. A rule with any may
-	// match less than the fields above say.
+	// Unknown names matches that were not decoded. A rule with any may match less than the fields above say.
 	Unknown []string
 
 	Target FrameTarget
@@ -150,17 +152,13 @@ type FrameRule struct {
 	TargetName string
 	// MAC is what dnat, snat and arpreply write.
 	MAC MAC
-	// Verdict is the decision after such a target: ACCEPT, DROP, CONTINUE or
-	// RETURN.
+	// Verdict is the decision after such a target: ACCEPT, DROP, CONTINUE or RETURN.
 	Verdict FrameTarget
 
 	Counter Counter
-	// Standing is true when the rule was there at the window's start too.
-	Standing bool
 }
 
-// PacketRule is one iptables rule, or a native nft rule of the ip, ip6 or
-// inet family.
+// PacketRule is one iptables rule, or a native nft rule of the ip, ip6 or inet family.
 type PacketRule struct {
 	Backend Backend
 	// Family is that of the table: "ip", "ip6" or "inet".
@@ -184,8 +182,7 @@ type PacketRule struct {
 	ProtoNot bool
 	// SrcPorts and DstPorts are inclusive ranges; nil for any.
 	SrcPorts, DstPorts []PortRange
-	// DstLocal and SrcLocal are `-m addrtype --dst-type LOCAL`: +1 wants
-	// LOCAL, -1 wants anything else, 0 is no match.
+	// DstLocal and SrcLocal are `-m addrtype --dst-type LOCAL`: +1 wants LOCAL, -1 wants anything else, 0 is no match.
 	DstLocal, SrcLocal int
 	// Mark matches the packet's mark.
 	Mark MarkMatch
@@ -193,8 +190,7 @@ type PacketRule struct {
 	Unknown []string
 	// Lookups are what the rule looks up in sets and maps of its table.
 	Lookups []Lookup
-	// Map is the nft map whose elements decide where the packet goes and are not
-	// known. It is empty where there is none.
+	// Map is the nft map whose elements decide where the packet goes and are not known. It is empty where there is none.
 	Map string
 
 	// Target is ACCEPT, DROP, RETURN, REJECT, MASQUERADE, SNAT, DNAT, a
@@ -206,16 +202,13 @@ type PacketRule struct {
 	// ToPorts are those that MASQUERADE, SNAT or REDIRECT may give; zero for any.
 	ToPorts PortRange
 
-	Counter  Counter
-	Standing bool
+	Counter Counter
 }
 
-// Lookup is what a rule of nft looks up in a set, which is a match, or in a map, whose
-// element decides.
+// Lookup is what a rule of nft looks up in a set, which is a match, or in a map, whose element decides.
 type Lookup struct {
 	Set string
-	// Key are the parts of the packet that are looked up, in nft's words: "ip daddr",
-	// "meta l4proto", "th dport".
+	// Key are the parts of the packet that are looked up, in nft's words: "ip daddr", "meta l4proto", "th dport".
 	Key []string
 	Not bool
 	Map bool
@@ -242,22 +235,21 @@ type PortRange struct{ First, Last uint16 }
 // Chain is a chain of iptables, ebtables or nft.
 type Chain struct {
 	Backend Backend
-	// Family is "ip", "ip6", "inet", "bridge".
+	// Family is "ip", "ip6", "inet", "bridge", "netdev".
 	Family      string
 	Table, Name string
-	// Hook is PREROUTING, FORWARD, …; empty for a chain that is only
-	// jumped to. Priority orders the chains of one hook.
+	// Hook is PREROUTING, FORWARD, …; empty for a chain that is only jumped to. Priority orders the chains of one hook.
+	// An INGRESS or EGRESS is that of Devices, separated by commas.
 	Hook     string
+	Devices  string
 	Priority int
-	// Policy is ACCEPT or DROP for a chain with a hook, and for a chain of
-	// ebtables' users that has one.
+	// Policy is ACCEPT or DROP for a chain with a hook, and for a chain of ebtables' users that has one.
 	Policy  string
 	Counter Counter
 }
 
-// SendsToFabric reports whether the rule rewrites the destination MAC of every
-// frame that comes in by the links it matches, as azure-vnet's tunnel mode does to
-// send pods' packets to the fabric.
+// SendsToFabric reports whether the rule rewrites the destination MAC of every frame that comes in by the links it
+// matches, as azure-vnet's tunnel mode does to send pods' packets to the fabric.
 func (r *FrameRule) SendsToFabric() bool {
 	return r.Table == "nat" && r.Chain == "PREROUTING" && r.Target == TargetDNAT && len(r.Unknown) == 0 &&
 		r.EtherType == 0 && r.IPDst.IsZero() && r.ARPDst.IsZero() && strings.HasSuffix(r.In.Name, "+") && !r.In.Not
@@ -272,4 +264,20 @@ const CNIMasqueradeTable = "cni_plugins_masquerade"
 func CNIChain(name string) bool {
 	hex, ok := strings.CutPrefix(name, "CNI-")
 	return ok && len(hex) == 24 && strings.Trim(hex, "0123456789abcdef") == ""
+}
+
+// Concerns reports whether a rule's addresses match packets from one to another.
+func (r *PacketRule) Concerns(from, to netip.Addr) bool {
+	return r.Src.Matches(from) && r.Dst.Matches(to)
+}
+
+// IsNotrack reports whether the rule excludes packets from connection tracking.
+func (r *PacketRule) IsNotrack() bool {
+	return r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
+}
+
+// Untracks reports whether a rule excluded packets from connection tracking in the window, or had it track them in
+// another zone.
+func (r *PacketRule) Untracks() bool {
+	return (r.IsNotrack() || r.Target == "CT" && strings.Contains(r.Text, "zone")) && !r.Counter.Unused(r.Native)
 }

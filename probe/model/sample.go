@@ -19,8 +19,7 @@ type Sample struct {
 	Cilium         CiliumDrop
 	// Protocol is the EtherType.
 	Protocol uint16
-	// Length is the packet's, Head what of it was kept, from the network
-	// header on.
+	// Length is the packet's, Head what of it was kept, from the network header on.
 	Length int
 	Head   []byte
 	// Count is how many of its kind there had been on its CPU.
@@ -41,8 +40,10 @@ func (s *Sample) Key() Drop {
 
 // Numbers of IP protocols.
 const (
-	tcp = 6
-	udp = 17
+	ICMP   = 1
+	TCP    = 6
+	UDP    = 17
+	ICMPv6 = 58
 )
 
 // Proto is the packet's protocol, 0 where its network header was not kept whole. It does
@@ -65,8 +66,7 @@ func (s *Sample) head() []byte {
 	return s.Head
 }
 
-// Transport is what follows the network header, nil where that was not kept or the packet
-// is a later fragment.
+// Transport is what follows the network header, nil where that was not kept or the packet is a later fragment.
 func (s *Sample) Transport() []byte {
 	h, size := s.head(), 40
 	if s.Proto() == 0 {
@@ -84,8 +84,54 @@ func (s *Sample) Transport() []byte {
 // Ports are those of TCP or UDP; ok is false where they are not known.
 func (s *Sample) Ports() (src, dst uint16, ok bool) {
 	t := s.Transport()
-	if p := s.Proto(); len(t) < 4 || p != tcp && p != udp {
+	if p := s.Proto(); len(t) < 4 || p != TCP && p != UDP {
 		return 0, 0, false
 	}
 	return binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:]), true
+}
+
+// TCPFlags are a segment's FIN, SYN, RST and ACK; ok is false of other packets.
+func (s *Sample) TCPFlags() (flags byte, ok bool) {
+	const at = 13
+	t := s.Transport()
+	if s.Proto() != TCP || len(t) <= at {
+		return 0, false
+	}
+	return t[at] & 0x17, true
+}
+
+// Late reports whether a sample is a segment of a connection that its socket has
+// closed already, not a request to a closed port. A SYN and ACK is a reply too.
+func (s *Sample) Late() bool {
+	const syn, ack = 0x02, 0x10
+	flags, is := s.TCPFlags()
+	return is && flags&(syn|ack) != syn
+}
+
+// Redirects reports whether the packet is an ICMP redirect.
+func (s *Sample) Redirects() bool {
+	const redirect4, redirect6 = 5, 137
+	t := s.Transport()
+	return len(t) > 0 && (s.Proto() == ICMP && t[0] == redirect4 || s.Proto() == ICMPv6 && t[0] == redirect6)
+}
+
+// IsReply reports whether the packet is the first reply of a flow: a SYN-ACK, or an echo reply.
+func (s *Sample) IsReply() bool {
+	if flags, ok := s.TCPFlags(); ok {
+		return flags == 0x12
+	}
+	t := s.Transport()
+	return len(t) > 0 && (s.Proto() == ICMP && t[0] == 0 || s.Proto() == ICMPv6 && t[0] == 129)
+}
+
+// GoesOn reports whether the segment is one within a connection.
+func (s *Sample) GoesOn() bool {
+	flags, ok := s.TCPFlags()
+	return ok && flags&0x07 == 0
+}
+
+// Closes reports whether the segment ends a connection.
+func (s *Sample) Closes() bool {
+	flags, _ := s.TCPFlags()
+	return flags&0x05 != 0
 }

@@ -1,5 +1,7 @@
 package model
 
+import "time"
+
 // NodeSeen is one of several nodes whose observations are judged together.
 type NodeSeen struct {
 	// Name tells the node from the others.
@@ -8,8 +10,10 @@ type NodeSeen struct {
 	Recording string
 	Node      Node
 	Window    Window
-	Sources   []Source
-	Lost      Lost
+	// Ahead is how far its clock, which Window is of, is ahead of that of the nodes' first.
+	Ahead   time.Duration
+	Sources []Source
+	Lost    Lost
 	// Pods is how many it has.
 	Pods int
 	// Reason says why nothing is concluded from its silence; empty if it is.

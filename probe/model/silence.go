@@ -2,8 +2,7 @@ package model
 
 import "net/netip"
 
-// Silence is a pair of addresses at the uplinks of which requests left in the window and
-// no reply came.
+// Silence is a pair of addresses at the uplinks of which requests left in the window and no reply came.
 type Silence struct {
 	Local, Remote netip.Addr
 	// Packets of the pair left; not all of them want a reply.

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Snapshot is the state and the counters of one node in one window. It is
-// immutable once published.
+// Snapshot is the state and the counters of one node in one window. It is immutable once published.
 type Snapshot struct {
 	Node    Node
 	Window  Window
@@ -21,6 +20,7 @@ type Snapshot struct {
 	Devices        []Device
 	Softnet        []Softnet
 	NeighborTables []NeighborTable
+	SocketLimits   []SocketLimit
 
 	Routes    []Route
 	Rules     []RoutingRule
@@ -40,8 +40,7 @@ type Snapshot struct {
 	Flows     []Flow
 	Conntrack Conntrack
 
-	// Programs are those of the node's links, then of pods' links, then of
-	// cgroups.
+	// Programs are those of the node's links, then of pods' links, then of cgroups.
 	Programs []Program
 	Cilium   Cilium
 
@@ -71,16 +70,21 @@ type Node struct {
 	Plugin string
 	// PluginBy are the signs of the plugin, in words.
 	PluginBy []string
-	// Policy is what enforces network policies beside the plugin ("calico"),
-	// Residue the earlier plugin whose state remains ("azure-vnet"). Empty if
-	// none was recognised.
+	// Policy is what enforces network policies beside the plugin ("calico"), Residue the earlier plugin whose state
+	// remains ("azure-vnet"). Empty if none was recognised.
 	Policy, Residue string
 	// Engine is how packets were counted: tc, or state if they were not.
 	// Attach is the mechanism that attached the programs: tcx or clsact.
 	Engine, Attach string
 	// Uplinks are the names of the links that lead off the node.
 	Uplinks []string
+	// Networkd is nil where systemd-networkd does not manage links.
+	Networkd *Networkd
 }
+
+// Networkd says what systemd-networkd takes away when it starts or a link changes, since no file
+// of its own has it: routes, and routing rules.
+type Networkd struct{ RemovesRoutes, RemovesRules bool }
 
 // Status says how much of a source was read.
 type Status string
@@ -142,15 +146,13 @@ func (s *Snapshot) Has(sources ...string) bool {
 
 // Cluster is what is known beyond the node.
 type Cluster struct {
-	// PodCIDRs are the cluster's pod ranges, from --pod-cidr or from the
-	// node's rules and files. Empty if unknown.
+	// PodCIDRs are the cluster's pod ranges, from --pod-cidr or from the node's rules and files. Empty if unknown.
 	PodCIDRs []netip.Prefix
 	// Nodes come from `kubectl get nodes -o json`, Pods from `kubectl get pods -A
 	// -o json`, without those in a node's network.
 	Nodes []ClusterNode
 	Pods  []ClusterPod
-	// Azure comes from output of `az network … -o json`. SourceCloud says
-	// whether any was given.
+	// Azure comes from output of `az network … -o json`. SourceCloud says whether any was given.
 	Azure Azure
 }
 
@@ -158,13 +160,11 @@ type Cluster struct {
 type ClusterNode struct {
 	Name      string
 	Addresses []netip.Addr
-	// External are the Addresses that cannot be a next hop within the virtual
-	// network.
+	// External are the Addresses that cannot be a next hop within the virtual network.
 	External []netip.Addr
 	PodCIDRs []netip.Prefix
-	// NoRoute is the reason in condition NetworkUnavailable why the cloud
-	// controller created no route to the node's pods. An empty one proves
-	// nothing: the controller does not check the subnet's route table.
+	// NoRoute is the reason in condition NetworkUnavailable why the cloud controller created no route to the node's pods.
+	// An empty one proves nothing: the controller does not check the subnet's route table.
 	NoRoute string
 }
 
@@ -174,8 +174,7 @@ type ClusterPod struct {
 	Addresses       []netip.Addr
 }
 
-// Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a
-// link's name, as in sysctl(8).
+// Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a link's name, as in sysctl(8).
 type Sysctl struct {
 	Name, Value string
 }
@@ -194,6 +193,24 @@ func (s *Snapshot) DefaultGateways() map[netip.Addr]bool {
 	return out
 }
 
+// With is a list with those of more elements that it has not.
+func With[T comparable](list []T, more ...T) []T {
+	for _, x := range more {
+		if !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// GetOrInsert is a map's value for a key, made where it is not there yet.
+func GetOrInsert[K comparable, V any](m map[K]*V, k K) *V {
+	if m[k] == nil {
+		m[k] = new(V)
+	}
+	return m[k]
+}
+
 // Map is the list of what f makes of each element of another.
 func Map[T, R any](list []T, f func(T) R) []R {
 	out := make([]R, len(list))
@@ -201,6 +218,19 @@ func Map[T, R any](list []T, f func(T) R) []R {
 		out[i] = f(x)
 	}
 	return out
+}
+
+// Filter is a new list of those elements for which is holds.
+func Filter[T any](list []T, is func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })
+}
+
+// Find is the first element of a list for which is holds, the zero value for none.
+func Find[T any](list []T, is func(T) bool) (none T) {
+	if i := slices.IndexFunc(list, is); i >= 0 {
+		return list[i]
+	}
+	return none
 }
 
 // First is the first element of a list for which is holds, nil for none.
@@ -213,8 +243,15 @@ func First[T any](list []T, is func(*T) bool) *T {
 	return nil
 }
 
-// Each ranges over pointers to the elements of a list, for elements that are too
-// large to copy.
+// Either is one of two values that are at hand: both are evaluated.
+func Either[T any](is bool, yes, no T) T {
+	if is {
+		return yes
+	}
+	return no
+}
+
+// Each ranges over pointers to the elements of a list, for elements that are too large to copy.
 func Each[T any](list []T) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for i := range list {

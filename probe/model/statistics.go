@@ -1,8 +1,7 @@
 package model
 
-// Device is what a NIC, its driver and the cloud under it count of the packets that never
-// came to the hook at the link's ingress, or that left by the one at its egress and were
-// not sent (ethtool -S, ip -s -s link).
+// Device is what a NIC, its driver and the cloud under it count of the packets that never came to the hook at the
+// link's ingress, or that left by the one at its egress and were not sent (ethtool -S, ip -s -s link).
 type Device struct {
 	IfIndex int
 	Link    string
@@ -13,8 +12,7 @@ type Device struct {
 	RxRing, RxRingMax, TxRing, TxRingMax uint64
 	// Received and Sent are the link's packets.
 	Received, Sent, ReceivedDelta, SentDelta uint64
-	// VF are the packets that went either way by a virtual function below the device, as
-	// hv_netvsc counts them.
+	// VF are the packets that went either way by a virtual function below the device, as hv_netvsc counts them.
 	VF, VFDelta uint64
 	// Losses are sorted by name.
 	Losses []DeviceLoss
@@ -34,8 +32,7 @@ const (
 	LossSent LossKind = "sent"
 	// LossTimeout are no packets, but resets of a transmit queue that hung.
 	LossTimeout LossKind = "timeout"
-	// LossAllowance are packets that the cloud dropped or held back, as more came than the
-	// machine's size allows.
+	// LossAllowance are packets that the cloud dropped or held back, as more came than the machine's size allows.
 	LossAllowance LossKind = "allowance"
 )
 
@@ -48,8 +45,7 @@ type DeviceLoss struct {
 	Total, Delta uint64
 }
 
-// Lost is what the device lost in the window. Counters of one kind may count the same packets:
-// the highest counts.
+// Lost is what the device lost in the window. Counters of one kind may count the same packets: the highest counts.
 func (d *Device) Lost(kinds ...LossKind) uint64 {
 	var n uint64
 	for l := range Each(d.Losses) {
@@ -72,8 +68,17 @@ type Softnet struct {
 	ProcessedDelta, DroppedDelta, SqueezedDelta uint64
 }
 
-// NeighborTable is one of the kernel's tables of neighbours. All network namespaces of the
-// machine share it.
+// SocketLimit is how much of a limit of the machine's sockets is in use.
+type SocketLimit struct {
+	// Name is the setting's below net.ipv4: udp_mem and tcp_mem, in pages, or tcp_max_orphans.
+	Name        string
+	Used, Limit uint64
+}
+
+// Near reports whether little of it is left.
+func (l *SocketLimit) Near() bool { return l.Used >= l.Limit-l.Limit/8 }
+
+// NeighborTable is one of the kernel's tables of neighbours. All network namespaces of the machine share it.
 type NeighborTable struct {
 	// Name is arp_cache or ndisc_cache.
 	Name    string

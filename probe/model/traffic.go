@@ -37,13 +37,11 @@ type Traffic struct {
 	Lost      Lost
 }
 
-// Edges are further readings of the counters in Traffic. Reading all counters
-// is not atomic: packets pass meanwhile. So the counters are read twice in a
-// row at each edge of the window. A packet that the second reading does not
-// count at a hop had not reached that hop when the first reading ended.
+// Edges are further readings of the counters in Traffic. Reading all counters is not atomic: packets pass meanwhile. So
+// the counters are read twice in a row at each edge of the window. A packet that the second reading does not count at a
+// hop had not reached that hop when the first reading ended.
 type Edges struct {
-	// Read is false where there are no such readings. Then no packet was in
-	// flight when counting began and ended.
+	// Read is false where there are no such readings. Then no packet was in flight when counting began and ended.
 	Read bool
 	// Start and StartAgain were taken once every link was watched, EndAgain
 	// right after Traffic. They hold Hops, MACs, Peers and Drops only.
@@ -58,34 +56,32 @@ type Lost struct {
 	Counters uint64
 	// MACs are packets whose MAC pair was not counted: the hop had too many.
 	MACs uint64
-	// Addrs are those of Counters and of MACs whose local address is known. Others
-	// are those of Counters that are of none: ARP and ND messages, remote ranges,
-	// addresses of pods that are gone. The rest may be of any address.
+	// Addrs are those of Counters and of MACs whose local address is known. Others are those of Counters that are of none:
+	// ARP and ND messages, remote ranges, addresses of pods that are gone. The rest may be of any address.
 	Addrs  []AddrLoss
 	Others uint64
 	// Unparsed are packets whose headers could not be read.
 	Unparsed uint64
-	// Malformed are packets with a header that is cut off or wrong. They are
-	// the sender's fault, and no loss: whoever must read that header drops
-	// them, and hops that count them at all all do.
+	// Malformed are packets with a header that is cut off or wrong. They are the sender's fault, and no loss: whoever must
+	// read that header drops them, and hops that count them at all all do.
 	Malformed uint64
-	// Gaps is how often a link was found where others had removed lasthop's
-	// programs, or put theirs before them. How many packets were not counted
-	// there is not known, in either direction.
+	// Missed are drops of any namespace on the machine, during another one's count. Most
+	// are others': a packet of this node that died so is unexplained in the ledger.
+	Missed uint64
+	// Gaps is how often a link was found where others had removed lasthop's programs, or put theirs before them. How many
+	// packets were not counted there is not known, in either direction.
 	Gaps uint64
 	// Detail are the numbers and reasons in words, without names or addresses.
 	Detail []string
 }
 
-// AddrLoss is how many packets of a local address were not counted, by what did not
-// count them.
+// AddrLoss is how many packets of a local address were not counted, by what did not count them.
 type AddrLoss struct {
 	Addr                            netip.Addr
 	Hops, Peers, Pairs, Drops, MACs uint64
 }
 
-// Anyone is how many packets may be missing from the counts of any address. A gap
-// counts as one.
+// Anyone is how many packets may be missing from the counts of any address. A gap counts as one.
 func (l *Lost) Anyone() uint64 {
 	known := l.Others
 	for _, o := range l.Addrs {
@@ -94,8 +90,7 @@ func (l *Lost) Anyone() uint64 {
 	return l.Counters - min(l.Counters, known) + l.Unparsed + l.Gaps
 }
 
-// Of is what may be missing from the counts of a local address: its own losses, and
-// those that may be of any.
+// Of is what may be missing from the counts of a local address: its own losses, and those that may be of any.
 func (l *Lost) Of(a netip.Addr) AddrLoss {
 	n := AddrLoss{Addr: a}
 	macs := l.MACs
@@ -111,8 +106,7 @@ func (l *Lost) Of(a netip.Addr) AddrLoss {
 	return n
 }
 
-// HopCount is a hop counter: the packets of one address, or of one remote range,
-// at one link, direction and side.
+// HopCount is a hop counter: the packets of one address, or of one remote range, at one link, direction and side.
 type HopCount struct {
 	// Addr is the local address, Prefix the remote range. One is set.
 	Addr    netip.Addr
@@ -128,13 +122,11 @@ type HopCount struct {
 	SYN, SYNACK, RST uint64
 	// ICMPErrors are ICMP and ICMPv6 error messages.
 	ICMPErrors uint64
-	// FromInside and FromUplink count forwarded packets on egress, by the
-	// link that they came in by: FromUplink an uplink, FromInside any other.
-	// The kernel notes the last link that received the packet (skb_iif),
-	// which may be the bridge above the port.
+	// FromInside and FromUplink count forwarded packets on egress, by the link that they came in by: FromUplink an uplink,
+	// FromInside any other. The kernel notes the last link that received the packet (skb_iif), which may be the bridge
+	// above the port.
 	FromInside, FromUplink uint64
-	// TTLs has bit t%64 set for each TTL or hop limit t that was seen. A
-	// routing loop sets many.
+	// TTLs has bit t%64 set for each TTL or hop limit t that was seen. A routing loop sets many.
 	TTLs uint64
 	// First and Last are the first and last poll that saw the counter move.
 	First, Last time.Time
@@ -143,16 +135,14 @@ type HopCount struct {
 // PeerCount is one direction of a Peer.
 type PeerCount struct {
 	Packets uint64
-	// Requests expect a reply: TCP SYN without ACK, ICMP echo requests.
-	// Replies prove that the other end received packets: TCP with ACK or RST,
-	// ICMP echo replies. Other are all others, mostly UDP.
+	// Requests expect a reply: TCP SYN without ACK, ICMP echo requests. Replies prove that the other end received packets:
+	// TCP with ACK or RST, ICMP echo replies. Other are all others, mostly UDP.
 	Requests, Replies, Other uint64
 	// ICMPErrors are ICMP errors about packets between the two addresses.
 	ICMPErrors uint64
 }
 
-// NewPeerCount derives Other. The counters are not read atomically, so the parts
-// may exceed the sum.
+// NewPeerCount derives Other. The counters are not read atomically, so the parts may exceed the sum.
 func NewPeerCount(packets, requests, replies, icmpErrors uint64) PeerCount {
 	return PeerCount{
 		Packets: packets, Requests: requests, Replies: replies, ICMPErrors: icmpErrors,
@@ -160,14 +150,12 @@ func NewPeerCount(packets, requests, replies, icmpErrors uint64) PeerCount {
 	}
 }
 
-// Peer counts the packets between one local address and one address off the
-// node, at an uplink.
+// Peer counts the packets between one local address and one address off the node, at an uplink.
 type Peer struct {
 	Local, Remote netip.Addr
-	// Range is set instead of Remote for the packets of several addresses in it:
-	// those for which the local address had no entry left. The range without bits
-	// is that of all others. What it replied proves that some address replied; what
-	// it did not reply proves nothing of any.
+	// Range is set instead of Remote for the packets of several addresses in it: those for which the local address had no
+	// entry left. The range without bits is that of all others. What it replied proves that some address replied; what it
+	// did not reply proves nothing of any.
 	Range   netip.Prefix
 	IfIndex int
 	Link    string
@@ -181,14 +169,10 @@ type Peer struct {
 
 // Far is Range or, of one address, the prefix with Remote alone.
 func (p *Peer) Far() netip.Prefix {
-	if p.Range.IsValid() {
-		return p.Range
-	}
-	return netip.PrefixFrom(p.Remote, p.Remote.BitLen())
+	return Either(p.Range.IsValid(), p.Range, netip.PrefixFrom(p.Remote, p.Remote.BitLen()))
 }
 
-// PairCount counts the packets from one address to another at one link and
-// direction.
+// PairCount counts the packets from one address to another at one link and direction.
 type PairCount struct {
 	Src, Dst  netip.Addr
 	IfIndex   int

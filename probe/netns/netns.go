@@ -1,8 +1,7 @@
 // Package netns opens network namespaces and runs code inside them.
 //
-// A network namespace is an attribute of a thread, so Do locks its goroutine to a
-// thread. Sockets stay in the namespace in which they were created, also after
-// Do has returned.
+// A network namespace is an attribute of a thread, so Do locks its goroutine to a thread. Sockets stay in the namespace
+// in which they were created, also after Do has returned.
 package netns
 
 import (
@@ -16,12 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirs are the directories in which `ip netns` and container runtimes mount named
-// namespaces.
+// Dirs are the directories in which `ip netns` and container runtimes mount named namespaces.
 var Dirs = []string{"/run/netns", "/var/run/netns"}
 
-// NS is an open network namespace. It is safe for concurrent use until it is
-// closed.
+// NS is an open network namespace. It is safe for concurrent use until it is closed.
 type NS struct {
 	file  *os.File
 	inode uint32
@@ -60,8 +57,7 @@ func isNetwork(f *os.File) bool {
 	return err == nil && kind == unix.CLONE_NEWNET
 }
 
-// Named opens a namespace by its name in `ip netns`, or by a path if name contains
-// a slash.
+// Named opens a namespace by its name in `ip netns`, or by a path if name contains a slash.
 func Named(name string) (*NS, error) {
 	if strings.ContainsRune(name, '/') {
 		return Open(name)
@@ -85,19 +81,34 @@ func Named(name string) (*NS, error) {
 // FD returns the file descriptor, which is valid until Close.
 func (n *NS) FD() int { return int(n.file.Fd()) }
 
-// Inode returns the namespace's inode (struct ns_common.inum), which identifies
-// it.
+// Inode returns the namespace's inode (struct ns_common.inum), which identifies it.
 func (n *NS) Inode() uint32 { return n.inode }
 
-// Path returns a path to the namespace that other processes can open too. It is
-// valid until Close.
+// Cookie returns what no other namespace has until the next boot, while the inode of one that
+// is gone is given to the next; 0 before Linux 5.14, which does not tell it.
+func (n *NS) Cookie() (cookie uint64, err error) {
+	err = n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("ask for a network namespace's cookie: %w", err)
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err != nil && !errors.Is(err, unix.ENOPROTOOPT) {
+			return fmt.Errorf("ask for a network namespace's cookie: %w", err)
+		}
+		return nil
+	})
+	return cookie, err
+}
+
+// Path returns a path to the namespace that other processes can open too. It is valid until Close.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.FD()) }
 
 // Close closes the descriptor.
 func (n *NS) Close() error { return n.file.Close() }
 
-// Do calls f on a thread inside the namespace. Goroutines that f starts are not
-// inside.
+// Do calls f on a thread inside the namespace. Goroutines that f starts are not inside.
 func (n *NS) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -56,8 +56,7 @@ func shut(port *model.Link) bool {
 	return port.Up && port.Carrier && port.Port != nil && port.Port.State != "" && port.Port.State != model.PortForwarding
 }
 
-// frame is the packet as a bridge's rules see it that came in by a port, or by
-// none.
+// frame is the packet as a bridge's rules see it that came in by a port, or by none.
 func (j *journey) frame(b *model.Link, in string) Frame {
 	bridge := []string{b.Name}
 	return Frame{
@@ -66,9 +65,8 @@ func (j *journey) frame(b *model.Link, in string) Frame {
 	}
 }
 
-// upFrom gives a frame to the node. Where bridges call the IP layer's chains, the
-// destination is translated before the bridge's own link sees the packet; a
-// packet that then leaves by the same bridge never passes that link.
+// upFrom gives a frame to the node. Where bridges call the IP layer's chains, the destination is translated before the
+// bridge's own link sees the packet; a packet that then leaves by the same bridge never passes that link.
 func (j *journey) upFrom(b *model.Link, s *step) {
 	dst, from := j.dst, len(j.steps)
 	j.atIP(b)
@@ -123,7 +121,6 @@ func (j *journey) pass(s *step, f *Frame, out *model.Link, hooks ...string) bool
 	return true
 }
 
-// rewritten says which MACs rules wrote.
 func (s *step) rewritten(r frameDecision) {
 	for _, rule := range r.rules {
 		if rule.Target == model.TargetDNAT || rule.Target == model.TargetSNAT {
@@ -149,7 +146,8 @@ func AppliesTo(e *model.FDBEntry, b, port *model.Link) bool {
 
 // local reports whether somebody wrote an entry by which frames for the MAC are the node's.
 func (j *journey) local(b, port *model.Link, m model.MAC) bool {
-	return slices.ContainsFunc(j.FDB, func(e model.FDBEntry) bool { return e.MAC == m && e.Local && AppliesTo(&e, b, port) })
+	return slices.ContainsFunc(j.FDB,
+		func(e model.FDBEntry) bool { return e.MAC == m && e.Local && AppliesTo(&e, b, port) })
 }
 
 // bridgeOwns reports whether a bridge gives frames for the MAC to the node.
@@ -160,21 +158,18 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 	return m == b.MAC || slices.ContainsFunc(j.Links, func(l model.Link) bool { return l.Master == b.Index && l.MAC == m })
 }
 
-// portOf is the port behind which a MAC is: a pod's, one that the bridge has
-// learnt, or for an unknown MAC the port that leads off the node; nil where no
-// port has it.
+// portOf is the port behind which a MAC is: a pod's, one that the bridge has learnt, or for an unknown MAC the
+// port that leads off the node; nil where no port has it.
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	isPort := func(ifindex int) bool {
 		l := j.ByIndex[ifindex]
 		return l != nil && l.Master == b.Index && l.Index != b.Index
 	}
 	if !m.IsZero() {
-		from := b
-		if j.through != nil && j.through.Master == b.Index {
-			from = j.through
-		}
+		from := model.Either(j.through != nil && j.through.Master == b.Index, j.through, b)
 		// A static entry does not follow the pod.
-		if e := model.First(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.ByIndex[e.IfIndex] != nil {
+		static := func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }
+		if e := model.First(j.FDB, static); e != nil && j.ByIndex[e.IfIndex] != nil {
 			return j.ByIndex[e.IfIndex]
 		}
 		if p := model.First(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(p.LinkIndex) }); p != nil {
@@ -215,8 +210,7 @@ func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 	s.Dead = j.Has(model.SourceBridge, model.SourcePods)
 }
 
-// bridged takes a frame from port to port, and through the IP layer's chains where
-// bridges call them.
+// bridged takes a frame from port to port, and through the IP layer's chains where bridges call them.
 func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 	if !j.pass(s, f, out, "FORWARD", "POSTROUTING") {
 		return
@@ -240,8 +234,7 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 	j.toPort(out)
 }
 
-// outOfBridge sends a packet of the node's, or one that it routed, out of a
-// bridge.
+// outOfBridge sends a packet of the node's, or one that it routed, out of a bridge.
 func (j *journey) outOfBridge(b *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBridge, Role: model.RoleBridge, Link: b.Name})
 	s.direction, s.before = model.Egress, j.at(b, model.Egress)

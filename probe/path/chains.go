@@ -8,8 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Limits of one walk. A recording may hold any rules; the kernel itself allows
-// 16 nested jumps (NFT_JUMP_STACK_SIZE).
+// Limits of one walk. A recording may hold any rules; the kernel itself allows 16 nested jumps (NFT_JUMP_STACK_SIZE).
 const (
 	// MaxDepth is how many jumps deep a chain may be.
 	MaxDepth = 16
@@ -44,10 +43,9 @@ const (
 	End
 )
 
-// Walk follows one packet through chains of rules of type R. State is whatever
-// besides the chain decides how the packet passes it; a chain that the packet
-// has passed in some state is not walked again in that state, so that neither
-// cycles nor many ways through the same chains take long.
+// Walk follows one packet through chains of rules of type R. State is whatever besides the chain decides how
+// the packet passes it; a chain that the packet has passed in some state is not walked again in that state, so
+// that neither cycles nor many ways through the same chains take long.
 type Walk[R any, S comparable] struct {
 	Chains map[ChainKey][]R
 	// Meet decides over rule i of a chain. To jump it calls Chain.
@@ -56,13 +54,11 @@ type Walk[R any, S comparable] struct {
 	// First, where set, finds the place of the first rule of a chain, from one on, that the
 	// packet may match. The others are not met.
 	First func(k ChainKey) func(from int) int
-	// CutOff is set when the walk met one of its limits: what it found is then
-	// not all that there is.
+	// CutOff is set when the walk met one of its limits: what it found is then not all that there is.
 	CutOff bool
 
 	depth, steps int
-	// passed holds the state in which the packet left a chain, by that in
-	// which it entered.
+	// passed holds the state in which the packet left a chain, by that in which it entered.
 	passed map[entry[S]]S
 }
 
@@ -71,15 +67,13 @@ type entry[S comparable] struct {
 	state S
 }
 
-// Base walks a base chain from its start, whatever chains were walked before
-// it. It returns Next or End.
+// Base walks a base chain from its start, whatever chains were walked before it. It returns Next or End.
 func (w *Walk[R, S]) Base(c *model.Chain) Action {
 	clear(w.passed)
 	return w.Chain(KeyOf(c))
 }
 
-// Chain walks a chain, as a jump does. It returns Next where the packet comes
-// back from it, else End.
+// Chain walks a chain, as a jump does. It returns Next where the packet comes back from it, else End.
 func (w *Walk[R, S]) Chain(k ChainKey) Action {
 	if w.depth > MaxDepth {
 		w.CutOff = true
@@ -138,8 +132,7 @@ func (w *Walk[R, S]) step() bool {
 	return w.steps <= MaxSteps
 }
 
-// Tables predicts what the chains of the node's IP layer do with packets.
-// They are not for concurrent use.
+// Tables predicts what the chains of the node's IP layer do with packets. They are not for concurrent use.
 type Tables struct {
 	chains map[ChainKey][]*model.PacketRule
 	// places are where the rules of long chains are, each made when it is first walked.
@@ -148,6 +141,8 @@ type Tables struct {
 	hooks map[hook][]*model.Chain
 	state *State
 	Sets  Sets
+	// services are addresses that rules translate, a few of each block that was asked for.
+	services map[netip.Prefix][]netip.Addr
 	// counted: packets were counted in the window, so that a rule which stood
 	// through it and counted none matches none of them.
 	counted bool
@@ -160,8 +155,11 @@ type hook struct {
 
 func newTables(s *State) *Tables {
 	t := &Tables{
-		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]*index[netip.Addr]{}, hooks: map[hook][]*model.Chain{},
-		state: s, Sets: newSets(s.Snapshot), counted: len(s.Traffic.Hops) > 0,
+		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]*index[netip.Addr]{},
+		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
+	}
+	for x := range model.Each(s.Snapshot.Sets) {
+		t.Sets[setKey{x.Family, x.Table, x.Name}] = &set{Set: x, rules: map[choice]*model.PacketRule{}}
 	}
 	for r := range model.Each(s.PacketRules) {
 		k := ChainKey{r.Backend, r.Family, r.Table, r.Chain}
@@ -183,8 +181,7 @@ func newTables(s *State) *Tables {
 	return t
 }
 
-// first finds rules that a packet to the destination may match: a chain of kube-proxy's
-// has one for each service.
+// first finds rules that a packet to the destination may match: a chain of kube-proxy's has one for each service.
 func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
 	const short = 16
 	return func(k ChainKey) func(int) int {
@@ -265,14 +262,10 @@ func (w *tableWalk) meet(decide func(k ChainKey, i int, r *model.PacketRule) Act
 func (w *tableWalk) meets(r *model.PacketRule) Fit {
 	w.packet.Marked = w.State.marked
 	f := min(w.State.fit, w.packet.Fits(r))
-	if f == Maybe && w.counted && r.Standing && r.Counter.Packets > 0 && r.Counter.Delta == 0 {
-		return No
-	}
-	return f
+	return model.Either(f == Maybe && w.counted && !r.Counter.Added && r.Counter.Packets > 0 && r.Counter.Delta == 0, No, f)
 }
 
-// follow does what RETURN, a jump and a goto do with a packet that meets such a
-// rule; all other targets let it go on.
+// follow does what RETURN, a jump and a goto do with a packet that meets such a rule; all other targets let it go on.
 func (w *tableWalk) follow(k ChainKey, r *model.PacketRule, met Fit) Action {
 	if r.Target == "RETURN" {
 		if met == Yes {
@@ -300,4 +293,40 @@ func (w *tableWalk) follow(k ChainKey, r *model.PacketRule, met Fit) Action {
 		w.State.fit = Maybe
 	}
 	return Next
+}
+
+// index finds the few of many elements that may be about a packet.
+type index[K comparable] struct {
+	// size is how many there are, about the places of those about one value alone, by this, others those of all others.
+	size   int
+	about  map[K][]int
+	others []int
+}
+
+func (x *index[K]) add(value K, alone bool) {
+	switch {
+	case !alone:
+		x.others = append(x.others, x.size)
+	case x.about == nil:
+		x.about = map[K][]int{value: {x.size}}
+	default:
+		x.about[value] = append(x.about[value], x.size)
+	}
+	x.size++
+}
+
+// of are the places of those that may be about one of the values: the ones about it alone
+// first. Without values they are all.
+func (x *index[K]) of(values ...K) []int {
+	var out []int
+	if len(values) == 0 {
+		for i := range x.size {
+			out = append(out, i)
+		}
+		return out
+	}
+	for _, v := range values {
+		out = append(out, x.about[v]...)
+	}
+	return append(out, x.others...)
 }

@@ -2,6 +2,7 @@ package path
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,6 +24,11 @@ func (j *journey) byCilium(in *model.Link) bool {
 	if !j.hasCilium(in, model.Ingress) {
 		return false
 	}
+	if x := j.Cilium.Service(j.dst, j.dstPort, j.ends.Proto); x != nil && !j.reply {
+		j.steps[len(j.steps)-1].say("cilium-balances", words.Facts{"service": x, "n": len(x.Backends)})
+		j.over = true
+		return true
+	}
 	d := j.Routing().Lookup(Query{Src: j.src, Dst: j.dst, In: in.Name})
 	if len(d.Hops) != 1 || j.ByIndex[d.Hops[0].IfIndex] == nil || j.ByIndex[d.Hops[0].IfIndex].Role != model.RoleRouter {
 		return false
@@ -43,24 +49,70 @@ func (j *journey) byCilium(in *model.Link) bool {
 	return true
 }
 
-// delivers is the link that Cilium's programs hand packets for the destination to, nil where
-// they know of none.
+// delivers is the link that Cilium's programs hand packets for the destination to, nil where they know of none.
 func (j *journey) delivers() *model.Link {
-	for _, x := range j.Cilium.Local {
-		if x.Prefix.Addr() == j.dst {
-			return j.ByIndex[x.IfIndex]
-		}
+	x := model.First(j.Cilium.Local, func(x *model.CiliumAddress) bool { return x.Prefix.Addr() == j.dst })
+	if x == nil {
+		return nil
 	}
-	return nil
+	return j.ByIndex[x.IfIndex]
 }
 
-// unserved reports whether Cilium's programs have the destination as a service without a
-// backend: what asks it is refused where it connects.
-func (j *journey) unserved() bool {
-	return slices.ContainsFunc(j.Cilium.Services, func(x model.CiliumService) bool {
-		return x.Addr.Addr() == j.dst && (j.dstPort == x.Addr.Port() || j.dstPort == 0) &&
-			(x.Proto == 0 || j.ends.Proto == 0 || x.Proto == j.ends.Proto)
-	})
+// translation is what Cilium's program makes of the destination where a process connects: all
+// packets have the backend's address.
+type translation struct {
+	asked   Ends
+	service *model.CiliumService
+}
+
+// atSocket are the ends of the packets to a service of Cilium's: they go to the backend to which most were
+// counted. The ends stay, and the translation is nil, where packets have the service's address.
+func (st *State) atSocket(e Ends) (Ends, *translation) {
+	service := st.Cilium.Service(e.To, e.Port, e.Proto)
+	if service == nil || len(st.Owners[e.Pod]) == 0 || st.sent(e.Pod, e.To) > 0 {
+		return e, nil
+	}
+	t := &translation{e, service}
+	var most uint64
+	for i, b := range service.Backends {
+		n := st.sent(e.Pod, b.Addr())
+		if i > 0 && n <= most {
+			continue
+		}
+		most, e.To = n, b.Addr()
+		if t.asked.Port != 0 {
+			e.Port = b.Port()
+		}
+	}
+	return e, t
+}
+
+// sent is how many packets were counted from one address to another, at all places.
+func (st *State) sent(src, dst netip.Addr) (n uint64) {
+	for _, c := range st.Traffic.Pairs {
+		if c.Src == src && c.Dst == dst {
+			n += c.Packets
+		}
+	}
+	for _, p := range st.Traffic.Peers {
+		if p.Local == src && p.Remote == dst {
+			n += p.Out.Packets
+		}
+	}
+	return n
+}
+
+// connect says where the process connects what its packets are for, and reports whether it cannot.
+func (j *journey) connect(s *step) (refused bool) {
+	switch t := j.socket; {
+	case t == nil || j.reply:
+	case len(t.service.Backends) == 0:
+		j.die(s, "cilium-no-backend", words.Facts{"dst": t.asked.To, "port": t.asked.Port, "local": t.service.Local})
+	default:
+		s.say("cilium-becomes", words.Facts{"from": words.AddrPort(t.asked.To, t.asked.Port), "to": words.AddrPort(j.dst,
+			j.dstPort), "n": len(t.service.Backends)})
+	}
+	return j.over
 }
 
 // noteCilium says at a link with Cilium's program whose endpoint is behind it, and why the

@@ -22,13 +22,11 @@ func (j *journey) at(l *model.Link, d model.Direction) *point {
 	return &point{link: l, direction: d, src: j.src, dst: j.dst}
 }
 
-// queue is that of a link, nil where it has none.
 func (t *tracer) queue(l *model.Link) *model.Queue {
 	return model.First(t.Queues, func(q *model.Queue) bool { return q.IfIndex == l.Index })
 }
 
-// seen is how many packets were counted at a point; unknown where they were not
-// counted, or others with them.
+// seen is how many packets were counted at a point; unknown where they were not counted, or others with them.
 func (j *journey) seen(p *point) model.Count {
 	if j.Status(model.SourceTC) == model.Missing || p.src != j.ends.Pod && p.dst != j.ends.Pod && !j.hasNodeAddr(p) {
 		return model.Count{}
@@ -63,14 +61,10 @@ func (t *tracer) behindQueue(p *point, n uint64) model.Count {
 	return model.Counted(n)
 }
 
-// lost reports whether packets at the point may be among those that lasthop had no
-// counter for.
+// lost reports whether packets at the point may be among those that lasthop had no counter for.
 func (t *tracer) lost(p *point) bool {
 	l := &t.Traffic.Lost
-	if t.pair {
-		return l.Of(p.src).Pairs+l.Of(p.dst).Pairs > 0
-	}
-	return l.Of(t.ends.Pod).Hops > 0
+	return model.Either(t.pair, l.Of(p.src).Pairs+l.Of(p.dst).Pairs > 0, l.Of(t.ends.Pod).Hops > 0)
 }
 
 // counted is the number of packets at the point: of the pair or, where pairs were not counted,
@@ -84,39 +78,26 @@ func (t *tracer) counted(p *point) (n uint64) {
 		}
 		return n
 	}
-	side := model.AsSource
-	if p.dst == t.ends.Pod {
-		side = model.AsDestination
-	}
-	for _, h := range t.Traffic.Hops {
-		if h.Addr == t.ends.Pod && h.Side == side && h.IfIndex == p.link.Index && h.Direction == p.direction {
-			return h.Packets
-		}
-	}
-	return 0
+	side := model.Either(p.dst == t.ends.Pod, model.AsDestination, model.AsSource)
+	return model.Find(t.Traffic.Hops, func(h model.HopCount) bool {
+		return h.Addr == t.ends.Pod && h.Side == side && h.IfIndex == p.link.Index && h.Direction == p.direction
+	}).Packets
 }
 
 // hasNodeAddr reports whether the packets at a point have an address of the node's instead of
 // the pod's, and are told from its own.
 func (t *tracer) hasNodeAddr(p *point) bool {
-	local := p.src
-	if p.direction == model.Ingress {
-		local = p.dst
-	}
+	local := model.Either(p.direction == model.Ingress, p.dst, p.src)
 	return t.pair && t.Has(model.SourceConntrack) && p.link.Role == model.RoleUplink && t.Own[local] != nil
 }
 
 // bypassed reports whether packets may pass the point unseen: a program took
 // them elsewhere before they came to its link or, by XDP, to its hook.
 func (t *tracer) bypassed(p *point) bool {
-	if p.direction == model.Ingress {
-		return len(p.link.XDP) > 0
-	}
-	return t.MayRedirect()
+	return model.Either(p.direction == model.Ingress, len(p.link.XDP) > 0, t.MayRedirect())
 }
 
-// slack is by how much two counts of the same packets differ without a loss:
-// they are not read at one instant.
+// slack is by how much two counts of the same packets differ without a loss: they are not read at one instant.
 func slack(n uint64) uint64 { return 2 + n/200 }
 
 // elsewhere reports whether packets were dropped outside of the node's own network namespace.
@@ -127,14 +108,15 @@ func (t *tracer) elsewhere(d *model.Drop) bool {
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
 	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }
-	if !j.drops.Lost(d) || !slices.ContainsFunc(j.steps, ofEnds) || j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
+	if !j.drops.Lost(d) || !slices.ContainsFunc(j.steps, ofEnds) ||
+		j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
 		return nil
 	}
 	// one is the first hop that satisfies the first condition that any does.
 	one := func(conditions ...func(*step) bool) *step {
 		for _, ok := range conditions {
-			if i := slices.IndexFunc(j.steps, ok); i >= 0 {
-				return j.steps[i]
+			if s := model.Find(j.steps, ok); s != nil {
+				return s
 			}
 		}
 		return nil
@@ -144,9 +126,7 @@ func (j *journey) hopOf(d *model.Drop) *step {
 	on := func(kinds ...model.HopKind) func(*step) bool {
 		return func(s *step) bool { return s.Link == d.Link && slices.Contains(kinds, s.Kind) }
 	}
-	of := func(k model.HopKind) func(*step) bool {
-		return func(s *step) bool { return s.Kind == k && ofEnds(s) }
-	}
+	of := func(k model.HopKind) func(*step) bool { return func(s *step) bool { return s.Kind == k && ofEnds(s) } }
 	switch {
 	case j.elsewhere(d) && d.OtherHost():
 		return one(inNetns) // else a copy of a flooded frame
@@ -158,7 +138,8 @@ func (j *journey) hopOf(d *model.Drop) *step {
 		return one(inNetns, on(kind)) // another link's next hop is not on this path
 	case kind == "" || kind == model.HopLink:
 		// Without a queue the link is down.
-		return one(inNetns, func(s *step) bool { return d.Queued() && on(model.HopQueue)(s) }, on(model.HopLink, model.HopBridge))
+		return one(inNetns, func(s *step) bool { return d.Queued() && on(model.HopQueue)(s) },
+			on(model.HopLink, model.HopBridge))
 	}
 	return one(inNetns,
 		func(s *step) bool {
@@ -171,8 +152,7 @@ func (j *journey) hopOf(d *model.Drop) *step {
 // of their own, and pods neighbours.
 var instead = map[model.HopKind]model.HopKind{model.HopPolicy: model.HopBridge, model.HopNeighbor: model.HopPod}
 
-// dropped is how many packets of a drop were counted while pairs were, which begins at the
-// window's edge.
+// dropped is how many packets of a drop were counted while pairs were, which begins at the window's edge.
 func (t *tracer) dropped(d *model.Drop) uint64 {
 	if len(t.Traffic.PairAddrs) > 0 {
 		for e := range model.Each(t.Edges.StartAgain.Drops) {
@@ -242,9 +222,7 @@ func (j *journey) mixed(p *point) bool {
 	begin, end := j.steps[0], j.steps[len(j.steps)-1]
 	at, from, to := ends{p.src, p.dst}, ends{begin.src, begin.dst}, ends{end.src, end.dst}
 	parts := at == from && from != to && slices.ContainsFunc(j.steps, func(s *step) bool { return s.cut })
-	other := func(in, out ends) bool {
-		return (in == at || out == at) && (in != from || out != to && !parts)
-	}
+	other := func(in, out ends) bool { return (in == at || out == at) && (in != from || out != to && !parts) }
 	return slices.ContainsFunc(j.Flows, func(f model.Flow) bool {
 		return other(ends{f.Original.Src, f.Original.Dst}, ends{f.Reply.Dst, f.Reply.Src}) ||
 			other(ends{f.Reply.Src, f.Reply.Dst}, ends{f.Original.Dst, f.Original.Src})
@@ -282,11 +260,9 @@ func (j *journey) count() []model.PathHop {
 	return out
 }
 
-// minLost is how many packets must end at a hop, and none get by, before it is
-// called dead by the counts alone.
+// minLost is how many packets must end at a hop, and none get by, before it is called dead by the counts alone.
 const minLost = 3
 
-// noneLeft reports whether packets came in, and none got by.
 func noneLeft(in, out model.Count) bool {
 	return in.Known && in.N >= minLost && out.Known && out.N == 0
 }
@@ -308,10 +284,9 @@ func (j *journey) spread() {
 	}
 }
 
-// fillBetween fills the hops from one counted place to the next: what came in, less
-// what each dropped. Where that does not come to what was counted at the end,
-// the rest was lost at the hop that is dead or, where there is one hop only,
-// there; else it is not known where.
+// fillBetween fills the hops from one counted place to the next: what came in, less what each dropped. Where
+// that does not come to what was counted at the end, the rest was lost at the hop that is dead or, where there
+// is one hop only, there; else it is not known where.
 func (j *journey) fillBetween(from, to int) {
 	a, b := j.counts[from].N, j.counts[to].N
 	var dropped uint64

@@ -241,3 +241,30 @@ func TestApart(t *testing.T) {
 		}
 	}
 }
+
+// TestReplies wants the end of a path to say what came back of the pair that the uplink counted, not of
+// all that the pod receives.
+func TestReplies(t *testing.T) {
+	for _, tt := range []struct {
+		out, in model.PeerCount
+		want    string
+	}{
+		{model.PeerCount{Packets: 9, Requests: 9}, model.PeerCount{}, "no reply to 9 packets; not visible from this node"},
+		{model.PeerCount{Packets: 9, Replies: 9}, model.PeerCount{Packets: 4, Requests: 4}, "no reply to 9 packets; not visible from this node"},
+		{model.PeerCount{Packets: 9, Requests: 9}, model.PeerCount{Packets: 8, Replies: 8}, "9 packets left for it, 8 came from there; not visible from this node"},
+	} {
+		s := routedNode()
+		s.Traffic.Hops = []model.HopCount{
+			{Addr: podA, IfIndex: 2, Link: "enp1", Direction: model.Egress, Side: model.AsSource, Packets: 70},
+			{Addr: podA, IfIndex: 2, Link: "enp1", Direction: model.Ingress, Side: model.AsDestination, Packets: 60},
+		}
+		s.Traffic.Peers = []model.Peer{
+			{Local: podA, Remote: far, IfIndex: 2, Link: "enp1", Out: tt.out, In: tt.in},
+			{Local: podA, Remote: web, IfIndex: 2, Link: "enp1", Out: model.PeerCount{Packets: 61}, In: model.PeerCount{Packets: 60}},
+		}
+		p := Trace(s, nil, Ends{Pod: podA, To: far, Proto: 6, Port: 80})
+		if got := p.Forward[len(p.Forward)-1].Decision; got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}

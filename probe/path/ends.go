@@ -8,8 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// fromPod starts in a pod: its own route and neighbour, then the node's end of
-// its link.
+// fromPod starts in a pod: its own route and neighbour, then the node's end of its link.
 func (j *journey) fromPod(p *model.Pod) {
 	if p.Has(j.dst) || j.dst.IsLoopback() {
 		j.inside(p, j.dst)
@@ -22,11 +21,12 @@ func (j *journey) fromPod(p *model.Pod) {
 		s.after = j.at(l, model.Ingress)
 	}
 	j.srcMAC = p.MAC
+	if j.connect(s) {
+		return
+	}
 	j.podRoute(s, p)
 	switch {
 	case j.over:
-	case j.unserved():
-		j.die(s, "cilium-no-backend", words.Facts{"dst": j.dst, "port": j.dstPort})
 	case !p.Up:
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	case l == nil:
@@ -40,16 +40,12 @@ func (j *journey) fromPod(p *model.Pod) {
 // inside is the whole path between a pod and an address of its own, loopback
 // included: it stays in the pod's namespace, where nothing is counted.
 func (j *journey) inside(p *model.Pod, own netip.Addr) {
-	link := p.Interface
-	if own.IsLoopback() {
-		link = "lo"
-	}
-	j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: link}).say("inside", words.Facts{"own": own})
+	h := model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: model.Either(own.IsLoopback(), "lo", p.Interface)}
+	j.add(h).say("inside", words.Facts{"own": own})
 	j.over = true
 }
 
-// podRoute looks up the pod's own routes, and the next hop, which stays invalid where it is not
-// known.
+// podRoute looks up the pod's own routes, and the next hop, which stays invalid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) {
 	route := PodRoute(p, j.dst)
 	switch {
@@ -71,8 +67,7 @@ func (j *journey) podRoute(s *step, p *model.Pod) {
 	}
 }
 
-// byPodRoute follows a route of the pod's to the MAC of its gateway or, on the link, of the
-// destination.
+// byPodRoute follows a route of the pod's to the MAC of its gateway or, on the link, of the destination.
 func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 	text := words.RouteText(route, p.Interface)
 	s.Rules = []string{text}
@@ -111,10 +106,8 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
 	var best *model.Route
 	for r := range model.Each(p.Routes) {
-		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
-			continue
-		}
-		if best == nil || r.Dst.Bits() > best.Dst.Bits() || r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority {
+		if r.Dst.IsValid() && r.Dst.Contains(dst) && (best == nil || r.Dst.Bits() > best.Dst.Bits() ||
+			r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority) {
 			best = r
 		}
 	}
@@ -129,9 +122,8 @@ func elsewhere(p *model.Pod, dst netip.Addr, route *model.Route) bool {
 	})
 }
 
-// askFor is the MAC that a pod learns by ARP for an address on its link: that of
-// an arpreply rule of the bridge, else that of the pod or node that has the
-// address; zero where it is not known.
+// askFor is the MAC that a pod learns by ARP for an address on its link: that of an arpreply rule of the
+// bridge, else that of the pod or node that has the address; zero where it is not known.
 func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 	l := j.ByIndex[p.LinkIndex]
 	b := j.Bridge(l)
@@ -229,11 +221,14 @@ func (j *journey) throughQueue(l *model.Link) *point {
 	return end
 }
 
-// toPod is the packet's arrival in a pod.
 func (j *journey) toPod(p *model.Pod, l *model.Link) {
 	end := j.throughQueue(l)
-	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface}).say("delivered", words.Facts{"dst": j.dst})
+	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface}).say("delivered",
+		words.Facts{"dst": j.dst})
 	s.direction, s.netns, s.before = model.Ingress, p.Netns, end
+	if t := j.socket; t != nil && j.reply {
+		s.say("cilium-again", words.Facts{"asked": words.AddrPort(t.asked.To, t.asked.Port)})
+	}
 	j.over = true
 	switch {
 	case !p.Up:

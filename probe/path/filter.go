@@ -17,8 +17,7 @@ const (
 // decision is what a hook's chains decide over a packet.
 type decision struct {
 	does does
-	// rule decides, or else policy does: that of the chain whose end the
-	// packet reached.
+	// rule decides, or else policy does: that of the chain whose end the packet reached.
 	rule   *model.PacketRule
 	policy *model.Chain
 	// unsure are the rules that would decide otherwise and may match.
@@ -73,9 +72,8 @@ func (t *Tables) filter(p Packet, hooks ...string) decision {
 // filter judges the packet by one base chain.
 func (w *tableWalk) filter(c *model.Chain) decision {
 	var end *model.PacketRule
-	// maybe are the deciding rules that may match; open are those that match
-	// and decide one way or the other: by a map that was not read, or by a
-	// program that is asked.
+	// maybe are the deciding rules that may match; open are those that match and decide one way or the other:
+	// by a map that was not read, or by a program that is asked.
 	var maybe, open []*model.PacketRule
 	w.State, w.CutOff = tableState{fit: Yes}, false
 	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {

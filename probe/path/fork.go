@@ -12,22 +12,17 @@ import (
 // branch is one of a route's next hops, with what is known to have gone there.
 type branch struct {
 	NextHop
-	// sent are the packets of these ends that left by its link, lost those
-	// that were dropped on their way out of it.
+	// sent are the packets of these ends that left by its link, lost those that were dropped on their way out of it.
 	sent, lost uint64
 }
 
 func (b *branch) String() string {
-	if b.Gateway.IsValid() {
-		return b.Gateway.String() + " dev " + b.Link
-	}
-	return "dev " + b.Link
+	return model.Either(b.Gateway.IsValid(), b.Gateway.String()+" dev "+b.Link, "dev "+b.Link)
 }
 
-// fork is the next hop that a packet takes. Of several the kernel takes one by a
-// hash of the flow with a seed that it does not disclose, so that only counts and
-// drops show which. Where packets took several, the path is the one on which some
-// were lost. It is false where nothing was counted.
+// fork is the next hop that a packet takes. Of several the kernel takes one by a hash of the flow with a seed
+// that it does not disclose, so that only counts and drops show which. Where packets took several, the path is
+// the one on which some were lost. It is false where nothing was counted.
 func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	if len(d.Hops) == 1 {
 		return d.Hops[0], true
@@ -42,8 +37,7 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	if len(used) > 0 {
 		most = used[0].NextHop
 		others := used[1:]
-		// Packets that come in here may go on by another next hop. What leaves by one link is
-		// counted as one.
+		// Packets that come in here may go on by another next hop. What leaves by one link is counted as one.
 		s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
 		facts["shared"] = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex })
 		facts["taken"], facts["others"] = true, others
@@ -60,9 +54,8 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	return most, len(used) > 0
 }
 
-// branches counts what went to each of the next hops. Where several are behind one
-// link, the packets that left it went to those whose MAC is known, and those that
-// were dropped there for want of a MAC to the others.
+// branches counts what went to each of the next hops. Where several are behind one link, the packets that left
+// it went to those whose MAC is known, and those that were dropped there for want of a MAC to the others.
 func (j *journey) branches(hops []NextHop) []branch {
 	out := make([]branch, len(hops))
 	// Translation may write another source.
@@ -82,7 +75,8 @@ func (j *journey) branches(hops []NextHop) []branch {
 			b.sent = j.sentBy(h.IfIndex, ours)
 		}
 		for d := range model.Each(j.Traffic.Drops) {
-			if d.IfIndex == h.IfIndex && d.Dst == j.dst && ours[d.Src] && (!shared || (d.Hop() == model.HopNeighbor) != resolved) {
+			if d.IfIndex == h.IfIndex && d.Dst == j.dst && ours[d.Src] &&
+				(!shared || (d.Hop() == model.HopNeighbor) != resolved) {
 				b.lost += d.Packets
 			}
 		}

@@ -11,8 +11,7 @@ import (
 // frameDecision is what a bridge's chains decide over a frame.
 type frameDecision struct {
 	does does
-	// routed: the frame is taken from the bridge and given to the node's IP
-	// layer.
+	// routed: the frame is taken from the bridge and given to the node's IP layer.
 	routed bool
 	// rules are those that matched and change, answer or end.
 	rules []*model.FrameRule
@@ -22,8 +21,7 @@ type frameDecision struct {
 	cutOff bool
 }
 
-// FrameTables predicts what the chains of ebtables, and those of nft's bridge
-// family, do with frames.
+// FrameTables predicts what the chains of ebtables, and those of nft's bridge family, do with frames.
 type FrameTables struct {
 	chains map[ChainKey][]*model.FrameRule
 	bases  []*model.Chain
@@ -46,15 +44,17 @@ func newFrameTables(s *model.Snapshot) *FrameTables {
 			f.bases = append(f.bases, c)
 		}
 	}
-	// Where a table's chains were not read, those that are named like hooks
-	// are its base chains.
+	// Where a table's chains were not read, those that are named like hooks are its base chains.
 	for k := range f.chains {
-		if slices.Contains([]string{"BROUTING", "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, k.Chain) && f.known[k] == nil {
-			f.bases = append(f.bases, &model.Chain{Backend: k.Backend, Family: k.Family, Table: k.Table, Name: k.Chain, Hook: k.Chain})
+		if slices.Contains([]string{"BROUTING", "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, k.Chain) &&
+			f.known[k] == nil {
+			f.bases = append(f.bases, &model.Chain{Backend: k.Backend, Family: k.Family, Table: k.Table, Name: k.Chain,
+				Hook: k.Chain})
 		}
 	}
 	slices.SortStableFunc(f.bases, func(a, b *model.Chain) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.Table, b.Table), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.Table, b.Table),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return f
 }
@@ -98,12 +98,11 @@ func (f *FrameTables) InForce(r *model.FrameRule) bool {
 	w := f.walk(frameFor(r))
 	w.sought = r
 	for _, c := range f.bases {
-		if c.Backend != r.Backend || c.Table != r.Table {
-			continue
-		}
-		w.last = nil
-		if w.Base(c); w.last == r {
-			return true
+		if c.Backend == r.Backend && c.Table == r.Table {
+			w.last = nil
+			if w.Base(c); w.last == r {
+				return true
+			}
 		}
 	}
 	return false
@@ -115,10 +114,7 @@ func frameFor(r *model.FrameRule) *Frame {
 		if a.IsZero() {
 			a = b
 		}
-		if a.Not {
-			return netip.Addr{}
-		}
-		return a.Prefix.Addr()
+		return model.Either(a.Not, netip.Addr{}, a.Prefix.Addr())
 	}
 	link := func(m model.IfMatch) []string {
 		if m.Name == "" || m.Not {
@@ -142,8 +138,7 @@ func (f *FrameTables) walk(fr *Frame) *frameWalk {
 	return w
 }
 
-// frameWalk is a walk of a frame. Its state are the frame's MACs, which rules
-// rewrite.
+// frameWalk is a walk of a frame. Its state are the frame's MACs, which rules rewrite.
 type frameWalk struct {
 	Walk[*model.FrameRule, macs]
 	*FrameTables

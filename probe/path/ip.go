@@ -9,17 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// atIP takes a packet into the node's IP layer, by a link or, with nil, from
-// the node itself.
+// atIP takes a packet into the node's IP layer, by a link or, with nil, from the node itself.
 func (j *journey) atIP(in *model.Link) {
 	if in != nil && j.byCilium(in) {
 		return
 	}
-	hook := "PREROUTING"
-	if in == nil {
-		hook = "OUTPUT"
-	}
-	n := j.translateDestination(hook)
+	n := j.translateDestination(model.Either(in == nil, "OUTPUT", "PREROUTING"))
 	if !j.over {
 		j.routed(in, n)
 	}
@@ -97,6 +92,12 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	if in == nil || j.over {
 		return
 	}
+	for _, a := range []netip.Addr{j.src, j.dst} {
+		if l := j.Own[a]; l != nil && j.Owners[a] != nil && (a == j.src || d.Type == "local") {
+			j.die(s, "own-address", words.Facts{"addr": a, "link": l.Name})
+			return
+		}
+	}
 	if d.Type == "unicast" {
 		if off := j.Settings.NotForwarding(in.Name, isIPv6(j.dst)); off != "" && j.left() {
 			s.say("program-forwards", words.Facts{"setting": off})
@@ -109,8 +110,8 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 			return
 		}
 	}
-	back := j.Routing().WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
-	if j.Has(model.SourceRoutes) && len(back.Unsure)+len(d.Unsure) == 0 && back.Filtered(j.reverseFilter(in), in.Index) {
+	back := j.Routing().ReturnPath(Query{Src: j.src, Dst: j.dst, In: in.Name})
+	if j.Has(model.SourceRoutes) && len(back.Unsure)+len(d.Unsure) == 0 && back.Filtered(j.reverseFilter(in), in) {
 		facts := words.Facts{"link": in.Name, "src": j.src}
 		if len(back.Hops) > 0 && back.Type == "unicast" {
 			facts["by"] = back.Hops[0].Link
@@ -123,7 +124,8 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 func (j *journey) showOthersRules(s *step) {
 	left := 3
 	for r := range model.Each(j.Snapshot.Rules) {
-		if from := r.From.Addr(); left > 0 && r.From.IsSingleIP() && from != j.src && from.Is4() == j.src.Is4() && j.pods[from] != nil {
+		if from := r.From.Addr(); left > 0 && r.From.IsSingleIP() && from != j.src && from.Is4() == j.src.Is4() &&
+			j.pods[from] != nil {
 			s.show("rule-of-other", words.Facts{"rule": words.RoutingRuleText(r)})
 			left--
 		}
@@ -139,25 +141,19 @@ func linkName(links map[int]*model.Link, index int) string {
 
 // left reports whether such packets were counted as they left the node.
 func (j *journey) left() bool {
-	return slices.ContainsFunc(j.Traffic.Peers, func(p model.Peer) bool { return p.Local == j.src && p.Remote == j.dst && p.Out.Packets > 0 })
+	return slices.ContainsFunc(j.Traffic.Peers,
+		func(p model.Peer) bool { return p.Local == j.src && p.Remote == j.dst && p.Out.Packets > 0 })
 }
 
 // reverseFilter is the reverse path filter's setting for a link, empty where it
 // was not read, and for IPv6, which has none.
 func (j *journey) reverseFilter(l *model.Link) string {
-	if isIPv6(j.dst) {
-		return ""
-	}
-	return j.Settings.ReverseFilter(l.Name)
+	return model.Either(isIPv6(j.dst), "", j.Settings.ReverseFilter(l.Name))
 }
 
-// packet is the packet as netfilter's rules see it. The names of links are empty
-// where they are not known.
+// packet is the packet as netfilter's rules see it. The names of links are empty where they are not known.
 func (j *journey) packet(in, out string) Packet {
-	state := "new"
-	if j.reply {
-		state = "established"
-	}
+	state := model.Either(j.reply, "established", "new")
 	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
 	if in != "" {
 		p.In = []string{in}
@@ -195,7 +191,6 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 	}
 }
 
-// toNode is delivery to the node itself.
 func (j *journey) toNode(in string) {
 	j.filtered(in, "", "PREROUTING", "INPUT")
 	if j.over {
@@ -205,13 +200,13 @@ func (j *journey) toNode(in string) {
 	j.over = true
 }
 
-// balancer is the dummy link that has the address, as the addresses of services
-// are for IPVS: it takes packets for them after the filter rules of INPUT. It is
-// nil where a flow shows what became of such packets; where that was not
-// translated, the node itself replied.
+// balancer is the dummy link that has the address, as the addresses of services are for IPVS: it takes packets
+// for them after the filter rules of INPUT. It is nil where a flow shows what became of such packets; where
+// that was not translated, the node itself replied.
 func (j *journey) balancer(a netip.Addr) *model.Link {
 	l := j.Own[a]
-	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows) > 0 {
+	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) ||
+		len(j.flows) > 0 {
 		return nil
 	}
 	return l
@@ -231,8 +226,7 @@ func (j *journey) toLink(h NextHop) {
 			return
 		}
 	}
-	// Where connection tracking of a bridge translated, the frame keeps its
-	// sender: it goes on from port to port.
+	// Where connection tracking of a bridge translated, the frame keeps its sender: it goes on from port to port.
 	if j.through == nil || j.through.Master != l.Index || !j.filtersBridged(isIPv6(j.dst)) {
 		j.srcMAC = l.MAC
 	}
@@ -245,10 +239,7 @@ func (j *journey) toLink(h NextHop) {
 
 // neighbor is the hop at which the node finds the next hop's MAC.
 func (j *journey) neighbor(l *model.Link, h NextHop) {
-	next := h.Gateway
-	if !next.IsValid() {
-		next = j.dst
-	}
+	next := cmp.Or(h.Gateway, j.dst)
 	s := j.add(model.PathHop{Kind: model.HopNeighbor, Link: l.Name})
 	s.next = next
 	s.direction, s.after = model.Egress, j.at(l, model.Egress)
@@ -272,7 +263,7 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 		s.say("no-entry", words.Facts{"next": next})
 	case n.State == "FAILED" && slices.ContainsFunc(j.Traffic.Drops, dropped):
 		j.die(s, "next-hop-silent", words.Facts{"next": next})
-	case j.Misled(n) != nil:
-		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": j.Misled(n).MAC})
+	case j.MissedPod(n) != nil:
+		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": j.MissedPod(n).MAC})
 	}
 }

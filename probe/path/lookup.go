@@ -10,8 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Sets are the sets and maps of nft that rules look packets up in. They are not for
-// concurrent use.
+// Sets are the sets and maps of nft that rules look packets up in. They are not for concurrent use.
 type Sets map[setKey]*set
 
 type setKey struct{ family, table, name string }
@@ -34,21 +33,12 @@ type choice struct {
 	element int
 }
 
-func newSets(s *model.Snapshot) Sets {
-	out := Sets{}
-	for x := range model.Each(s.Sets) {
-		out[setKey{x.Family, x.Table, x.Name}] = &set{Set: x, rules: map[choice]*model.PacketRule{}}
-	}
-	return out
-}
-
 const (
 	keySeparator = " . "
 	anyKey       = "*"
 )
 
-// elements are the places of those that may be the packet's, by the first part of the
-// key.
+// elements are the places of those that may be the packet's, by the first part of the key.
 func (s *set) elements(p *Packet, part string) []int {
 	if s.places.size == 0 {
 		for _, e := range s.Elements {
@@ -133,9 +123,8 @@ func mapLookup(r *model.PacketRule) *model.Lookup {
 	return model.First(r.Lookups, func(l *model.Lookup) bool { return l.Map && l.Element == "" })
 }
 
-// Choices are the rules that a rule stands for: with a map one for each element that the
-// packet may have, in which Element is set; else itself. None: the map has no element
-// for the packet, which goes on behind the rule.
+// Choices are the rules that a rule stands for: with a map one for each element that the packet may have, in which
+// Element is set; else itself. None: the map has no element for the packet, which goes on behind the rule.
 func (p *Packet) Choices(r *model.PacketRule) []*model.PacketRule {
 	l := mapLookup(r)
 	if l == nil {
@@ -161,8 +150,7 @@ func (p *Packet) Choices(r *model.PacketRule) []*model.PacketRule {
 	return out
 }
 
-// Targets are what the elements of a rule's verdict map lead to, each once; none where the
-// rule has no such map.
+// Targets are what the elements of a rule's verdict map lead to, each once; none where the rule has no such map.
 func (sets Sets) Targets(r *model.PacketRule) []string {
 	l := mapLookup(r)
 	if l == nil || r.Target != "" {
@@ -241,8 +229,7 @@ func (s *set) restrict(r *model.PacketRule, element int, parts []string) {
 		case "oifname":
 			r.Out = linkMatch(v)
 		default:
-			// One of all numbers that the kernel may make up comes; the last does
-			// where no other has.
+			// One of all numbers that the kernel may make up comes; the last does where no other has.
 			mod, _ := strconv.Atoi(part[strings.LastIndexByte(part, ' ')+1:])
 			if !strings.HasPrefix(part, "numgen ") || len(s.Elements) != mod || element != mod-1 {
 				r.Unknown = append(r.Unknown, part+" "+v)

@@ -39,7 +39,7 @@ func TestSets(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := packet
-			p.Sets = newSets(&model.Snapshot{Sets: []model.Set{{Family: "ip", Table: "t", Name: "s", Elements: tt.list}}})
+			p.Sets = NewState(&model.Snapshot{Sets: []model.Set{{Family: "ip", Table: "t", Name: "s", Elements: tt.list}}}).Tables().Sets
 			r := model.PacketRule{Family: "ip", Table: "t", Lookups: []model.Lookup{{Set: "s", Key: tt.key}}}
 			if got := p.Fits(&r); got != tt.set {
 				t.Errorf("in the set: %d, want %d", got, tt.set)

@@ -23,8 +23,7 @@ const (
 // Packet is what a packet rule may look at.
 type Packet struct {
 	Src, Dst netip.Addr
-	// Proto is the IP protocol number. It and the ports are 0 where they are
-	// not known.
+	// Proto is the IP protocol number. It and the ports are 0 where they are not known.
 	Proto            uint8
 	SrcPort, DstPort uint16
 	// Sampled: the ports are those of one of several packets.
@@ -36,8 +35,7 @@ type Packet struct {
 	SrcLocal, DstLocal bool
 	// Marked: the packet may have a mark; else it has none.
 	Marked bool
-	// State is connection tracking's: new or established; empty where it is
-	// not known.
+	// State is connection tracking's: new or established; empty where it is not known.
 	State string
 	// New: the flow began in the window.
 	New bool
@@ -101,14 +99,10 @@ func (p *Packet) portFits(ranges []model.PortRange, port uint16) Fit {
 	}
 	in := func(r model.PortRange) bool { return r.First <= port && port <= r.Last }
 	fit := known(port != 0, slices.ContainsFunc(ranges, in))
-	if p.Sampled {
-		return max(Unlikely, min(fit, Maybe))
-	}
-	return fit
+	return model.Either(p.Sampled, max(Unlikely, min(fit, Maybe)), fit)
 }
 
-// stateFits decodes the one kind of further match that can be judged: the state
-// of connection tracking.
+// stateFits decodes the one kind of further match that can be judged: the state of connection tracking.
 func stateFits(text, state string) Fit {
 	for _, option := range []string{"--ctstate ", "--state ", "ct state "} {
 		before, words, found := strings.Cut(text, option)
@@ -133,8 +127,7 @@ const (
 	etherIPv6 = 0x86dd
 )
 
-// Frame is what a bridge rule may look at. MACs are zero where they are not
-// known; the links are as in Packet.
+// Frame is what a bridge rule may look at. MACs are zero where they are not known; the links are as in Packet.
 type Frame struct {
 	Src, Dst                       netip.Addr
 	SrcMAC, DstMAC                 model.MAC
@@ -177,8 +170,6 @@ func addrFits(m model.AddrMatch, a netip.Addr) Fit {
 	return known(m.IsZero() || a.IsValid(), m.Matches(a))
 }
 
-func macFits(m model.MACMatch, a model.MAC) Fit {
-	return known(!m.Set || !a.IsZero(), m.Matches(a))
-}
+func macFits(m model.MACMatch, a model.MAC) Fit { return known(!m.Set || !a.IsZero(), m.Matches(a)) }
 
 func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() }

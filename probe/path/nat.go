@@ -1,7 +1,9 @@
 package path
 
 import (
-	"slices"
+	"iter"
+	"net/netip"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -10,9 +12,8 @@ import (
 type SourceNAT struct {
 	// Translated says that Rule writes another source address.
 	Translated bool
-	// Rule is the rule that translates, or else the exclusion: the rule that
-	// ended the search before Missed could translate. Nil when no rule of
-	// POSTROUTING translates such a packet.
+	// Rule is the rule that translates, or else the exclusion: the rule that ended the search before Missed
+	// could translate. Nil when no rule of POSTROUTING translates such a packet.
 	Rule, Missed *model.PacketRule
 	// Unsure are rules that may end the search or translate.
 	Unsure []*model.PacketRule
@@ -28,9 +29,8 @@ func (t *Tables) natWalk(p Packet) *tableWalk {
 	return w
 }
 
-// Source walks the chains of POSTROUTING as the kernel does for the first packet
-// of a flow without a mark. A rule that may match is taken not to, and is listed in
-// Unsure where it would decide.
+// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow without a mark. A
+// rule that may match is taken not to, and is listed in Unsure where it would decide.
 func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
 	w := t.natWalk(p)
@@ -97,8 +97,7 @@ type targets struct {
 	mapped bool
 	// whole: one of them surely translates. sure: there is no other.
 	whole, sure bool
-	// service: a rule that is one of them, or leads to one, names the
-	// destination alone: it is the address of a service.
+	// service: a rule that is one of them, or leads to one, names the destination alone: it is the address of a service.
 	service bool
 	// named are rules that name the destination alone and lead to another chain.
 	named []*model.PacketRule
@@ -106,7 +105,6 @@ type targets struct {
 	cutOff bool
 }
 
-// none reports whether surely no rule translates it.
 func (t *targets) none() bool { return len(t.rules) == 0 && !t.mapped && !t.cutOff }
 
 // destination finds the rules of a hook that may translate the destination.
@@ -126,17 +124,11 @@ func (t *Tables) destination(p Packet, hook string) targets {
 			return Next
 		case r.Target == "DNAT" || r.Target == "REDIRECT":
 			out.service = out.service || service
-			if !slices.Contains(out.rules, r) {
-				out.rules = append(out.rules, r)
-			}
-			out.whole = out.whole || met == Yes
+			out.rules, out.whole = model.With(out.rules, r), out.whole || met == Yes
 			out.sure = met == Yes && len(out.rules) == 1
 			fallthrough
 		case r.Target == "ACCEPT":
-			if met == Yes {
-				return End
-			}
-			return Next
+			return model.Either(met == Yes, End, Next)
 		case service && !before && r.Target != "RETURN":
 			out.named = append(out.named, r)
 		}
@@ -153,4 +145,89 @@ func (t *Tables) destination(p Packet, hook string) targets {
 	}
 	out.cutOff = w.CutOff
 	return out
+}
+
+// serviceBits4 and serviceBits6 are the sizes of block that addresses of services
+// are told by: where rules translate some of a block, the others are services' too.
+const (
+	serviceBits4 = 16
+	serviceBits6 = 64
+)
+
+// Untranslated is why an address that no rule translates looks like a service's.
+type Untranslated struct {
+	// Rules name the address, and lead to no rule that translates it.
+	Rules []*model.PacketRule
+	// Beside translate the address for other protocols or ports.
+	Beside []*model.PacketRule
+	// Others are addresses beside it, a few, that rules do translate.
+	Others []netip.Addr
+}
+
+// Is reports whether it looks like one.
+func (u Untranslated) Is() bool { return len(u.Rules)+len(u.Beside)+len(u.Others) > 0 }
+
+// Untranslated looks up the address that a packet is sent to. The result is empty where that is translated, or
+// not known, and where the node has a route to the address other than the default.
+func (t *Tables) Untranslated(p Packet) Untranslated {
+	if !p.Dst.IsPrivate() || !t.state.Has(model.SourceNAT) {
+		return Untranslated{}
+	}
+	found := t.destination(p, "PREROUTING")
+	d := t.state.Routing().Lookup(Query{Src: p.Src, Dst: p.Dst})
+	if !found.none() || d.Type != "unicast" || d.Route == nil || d.Route.Dst.Bits() != 0 {
+		return Untranslated{}
+	}
+	out := Untranslated{Rules: found.named, Others: t.Services(p.Dst)}
+	if p.Proto != 0 {
+		out.Beside = t.destination(Packet{Src: p.Src, Dst: p.Dst}, "PREROUTING").rules
+	}
+	return out
+}
+
+// Destination are the rules that may translate where a packet of a pod's goes. surely: one of them does.
+func (t *Tables) Destination(p Packet) (rules []*model.PacketRule, surely bool) {
+	found := t.destination(p, "PREROUTING")
+	return found.rules, found.whole && !found.mapped && !found.cutOff
+}
+
+// Services are addresses of the range of one, a few, that rules translate to others.
+func (t *Tables) Services(of netip.Addr) []netip.Addr {
+	const most, tries = 3, 20
+	block, _ := of.Prefix(model.Either(isIPv6(of), serviceBits6, serviceBits4))
+	all, known := t.services[block]
+	asked := map[netip.Addr]bool{}
+	for a := range t.translatable() {
+		if known || len(asked) == tries || len(all) == most {
+			break
+		}
+		if !block.Contains(a) || asked[a] {
+			continue
+		}
+		asked[a] = true
+		if found := t.destination(Packet{Dst: a}, "PREROUTING"); found.service && len(found.rules) > 0 {
+			all = append(all, a)
+		}
+	}
+	t.services[block] = all
+	return all
+}
+
+// translatable are the addresses that rules and elements of maps name, which may translate them.
+func (t *Tables) translatable() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for r := range model.Each(t.state.PacketRules) {
+			if a := r.Dst.Addr(); (r.Table == "nat" || r.Native) && a.IsValid() && !yield(a) {
+				return
+			}
+		}
+		for x := range model.Each(t.state.Snapshot.Sets) {
+			for _, e := range x.Elements {
+				first, _, _ := strings.Cut(e.Key, keySeparator)
+				if a, err := netip.ParseAddr(first); err == nil && e.Value != "" && !yield(a) {
+					return
+				}
+			}
+		}
+	}
 }

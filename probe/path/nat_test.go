@@ -111,7 +111,9 @@ func TestSource(t *testing.T) {
 // is not sure. What it counted tells of flows that began in the window.
 func TestSourceOfTuple(t *testing.T) {
 	s := table(
-		model.PacketRule{Chain: "POSTROUTING", Target: "RETURN", Text: "set", Unknown: []string{"set"}, Standing: true, Counter: model.Counter{Packets: 5}},
+		model.PacketRule{
+			Chain: "POSTROUTING", Target: "RETURN", Text: "set", Unknown: []string{"set"}, Counter: model.Counter{Packets: 5},
+		},
 		model.PacketRule{Chain: "POSTROUTING", Proto: 6, Target: "TCP", Text: "jump"},
 		model.PacketRule{Chain: "TCP", Target: "MASQUERADE", Text: "masq"},
 	)

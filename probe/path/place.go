@@ -7,14 +7,10 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// place marks the hops at which findings have their place: the worst finding of
-// each hop.
+// place marks the hops at which findings have their place: the worst finding of each hop.
 func (t *tracer) place(findings []model.Finding, journeys ...*journey) {
 	for f := range model.Each(findings) {
-		if !t.concerned(f, journeys) {
-			continue
-		}
-		if s := suspect(f, journeys); s != nil && s.Finding == "" {
+		if s := suspect(f, journeys); s != nil && s.Finding == "" && t.concerned(f, journeys) {
 			s.Finding = f.Code
 			s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && t.delivered(s))
 		}
@@ -45,8 +41,7 @@ func suspect(f *model.Finding, journeys []*journey) *step {
 	return nil
 }
 
-// concerned reports whether a finding is about these ends: one of them is of its pods,
-// and another of its peers.
+// concerned reports whether a finding is about these ends: one of them is of its pods, and another of its peers.
 func (t *tracer) concerned(f *model.Finding, journeys []*journey) bool {
 	met := []netip.Addr{t.ends.Pod, t.ends.To}
 	for _, j := range journeys {
@@ -94,9 +89,8 @@ func (j *journey) alive(f *model.Finding) int {
 	})
 }
 
-// delivered reports whether all that was dropped at a hop is what a transport or a socket
-// frees as it goes: a ping with a raw socket has its
-// answer, and the kernel frees a copy for which no other socket asked.
+// delivered reports whether all that was dropped at a hop is what a transport or a socket frees as it goes: a
+// ping with a raw socket has its answer, and the kernel frees a copy for which no other socket asked.
 func (t *tracer) delivered(s *step) bool {
 	some := false
 	for d := range model.Each(t.Traffic.Drops) {
@@ -114,16 +108,13 @@ func (t *tracer) delivered(s *step) bool {
 
 // end is the pod's address at a pod's link, as the packets pass it.
 func (s *step) end() netip.Addr {
-	if s.direction == model.Egress == (s.Kind == model.HopPod) {
-		return s.src
-	}
-	return s.dst
+	return model.Either(s.direction == model.Egress == (s.Kind == model.HopPod), s.src, s.dst)
 }
 
-// isOf reports whether the hop, where it is a pod, is one that the finding is
-// about, or asks for such a one.
+// isOf reports whether the hop, where it is a pod, is one that the finding is about, or asks for such a one.
 func (s *step) isOf(f *model.Finding) bool {
-	return s.Kind != model.HopPod || len(f.Pods) == 0 || slices.Contains(f.Pods, s.end()) || slices.Contains(f.Pods, s.next)
+	return s.Kind != model.HopPod || len(f.Pods) == 0 || slices.Contains(f.Pods, s.end()) ||
+		slices.Contains(f.Pods, s.next)
 }
 
 // earliest is the first hop at which a finding's packets may end, given its last one alive.

@@ -13,7 +13,7 @@ func TestQueueHop(t *testing.T) {
 	s.Sources = []model.Source{{Name: model.SourceTC, Status: model.OK}, {Name: model.SourceDrops, Status: model.OK}}
 	s.Traffic.Drops = []model.Drop{{Src: podA, Dst: far, IfIndex: 2, Link: "enp1", Reason: "QDISC_DROP", Location: "__dev_queue_xmit", Packets: 12}}
 	look(s, row(podA, far, "enp1", 2, model.Egress, 20))
-	j := &journey{tracer: newTracer(s, Ends{Pod: podA, To: far}), src: podA, dst: far}
+	j := &journey{tracer: newTracer(NewState(s), Ends{Pod: podA, To: far}), src: podA, dst: far}
 	j.toPort(&s.Links[0])
 	j.measure()
 	if hops := j.count(); len(hops) != 3 || hops[1].Kind != model.HopQueue || figures(hops) != "20/20/0 20/8/12 8/-/-" {

@@ -23,8 +23,7 @@ type Decision struct {
 	// Type is that of the route or rule that decides: unicast, local,
 	// broadcast, blackhole, unreachable, prohibit; empty where none matches.
 	Type string
-	// Table and Route are where the search ended; no route where a rule
-	// decides by itself, or none matches.
+	// Table and Route are where the search ended; no route where a rule decides by itself, or none matches.
 	Table int
 	Route *model.Route
 	// Rule is the one that led there.
@@ -32,11 +31,9 @@ type Decision struct {
 	// Passed are rules for such packets that came before it, and whose tables have no
 	// route for this one: the search went on.
 	Passed []*model.RoutingRule
-	// Hops are the next hops, of which the kernel takes one by a hash of
-	// the flow.
+	// Hops are the next hops, of which the kernel takes one by a hash of the flow.
 	Hops []NextHop
-	// Unsure are rules before that one with conditions that the model does
-	// not hold; they were taken as not matching.
+	// Unsure are rules before that one with conditions that the model does not hold; they were taken as not matching.
 	Unsure []*model.RoutingRule
 }
 
@@ -94,10 +91,7 @@ type ruleList struct {
 func newRuleList(all []model.RoutingRule) ruleList {
 	l := ruleList{all: all}
 	for _, r := range all {
-		about := r.From
-		if !about.IsSingleIP() {
-			about = r.To
-		}
+		about := model.Either(r.From.IsSingleIP(), r.From, r.To)
 		l.add(about.Addr(), !r.Not && about.IsSingleIP())
 	}
 	return l
@@ -136,15 +130,9 @@ func newRouting(s *State) *Routing {
 	return r
 }
 
-// rulesOf are the rules of a family in their order; those that the kernel
-// makes, where none was read.
+// rulesOf are the rules of a family in their order; those that the kernel makes, where none was read.
 func rulesOf(all []model.RoutingRule, family int) []model.RoutingRule {
-	var out []model.RoutingRule
-	for _, r := range all {
-		if r.Family == family {
-			out = append(out, r)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(all), func(r model.RoutingRule) bool { return r.Family != family })
 	if len(out) == 0 {
 		return builtin(family)
 	}
@@ -164,15 +152,11 @@ func builtin(family int) []model.RoutingRule {
 	return out
 }
 
-// Lookup finds the route of a packet, as the kernel's fib_lookup does: the
-// rules by priority, in each table the longest prefix, among equals the lowest
-// metric. It ignores the type of service, and what precedes the lookup
+// Lookup finds the route of a packet, as the kernel's fib_lookup does: the rules by priority, in each table the
+// longest prefix, among equals the lowest metric. It ignores the type of service, and what precedes the lookup
 // (forwarding, the reverse path filter, martian addresses).
 func (r *Routing) Lookup(q Query) Decision {
-	rules := &r.rules4
-	if q.Dst.Is6() {
-		rules = &r.rules6
-	}
+	rules := model.Either(q.Dst.Is6(), &r.rules6, &r.rules4)
 	var d Decision
 	from := 0
 	places := rules.of(q.Src, q.Dst)
@@ -214,17 +198,12 @@ func (r *Routing) Lookup(q Query) Decision {
 }
 
 func matchesRule(r *model.RoutingRule, q Query) bool {
-	in := q.In
-	if in == "" {
-		in = "lo"
-	}
 	ok := (!r.From.IsValid() || r.From.Contains(q.Src)) && (!r.To.IsValid() || r.To.Contains(q.Dst)) &&
-		(r.In == "" || r.In == in) && r.Out == "" && (q.Mark^r.Mark)&r.Mask == 0
+		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark^r.Mark)&r.Mask == 0
 	return ok != r.Not
 }
 
-// Covering lists the routes of a table that match an address, the preferred
-// one first.
+// Covering lists the routes of a table that match an address, the preferred one first.
 func (r *Routing) Covering(number int, dst netip.Addr) []*model.Route {
 	return slices.Collect(r.covering(number, dst))
 }
@@ -257,8 +236,7 @@ func (r *Routing) in(number int, dst netip.Addr) *model.Route {
 	return nil
 }
 
-// hops are those of the route whose links are up; of a route with one hop,
-// that one: it would be gone with its link.
+// hops are those of the route whose links are up; of a route with one hop, that one: it would be gone with its link.
 func (r *Routing) hops(route *model.Route) []NextHop {
 	out := []NextHop{{route.Gateway, route.IfIndex, linkName(r.state.ByIndex, route.IfIndex)}}
 	if len(route.NextHops) == 0 {
@@ -267,16 +245,13 @@ func (r *Routing) hops(route *model.Route) []NextHop {
 	for _, n := range route.NextHops {
 		out = append(out, NextHop{n.Gateway, n.IfIndex, linkName(r.state.ByIndex, n.IfIndex)})
 	}
-	up := slices.DeleteFunc(slices.Clone(out), func(h NextHop) bool { l := r.state.ByIndex[h.IfIndex]; return l != nil && !l.Up })
-	if len(up) == 0 {
-		return out
-	}
-	return up
+	up := slices.DeleteFunc(slices.Clone(out),
+		func(h NextHop) bool { l := r.state.ByIndex[h.IfIndex]; return l != nil && !l.Up })
+	return model.Either(len(up) == 0, out, up)
 }
 
-// Misses reports whether a decision leads away from all of the pods that have an address.
-// A link of an unknown kind may well lead there: a plugin's router, whose programs deliver,
-// or a device on top of the bridge.
+// Misses reports whether a decision leads away from all of the pods that have an address. A link of an unknown
+// kind may well lead there: a plugin's router, whose programs deliver, or a device on top of the bridge.
 func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
 	if d.Type != "unicast" {
 		return d.Type == "" || d.Discards()
@@ -294,25 +269,20 @@ func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
 	})
 }
 
-// WayBack is the decision by which the reverse path filter judges a packet.
-func (r *Routing) WayBack(q Query) Decision {
-	out := ""
+// ReturnPath is the decision by which the reverse path filter judges a packet: the route to its
+// source, as for a reply that comes in through the link by which the packet would leave. The mark
+// counts only with src_valid_mark, which is off by default.
+func (r *Routing) ReturnPath(q Query) Decision {
+	back := Query{Src: q.Dst, Dst: q.Src}
 	if there := r.Lookup(q); there.Type == "unicast" && len(there.Hops) > 0 {
-		out = there.Hops[0].Link
+		back.In = there.Hops[0].Link
 	}
-	return r.Reverse(q, out)
+	return r.Lookup(back)
 }
 
 // Filtered reports whether a reverse path filter of that mode (1 strict, 2 loose) drops what
-// came by a link, by its way back.
-func (d *Decision) Filtered(mode string, ifindex int) bool {
-	return mode == "1" && !(d.Type == "unicast" && d.Through(ifindex)) || mode == "2" && d.Type != "unicast"
-}
-
-// Reverse is the lookup by which the reverse path filter judges a packet: the
-// route to its source, as for a reply that comes in through out, the link by which
-// the packet would leave; empty for a packet for the node itself.
-// The mark counts only with src_valid_mark, which is off by default.
-func (r *Routing) Reverse(q Query, out string) Decision {
-	return r.Lookup(Query{Src: q.Dst, Dst: q.Src, In: out})
+// came by a link, by its return path. A link without an address of IPv4 is never loose (__fib_validate_source).
+func (d *Decision) Filtered(mode string, in *model.Link) bool {
+	strict := mode == "1" || mode == "2" && !in.HasIPv4()
+	return strict && !(d.Type == "unicast" && d.Through(in.Index)) || mode == "2" && d.Type != "unicast"
 }

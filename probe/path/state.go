@@ -15,8 +15,7 @@ import (
 type State struct {
 	*model.Snapshot
 	Settings Settings
-	// ByIndex are the links, Outer those that lead off the node: uplinks, and the bridges and
-	// bonds that hold them.
+	// ByIndex are the links, Outer those that lead off the node: uplinks, and the bridges and bonds that hold them.
 	ByIndex map[int]*model.Link
 	Outer   map[int]bool
 	// Own are the links that hold the node's own addresses.
@@ -39,13 +38,16 @@ type State struct {
 // NewState indexes a snapshot.
 func NewState(s *model.Snapshot) *State {
 	st := &State{
-		Snapshot: s, Settings: NewSettings(s), ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
+		Snapshot: s, Settings: Settings{}, ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
 		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{},
 		GatewayAddrs: s.DefaultGateways(), Tunnel: map[model.MAC]bool{},
 	}
 	st.Routing = sync.OnceValue(func() *Routing { return newRouting(st) })
 	st.Tables = sync.OnceValue(func() *Tables { return newTables(st) })
 	st.Frames = sync.OnceValue(func() *FrameTables { return newFrameTables(s) })
+	for _, c := range s.Sysctls {
+		st.Settings[c.Name] = c.Value
+	}
 	for l := range model.Each(s.Links) {
 		if st.ByIndex[l.Index] = l; l.Role == model.RoleUplink {
 			st.Outer[l.Index], st.Outer[l.Master] = true, true
@@ -60,14 +62,18 @@ func NewState(s *model.Snapshot) *State {
 			st.Owners[a.Addr()] = append(st.Owners[a.Addr()], p)
 		}
 	}
-	for _, n := range s.Neighbors {
-		if st.GatewayAddrs[n.Addr] && !n.MAC.IsZero() {
-			st.Gateways = append(st.Gateways, n)
-		}
-	}
+	st.Gateways = slices.DeleteFunc(slices.Clone(s.Neighbors), func(n model.Neighbor) bool {
+		return !st.GatewayAddrs[n.Addr] || n.MAC.IsZero()
+	})
 	for r := range model.Each(s.FrameRules) {
 		if r.SendsToFabric() {
 			st.Tunnel[r.MAC] = true
+		}
+	}
+	for e := range model.Each(s.FDB) {
+		// Rules that were not read may send to any MAC that is heard there.
+		if !s.Has(model.SourceEbtables) && st.Outer[e.IfIndex] && !e.Local {
+			st.Tunnel[e.MAC] = true
 		}
 	}
 	return st
@@ -115,12 +121,7 @@ func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MA
 // farGateway is what is known of the MAC of a gateway behind a bridge's port: a pod's, the
 // node's own entry for it, and whoever was heard behind an uplink.
 func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []model.MAC, who string) {
-	for _, p := range st.Owners[gateway] {
-		if !p.MAC.IsZero() {
-			right = append(right, p.MAC)
-		}
-	}
-	if len(right) > 0 {
+	if right = st.PodMACs(gateway); len(right) > 0 {
 		return right, "the pod with " + gateway.String()
 	}
 	if !st.Has(model.SourceNeighbors, model.SourceBridge) {
@@ -145,6 +146,12 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 	return right, who
 }
 
+// PodMACs are those of the running interfaces that hold an address.
+func (st *State) PodMACs(a netip.Addr) []model.MAC {
+	macs := model.Map(st.Owners[a], func(p *model.Pod) model.MAC { return p.MAC })
+	return slices.DeleteFunc(macs, model.MAC.IsZero)
+}
+
 // Resolved reports whether a neighbour entry holds a MAC that is used.
 func Resolved(n *model.Neighbor) bool {
 	return !slices.Contains([]string{"FAILED", "INCOMPLETE", "NONE"}, n.State) && !n.MAC.IsZero() && !n.Proxy
@@ -152,25 +159,22 @@ func Resolved(n *model.Neighbor) bool {
 
 // NeighborAt is the node's entry for an address behind a link, nil for none.
 func (st *State) NeighborAt(a netip.Addr, ifindex int) *model.Neighbor {
-	return model.First(st.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
+	return model.First(st.Neighbors,
+		func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
 }
 
 // Behind are the pods that have an address and are reached by a link: it is the host side of
 // theirs, or the bridge that holds that.
 func (st *State) Behind(a netip.Addr, ifindex int) []*model.Pod {
-	var out []*model.Pod
-	for _, p := range st.Owners[a] {
-		if l := st.ByIndex[p.LinkIndex]; l != nil && (l.Index == ifindex || l.Master == ifindex) {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(st.Owners[a]), func(p *model.Pod) bool {
+		l := st.ByIndex[p.LinkIndex]
+		return l == nil || l.Index != ifindex && l.Master != ifindex
+	})
 }
 
-// Misled is a pod behind an entry's link that has the entry's address and not its MAC, which
-// no other pod with the address has either; nil where the MAC is right, the fabric's on a
-// bridge, or not known.
-func (st *State) Misled(n *model.Neighbor) *model.Pod {
+// MissedPod is a pod behind an entry's link that has the entry's address and not its MAC, which no other pod
+// with the address has either; nil where the MAC is right, the fabric's on a bridge, or not known.
+func (st *State) MissedPod(n *model.Neighbor) *model.Pod {
 	behind := st.Behind(n.Addr, n.IfIndex)
 	l := st.ByIndex[n.IfIndex]
 	switch {
@@ -184,8 +188,44 @@ func (st *State) Misled(n *model.Neighbor) *model.Pod {
 	return behind[0]
 }
 
-// IsFabric reports whether the MAC is a default gateway's, or the one that tunnel mode sends
-// all to.
+// IsFabric reports whether the MAC is a default gateway's, or the one that tunnel mode sends all to.
 func (st *State) IsFabric(m model.MAC) bool {
 	return st.Tunnel[m] || slices.ContainsFunc(st.Gateways, func(n model.Neighbor) bool { return n.MAC == m })
+}
+
+// Settings are the kernel's settings that were read, by their names as of sysctl(8).
+type Settings map[string]string
+
+// The settings that turn forwarding on and off for all links.
+const (
+	Forward4 = "net.ipv4.ip_forward"
+	Forward6 = "net.ipv6.conf.all.forwarding"
+)
+
+// LinkSetting names an IPv4 setting of a link's own.
+func LinkSetting(link, name string) string { return linkSetting("ipv4", link, name) }
+
+// LinkSetting6 names an IPv6 setting of a link's own.
+func LinkSetting6(link, name string) string { return linkSetting("ipv6", link, name) }
+
+func linkSetting(family, link, name string) string {
+	return "net." + family + ".conf." + strings.ReplaceAll(link, ".", "/") + "." + name
+}
+
+// NotForwarding is the setting because of which the node does not forward what comes in by
+// a link; empty where there is none. For IPv6 one counts for all links.
+func (s Settings) NotForwarding(link string, isIPv6 bool) string {
+	name := model.Either(isIPv6, Forward6, LinkSetting(link, "forwarding"))
+	return model.Either(s[name] != "0", "", name)
+}
+
+// BridgeCalls names the setting by which bridged packets pass the IP layer's chains.
+func BridgeCalls(isIPv6 bool) string {
+	return model.Either(isIPv6, "net.bridge.bridge-nf-call-ip6tables", "net.bridge.bridge-nf-call-iptables")
+}
+
+// ReverseFilter is the mode of a link's reverse path filter, the higher of its own and that
+// of all: 0 off, 1 strict, 2 loose, and empty where neither was read.
+func (s Settings) ReverseFilter(link string) string {
+	return max(s[LinkSetting("all", "rp_filter")], s[LinkSetting(link, "rp_filter")])
 }

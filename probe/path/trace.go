@@ -1,5 +1,4 @@
-// Package path predicts what a node's tables do with a packet. It is pure:
-// everything it knows is in a snapshot.
+// Package path predicts what a node's tables do with a packet. It is pure: everything it knows is in a snapshot.
 package path
 
 import (
@@ -21,21 +20,25 @@ type Ends struct {
 	Proto   uint8
 }
 
-// Trace predicts, hop by hop, what the tables of a node do with the packets from
-// a pod to a destination and with the replies, adds what was counted at each hop,
-// and marks the hops where packets die, by prediction or by one of the findings.
-// What was not read is called unknown.
+// Trace predicts, hop by hop, what the tables of a node do with the packets from a pod to a destination and
+// with the replies, adds what was counted at each hop, and marks the hops where packets die, by prediction or
+// by one of the findings. What was not read is called unknown.
 //
 // Counts are of the pair alone where pairs were counted for the pod
 // (Traffic.PairAddrs), else of all that the pod sends and receives.
 func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	e.Pod, e.To = e.Pod.Unmap().WithZone(""), e.To.Unmap().WithZone("")
-	t := newTracer(s, e)
+	st := NewState(s)
+	asked := e
+	e, socket := st.atSocket(e)
+	t := newTracer(st, e)
+	t.socket = socket
 	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	forward.from()
-	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true, arrival: forward.exit}
+	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true,
+		arrival: forward.exit}
 	back.from()
-	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
+	p := model.Path{Pod: e.Pod, To: asked.To, Port: asked.Port, Proto: e.Proto, Pair: t.pair}
 	forward.measure()
 	back.measure()
 	for _, j := range []*journey{forward, back} {
@@ -45,16 +48,29 @@ func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	}
 	t.place(findings, forward, back)
 	p.Forward, p.Return = forward.count(), back.count()
-	noteReplies(p.Forward, p.Return)
+	t.noteReplies(p.Forward, p.Return, forward.dst)
 	return p
 }
 
-// noteReplies says at the end of the forward path how many packets came back.
-func noteReplies(out, back []model.PathHop) {
+// noteReplies says at the end of the forward path how many packets came back: of the pair alone where
+// an uplink counted it, although the hops count all that the pod sends.
+func (t *tracer) noteReplies(out, back []model.PathHop, to netip.Addr) {
 	if len(out) == 0 || len(back) == 0 || out[len(out)-1].Kind != model.HopBeyond || back[0].Kind != model.HopBeyond {
 		return
 	}
-	if end := &out[len(out)-1]; end.In.N > 0 && back[0].Out.Known {
+	end := &out[len(out)-1]
+	var sent, came model.PeerCount
+	for p := range model.Each(t.Traffic.Peers) {
+		if p.Local == t.ends.Pod && p.Remote == to {
+			sent.Packets += p.Out.Packets
+			came.Packets, came.Replies, came.Other = came.Packets+p.In.Packets, came.Replies+p.In.Replies, came.Other+p.In.Other
+		}
+	}
+	switch {
+	case sent.Packets > 0:
+		facts := words.Facts{"sent": sent.Packets, "came": came.Packets, "replied": came.Replies+came.Other > 0}
+		end.Decision = words.Text("hop/answered", facts) + "; " + end.Decision
+	case end.In.N > 0 && back[0].Out.Known:
 		end.Decision = words.Text("hop/came", words.Facts{"packets": back[0].Out.N}) + "; " + end.Decision
 	}
 }
@@ -63,20 +79,21 @@ func noteReplies(out, back []model.PathHop) {
 type tracer struct {
 	*State
 	ends Ends
-	// pods are the pods that have an address, else those that had it, else those
-	// that it was given to.
+	// pods are the pods that have an address, else those that had it, else those that it was given to.
 	pods map[netip.Addr]*model.Pod
-	// flows are the entries of connection tracking for the packets, served those that the
-	// destination began towards the pod, by an address that is translated to the pod's, such as a
-	// service's: what the pod sends are their replies.
+	// flows are the entries of connection tracking for the packets, served those that the destination began towards the
+	// pod, by an address that is translated to the pod's, such as a service's: what the pod sends are their replies.
 	flows, served []*model.Flow
-	drops         *loss.Classifier
-	pair          bool
+	// socket translates what the pod's processes connect to; nil where nothing does.
+	socket *translation
+	drops  *loss.Classifier
+	pair   bool
 }
 
-func newTracer(s *model.Snapshot, e Ends) *tracer {
+func newTracer(st *State, e Ends) *tracer {
+	s := st.Snapshot
 	t := &tracer{
-		State: NewState(s), ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s),
+		State: st, ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s),
 		pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for a, owners := range t.Owners {
@@ -106,10 +123,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	return t
 }
 
-// filtersBridged reports whether bridged packets pass the IP layer's chains.
-func (t *tracer) filtersBridged(isIPv6 bool) bool {
-	return t.Settings[BridgeCalls(isIPv6)] == "1"
-}
+func (t *tracer) filtersBridged(isIPv6 bool) bool { return t.Settings[BridgeCalls(isIPv6)] == "1" }
 
 // journey is one direction of a path while it is being followed.
 type journey struct {
@@ -120,14 +134,11 @@ type journey struct {
 	reply            bool
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
-	// wrongMAC says why the frame's destination is wrong: it is not the gateway's MAC. Nil where
-	// it is right.
+	// wrongMAC says why the frame's destination is wrong: it is not the gateway's MAC. Nil where it is right.
 	wrongMAC words.Facts
-	// through is the port of a bridge by which the packet came in, nil where
-	// it did not come by one.
+	// through is the port of a bridge by which the packet came in, nil where it did not come by one.
 	through *model.Link
-	// arrival is the link by which replies are expected, exit the one by which
-	// the packet left the node.
+	// arrival is the link by which replies are expected, exit the one by which the packet left the node.
 	arrival, exit *model.Link
 	// returned: the fabric gave the packet back once.
 	returned bool
@@ -176,16 +187,13 @@ func (s *step) say(name string, facts words.Facts) *step {
 }
 
 // instead is what is decided at a hop in place of anything else.
-func (s *step) instead(name string, facts words.Facts) {
-	s.says = []said{{name, facts}}
-}
+func (s *step) instead(name string, facts words.Facts) { s.says = []said{{name, facts}} }
 
 // show adds to the rules and entries that decide at a hop.
 func (s *step) show(name string, facts words.Facts) {
 	s.Rules = append(s.Rules, words.Text("shown/"+name, facts))
 }
 
-// showRule shows a rule of IP's tables.
 func (s *step) showRule(r *model.PacketRule) { s.show("packet-rule", words.Facts{"rule": r}) }
 
 // showFlows shows the first few of them.
@@ -214,7 +222,6 @@ func (s *step) decision() string {
 	return out
 }
 
-// add appends a hop.
 func (j *journey) add(h model.PathHop) *step {
 	s := &step{PathHop: h, src: j.src, dst: j.dst}
 	j.steps = append(j.steps, s)
@@ -287,9 +294,8 @@ func (j *journey) expected() *model.Link {
 	return model.First(j.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 }
 
-// entry is the uplink by which most packets came in, nil where none was counted.
-// A link and those below it (of a bond or VLAN) count the same packets: then it
-// is the one that the requests left by.
+// entry is the uplink by which most packets came in, nil where none was counted. A link and those below it (of
+// a bond or VLAN) count the same packets: then it is the one that the requests left by.
 func (j *journey) entry() *model.Link {
 	var most uint64
 	var best *model.Link
@@ -308,12 +314,14 @@ func (j *journey) entry() *model.Link {
 		return best
 	}
 	for c := range model.Each(j.Traffic.Pairs) {
-		if l := j.ByIndex[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
+		if l := j.ByIndex[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress &&
+			c.Src == j.src && c.Dst == j.dst {
 			by(c.IfIndex, c.Packets)
 		}
 	}
 	for d := range model.Each(j.Traffic.Drops) {
-		if l := j.ByIndex[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.ReverseFiltered() && d.Src == j.src && d.Dst == j.dst {
+		if l := j.ByIndex[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.ReverseFiltered() && d.Src == j.src &&
+			d.Dst == j.dst {
 			by(d.IfIndex, d.Packets)
 		}
 	}
@@ -350,28 +358,25 @@ func (j *journey) arrive(l *model.Link) {
 	j.atIP(l)
 }
 
-// seenMAC is the destination MAC with which most frames for the address came
-// in at the link.
+// seenMAC is the destination MAC with which most frames for the address came in at the link.
 func (j *journey) seenMAC(l *model.Link) model.MAC {
 	var most uint64
 	var out model.MAC
 	for p := range model.Each(j.Traffic.MACs) {
-		if p.Addr == j.dst && p.IfIndex == l.Index && p.Direction == model.Ingress && p.Side == model.AsDestination && p.Packets > most {
+		if p.Addr == j.dst && p.IfIndex == l.Index && p.Direction == model.Ingress && p.Side == model.AsDestination &&
+			p.Packets > most {
 			most, out = p.Packets, p.Dst
 		}
 	}
 	return out
 }
 
-// fromNode begins with a packet of the node's own.
 func (j *journey) fromNode() {
-	if j.balancer(j.src) != nil {
-		j.add(model.PathHop{Kind: model.HopLocal}).say("balanced", words.Facts{"src": j.src})
-		j.over = true
-		return
+	j.over = j.balancer(j.src) != nil
+	s := j.add(model.PathHop{Kind: model.HopLocal})
+	if s.say(model.Either(j.over, "balanced", "node-sends"), words.Facts{"src": j.src}); !j.over {
+		j.atIP(nil)
 	}
-	j.add(model.PathHop{Kind: model.HopLocal}).say("node-sends", words.Facts{"src": j.src})
-	j.atIP(nil)
 }
 
 // leave ends the path where packets leave the node.
@@ -381,8 +386,7 @@ func (j *journey) leave(l *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBeyond}).say("not-visible", words.Facts{"tunnel": l.Role == model.RoleTunnel})
 	s.before = end
 	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
-		// azure-vnet's tunnel mode sends packets for pods of the same node
-		// through the fabric.
+		// azure-vnet's tunnel mode sends packets for pods of the same node through the fabric.
 		s.instead("given-back", nil)
 		s.after = j.at(l, model.Ingress)
 		j.returned = true

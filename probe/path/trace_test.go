@@ -273,9 +273,9 @@ func TestTrace(t *testing.T) {
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule with matches that were not decoded may decide"},
 		{"what counted nothing behind it drops nothing", routedNode, far, func(s *model.Snapshot) {
 			s.Traffic.Hops = []model.HopCount{{Addr: podA, Packets: 9}}
-			drop("FORWARD", model.PacketRule{Target: "DROP", Standing: true, Counter: model.Counter{Packets: 3}})(s)
+			drop("FORWARD", model.PacketRule{Target: "DROP", Counter: model.Counter{Packets: 3}})(s)
 			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Target: "RETURN",
-				Unknown: []string{"-m set"}, Standing: true, Counter: model.Counter{Packets: 9, Delta: 9}})
+				Unknown: []string{"-m set"}, Counter: model.Counter{Packets: 9, Delta: 9}})
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Map: "verdicts"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule with matches that were not decoded may decide"},

@@ -21,10 +21,7 @@ func (j *journey) translateDestination(hook string) *step {
 		j.dst = j.ends.Pod
 		return s
 	}
-	in := ""
-	if hook == "PREROUTING" {
-		in = j.inLink()
-	}
+	in := model.Either(hook == "PREROUTING", j.inLink(), "")
 	switch to, port, several := j.backendsByFlow(); {
 	case !to.IsValid():
 		j.translateByRules(s, j.Tables().destination(j.packet(in, ""), hook))
@@ -44,11 +41,11 @@ func (j *journey) translateDestination(hook string) *step {
 	return s
 }
 
-// outdated reports whether flows translate the destination that no rule translates any
-// more: all are from before the window, as those of a service that has lost its
-// endpoints. IPVS translates without rules.
+// outdated reports whether flows translate the destination that no rule translates any more: all are from
+// before the window, as those of a service that has lost its endpoints. IPVS translates without rules.
 func (j *journey) outdated(hook, in string) bool {
-	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil || slices.ContainsFunc(j.flows, func(f *model.Flow) bool { return !f.Start.IsZero() }) {
+	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil ||
+		slices.ContainsFunc(j.flows, func(f *model.Flow) bool { return !f.Start.IsZero() }) {
 		return false
 	}
 	t := j.Tables().destination(j.packet(in, ""), hook)
@@ -101,8 +98,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 // noDNAT is said where the destination stays as it is.
 const noDNAT = "no-dnat"
 
-// untranslated says that the destination stays as it is, and whether it looks like the address
-// of a service.
+// untranslated says that the destination stays as it is, and whether it looks like the address of a service.
 func (j *journey) untranslated(s *step) {
 	found := j.Tables().Untranslated(j.packet("", ""))
 	facts := words.Facts{"dst": j.dst}
@@ -119,12 +115,9 @@ func (j *journey) untranslated(s *step) {
 	s.say("untranslated", facts)
 }
 
-// sameTarget reports whether all rules lead to one address, whichever of them
-// matches.
+// sameTarget reports whether all rules lead to one address, whichever of them matches.
 func sameTarget(rules []*model.PacketRule) bool {
-	return !slices.ContainsFunc(rules, func(r *model.PacketRule) bool {
-		return r.To.Addr() != rules[0].To.Addr()
-	})
+	return !slices.ContainsFunc(rules, func(r *model.PacketRule) bool { return r.To.Addr() != rules[0].To.Addr() })
 }
 
 // askedAddress is the address that the destination asked for in all of the flows that
@@ -160,8 +153,7 @@ func (j *journey) backendsByFlow() (to netip.Addr, port uint16, several int) {
 	return to, port, len(count)
 }
 
-// translateSource ends the hop of the translation with what becomes of the
-// source as the packet leaves by a link.
+// translateSource ends the hop of the translation with what becomes of the source as the packet leaves by a link.
 func (j *journey) translateSource(s *step, out string) {
 	if j.reply {
 		if j.src != j.ends.To {
@@ -201,7 +193,6 @@ func (j *journey) translateSource(s *step, out string) {
 	}
 }
 
-// sourceByFlow is the source that flows to the same backend leave with.
 func (j *journey) sourceByFlow() netip.Addr {
 	var out netip.Addr
 	for _, f := range j.flows {
@@ -212,8 +203,7 @@ func (j *journey) sourceByFlow() netip.Addr {
 	return out
 }
 
-// sourceByRules asks the nat tables, and reports whether they were followed to
-// their end.
+// sourceByRules asks the nat tables, and reports whether they were followed to their end.
 func (j *journey) sourceByRules(s *step, out string) (whole bool) {
 	d := j.Tables().Source(j.packet("", out))
 	if d.Rule != nil {
@@ -242,15 +232,8 @@ func (j *journey) addressOf(link string) netip.Addr {
 	if d.Route != nil && d.Route.Src.IsValid() {
 		return d.Route.Src
 	}
-	for i := range j.Links {
-		if j.Links[i].Name != link {
-			continue
-		}
-		for _, a := range j.Links[i].Addresses {
-			if isIPv6(a.Addr()) == isIPv6(j.dst) && !a.Addr().IsLinkLocalUnicast() {
-				return a.Addr()
-			}
-		}
-	}
-	return netip.Addr{}
+	l := model.Find(j.Links, func(l model.Link) bool { return l.Name == link })
+	return model.Find(l.Addresses, func(a netip.Prefix) bool {
+		return isIPv6(a.Addr()) == isIPv6(j.dst) && !a.Addr().IsLinkLocalUnicast()
+	}).Addr()
 }

@@ -1,10 +1,8 @@
-// Package pcap writes samples of dropped packets as pcapng, for tcpdump and tshark,
-// and describes a sample in words.
+// Package pcap writes samples of dropped packets as pcapng, for tcpdump and tshark, and describes a sample in words.
 //
-// Each place where packets were dropped is an interface, named by link, reason
-// and location. Samples begin with the network header. An Ethernet header is put
-// before it, with zero for unknown MACs, since tcpdump reads a file only if all
-// its interfaces have one link type.
+// Each place where packets were dropped is an interface, named by link, reason and location. Samples begin with the
+// network header. An Ethernet header is put before it, with zero for unknown MACs, since tcpdump reads a file only if
+// all its interfaces have one link type.
 package pcap
 
 import (
@@ -35,14 +33,12 @@ const (
 // Writer appends samples to a file. It is not safe for concurrent use.
 type Writer struct {
 	ng *pcapgo.NgWriter
-	// places are the interfaces by name. Drops without a link in several
-	// namespaces share one.
+	// places are the interfaces by name. Drops without a link in several namespaces share one.
 	places map[string]int
 	seen   map[one]bool
 }
 
-// one identifies a sample. Samples of one drop, such as of TCP and of UDP, differ
-// in time.
+// one identifies a sample. Samples of one drop, such as of TCP and of UDP, differ in time.
 type one struct {
 	drop     model.Drop
 	protocol uint16

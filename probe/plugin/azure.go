@@ -9,8 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// azureBridge has an uplink as a port of the pods' bridge, and ebtables rules
-// that only azure-vnet writes.
+// azureBridge has an uplink as a port of the pods' bridge, and ebtables rules that only azure-vnet writes.
 func azureBridge(g *signs) (string, []string) {
 	if !g.uplinked || g.routed > g.bridged {
 		return "", nil
@@ -35,32 +34,30 @@ func azureBridge(g *signs) (string, []string) {
 		return "", nil
 	}
 	if tunnel || g.c.AzureMode == "tunnel" {
-		return AzureTunnel, append(by, "frames of pods are sent to the fabric")
+		return AzureTunnel, append(by, "an ebtables rule sends pods' frames to the fabric")
 	}
 	return AzureBridge, by
 }
 
-// azureMAC is the MAC of the host end of a pod link in azure-vnet's transparent
-// mode since 2022.
+// azureMAC is the MAC of the host end of a pod link in azure-vnet's transparent mode since 2022.
 var azureMAC = model.MAC{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}
 
 // azureGateway is the pods' gateway in that mode. No interface has the address.
 var azureGateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 
-// azureRouted recognises azure-vnet's transparent mode and its successors: routed
-// pods with a link-local gateway. Calico's pods have that too, so the MAC or a
-// file must confirm it.
+// azureRouted recognises azure-vnet's transparent mode and its successors: routed pods with a link-local gateway.
+// Calico's pods have that too, so the MAC or a file must confirm it.
 func azureRouted(g *signs) (string, []string) {
 	var by []string
 	for p := range model.Each(g.s.Pods) {
 		gateway := slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return n.Addr == azureGateway })
 		if gateway && p.LinkMAC == azureMAC {
-			by = append(by, fmt.Sprintf("link %s has MAC %s, its pod's gateway is %s", p.Link, p.LinkMAC, azureGateway))
+			by = append(by, fmt.Sprintf("link %s has MAC %s; its pod's gateway is %s", p.Link, p.LinkMAC, azureGateway))
 			break
 		}
 		// Before 2022 the MAC was random, but the name had this prefix.
 		if gateway && strings.HasPrefix(p.Link, "azv") {
-			by = append(by, fmt.Sprintf("link %s is named as azure-vnet does, its pod's gateway is %s", p.Link, azureGateway))
+			by = append(by, fmt.Sprintf("link %s has a name as azure-vnet gives it; its pod's gateway is %s", p.Link, azureGateway))
 			break
 		}
 	}
@@ -116,11 +113,11 @@ func apart(g *signs) (routed, own string) {
 			r := offNode(g, a.Addr())
 			switch {
 			case r == nil:
-				own = fmt.Sprintf("no network of the node's holds the pod address %s", a.Addr())
+				own = fmt.Sprintf("the pod address %s is in none of the node's networks", a.Addr())
 			case !r.Gateway.IsValid():
 				return "", ""
 			default:
-				routed = fmt.Sprintf("the pods' subnet %s is routed by %s", r.Dst, r.Gateway)
+				routed = fmt.Sprintf("the pods' subnet %s is routed via %s", r.Dst, r.Gateway)
 			}
 		}
 	}
@@ -140,18 +137,16 @@ func offNode(g *signs, a netip.Addr) *model.Route {
 	return found
 }
 
-// overlay describes a pod range that is not part of the uplinks' networks, empty
-// if there is none.
+// overlay describes a pod range that is not part of the uplinks' networks, empty if there is none.
 func overlay(g *signs) string {
 	for _, p := range g.s.Cluster.PodCIDRs {
-		// kube-proxy is given the virtual network's range where pods have
-		// addresses from it.
+		// kube-proxy is given the virtual network's range where pods have addresses from it.
 		if g.link(func(l *model.Link) bool { return l.Role == model.RoleUplink && inRange(l.Addresses, p) }) != nil {
 			continue
 		}
 		for i := range g.s.Pods {
 			if inRange(g.s.Pods[i].Addresses, p) {
-				return fmt.Sprintf("pods have the range %s of their own", p)
+				return fmt.Sprintf("pods have their own range %s", p)
 			}
 		}
 	}
@@ -162,9 +157,8 @@ func inRange(addrs []netip.Prefix, r netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Prefix) bool { return r.Contains(a.Addr()) })
 }
 
-// residue recognises what azure-vnet's bridge mode left behind on a node whose
-// pods are now routed: ebtables rules for single addresses, and permanent
-// neighbours on a bridge.
+// residue recognises what azure-vnet's bridge mode left behind on a node whose pods are now routed: ebtables rules for
+// single addresses, and permanent neighbours on a bridge.
 func residue(g *signs) (name, by string) {
 	if g.routed == 0 || g.routed < g.bridged {
 		return "", ""

@@ -9,8 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// kubenet has a promiscuous bridge without an uplink, and a chain that drops the
-// duplicates that this causes.
+// kubenet has a promiscuous bridge without an uplink, and a chain that drops the duplicates that this causes.
 func kubenet(g *signs) (string, []string) {
 	if g.bridge == nil || g.uplinked || g.bridged == 0 && g.routed > 0 {
 		return "", nil
@@ -80,9 +79,27 @@ func awsVPC(g *signs) (string, []string) {
 	return "", nil
 }
 
-// bridge is the CNI plugin: pods on a bridge without an uplink. The bridge has
-// the pods' gateway address or is named in the plugin's file, or the plugin's
-// masquerading rules exist.
+// flannel has chains of its own, or its tunnel; or its file says so.
+func flannel(g *signs) (string, []string) {
+	if g.bridge == nil || g.uplinked || g.routed > g.bridged {
+		return "", nil
+	}
+	var by []string
+	if c := g.chainPrefix("FLANNEL-"); c != "" {
+		by = append(by, "chain "+c)
+	}
+	tunnel := func(l *model.Link) bool { return l.Role == model.RoleTunnel && strings.HasPrefix(l.Name, Flannel+".") }
+	if l := g.link(tunnel); l != nil {
+		by = append(by, "link "+l.Name)
+	}
+	if by = g.file(by, Flannel); len(by) == 0 {
+		return "", nil
+	}
+	return Flannel, append([]string{"pods are ports of " + g.bridge.Name}, by...)
+}
+
+// bridge is the CNI plugin: pods on a bridge without an uplink. The bridge has the pods' gateway address or is named in
+// the plugin's file, or the plugin's masquerading rules exist.
 func bridge(g *signs) (string, []string) {
 	if g.bridge == nil || g.uplinked || g.bridged == 0 || g.routed > g.bridged {
 		return "", nil
@@ -101,8 +118,7 @@ func bridge(g *signs) (string, []string) {
 	return Bridge, append([]string{"pods are ports of " + g.bridge.Name}, by...)
 }
 
-// ptp is the CNI plugin: the host end of each pod link has the pod's gateway
-// address.
+// ptp is the CNI plugin: the host end of each pod link has the pod's gateway address.
 func ptp(g *signs) (string, []string) {
 	if g.routed == 0 || g.bridged > g.routed {
 		return "", nil
@@ -115,7 +131,7 @@ func ptp(g *signs) (string, []string) {
 	if !a.IsValid() {
 		return "", nil
 	}
-	return PTP, g.file(g.masquerade([]string{fmt.Sprintf("pods' links have their gateway %s", a)}), "ptp")
+	return PTP, g.file(g.masquerade([]string{fmt.Sprintf("pods' links have the pods' gateway address %s", a)}), "ptp")
 }
 
 // cilium has its pair of router links, programs on pod links, or its chains. The
@@ -158,8 +174,7 @@ func cilium(g *signs) (string, []string) {
 	return Cilium, by
 }
 
-// podRule describes a routing rule for the packets of one pod, empty if there is
-// none.
+// podRule describes a routing rule for the packets of one pod, empty if there is none.
 func podRule(g *signs) string {
 	for _, r := range g.s.Rules {
 		if !r.From.IsValid() || !r.From.IsSingleIP() {

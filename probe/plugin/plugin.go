@@ -1,6 +1,5 @@
-// Package plugin recognises a node's network plugin by the links, routes, rules
-// and programs that it created. Its files, where they can be read, only add
-// detail: they may be stale.
+// Package plugin recognises a node's network plugin by the links, routes, rules and programs that it created. Its
+// files, where they can be read, only add detail: they may be stale.
 package plugin
 
 import (
@@ -28,8 +27,7 @@ type Config struct {
 	AzureMode string
 	// AzureCNS says that azure-cns manages the endpoints.
 	AzureCNS bool
-	// HostLocal are the networks of the host-local IPAM, Taken the addresses
-	// that it has assigned.
+	// HostLocal are the networks of the host-local IPAM, Taken the addresses that it has assigned.
 	HostLocal []string
 	Taken     []netip.Addr
 }
@@ -48,8 +46,9 @@ const (
 	Kindnet          = "kindnet"
 	// AWSVPC is Amazon's VPC CNI: pods have addresses of the node's NICs.
 	AWSVPC = "aws-vpc-cni"
-	// Bridge and PTP are the CNI project's plugins bridge and ptp, whoever
-	// configured them.
+	// Flannel has the plugin bridge connect its pods.
+	Flannel = "flannel"
+	// Bridge and PTP are the CNI project's plugins bridge and ptp, whoever configured them.
 	Bridge  = "bridge"
 	PTP     = "ptp"
 	Unknown = "unknown"
@@ -58,8 +57,7 @@ const (
 // ResidueAzureVNet is state that azure-vnet's bridge mode left behind.
 const ResidueAzureVNet = "azure-vnet"
 
-// AzureNPM is Azure Network Policy Manager. Like Calico, it enforces network
-// policies beside another plugin.
+// AzureNPM is Azure Network Policy Manager. Like Calico, it enforces network policies beside another plugin.
 const AzureNPM = "azure-npm"
 
 // Result is what was recognised, and by which signs.
@@ -75,7 +73,7 @@ type Result struct {
 func Recognise(s *model.Snapshot, c Config) Result {
 	g := gather(s, c)
 	r := Result{Plugin: Unknown}
-	for _, recognise := range []func(*signs) (string, []string){cilium, azureBridge, kubenet, calico, kindnet, awsVPC, azureRouted, ptp, bridge} {
+	for _, recognise := range []func(*signs) (string, []string){cilium, azureBridge, kubenet, calico, kindnet, awsVPC, azureRouted, flannel, ptp, bridge} {
 		if name, by := recognise(g); name != "" {
 			r.Plugin, r.By = name, by
 			break
@@ -143,8 +141,7 @@ func (g *signs) link(match func(*model.Link) bool) *model.Link {
 	return nil
 }
 
-// chain returns the first chain in order whose name matches, empty if there is
-// none.
+// chain returns the first chain in order whose name matches, empty if there is none.
 func (g *signs) chain(match func(string) bool) string {
 	if i := slices.IndexFunc(g.chains, match); i >= 0 {
 		return g.chains[i]
@@ -185,8 +182,7 @@ func (g *signs) program(prefix string) *model.Program {
 	return nil
 }
 
-// gateway returns a pod's gateway that is an address of the link to that pod,
-// the zero address if there is none.
+// gateway returns a pod's gateway that is an address of the link to that pod, the zero address if there is none.
 func (g *signs) gateway(link func(*model.Pod) *model.Link) netip.Addr {
 	for p := range model.Each(g.s.Pods) {
 		l := link(p)

@@ -175,6 +175,14 @@ func TestRecognise(t *testing.T) {
 		{"a file of another bridge", gateless(bridged(0)), Config{Plugins: []Conf{{File: "f", Network: "n", Type: "bridge", Bridge: "cni0"}}}, Unknown, "", ""},
 		{"containers on a bridge of nobody's", chains(gateless(bridged(0)), "CNI-HOSTPORT-DNAT", "CNI-0123456789ABCDEF01234567"), Config{}, Unknown, "", ""},
 		{"kubenet that masquerades by CNI's chains", chains(bridged(0), "AKS-DEDUP-PROMISC", "CNI-0123456789abcdef01234567"), Config{}, Kubenet, "", ""},
+		{"flannel, by its chains", chains(bridged(0), "FLANNEL-POSTRTG"), Config{}, Flannel, "", ""},
+		{"flannel, by its file", bridged(0), Config{Plugins: []Conf{{File: "f", Network: "cbr0", Type: "flannel"}}}, Flannel, "", ""},
+		{"flannel, by its tunnel", func() *model.Snapshot {
+			s := bridged(0)
+			s.Links = append(s.Links, model.Link{Index: 90, Name: "flannel.1", Kind: "vxlan", Role: model.RoleTunnel})
+			return s
+		}(), Config{}, Flannel, "", ""},
+		{"flannel's chains beside routed pods", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "FLANNEL-FWD"), Config{}, PTP, "", ""},
 		{"CNI ptp", withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), Config{}, PTP, "", ""},
 		{"CNI ptp, with its chains", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "CNI-0123456789abcdef01234567"), Config{}, PTP, "", ""},
 		{"kindnet, over ptp", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "KIND-MASQ-AGENT"), Config{}, Kindnet, "", ""},

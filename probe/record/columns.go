@@ -10,17 +10,15 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// columns encode lists of counts as differences from the lists of a key: for each
-// entry the position of its counterpart, then field by field the differences.
-// Entries without a counterpart are not encoded.
+// columns encode lists of counts as differences from the lists of a key: for each entry the position of its
+// counterpart, then field by field the differences. Entries without a counterpart are not encoded.
 type columns struct {
 	b []byte
 	// failed is set where they do not fit what is decoded.
 	failed bool
 }
 
-// layout holds the fields of a count's type that change: numbers and times. All
-// others identify what is counted.
+// layout holds the fields of a count's type that change: numbers and times. All others identify what is counted.
 type layout struct{ numbers, times [][]int }
 
 func layoutOf(t reflect.Type) (l layout) {
@@ -86,10 +84,7 @@ func encode[T comparable](c *columns, key, now []T, at time.Time) (fresh []T) {
 
 // since encodes a time as the difference from another, 0 for the zero time.
 func since(t, from time.Time) uint64 {
-	if t.IsZero() {
-		return 0
-	}
-	return 1 + zigzag(t.UnixNano()-from.UnixNano())
+	return model.Either(t.IsZero(), 0, 1+zigzag(t.UnixNano()-from.UnixNano()))
 }
 
 func zigzag(n int64) uint64 { return uint64(n<<1) ^ uint64(n>>63) }
@@ -177,7 +172,7 @@ func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at ti
 	}
 	now.Samples = append(older(key.Samples, rest.Samples), rest.Samples...)
 	if c.failed {
-		return now, errors.New("the columns of counts do not fit")
+		return now, errors.New("the count columns do not match")
 	}
 	return now, nil
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Player replays a recording like a live observation. It stops at the end, from
-// where the caller can step back.
+// Player replays a recording like a live observation. It stops at the end, from where the caller can step back.
 type Player struct {
 	file       *File
 	diagnose   timeline.Diagnose
@@ -22,9 +21,8 @@ type Player struct {
 
 type playing struct {
 	*Player
-	// at is the number of the reading that is shown, since the wall clock time
-	// at which it was. fed is the last that the timeline was given, -1 if the
-	// timeline must be rebuilt.
+	// at is the number of the reading that is shown, since the wall clock time at which it was. fed is the last
+	// that the timeline was given, -1 if the timeline must be rebuilt.
 	at, fed int
 	since   time.Time
 	shown   model.Reading
@@ -35,9 +33,8 @@ type playing struct {
 	timeline *timeline.Timeline
 }
 
-// Play starts a player at a speed: 1 is real time, 0 is paused. Over the window of
-// the recording it publishes the recorded findings, over others it diagnoses
-// anew. The player owns the file until Close.
+// Play starts a player at a speed: 1 is real time, 0 is paused. Over the window of the recording it publishes the
+// recorded findings, over others it diagnoses anew. The player owns the file until Close.
 func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 	p := &Player{
 		file: f, diagnose: diagnose, feed: timeline.NewFeed[[]func(*playing)](),
@@ -52,12 +49,10 @@ func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 	return p
 }
 
-// Readings delivers the latest reading. It is closed by Close, or if a reading
-// cannot be read.
+// Readings delivers the latest reading. It is closed by Close, or if a reading cannot be read.
 func (p *Player) Readings() <-chan model.Reading { return p.feed.Readings }
 
-// SetWindow sets the window of the readings, 0 for all since the start or the
-// last Reset.
+// SetWindow sets the window of the readings, 0 for all since the start or the last Reset.
 func (p *Player) SetWindow(d time.Duration) {
 	p.ask(func(r *playing) { r.window, r.fed = max(d, 0), -1 })
 }
@@ -83,6 +78,9 @@ func (p *Player) Seek(d time.Duration) {
 	})
 }
 
+// Span returns when the recording begins and ends.
+func (p *Player) Span() (first, last time.Time) { return p.file.At(0), p.file.At(p.file.Len() - 1) }
+
 // Speed sets the speed: 1 is real time, 0 is paused.
 func (p *Player) Speed(f float64) { p.ask(func(r *playing) { r.speed = max(f, 0) }) }
 
@@ -90,8 +88,7 @@ func (p *Player) ask(what func(*playing)) {
 	p.feed.Ask(func(asks *[]func(*playing)) { *asks = append(*asks, what) })
 }
 
-// Close ends the player and closes its file. It returns the error that ended the
-// player, if any.
+// Close ends the player and closes its file. It returns the error that ended the player, if any.
 func (p *Player) Close() error {
 	p.closing.Do(func() { close(p.stop) })
 	<-p.done
@@ -124,9 +121,7 @@ func (r *playing) run() error {
 }
 
 // to moves to reading n, or to the first or last.
-func (r *playing) to(n int) {
-	r.at, r.since = min(max(n, 0), r.file.Len()-1), time.Now()
-}
+func (r *playing) to(n int) { r.at, r.since = min(max(n, 0), r.file.Len()-1), time.Now() }
 
 func (r *playing) show() error {
 	if r.at != r.fed {
@@ -155,7 +150,7 @@ func (r *playing) remember() error {
 	diagnose := r.diagnose
 	if r.window == r.file.Head.Window {
 		// The recording has the findings.
-		diagnose = func(*model.Snapshot) []model.Finding { return nil }
+		diagnose = func(*model.Snapshot) (none model.Verdict) { return none }
 	}
 	r.timeline = timeline.New(diagnose, r.window)
 	r.zero = min(r.zero, r.at)
@@ -168,15 +163,14 @@ func (r *playing) remember() error {
 			return err
 		}
 		r.timeline.Add(recorded.Point)
-		if n == r.zero && n > 0 {
+		if n == r.zero && r.file.later(n) {
 			r.timeline.Reset()
 		}
 	}
 	return nil
 }
 
-// needed returns the earlier readings at which windows may begin, fewer the older
-// they are.
+// needed returns the earlier readings at which windows may begin, fewer the older they are.
 func (r *playing) needed() []int {
 	now := r.file.At(r.at)
 	var out []int
@@ -197,6 +191,9 @@ func (r *playing) needed() []int {
 			continue
 		}
 		out, last = append(out, n), at
+	}
+	if r.at == 0 && r.file.later(0) {
+		out = append(out, 0)
 	}
 	return out
 }

@@ -14,8 +14,8 @@ func play(t *testing.T, seconds int) *Player {
 	file, _ := recording(t, seconds)
 	f, err := Open(bytes.NewReader(file), int64(len(file)))
 	check(t, err)
-	p := Play(f, func(*model.Snapshot) []model.Finding {
-		return []model.Finding{{Code: "Judged", Confidence: model.Proven}}
+	p := Play(f, func(*model.Snapshot) model.Verdict {
+		return model.Verdict{Findings: []model.Finding{{Code: "Judged", Confidence: model.Proven}}}
 	}, 0)
 	t.Cleanup(func() { check(t, p.Close()) })
 	return p

@@ -8,8 +8,8 @@ import (
 	"math"
 	"time"
 
-	// It decodes what encoding/json does, in half the time.
-	json "github.com/go-json-experiment/json/v1"
+	"github.com/go-json-experiment/json"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -18,16 +18,14 @@ import (
 // File is an open recording. It is not safe for concurrent use.
 type File struct {
 	Head Head
-	// Damage is a *FormatError if the file cannot be read to its end, nil if it
-	// was closed properly.
+	// Damage is a *FormatError if the file cannot be read to its end, nil if it was closed properly.
 	Damage error
 
 	r       io.ReaderAt
 	version uint16
 	frames  []frame
 	plain   *zstd.Decoder
-	// key is the key that was decompressed last, state the last reading with a
-	// state of its own.
+	// key is the key that was decompressed last, state the last reading with a state of its own.
 	key, state cached
 	// spare is what the last frame was decompressed into.
 	spare []byte
@@ -48,12 +46,11 @@ type cached struct {
 	unpacks *zstd.Decoder
 }
 
-// Open indexes the frames of a recording of size bytes. The error is a
-// *FormatError if the file is no recording or has no complete reading. If it is
-// damaged after that, Damage says where, and the readings before are valid.
+// Open indexes the frames of a recording of size bytes. The error is a *FormatError if the file is no recording
+// or has no complete reading. If it is damaged after that, Damage says where, and the readings before are valid.
 func Open(r io.ReaderAt, size int64) (*File, error) {
 	if size == 0 {
-		return nil, &FormatError{0, "this is no recording of lasthop: the file is empty"}
+		return nil, &FormatError{0, "not a lasthop recording: the file is empty"}
 	}
 	f := &File{r: r, key: cached{number: -1}, state: cached{number: -1}}
 	defer f.Forget()
@@ -61,10 +58,10 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	if _, err := r.ReadAt(front, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read recording: %w", err)
 	} else if err != nil || string(front[:len(magic)]) != magic {
-		return nil, &FormatError{0, `this is no recording of lasthop: want "lasthop\n" and the format's version`}
+		return nil, &FormatError{0, `not a lasthop recording: want "lasthop\n" and the format version`}
 	}
 	if f.version = binary.BigEndian.Uint16(front[len(magic):]); f.version < oldest || f.version > Version {
-		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has version %d of the format; this lasthop reads versions %d to %d", f.version, oldest, Version)}
+		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has format version %d; this lasthop reads versions %d to %d", f.version, oldest, Version)}
 	}
 	if err := f.scan(size); err != nil {
 		if damage := (*FormatError)(nil); !errors.As(err, &damage) || len(f.frames) == 0 {
@@ -86,8 +83,7 @@ func newUnpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 	return d, nil
 }
 
-// scan indexes the complete frames. It returns a *FormatError for damage, which
-// does not affect the frames before it.
+// scan indexes the complete frames. It returns a *FormatError for damage, which does not affect the frames before it.
 func (f *File) scan(size int64) error {
 	offset, key, state := int64(frontSize), -1, -1
 	for first := true; ; first = false {
@@ -98,21 +94,21 @@ func (f *File) scan(size int64) error {
 		next := fr.offset + int64(fr.length)
 		switch {
 		case first != (fr.kind == kindHead):
-			return &FormatError{offset, "want the recording's head here, and there alone"}
+			return &FormatError{offset, "want one head frame, at the beginning"}
 		case first:
 			if err := f.head(held); err != nil {
-				return &FormatError{offset, "the recording's head: " + err.Error()}
+				return &FormatError{offset, "head frame: " + err.Error()}
 			}
 			offset = next
 			continue
 		case fr.kind == kindEnd && next == size:
 			return nil
 		case fr.kind == kindEnd:
-			return &FormatError{next, fmt.Sprintf("%d bytes behind the recording's end", size-next)}
+			return &FormatError{next, fmt.Sprintf("%d bytes after the end of the recording", size-next)}
 		case fr.kind != kindKey && key < 0:
-			return &FormatError{offset, "want a key before all other readings"}
+			return &FormatError{offset, "want a key frame before other readings"}
 		case len(f.frames) > 0 && !fr.at.After(f.frames[len(f.frames)-1].at):
-			return &FormatError{offset, "this reading is not later than the one before"}
+			return &FormatError{offset, "this reading is not later than the previous one"}
 		}
 		n := len(f.frames)
 		if fr.kind == kindKey {
@@ -129,7 +125,7 @@ func (f *File) scan(size int64) error {
 
 func (f *File) next(offset, size int64) (fr frame, held []byte, err error) {
 	if size-offset < headSize {
-		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: want a frame, and there are %d bytes", size-offset)}
+		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is truncated: want a frame, got %d bytes", size-offset)}
 	}
 	head := make([]byte, headSize)
 	if _, err := f.r.ReadAt(head, offset); err != nil {
@@ -140,17 +136,17 @@ func (f *File) next(offset, size int64) (fr frame, held []byte, err error) {
 	switch fr.kind {
 	case kindHead, kindKey, kindDiff, kindCounts, kindEnd:
 	default:
-		return fr, nil, &FormatError{offset, fmt.Sprintf("want a frame's kind, got byte 0x%02x", fr.kind)}
+		return fr, nil, &FormatError{offset, fmt.Sprintf("unknown frame kind 0x%02x", fr.kind)}
 	}
 	if length > maxFrame {
-		return fr, nil, &FormatError{offset, fmt.Sprintf("a frame of %d bytes: want at most %d", length, maxFrame)}
+		return fr, nil, &FormatError{offset, fmt.Sprintf("frame of %d bytes: want at most %d", length, maxFrame)}
 	}
 	if left := size - fr.offset; int64(length) > left {
-		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: a frame of %d bytes, and there are %d", length, left)}
+		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is truncated: frame of %d bytes, got %d", length, left)}
 	}
 	fr.length = int(length)
 	if held, err = f.held(fr); err == nil && sum(head[:headSize-4], held) != binary.BigEndian.Uint32(head[headSize-4:]) {
-		err = &FormatError{offset, "a frame's checksum is wrong"}
+		err = &FormatError{offset, "wrong frame checksum"}
 	}
 	return fr, held, err
 }
@@ -172,7 +168,7 @@ func (f *File) head(held []byte) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(raw, &f.Head)
+	return json.Unmarshal(raw, &f.Head, decoded)
 }
 
 // Len returns the number of readings.
@@ -184,12 +180,16 @@ func (f *File) At(n int) time.Time { return f.frames[n].at }
 // Whole reports whether a reading has state of its own.
 func (f *File) Whole(n int) bool { return f.frames[n].kind != kindCounts }
 
-// Reading returns a reading's point and the recorded findings. It has no Snapshot
-// of a window.
+// Reading returns a reading's point and the recorded findings. It has no Snapshot of a window.
 func (f *File) Reading(n int) (model.Reading, error) { return f.reading(n, true) }
 
-// reading is Reading, where state is set. Otherwise the snapshot may have the window and the
-// traffic alone.
+// Findings returns the recorded findings of a reading.
+func (f *File) Findings(n int) ([]model.Tracked, error) {
+	r, err := f.reading(n, false)
+	return r.Findings, err
+}
+
+// reading is Reading, where state is set. Otherwise the snapshot may have the window and the traffic alone.
 func (f *File) reading(n int, state bool) (model.Reading, error) {
 	fr := f.frames[n]
 	p, err := f.point(n, state)
@@ -219,7 +219,7 @@ func (f *File) reading(n int, state bool) (model.Reading, error) {
 }
 
 func (f *File) wrong(fr frame, err error) error {
-	return &FormatError{fr.offset, "a reading: " + err.Error()}
+	return &FormatError{fr.offset, "reading: " + err.Error()}
 }
 
 // point decompresses a frame and restores its traffic, and its state where that is asked for.
@@ -277,6 +277,9 @@ func (f *File) unpacker(kind byte) (_ *zstd.Decoder, err error) {
 	return f.plain, err
 }
 
+// decoded is how documents are read: as encoding/json does, but at once. What is wrong is an error sooner or later.
+var decoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
+
 type brief struct {
 	point
 	Snapshot struct{ Window model.Window }
@@ -296,25 +299,24 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 	}
 	length, n := binary.Uvarint(raw)
 	if n <= 0 || length > uint64(len(raw)-n) || length > math.MaxInt32 {
-		return p, nil, nil, errors.New("its document is longer than the frame")
+		return p, nil, nil, errors.New("the document is longer than its frame")
 	}
 	doc := raw[n : n+int(length)]
 	if values(doc) > maxValues {
 		return p, nil, nil, fmt.Errorf("more than %d values", maxValues)
 	}
 	if state {
-		err = json.Unmarshal(doc, &p)
+		err = json.Unmarshal(doc, &p, decoded)
 	} else {
 		var b brief
-		err = json.Unmarshal(doc, &b)
+		err = json.Unmarshal(doc, &b, decoded)
 		p = b.point
 		p.Snapshot.Window = b.Snapshot.Window
 	}
 	return p, raw, raw[n+int(length):], err
 }
 
-// Forget frees what was decompressed, and the decompressors. What is asked for later is
-// decompressed anew.
+// Forget frees what was decompressed, and the decompressors. What is asked for later is decompressed anew.
 func (f *File) Forget() {
 	for _, d := range []*zstd.Decoder{f.plain, f.key.unpacks} {
 		if d != nil {

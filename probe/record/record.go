@@ -1,9 +1,8 @@
 // Package record writes an observation to a file and reads it back: state, counts,
 // samples of dropped packets, losses of the probe, and findings.
 //
-// A recording is only appended to. It begins with 8 bytes, "lasthop" and a line
-// feed, and the version of the format, 2 bytes. Frames follow. All numbers are
-// big-endian.
+// A recording is only appended to. It begins with 8 bytes, "lasthop" and a line feed, and the version of the
+// format, 2 bytes. Frames follow. All numbers are big-endian.
 //
 //	1 byte    kind: 'H' head, 'K' key, 'D' difference, 'C' counts, 'E' end
 //	8 bytes   the frame's time, nanoseconds since 1970
@@ -11,19 +10,15 @@
 //	4 bytes   CRC-32C of the 13 bytes above and the content
 //	…         content: zstd
 //
-// The head is the first frame and occurs once. Key, difference and counts hold a
-// point each: the length of a JSON document as a varint, the document, which
-// encodes values of package model, and columns of counts as varints. A key holds
-// everything in its document. The columns of the others hold differences from
-// the counts of the latest key. A difference is compressed with the content of
-// that key as the dictionary, so that it stores little but changes. Counts have
-// no state: theirs is that of the latest key or difference. The end marks that
-// the recording was closed. A file without it is truncated, and valid up to its
-// last complete frame.
+// The head is the first frame and occurs once. Key, difference and counts hold a point each: the length of a JSON
+// document as a varint, the document, which encodes values of package model, and columns of counts as varints. A
+// key holds everything in its document. The columns of the others hold differences from the counts of the latest
+// key. A difference is compressed with the content of that key as the dictionary, so that it stores little but
+// changes. Counts have no state: theirs is that of the latest key or difference. The end marks that the recording
+// was closed. A file without it is truncated, and valid up to its last complete frame.
 //
-// Fields that were added to the model are absent in older recordings, and readers
-// skip unknown fields. Any other change raises the version. Readers reject
-// unknown versions. Version 3 added the columns of pairs; version 2 is read as well.
+// Fields that were added to the model are absent in older recordings, and readers skip unknown fields. Any other change
+// raises the version. Readers reject unknown versions. Version 3 added the columns of pairs; version 2 is read as well.
 package record
 
 import (
@@ -79,6 +74,9 @@ type Head struct {
 	Node string
 	// Window is that of the recorded findings; 0 is all.
 	Window time.Duration
+	// Began is when the observation began of which this is a later part, zero if it is no
+	// part. Recordings with the same are of one observation.
+	Began time.Time `json:",omitzero"`
 }
 
 type point struct {

@@ -102,7 +102,7 @@ func TestRoundTrip(t *testing.T) {
 	f, err := Open(bytes.NewReader(file), int64(len(file)))
 	check(t, err)
 	defer f.Close()
-	if f.Damage != nil || f.Len() != len(want) || f.Head != (Head{"test", "worker-7", 10 * time.Second}) {
+	if f.Damage != nil || f.Len() != len(want) || f.Head != (Head{Writer: "test", Node: "worker-7", Window: 10 * time.Second}) {
 		t.Fatalf("damage %v, %d readings, head %+v", f.Damage, f.Len(), f.Head)
 	}
 	// Forwards, then from place to place.
@@ -177,13 +177,13 @@ func TestForeign(t *testing.T) {
 	long := bytes.Clone(file)
 	binary.BigEndian.PutUint32(long[frontSize+9:], maxFrame+1)
 	for want, b := range map[string][]byte{
-		"byte 0: this is no recording":     []byte("\x0a\x0d\x0d\x0aand so on and so on"),
-		"byte 0: this is no recording of":  nil,
-		"version 4 of the format; this la": newer,
+		"byte 0: not a lasthop recording:": []byte("\x0a\x0d\x0d\x0aand so on and so on"),
+		"the file is empty":                nil,
+		"format version 4; this lasthop":   newer,
 		"lasthop reads versions 2 to 3":    older,
-		"byte 10: a frame's checksum":      broken,
-		"byte 10: a frame of":              long,
-		"byte 10: want a frame's kind":     append(bytes.Clone(file[:frontSize]), make([]byte, 40)...),
+		"byte 10: wrong frame checksum":    broken,
+		"byte 10: frame of":                long,
+		"byte 10: unknown frame kind":      append(bytes.Clone(file[:frontSize]), make([]byte, 40)...),
 	} {
 		_, err := Open(bytes.NewReader(b), int64(len(b)))
 		var format *FormatError
@@ -221,10 +221,10 @@ func FuzzDocument(f *testing.F) {
 	n := newNode(1)
 	key := n.second(0).Point.Snapshot
 	rest, counts := encodeTraffic(key.Traffic, n.second(1).Point.Snapshot.Traffic, key.Window.End, key.Window.End)
-	raw, err := document(point{Rest: rest}, counts)
+	raw, err := new(Writer).document(point{Rest: rest}, counts)
 	check(f, err)
 	f.Add(raw)
-	first, err := document(point{Snapshot: *key}, nil)
+	first, err := new(Writer).document(point{Snapshot: *key}, nil)
 	check(f, err)
 	var b bytes.Buffer
 	w, err := NewWriter(&b, Head{})
@@ -254,6 +254,36 @@ func mend(b []byte) {
 	}
 }
 
+// TestSpan: a part of a recording is from one reading to another, with state or with counts alone.
+func TestSpan(t *testing.T) {
+	file, _ := recording(t, 70)
+	f, err := Open(bytes.NewReader(file), int64(len(file)))
+	check(t, err)
+	defer f.Close()
+	counts := 0
+	for n := 10; n < 30; n++ {
+		a, b := n, n+21
+		before, err := f.Reading(a)
+		check(t, err)
+		after, err := f.Reading(b)
+		check(t, err)
+		if !f.Whole(a) && !f.Whole(b) {
+			counts++
+		}
+		got, err := f.Span(model.Window{Start: f.At(a), End: f.At(b)})
+		check(t, err)
+		want := after.Point.Snapshot.Traffic.Hops[0].Packets - before.Point.Snapshot.Traffic.Hops[0].Packets
+		// It begins when the first reading was complete.
+		if !got.Window.Start.Equal(before.Point.Ready) || !got.Window.End.Equal(f.At(b)) || got.Traffic.Hops[0].Packets != want ||
+			text(t, got.Node) != text(t, after.Point.Snapshot.Node) {
+			t.Errorf("%d to %d: %v with %d packets, want %v to %v, %d", a, b, got.Window, got.Traffic.Hops[0].Packets, before.Point.Ready, f.At(b), want)
+		}
+	}
+	if counts == 0 {
+		t.Error("every reading has state")
+	}
+}
+
 // TestWindow: the window of a recording is that of a timeline which got all readings.
 func TestWindow(t *testing.T) {
 	const seconds = 70
@@ -262,7 +292,7 @@ func TestWindow(t *testing.T) {
 	check(t, err)
 	defer f.Close()
 	for _, d := range []time.Duration{time.Second, 10 * time.Second, 0, time.Hour} {
-		line := timeline.New(func(*model.Snapshot) []model.Finding { return nil }, d)
+		line := timeline.New(func(*model.Snapshot) (none model.Verdict) { return none }, d)
 		for n := range f.lastWhole() {
 			r, err := f.Reading(n)
 			check(t, err)

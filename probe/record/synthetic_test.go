@@ -35,7 +35,7 @@ func newNode(pods int) *node {
 		s.PacketRules = append(s.PacketRules, model.PacketRule{
 			Backend: model.NFT, Family: "ip", Table: "nat", Chain: fmt.Sprintf("KUBE-SVC-%016X", n.r.Uint64()), Number: 1,
 			Text:   fmt.Sprintf("-m comment --comment \"team-%d/service-%d -> 10.61.128.%d:8080\" -m statistic --mode random --probability 0.333 -j KUBE-SEP-%X", i%31, i/3, i%250, n.r.Uint64()),
-			Handle: uint64(i) + 7, Target: fmt.Sprintf("KUBE-SEP-%X", n.r.Uint64()), Standing: true,
+			Handle: uint64(i) + 7, Target: fmt.Sprintf("KUBE-SEP-%X", n.r.Uint64()),
 		})
 	}
 	for range 12 * pods {

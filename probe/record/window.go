@@ -18,16 +18,12 @@ func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 	return r.Snapshot, err
 }
 
-// Span is the snapshot of the part of a recording between two times, as far as it goes: from
-// one reading with state to another.
+// Span is the snapshot of the part of a recording between two times, as far as it goes: from one
+// reading to another. Between readings with state, the state is that of the one before.
 func (f *File) Span(w model.Window) (*model.Snapshot, error) {
-	last := f.lastWhole()
-	for n := last - 1; n > 0 && !f.At(n).Before(w.End); n-- {
-		if f.Whole(n) {
-			last = n
-		}
-	}
-	r, _, err := f.watch(f.before(last, f.At(last).Sub(w.Start)), last, nil)
+	last := min(sort.Search(f.Len(), func(n int) bool { return !f.At(n).Before(w.End) }), f.Len()-1)
+	first := max(sort.Search(last, func(n int) bool { return f.At(n).After(w.Start) })-1, 0)
+	r, _, err := f.watch(first, last, nil)
 	return r.Snapshot, err
 }
 
@@ -49,10 +45,10 @@ func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s *model.Snaps
 // of them, and when they were first judged.
 func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Reading, began time.Time, err error) {
 	n := first
-	t := timeline.New(func(s *model.Snapshot) []model.Finding {
+	t := timeline.New(func(s *model.Snapshot) (none model.Verdict) {
 		if diagnose == nil || n == first {
 			// What was before the window is not judged.
-			return nil
+			return none
 		}
 		if began.IsZero() {
 			began = s.Window.End
@@ -61,7 +57,7 @@ func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Readi
 	}, cmp.Or(f.Head.Window, timeline.Short))
 	for ; n <= last; n++ {
 		judged := diagnose != nil && f.Whole(n)
-		if diagnose == nil && !f.Whole(n) && !f.recent(n, last) {
+		if diagnose == nil && n > first && !f.Whole(n) && !f.recent(n, last) {
 			continue
 		}
 		// Between the ends of what is judged once only the counts matter.
@@ -69,12 +65,13 @@ func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Readi
 		if err != nil {
 			return r, began, err
 		}
+		recorded.Point.Whole = recorded.Point.Whole || n == first
 		if judged {
 			t.Add(recorded.Point)
 		} else {
 			t.Count(recorded.Point)
 		}
-		if n == first && n > 0 {
+		if n == first && f.later(n) {
 			t.Reset()
 		}
 	}
@@ -83,22 +80,27 @@ func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Readi
 	return r, began, nil
 }
 
-// recent reports whether what moved at a reading matters to the windows that end with
-// another: when a counter moved first is known to the second as far back as the shortest
-// of them, and then by readings with state.
+// later reports whether packets had been counted before a reading.
+func (f *File) later(n int) bool {
+	return n > 0 || f.Head.Began.Before(f.At(0)) && !f.Head.Began.IsZero()
+}
+
+// recent reports whether what moved at a reading matters to the windows that end with another: when a counter
+// moved first is known to the second as far back as the shortest of them, and then by readings with state.
 func (f *File) recent(n, end int) bool { return f.At(end).Sub(f.At(n)) <= 2*timeline.Short }
 
-// Within returns what was counted between two readings: inner between the outermost ones
-// within a window, outer between the next ones around another, as far as the recording goes.
-// Both are nil where no two readings are within.
+// Within returns what was counted between two readings: inner between the outermost ones within a window, outer
+// between the next ones around another, as far as the recording goes. Both are nil where no two readings are within.
 func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot, err error) {
 	first, err := f.reading(0, false)
 	if err != nil {
 		return nil, nil, err
 	}
-	// Nothing was counted when it began, before the first reading.
 	begin := *first.Point.Snapshot
-	begin.Window.End, begin.Traffic = begin.Window.Start, model.Traffic{}
+	if !f.later(0) {
+		// Nothing was counted when it began, before the first reading.
+		begin.Window.End, begin.Traffic = begin.Window.Start, model.Traffic{}
+	}
 	at := func(n int) time.Time {
 		if n == 0 {
 			return begin.Window.End
@@ -127,8 +129,7 @@ func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot
 	return timeline.Counted(points[a], points[b]), timeline.Counted(points[before], points[after]), nil
 }
 
-// Samples calls take with the samples of dropped packets in each reading of a
-// Window. Most occur in several readings.
+// Samples calls take with the samples of dropped packets in each reading of a Window. Most occur in several readings.
 func (f *File) Samples(d time.Duration, take func([]model.Sample) error) error {
 	last := f.lastWhole()
 	first := f.before(last, d)
@@ -156,8 +157,7 @@ func (f *File) lastWhole() int {
 	return n
 }
 
-// before returns the latest reading with state that is at least d before last, or
-// the first.
+// before returns the latest reading with state that is at least d before last, or the first.
 func (f *File) before(last int, d time.Duration) int {
 	for n := last - 1; n > 0 && d > 0; n-- {
 		if f.Whole(n) && f.At(last).Sub(f.At(n)) >= d {

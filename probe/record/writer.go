@@ -3,11 +3,12 @@ package record
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -18,48 +19,73 @@ import (
 type Writer struct {
 	w     io.Writer
 	plain *zstd.Encoder
-	// diff compresses with the latest key as its dictionary. keyed is the
-	// key's time, key its traffic.
+	// diff compresses with the latest key as its dictionary; it is nil until a difference comes, since a node's state may
+	// be large. keyed is the key's time, key its traffic, and held its content; it is nil until there is a key.
 	diff  *zstd.Encoder
 	keyed time.Time
 	key   model.Traffic
+	held  []byte
+	// raw is what the last frame was before it was compressed. It is not kept if it was large, but its length is:
+	// states are, which come seldom.
+	raw   bytes.Buffer
+	large int
 	last  time.Time
 	size  int64
+	// readings is how many were written, failed whether one could not be.
+	readings int
+	failed   bool
 }
 
 // NewWriter starts a recording.
 func NewWriter(w io.Writer, h Head) (*Writer, error) {
-	plain, err := zstd.NewWriter(nil, options()...)
+	plain, err := zstd.NewWriter(nil, options(zstd.SpeedFastest, plainWindow)...)
 	if err != nil {
-		return nil, fmt.Errorf("begin recording: %w", err)
+		return nil, fmt.Errorf("start recording: %w", err)
 	}
-	r := &Writer{w: w, plain: plain}
-	front := binary.BigEndian.AppendUint16([]byte(magic), Version)
-	if err := r.write(front); err != nil {
-		return nil, err
-	}
-	held, err := json.Marshal(h)
-	if err != nil {
-		return nil, fmt.Errorf("begin recording: %w", err)
-	}
-	return r, r.frame(kindHead, time.Unix(0, 0), plain.EncodeAll(held, nil))
+	r := &Writer{plain: plain}
+	return r, r.Begin(w, h)
 }
 
-// options configure a compressor whose window holds a key and what follows.
-func options(more ...zstd.EOption) []zstd.EOption {
-	return append(more, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
-		zstd.WithWindowSize(16<<20), zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true))
+// Begin starts another recording, with the memory that the one before took.
+func (w *Writer) Begin(to io.Writer, h Head) error {
+	*w = Writer{w: to, plain: w.plain, raw: w.raw}
+	if err := w.write(binary.BigEndian.AppendUint16([]byte(magic), Version)); err != nil {
+		return err
+	}
+	held, err := json.Marshal(h, jsonv1.DefaultOptionsV1())
+	if err != nil {
+		return fmt.Errorf("start recording: %w", err)
+	}
+	return w.frame(kindHead, time.Unix(0, 0), w.plain.EncodeAll(held, nil))
+}
+
+// The windows of compressors, which take as much memory: what is alike in a state is near, but
+// that of a difference has to hold the key and what follows.
+const (
+	plainWindow = 1 << 20
+	mostWindow  = 16 << 20
+)
+
+func options(level zstd.EncoderLevel, window int, more ...zstd.EOption) []zstd.EOption {
+	return append(more, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(level),
+		zstd.WithWindowSize(window), zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true))
 }
 
 // Size returns the bytes written.
 func (w *Writer) Size() int64 { return w.size }
+
+// Readings returns how many readings were written.
+func (w *Writer) Readings() int { return w.readings }
+
+// Failed reports whether a reading could not be written: later ones may rest on it.
+func (w *Writer) Failed() bool { return w.failed }
 
 // Write appends a reading's point and findings. It skips readings before the
 // first whole one, and a reading that is not later than the one before.
 func (w *Writer) Write(r model.Reading) error {
 	s := r.Point.Snapshot
 	at := s.Window.End
-	if w.diff == nil && !r.Point.Whole || !at.After(w.last) {
+	if w.held == nil && !r.Point.Whole || !at.After(w.last) {
 		return nil
 	}
 	w.last = at
@@ -68,34 +94,82 @@ func (w *Writer) Write(r model.Reading) error {
 	switch {
 	case !r.Point.Whole:
 		p.Snapshot = model.Snapshot{Window: s.Window}
-	case w.diff == nil || at.Sub(w.keyed) >= keyEvery:
+	case w.held == nil || at.Sub(w.keyed) >= keyEvery:
 		kind = kindKey
 	default:
+		if err := w.differ(); err != nil {
+			return err
+		}
 		kind, pack = kindDiff, w.diff
 	}
 	if kind != kindKey {
 		p.Snapshot.Traffic = model.Traffic{}
 		p.Rest, counts = encodeTraffic(w.key, s.Traffic, w.keyed, at)
 	}
-	raw, err := document(p, counts)
+	raw, err := w.document(p, counts)
 	if err != nil {
 		return err
 	}
+	held := pack.EncodeAll(raw, nil)
 	if kind == kindKey {
-		w.keyed, w.key = at, s.Traffic
-		if w.diff, err = zstd.NewWriter(nil, options(zstd.WithEncoderDictRaw(dictionary, raw))...); err != nil {
-			return fmt.Errorf("write recording: %w", err)
-		}
+		w.keyed, w.key, w.held, w.diff = at, s.Traffic, held, nil
 	}
-	return w.frame(kind, at, pack.EncodeAll(raw, nil))
+	if w.raw.Cap() > plainWindow {
+		w.large, w.raw = len(raw), bytes.Buffer{}
+	}
+	if err := w.frame(kind, at, held); err != nil {
+		return err
+	}
+	w.readings++
+	return nil
 }
 
-func document(p point, counts []byte) ([]byte, error) {
-	doc, err := json.Marshal(p)
+// differ makes the compressor of differences to the latest key.
+func (w *Writer) differ() error {
+	if w.diff != nil {
+		return nil
+	}
+	unpacks, err := newUnpacker()
 	if err != nil {
+		return err
+	}
+	defer unpacks.Close()
+	raw, err := unpacks.DecodeAll(w.held, nil)
+	if err == nil {
+		window := plainWindow
+		for window < 2*len(raw) && window < mostWindow {
+			window *= 2
+		}
+		w.diff, err = zstd.NewWriter(nil, options(zstd.SpeedDefault, window, zstd.WithEncoderDictRaw(dictionary, raw))...)
+	}
+	if err != nil {
+		return fmt.Errorf("write recording: %w", err)
+	}
+	return nil
+}
+
+// encoded is how documents are written: as encoding/json does, without fields that are zero, which is most of a rule.
+var encoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.OmitZeroStructFields(true))
+
+// document is the content of a frame, until the next one.
+func (w *Writer) document(p point, counts []byte) ([]byte, error) {
+	// The length is written in front of the document once that is known.
+	const front = binary.MaxVarintLen64
+	w.raw.Reset()
+	if p.Snapshot.Links != nil {
+		w.raw.Grow(w.large + w.large/8)
+	}
+	w.raw.Write(make([]byte, front))
+	if err := json.MarshalWrite(&w.raw, p, encoded); err != nil {
 		return nil, fmt.Errorf("write recording: %w", err)
 	}
-	raw := append(append(binary.AppendUvarint(nil, uint64(len(doc))), doc...), counts...)
+	doc := w.raw.Bytes()[front:]
+	length := binary.AppendUvarint(nil, uint64(len(doc)))
+	begin := front - len(length)
+	w.raw.Write(counts)
+	raw := w.raw.Bytes()[begin:]
+	copy(raw, length)
+	doc = raw[len(length) : len(raw)-len(counts)]
 	if n := values(doc); len(raw) > maxRaw || n > maxValues {
 		return nil, fmt.Errorf("write recording: the state of this node is too large: %d bytes, %d values", len(raw), n)
 	}
@@ -116,6 +190,7 @@ func (w *Writer) write(b []byte) error {
 	n, err := w.w.Write(b)
 	w.size += int64(n)
 	if err != nil {
+		w.failed = true
 		return fmt.Errorf("write recording: %w", err)
 	}
 	return nil

@@ -16,8 +16,7 @@ type special struct {
 	whole bool
 }
 
-// specials are the ranges that the kernel, the cloud or a verdict treat in their own
-// way. Longer ones come first.
+// specials are the ranges that the kernel, the cloud or a verdict treat in their own way. Longer ones come first.
 var specials = []special{
 	{netip.MustParsePrefix("168.63.129.16/32"), true},   // Azure's platform
 	{netip.MustParsePrefix("169.254.169.254/32"), true}, // its metadata
@@ -129,8 +128,7 @@ func (r *Redactor) Prefix(p netip.Prefix) netip.Prefix {
 	return out
 }
 
-// broadcastsOf notes the broadcast addresses that Addr alone would take elsewhere than
-// to the end of their range.
+// broadcastsOf notes the broadcast addresses that Addr alone would take elsewhere than to the end of their range.
 func (r *Redactor) broadcastsOf(list []netip.Prefix) {
 	for _, p := range list {
 		if !p.Addr().Is4() || p.Bits() < 8 || p.Bits() >= 24 {
@@ -221,8 +219,7 @@ func (r *Redactor) rewrite(b []byte) {
 // in an ICMP message may quote another packet, or name a neighbour.
 var transports = map[byte]struct{ size, sum int }{6: {20, 16}, 17: {8, 6}, 1: {8, 2}, 58: {8, 2}}
 
-// transport is how much of a packet its transport header is, and clears its checksum. Of
-// an unknown one it is nothing.
+// transport is how much of a packet its transport header is, and clears its checksum. Of an unknown one it is nothing.
 func transport(proto byte, b []byte) int {
 	size, sum := transports[proto].size, transports[proto].sum
 	size = min(size, len(b))

@@ -1,17 +1,14 @@
-// Package redact replaces the names and addresses in what was observed, so that it can
-// be shown to others: a snapshot before it is judged, so that findings, fixes and
-// documents follow by themselves, or a reading with its findings.
+// Package redact replaces the names and addresses in what was observed, so that it can be shown to others: a snapshot
+// before it is judged, so that findings, fixes and documents follow by themselves, or a reading with its findings.
 //
 // Sentences of lasthop's own about a source, and errors, are left out, as they may hold anything.
 //
-// The same name or address becomes the same every time, by a key. Two addresses have as
-// many leading bits in common afterwards as before, and stay private, public, link-local
-// or multicast; so ranges hold the same addresses, and the verdict is the same. The last
-// 8 bits stay. Names of links keep their length, their leading letters by which tools
-// know them, and common beginnings, as rules match those.
+// The same name or address becomes the same every time, by a key. Two addresses have as many leading bits in
+// common afterwards as before, and stay private, public, link-local or multicast; so ranges hold the same
+// addresses, and the verdict is the same. The last 8 bits stay. Names of links keep their length, their leading
+// letters by which tools know them, and common beginnings, as rules match those.
 //
-// Whoever knows the key can find out by trial what an address or name was. The key that
-// lasthop has is no secret.
+// Whoever knows the key can find out by trial what an address or name was. The key that lasthop has is no secret.
 package redact
 
 import (
@@ -28,9 +25,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Redactor replaces names and addresses by one key. It remembers the names that it has
-// seen, to find them in the texts of rules and comments. It is not for concurrent use. A nil
-// one replaces nothing.
+// Redactor replaces names and addresses by one key. It remembers the names that it has seen, to find them in the
+// texts of rules and comments. It is not for concurrent use. A nil one replaces nothing.
 type Redactor struct {
 	key []byte
 	// addrs and macs are those replaced before, to be fast.
@@ -89,11 +85,7 @@ func (r *Redactor) Addrs(list []netip.Addr) []netip.Addr {
 	if r == nil {
 		return list
 	}
-	var out []netip.Addr
-	for _, a := range list {
-		out = append(out, r.Addr(a))
-	}
-	return out
+	return model.Map(list, r.Addr)
 }
 
 // Node is another name for a node.
@@ -151,13 +143,14 @@ var fields = map[string]treatment{
 	"Source.Name": keep, "Source.Detail": withhold,
 	"Link.Name": link, "Link.Kind": keep,
 	"Queue.Link": link, "Queue.Kind": keep, "Queue.Handle": keep,
-	"Device.Link": link, "Device.Driver": keep, "DeviceLoss.Name": keep, "NeighborTable.Name": keep,
+	"Device.Link": link, "Device.Driver": keep, "DeviceLoss.Name": keep, "NeighborTable.Name": keep, "SocketLimit.Name": keep,
 	"Route.Link": link, "Route.Type": keep, "Route.Scope": keep, "Route.Protocol": keep,
 	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": keep,
 	"Neighbor.Link": link, "Neighbor.State": keep,
 	"Sysctl.Name": (*Redactor).sysctl, "Sysctl.Value": keep,
 	"Pod.Namespace": as("ns"), "Pod.Name": as("pod"), "Pod.UID": (*Redactor).uid, "Pod.Interface": link, "Pod.Link": link,
 	"Pod.NetnsName":   (*Redactor).netns,
+	"Resolver.By":     keep,
 	"FrameRule.Table": keep, "FrameRule.Chain": text, "FrameRule.Text": rule, "FrameRule.Unknown": text, "FrameRule.TargetName": text,
 	"IfMatch.Name":      (*Redactor).match,
 	"PacketRule.Family": keep, "PacketRule.Table": text, "PacketRule.Chain": text, "PacketRule.Text": rule, "PacketRule.Comment": comment,
@@ -165,8 +158,9 @@ var fields = map[string]treatment{
 	"Set.Family": keep, "Set.Table": text, "Set.Name": text, "Element.Key": element, "Element.Value": element, "Element.Comment": comment,
 	"PacketRule.Unknown": text, "PacketRule.Map": text, "PacketRule.Target": text,
 	"Chain.Family": keep, "Chain.Table": text, "Chain.Name": text, "Chain.Hook": keep, "Chain.Policy": keep,
-	"Flow.State":   keep,
-	"Program.Name": text, "Program.Link": link, "Program.Filter": keep, "Program.Cgroup": text,
+	"Chain.Devices": func(r *Redactor, s string) string { return strings.Join(model.Map(strings.Split(s, ","), r.link), ",") },
+	"Flow.State":    keep,
+	"Program.Name":  text, "Program.Link": link, "Program.Filter": keep, "Program.Cgroup": text,
 	"CiliumEndpoint.Labels": as("label"), "CiliumEndpoint.Namespace": as("ns"), "CiliumEndpoint.Name": as("pod"),
 	"ClusterNode.Name": as("node"), "ClusterNode.NoRoute": keep,
 	"ClusterPod.Namespace": as("ns"), "ClusterPod.Name": as("pod"),

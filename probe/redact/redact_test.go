@@ -162,7 +162,8 @@ func rich() *model.Snapshot {
 			Namespace: "secret-ns", Name: "secret-pod", UID: "5ec2e777-aaaa-bbbb-cccc-dddddddddddd", Labels: map[string]string{"app": "secret"}, Addresses: []netip.Prefix{pod},
 			Given: []netip.Addr{addr("10.77.9.9")}, Link: "vethsecret0", Interface: "eth0", NetnsName: "/run/netns/cni-secret",
 			Gateways: []model.Neighbor{{Addr: addr("10.77.1.1"), Link: "eth0"}}, Routes: []model.Route{{Dst: netip.MustParsePrefix("10.77.0.0/16"), Gateway: addr("10.77.1.1")}},
-			Backlog: &model.Backlog{Waiting: []model.Listener{{Addr: netip.MustParseAddrPort("10.77.1.5:80")}}},
+			Resolver: &model.Resolver{Servers: []netip.Addr{addr("10.77.0.10")}, By: model.ResolverCluster},
+			Backlog:  &model.Backlog{Waiting: []model.Listener{{Addr: netip.MustParseAddrPort("10.77.1.5:80")}}},
 		}},
 		FrameRules: []model.FrameRule{{Table: "nat", Chain: "PREROUTING", Text: "-i vethsecret0 --ip-dst 10.77.1.5 -j dnat --to-dst 0a:77:0a:f4:00:05", In: model.IfMatch{Name: "vethsecret+"},
 			DstMAC: model.MACMatch{Addr: mac("0a:77:00:00:00:00"), Mask: mac("ff:ff:00:00:00:00"), Set: true}, IPDst: model.AddrMatch{Prefix: pod.Masked()}, MAC: mac("0a:77:0a:f4:00:05")}},
@@ -170,7 +171,7 @@ func rich() *model.Snapshot {
 			Table: "nat", Chain: "cali-tw-vethsecret0", Target: "cali-fw-vethsecret0", Comment: "secret-space/secret-service:http has no endpoints",
 			Text: `-d 10.77.0.10/32 -m comment --comment "secret-space/secret-service:http has no endpoints" -j REJECT`, To: netip.MustParseAddrPort("10.77.1.5:8080"),
 		}, {Comment: "secret-pod to 10.77.2.9:53"}, {Comment: "secret-ns/secret-pod of aks-secret-2 at 10.77.2.1, fd77::9 and 0a:77:0a:f4:00:05."}},
-		Chains: []model.Chain{{Table: "nat", Name: "cali-tw-vethsecret0"}, {Table: "kube-proxy", Name: secretChain}},
+		Chains: []model.Chain{{Table: "nat", Name: "cali-tw-vethsecret0", Devices: "lo,vethsecret0"}, {Table: "kube-proxy", Name: secretChain}},
 		Sets: []model.Set{{Family: "ip", Table: "kube-proxy", Name: "affinity-2QRHZV4L-secret-space/secret-service/tcp/http__10.77.1.5/8080", Elements: []model.Element{
 			{Key: "10.77.0.10 . tcp . 443", Value: "goto " + secretChain, Comment: "secret-space/secret-service:http"},
 			{Key: "10.77.0.10-10.77.0.19"}, {Key: "vethsecret0", Value: "10.77.1.5 . 8080"},
@@ -181,7 +182,7 @@ func rich() *model.Snapshot {
 			Endpoints: []model.CiliumEndpoint{{ID: 9, Labels: []string{"app=secret"}, Namespace: "secret-ns", Name: "secret-pod", Addresses: []netip.Addr{pod.Addr()}}},
 			Local:     []model.CiliumAddress{{Prefix: netip.MustParsePrefix("10.77.1.5/32"), Endpoint: 9}},
 			Known:     []model.CiliumAddress{{Prefix: netip.MustParsePrefix("10.77.2.9/32")}},
-			Services:  []model.CiliumService{{Addr: netip.MustParseAddrPort("10.77.0.10:80")}},
+			Services:  []model.CiliumService{{Addr: netip.MustParseAddrPort("10.77.0.10:80"), Backends: []netip.AddrPort{netip.MustParseAddrPort("10.77.0.11:80")}}},
 		},
 		Cluster: model.Cluster{
 			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")},
@@ -194,7 +195,7 @@ func rich() *model.Snapshot {
 			},
 		},
 	}
-	s.Traffic.Lost.Detail = []string{"3 packets on links that were not yet known"}
+	s.Traffic.Lost.Detail = []string{"3 packets on links that were not known yet"}
 	s.Traffic.Hops = []model.HopCount{{Addr: pod.Addr(), Link: "vethsecret0"}}
 	s.Traffic.Samples = []model.Sample{{Src: pod.Addr(), Dst: addr("10.77.2.9"), Link: "vethsecret0", Protocol: 0x0800, Head: packet("secret payload")}}
 	return s
@@ -274,6 +275,7 @@ func TestSnapshotRevealsNothing(t *testing.T) {
 		"a wildcard":             strings.HasPrefix(p.Link, strings.TrimSuffix(got.FrameRules[0].In.Name, "+")),
 		"a link's setting":       got.Sysctls[0].Name == "net.ipv4.conf."+p.Link+".rp_filter",
 		"a VLAN's setting":       got.Sysctls[1].Name == "net.ipv4.conf.eth0/77.rp_filter",
+		"a hook's link":          got.Chains[0].Devices == "lo,"+p.Link,
 		"a link's chain":         rule.Chain == "cali-tw-"+p.Link && rule.Chain == got.Chains[0].Name,
 		"a rule's text":          strings.Contains(got.FrameRules[0].Text, "--ip-dst "+p.Addresses[0].Addr().String()+" ") && strings.Contains(got.FrameRules[0].Text, got.Links[1].MAC.String()),
 		"a masked MAC":           got.FrameRules[0].DstMAC.Matches(got.FrameRules[0].MAC),

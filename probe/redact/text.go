@@ -22,8 +22,7 @@ var (
 	remarks = regexp.MustCompile(`comment "[^"]*"|--comment \S+`)
 	// objects are names with their namespace, as agents write them in comments.
 	objects = regexp.MustCompile(`[a-z0-9][-a-z0-9]*/[a-z0-9][-.a-z0-9]*`)
-	// serviceChains are the names that kube-proxy gives to nft's chains and sets, of a
-	// hash and of what they are for.
+	// serviceChains are the names that kube-proxy gives to nft's chains and sets, of a hash and of what they are for.
 	serviceChains = regexp.MustCompile(`\b[a-z]+-[A-Z2-7]{8}-[^\s,;]+/[^\s,;]+`)
 	amount        = regexp.MustCompile(`^(?:0x[0-9a-f]+|[0-9]+)$`)
 )
@@ -35,8 +34,7 @@ var terms = strings.Fields(`accept address all any bridge chain cluster containe
 			peer pod pods policy port raw return route router routes rule rules service source subnet table tcp to traffic udp
 	file name netns nic ns nsg resource rg uid vnet`)
 
-// Text is a text with other names and addresses in it: names that were learnt, and
-// whatever can be read as an address.
+// Text is a text with other names and addresses in it: names that were learnt, and whatever can be read as an address.
 func (r *Redactor) Text(s string) string {
 	if s == "" {
 		return s
@@ -131,14 +129,10 @@ func (r *Redactor) address(token string) (string, bool) {
 	return "", false
 }
 
-// comment is Text with names of objects that are known from nothing else, such as
-// services.
-func (r *Redactor) comment(s string) string {
-	return r.Text(objects.ReplaceAllStringFunc(s, r.object))
-}
+// comment is Text with names of objects that are known from nothing else, such as services.
+func (r *Redactor) comment(s string) string { return r.Text(objects.ReplaceAllStringFunc(s, r.object)) }
 
-// element is the key or the value of an element of a set: fields with addresses, ports,
-// names of links or chains.
+// element is the key or the value of an element of a set: fields with addresses, ports, names of links or chains.
 func (r *Redactor) element(s string) string {
 	fields := strings.Split(s, " . ")
 	for i, f := range fields {
@@ -199,8 +193,7 @@ func (r *Redactor) link(name string) string {
 	return string(out)
 }
 
-// letter is another letter or digit, which depends on what is before it. Each has one
-// of its own.
+// letter is another letter or digit, which depends on what is before it. Each has one of its own.
 func (r *Redactor) letter(before string, c byte) byte {
 	for _, class := range []string{"0123456789abcdef", "ghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"} {
 		at := strings.IndexByte(class, c)
@@ -222,8 +215,7 @@ func (r *Redactor) match(name string) string {
 	return r.link(name)
 }
 
-// sysctl is the name of a setting, which may hold that of a link. Dots in that are
-// written as slashes.
+// sysctl is the name of a setting, which may hold that of a link. Dots in that are written as slashes.
 func (r *Redactor) sysctl(name string) string {
 	parts := strings.Split(name, ".")
 	for i := 3; i < len(parts)-1 && (parts[2] == "conf" || parts[2] == "neigh"); i++ {

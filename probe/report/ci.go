@@ -49,6 +49,8 @@ type outline struct {
 	// of is a snapshot with a finding's window.
 	of      func(*model.Finding) *model.Snapshot
 	sources []nodeSource
+	// paths show the findings.
+	paths []*model.Path
 	// ways are the directions of a path.
 	ways    []way
 	verdict string
@@ -62,7 +64,7 @@ type nodeSource struct {
 func (r Report) outline() outline {
 	c := outline{
 		node: Clean(cmp.Or(r.Snapshot.Node.Name, "node")), window: r.Snapshot.Window, names: Called(r.Snapshot),
-		findings: r.Findings, of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(),
+		findings: r.Findings, of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(), paths: r.Paths,
 	}
 	c.add(c.node, r.Snapshot.Sources)
 	return c
@@ -97,9 +99,8 @@ func (r Path) outline() outline {
 }
 
 func (c *outline) add(node string, sources []model.Source) {
-	for _, src := range sources {
-		c.sources = append(c.sources, nodeSource{src, Clean(node)})
-	}
+	of := func(src model.Source) nodeSource { return nodeSource{src, Clean(node)} }
+	c.sources = append(c.sources, model.Map(sources, of)...)
 }
 
 // way is a direction of a path between its ends.
@@ -118,8 +119,7 @@ func (w way) why(names map[netip.Addr]string) string {
 	return strings.TrimSpace(Clean(text))
 }
 
-// Fails reports whether packets end at a hop of the path, unless that is for a finding
-// below a severity.
+// Fails reports whether packets end at a hop of the path, unless that is for a finding below a severity.
 func (r Path) Fails(failOn model.Severity) bool {
 	return r.any(func(h model.PathHop) bool { return failsAt(&h, r.Findings, failOn) })
 }
@@ -144,9 +144,10 @@ func (c outline) plain(f *model.Finding) string {
 	severity, rest := Headline(c.names, f)
 	lines := []string{Clean(severity + " " + rest)}
 	for _, x := range Sections(c.of(f), c.names, f) {
-		for _, v := range x.Values {
-			lines = append(lines, Clean(x.Name+": "+v))
+		if x.Name == Surer {
+			continue
 		}
+		lines = append(lines, model.Map(x.Values, func(v string) string { return Clean(x.Name + ": " + v) })...)
 	}
 	return strings.Join(lines, "\n")
 }

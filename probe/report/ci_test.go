@@ -213,7 +213,7 @@ func TestSummaryIsBounded(t *testing.T) {
 	if err := report.Summary(&b, r, report.Judgement{FailOn: model.Warning}); err != nil {
 		t.Fatal(err)
 	}
-	if b.Len() > 1<<20 || !strings.Contains(b.String(), "bytes are left out") {
+	if b.Len() > 1<<20 || !strings.Contains(b.String(), "bytes were cut") {
 		t.Errorf("%d bytes", b.Len())
 	}
 }

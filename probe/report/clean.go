@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -9,10 +10,9 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Clean makes text from outside safe to draw: it escapes whatever is not a
-// visible character or a plain space. That covers control characters of both
-// sets, escape codes, line ends, marks that change the direction of writing,
-// invisible characters, and bytes that are not UTF-8. Clean text stays as it is.
+// Clean makes text from outside safe to draw: it escapes whatever is not a visible character or a plain space.
+// That covers control characters of both sets, escape codes, line ends, marks that change the direction of
+// writing, invisible characters, and bytes that are not UTF-8. Clean text stays as it is.
 func Clean(s string) string {
 	if clean(s) {
 		return s
@@ -51,9 +51,8 @@ func writeEscape(b *strings.Builder, r rune) {
 	fmt.Fprintf(b, `\U%08x`, r)
 }
 
-// escape rewrites the characters of a JSON or YAML document that would act on a
-// terminal as escapes that its reader decodes again. The encoders leave such
-// characters only inside quoted strings; wide writes one beyond 16 bits.
+// escape rewrites the characters of a JSON or YAML document that would act on a terminal as escapes that its reader
+// decodes again. The encoders leave such characters only inside quoted strings; wide writes one beyond 16 bits.
 func escape(doc []byte, wide func(*strings.Builder, rune)) string {
 	var b strings.Builder
 	for _, r := range string(doc) {
@@ -67,6 +66,39 @@ func escape(doc []byte, wide func(*strings.Builder, rune)) string {
 		}
 	}
 	return b.String()
+}
+
+// CleanColumns is Clean for text that stands in columns. Characters that are made of several, or
+// whose width terminals do not agree about, become escapes as well.
+func CleanColumns(s string) string {
+	s = Clean(s)
+	if strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		c, w := ansi.FirstGraphemeCluster(s, ansi.GraphemeWidth)
+		if c == "" {
+			_, n := utf8.DecodeRuneInString(s)
+			c = s[:n]
+		}
+		for _, r := range c {
+			if r < utf8.RuneSelf || w > 0 && w == ansi.StringWidthWc(c) && alone(c) {
+				b.WriteRune(r)
+			} else {
+				b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+			}
+		}
+		s = s[len(c):]
+	}
+	return b.String()
+}
+
+// alone reports whether c is one character that joins no other, before or behind it.
+func alone(c string) bool {
+	before, _ := ansi.FirstGraphemeCluster(" "+c, ansi.GraphemeWidth)
+	behind, _ := ansi.FirstGraphemeCluster(c+" ", ansi.GraphemeWidth)
+	return utf8.RuneCountInString(c) == 1 && before == " " && behind == c
 }
 
 // Width is how many columns text takes on a terminal; styles take none.

@@ -35,14 +35,13 @@ type Events struct {
 	WithLost bool
 }
 
-// Write writes one JSON object a line, each with its kind and time. The fields
-// are those of the report.
+// Write writes one JSON object a line, each with its kind and time. The fields are those of the report.
 func (e Events) Write(w io.Writer) error {
 	d := Report{Snapshot: e.Counts, Rewrites: e.Rewrites}.document()
 	names := called(Called(e.Counts))
 	l := &lines{w: w, at: instant(e.At)}
 	for _, f := range e.Findings {
-		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, names.finding(f.Finding.Finding))
+		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, names.finding(e.Counts, f.Finding.Finding))
 	}
 	addAll(l, "Drop", slices.DeleteFunc(d.Drops, func(x dropDoc) bool { return x.Harmless != "" }))
 	addAll(l, "MACRewrite", d.MACRewrites)
@@ -54,8 +53,5 @@ func (e Events) Write(w io.Writer) error {
 
 // instant is empty for no time.
 func instant(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano)
+	return model.Either(t.IsZero(), "", t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano))
 }

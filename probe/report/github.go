@@ -13,11 +13,9 @@ import (
 // Annotation is a remark on a GitHub Actions run.
 type Annotation struct {
 	// Level is error, warning or notice.
-	Level string
-	Title string
-	Text  string
-	// File is relative to the workspace, empty where it is about none. Line and
-	// Column count from 1; 0 is none.
+	Level       string
+	Title, Text string
+	// File is relative to the workspace, empty where it is about none. Line and Column count from 1; 0 is none.
 	File         string
 	Line, Column int
 }
@@ -43,15 +41,14 @@ func (a Annotation) String() string {
 	}
 	b.WriteString("title=" + commandValue.Replace(Clean(a.Title)) + "::")
 	// Line ends in the text are meant, all else is cleaned.
-	lines := mapped(strings.Split(a.Text, "\n"), Clean)
+	lines := model.Map(strings.Split(a.Text, "\n"), Clean)
 	b.WriteString(commandData.Replace(strings.Join(lines, "\n")))
 	return b.String()
 }
 
-// Annotations are a document's on a GitHub Actions run: an error for what fails the
-// job, such as a hop at which packets end without a finding, a warning or notice for other
-// findings. Where a scenario was tried there is one alone, at its file and line, if the verdict
-// was not the expected one.
+// Annotations are a document's on a GitHub Actions run: an error for what fails the job, such as a hop at which
+// packets end without a finding, a warning or notice for other findings. Where a scenario was tried there is one
+// alone, at its file and line, if the verdict was not the expected one.
 func Annotations(d Document, j Judgement) []Annotation {
 	c := d.outline()
 	if t := j.Trial; t != nil {
@@ -65,7 +62,7 @@ func Annotations(d Document, j Judgement) []Annotation {
 		if len(c.findings) == 0 {
 			text = append(text, "", c.verdict)
 		}
-		title := "lasthop: not the verdict that " + t.Name + " expects"
+		title := "lasthop: unexpected verdict for " + t.Name
 		return []Annotation{{Level: "error", Title: title, File: t.File, Line: t.Line, Text: strings.Join(text, "\n")}}
 	}
 	var out []Annotation
@@ -100,9 +97,9 @@ const maxSummary = 1000 << 10
 func Summary(w io.Writer, d Document, j Judgement) error {
 	var b bytes.Buffer
 	if t := j.Trial; t != nil {
-		verdict := "the verdict is the expected one"
+		verdict := "the verdict is as expected"
 		if len(t.Wrong) > 0 {
-			verdict = "**not the expected verdict**: " + md(strings.Join(t.Wrong, "; "))
+			verdict = "**unexpected verdict**: " + md(strings.Join(t.Wrong, "; "))
 		}
 		fmt.Fprintf(&b, "# Scenario %s\n\n%s (%s, line %d)\n\n", md(t.Name), verdict, md(t.File), t.Line)
 	}
@@ -112,7 +109,7 @@ func Summary(w io.Writer, d Document, j Judgement) error {
 	text := b.Bytes()
 	if len(text) > maxSummary {
 		whole := bytes.LastIndexByte(text[:maxSummary], '\n') + 1
-		text = fmt.Appendf(text[:whole:whole], "\nThe report is longer than GitHub accepts: %d bytes are left out.\n", len(text)-whole)
+		text = fmt.Appendf(text[:whole:whole], "\nThe report is longer than GitHub accepts: %d bytes were cut.\n", len(text)-whole)
 	}
 	// The next step's summary begins on a line of its own.
 	if _, err := w.Write(append(text, '\n')); err != nil {

@@ -58,8 +58,12 @@ type (
 func (r Joint) doc() any {
 	return jointDoc{
 		APIVersion: APIVersion, Kind: "JointReport",
-		Nodes: mapped(r.Nodes, seenDocument), Findings: mapped(r.Findings, called(r.Names).finding),
+		Nodes: model.Map(r.Nodes, seenDocument), Findings: r.findings(),
 	}
+}
+
+func (r Joint) findings() []findingDoc {
+	return model.Map(r.Findings, func(f model.Finding) findingDoc { return called(r.Names).finding(r.windowOf(&f), f) })
 }
 
 func seenDocument(n model.NodeSeen) seenDoc {
@@ -74,8 +78,8 @@ func seenDocument(n model.NodeSeen) seenDoc {
 
 func (r Joint) ndjson(w io.Writer) error {
 	l := &lines{w: w}
-	addAll(l, "Finding", mapped(r.Findings, called(r.Names).finding))
-	addAll(l, "Node", mapped(r.Nodes, seenDocument))
+	addAll(l, "Finding", r.findings())
+	addAll(l, "Node", model.Map(r.Nodes, seenDocument))
 	return l.err
 }
 
@@ -87,7 +91,7 @@ func (r Joint) text(p *printer, wide bool) {
 	}
 	p.field("nodes", rows...)
 	p.field("not compared", r.notCompared()...)
-	p.field("left out", r.Limits...)
+	p.field("filters", r.Limits...)
 }
 
 func (r Joint) markdown(w *bufio.Writer) {
@@ -98,12 +102,12 @@ func (r Joint) markdown(w *bufio.Writer) {
 	}
 }
 
-// windowOf is a snapshot with the window of the finding's first node.
+// windowOf is a snapshot with the window and the sources of the finding's first node.
 func (r Joint) windowOf(f *model.Finding) *model.Snapshot {
 	s := &model.Snapshot{}
 	for i := len(r.Nodes) - 1; i >= 0; i-- {
 		if len(f.Nodes) == 0 || r.Nodes[i].Name == f.Nodes[0] {
-			s.Window = r.Nodes[i].Window
+			s.Window, s.Sources, s.Node = r.Nodes[i].Window, r.Nodes[i].Sources, r.Nodes[i].Node
 		}
 	}
 	return s
@@ -115,16 +119,16 @@ func (r Joint) Silence() string {
 	verdict := "no loss seen on " + model.Plural(whole, "node")
 	switch whole {
 	case 0:
-		verdict = "no finding, but silence proves nothing on any of these nodes (see below)"
+		verdict = "no finding, but none of these nodes was watched completely (see below)"
 	case 1:
 	default:
-		verdict += " nor between them"
+		verdict += " or between them"
 	}
 	if len(r.Focus) > 0 {
-		verdict = "for the pods asked about: " + verdict
+		verdict = "for the selected pods: " + verdict
 	}
 	if n := len(r.Nodes) - whole; n > 0 && whole > 0 {
-		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", model.Plural(n, "other node"))
+		verdict += fmt.Sprintf("; %s not compared (see below)", model.Plural(n, "other node"))
 	}
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
@@ -138,10 +142,10 @@ func (r Joint) nodeRows(wide bool) []string {
 		row := fmt.Sprintf("%s, %s by %s; %s",
 			NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Plural(n.Pods, "pod"))
 		if gaps := Gaps(&model.Snapshot{Sources: n.Sources}); len(gaps) > 0 {
-			row += "; incomplete: " + strings.Join(mapped(gaps, func(g model.Source) string { return g.Name }), ", ")
+			row += "; incomplete: " + strings.Join(model.Map(gaps, func(g model.Source) string { return g.Name }), ", ")
 		}
 		if Lost(n.Lost) {
-			row += "; lost by lasthop: " + strings.Join(LostText(n.Lost), ", ")
+			row += "; lasthop missed: " + strings.Join(LostText(n.Lost), ", ")
 		}
 		if wide {
 			row += "; from " + n.Recording
@@ -153,6 +157,6 @@ func (r Joint) nodeRows(wide bool) []string {
 
 // notCompared names the nodes from whose silence nothing is concluded.
 func (r Joint) notCompared() []string {
-	nodes := kept(r.Nodes, func(n model.NodeSeen) bool { return n.Reason != "" })
-	return mapped(nodes, func(n model.NodeSeen) string { return n.Name + ": " + n.Reason })
+	nodes := model.Filter(r.Nodes, func(n model.NodeSeen) bool { return n.Reason != "" })
+	return model.Map(nodes, func(n model.NodeSeen) string { return n.Name + ": " + n.Reason })
 }

@@ -13,14 +13,14 @@ import (
 
 // TestJointSilence says nothing of nodes that were not compared.
 func TestJointSilence(t *testing.T) {
-	none := model.NodeSeen{Name: "node-2", Reason: "its recording is cut off"}
+	none := model.NodeSeen{Name: "node-2", Reason: "its recording is truncated"}
 	for _, c := range []struct {
 		nodes []model.NodeSeen
 		want  string
 	}{
-		{[]model.NodeSeen{{}, {}}, "no loss seen on 2 nodes nor between them"},
-		{[]model.NodeSeen{{}, none}, "no loss seen on 1 node; of 1 other node nothing is concluded from silence (see below)"},
-		{[]model.NodeSeen{none, none}, "no finding, but silence proves nothing on any of these nodes (see below)"},
+		{[]model.NodeSeen{{}, {}}, "no loss seen on 2 nodes or between them"},
+		{[]model.NodeSeen{{}, none}, "no loss seen on 1 node; 1 other node not compared (see below)"},
+		{[]model.NodeSeen{none, none}, "no finding, but none of these nodes was watched completely (see below)"},
 	} {
 		if got := (report.Joint{Nodes: c.nodes}).Silence(); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
@@ -33,7 +33,7 @@ func joint() report.Joint {
 	s := node()
 	near := model.NodeSeen{Name: "node-1", Recording: "a.rec", Node: s.Node, Window: s.Window, Sources: s.Sources, Pods: 2}
 	far := near
-	far.Name, far.Recording, far.Reason = "node-2", "b\x1b[2J.rec", "its recording is cut off"
+	far.Name, far.Recording, far.Reason = "node-2", "b\x1b[2J.rec", "its recording is truncated"
 	far.Node.Name = "node-2"
 	return report.Joint{
 		Nodes: []model.NodeSeen{{Name: "c.rec", Recording: "c.rec", Reason: "no recording", Failed: true}, near, far},

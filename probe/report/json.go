@@ -19,18 +19,15 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// APIVersion names the contract of the documents. Fields are added to it, and
-// never renamed or removed.
+// APIVersion names the contract of the documents. Fields are added to it, and never renamed or removed.
 const APIVersion = "lasthop/v1alpha1"
 
-// Schema is the JSON Schema, draft 2020-12, of every document that is written: reports,
-// paths, and each line of NDJSON.
+// Schema is the JSON Schema, draft 2020-12, of every document that is written: reports, paths, and each line of NDJSON.
 //
 //go:embed lasthop.schema.json
 var Schema string
 
-// The documents. Field order is output order; a pointer or omitempty marks what
-// may be unknown, which is then absent.
+// The documents. Field order is output order; a pointer or omitempty marks what may be unknown, which is then absent.
 type (
 	document struct {
 		APIVersion string `json:"apiVersion"`
@@ -41,6 +38,7 @@ type (
 		MACRewrites []rewriteDoc `json:"macRewrites"`
 		Drops       []dropDoc    `json:"drops"`
 		Silences    []silenceDoc `json:"silences"`
+		Matrix      matrixDoc    `json:"matrix"`
 		Probes      []probeDoc   `json:"probes,omitzero"`
 		Ledger      []ledgerDoc  `json:"ledger"`
 		Findings    []findingDoc `json:"findings"`
@@ -89,8 +87,14 @@ type (
 		IfIndex   int       `json:"ifindex,omitempty"`
 		MAC       model.MAC `json:"mac,omitzero"`
 		Netns     string    `json:"netns,omitempty"`
+		// Resolver is known of pods whose requests were lost.
+		Resolver *resolverDoc `json:"resolver,omitempty"`
 		// Gone marks a pod that ended within the window.
 		Gone bool `json:"gone,omitempty"`
+	}
+	resolverDoc struct {
+		Servers []string         `json:"servers"`
+		By      model.ResolverBy `json:"by,omitempty"`
 	}
 	hopDoc struct {
 		localDoc
@@ -167,8 +171,7 @@ type (
 		Confidence model.Confidence `json:"confidence"`
 		Pods       []string         `json:"pods"`
 		Peers      []string         `json:"peers"`
-		// Names are those of the addresses above that have one in the cluster:
-		// namespace/name of a pod, "node NAME".
+		// Names are those of the addresses above that have one in the cluster: namespace/name of a pod, "node NAME".
 		Names        map[string]string `json:"names,omitempty"`
 		LastHopAlive *placeDoc         `json:"lastHopAlive,omitempty"`
 		Title        string            `json:"title"`
@@ -176,9 +179,11 @@ type (
 		Evidence     []evidenceDoc     `json:"evidence"`
 		Unseen       []string          `json:"unseen"`
 		Alternatives []string          `json:"alternatives"`
-		Fix          []string          `json:"fix"`
-		Verify       string            `json:"verify,omitempty"`
-		Packets      uint64            `json:"packets,omitempty"`
+		// Next is what would make it surer.
+		Next    []Step   `json:"next,omitempty"`
+		Fix     []string `json:"fix"`
+		Verify  string   `json:"verify,omitempty"`
+		Packets uint64   `json:"packets,omitempty"`
 		// Nodes tell of it, where several were observed: first that of LastHopAlive.
 		Nodes []string `json:"nodes,omitempty"`
 		// Opened and Closed are when it was first and last seen, absent if it was there
@@ -194,6 +199,8 @@ type (
 		Unparsed uint64 `json:"unparsed,omitempty"`
 		// Malformed packets are no loss.
 		Malformed uint64 `json:"malformed,omitempty"`
+		// Missed are drops anywhere on the machine.
+		Missed uint64 `json:"missed,omitempty"`
 		// Gaps is how often a link was found where others hid packets.
 		Gaps uint64 `json:"gaps,omitempty"`
 	}
@@ -234,8 +241,7 @@ func addAll[D any](l *lines, kind string, docs []D) {
 	}
 }
 
-// ndjson writes what was found and counted, one object a line, each with its
-// kind.
+// ndjson writes what was found and counted, one object a line, each with its kind.
 func (r Report) ndjson(w io.Writer) error {
 	d := r.document()
 	l := &lines{w: w}
@@ -279,8 +285,7 @@ func ciliumOf(c model.CiliumDrop) ciliumDoc {
 	return ciliumDoc{c.Reason.String(), c.Reason, c.Error, c.SrcIdentity, c.DstIdentity, c.Endpoint, c.Source()}
 }
 
-// encode is marshal with the escape for characters beyond 16 bits, in which
-// JSON and YAML differ.
+// encode is marshal with the escape for characters beyond 16 bits, in which JSON and YAML differ.
 func encode(v any, indent string, wide func(*strings.Builder, rune)) (string, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -331,25 +336,26 @@ func (r Report) document() document {
 		Kind:       "Report",
 		watchedDoc: watched(s.Node, s.Window, s.Sources),
 		Pods:       []podDoc{},
-		MACRewrites: mapped(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
+		MACRewrites: model.Map(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
 			return rewriteDoc{addrText(x.Addr), names.of(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
 		}),
 		Probes:   probeDocuments(s),
-		Ledger:   mapped(r.Ledger, names.ledger),
-		Findings: mapped(r.Findings, names.finding),
+		Ledger:   model.Map(r.Ledger, names.ledger),
+		Matrix:   names.matrix(r.Matrix),
+		Findings: names.findings(s, r.Findings),
 		Lost:     lostDocument(s.Traffic.Lost),
 	}
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
 	}
 	role := linkRoles(s)
-	d.Hops = mapped(s.Traffic.Hops, func(h model.HopCount) hopDoc {
+	d.Hops = model.Map(s.Traffic.Hops, func(h model.HopCount) hopDoc {
 		return hopDoc{
 			localDoc: names.local(h.Addr), Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(role(&h))),
 			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,
 		}
 	})
-	d.Drops = mapped(r.dropRows(), func(x dropRow) dropDoc {
+	d.Drops = model.Map(r.dropRows(), func(x dropRow) dropDoc {
 		return dropDoc{
 			localDoc: names.local(x.local), Side: x.side,
 			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason,
@@ -357,7 +363,7 @@ func (r Report) document() document {
 			Harmless: x.class, Finding: x.finding, Packets: x.packets,
 		}
 	})
-	d.Silences = mapped(r.Silences, func(x model.Silence) silenceDoc {
+	d.Silences = model.Map(r.Silences, func(x model.Silence) silenceDoc {
 		return silenceDoc{
 			localDoc: names.local(x.Local), Peer: addrText(x.Remote), PeerName: names.of(x.Remote),
 			Packets: x.Packets, Finding: x.Code, Ordinary: x.Ordinary,
@@ -374,12 +380,12 @@ func watched(n model.Node, w model.Window, sources []model.Source) watchedDoc {
 			Uplinks: append([]string{}, n.Uplinks...),
 		},
 		Window:  windowDoc{Start: instant(w.Start), Seconds: math.Round(w.Duration().Seconds()*1000) / 1000},
-		Sources: mapped(sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
+		Sources: model.Map(sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
 	}
 }
 
 func lostDocument(l model.Lost) lostDoc {
-	return lostDoc{Events: l.Events, Counters: l.Counters, MACs: l.MACs, Unparsed: l.Unparsed, Malformed: l.Malformed, Gaps: l.Gaps}
+	return lostDoc{Events: l.Events, Counters: l.Counters, MACs: l.MACs, Unparsed: l.Unparsed, Malformed: l.Malformed, Missed: l.Missed, Gaps: l.Gaps}
 }
 
 func podDocument(p model.Pod, gone bool) podDoc {
@@ -390,18 +396,20 @@ func podDocument(p model.Pod, gone bool) podDoc {
 	if d.Netns == "" && p.Netns != 0 {
 		d.Netns = fmt.Sprintf("net:[%d]", p.Netns)
 	}
-	d.IP, d.IPs = addrTexts(mapped(p.Addresses, netip.Prefix.Addr))
+	d.IP, d.IPs = addrTexts(model.Map(p.Addresses, netip.Prefix.Addr))
+	if r := p.Resolver; r != nil {
+		d.Resolver = &resolverDoc{model.Map(r.Servers, addrText), r.By}
+	}
 	return d
 }
 
-// addrTexts are the first of some addresses, and all of them if there are
-// several.
+// addrTexts are the first of some addresses, and all of them if there are several.
 func addrTexts(addrs []netip.Addr) (first string, all []string) {
 	if len(addrs) > 0 {
 		first = addrText(addrs[0])
 	}
 	if len(addrs) > 1 {
-		all = mapped(addrs, addrText)
+		all = model.Map(addrs, addrText)
 	}
 	return first, all
 }
@@ -424,14 +432,20 @@ func (c called) local(a netip.Addr) localDoc {
 	return localDoc{PodName: c.of(a), Pod: addrText(a)}
 }
 
-func (c called) finding(f model.Finding) findingDoc {
+func (c called) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
+	return model.Map(list, func(f model.Finding) findingDoc { return c.finding(s, f) })
+}
+
+// finding is the document of a finding in a snapshot.
+func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
-		Pods: mapped(f.Pods, addrText), Peers: mapped(f.Peers, prefixText),
+		Pods: model.Map(f.Pods, addrText), Peers: model.Map(f.Peers, prefixText),
 		Title: f.Title, Why: f.Why,
-		Evidence:     mapped(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
+		Evidence:     model.Map(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
+		Next:         Next(s, c, &f),
 		Fix:          append([]string{}, f.Fix...),
 		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
 		Opened: instant(f.Opened), Closed: instant(f.Closed), Times: f.Times, Names: map[string]string{},

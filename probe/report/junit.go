@@ -10,8 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// The elements of JUnit's format, as far as Jenkins' schema (junit-10.xsd) and
-// others agree on it.
+// The elements of JUnit's format, as far as Jenkins' schema (junit-10.xsd) and others agree on it.
 type (
 	junitSuites struct {
 		XMLName  xml.Name     `xml:"testsuites"`
@@ -48,10 +47,9 @@ type (
 	}
 )
 
-// JUnit writes a document as a JUnit file. Each code that was found is a test that
-// failed, or passed if it is below j.FailOn. Without findings one test says what was
-// looked at. Each source is a test, skipped if it was not read whole, and each direction of
-// a path, which fails as Path.Fails says. A scenario that was tried is a test, and decides alone.
+// JUnit writes a document as a JUnit file. Each code that was found is a test that failed, or passed if it is below
+// j.FailOn. Without findings one test says what was looked at. Each source is a test, skipped if it was not read whole,
+// and each direction of a path, which fails as Path.Fails says. A scenario that was tried is a test, and decides alone.
 func JUnit(w io.Writer, d Document, j Judgement) error {
 	c := d.outline()
 	seconds := math.Round(c.window.Duration().Seconds()*1000) / 1000
@@ -121,7 +119,7 @@ func (c outline) junitFindings(j Judgement, seconds float64) junitSuite {
 		}
 	}
 	if len(c.findings) == 0 {
-		s.Cases = append(s.Cases, junitCase{ClassName: class, Name: "nothing found", Out: Clean(c.verdict)})
+		s.Cases = append(s.Cases, junitCase{ClassName: class, Name: "no findings", Out: Clean(c.verdict)})
 	}
 	return s
 }

@@ -22,8 +22,7 @@ type (
 		In        *uint64               `json:"in,omitempty"`
 		Out       *uint64               `json:"out,omitempty"`
 		Dropped   uint64                `json:"dropped"`
-		// Unexplained is absent where it is not known; the bounds then stand
-		// for it, as far as there are any.
+		// Unexplained is absent where it is not known; the bounds then stand for it, as far as there are any.
 		Unexplained *uint64         `json:"unexplained,omitempty"`
 		AtLeast     *uint64         `json:"unexplainedAtLeast,omitempty"`
 		AtMost      *uint64         `json:"unexplainedAtMost,omitempty"`
@@ -49,8 +48,8 @@ func (c called) ledger(row model.LedgerRow) ledgerDoc {
 	d := ledgerDoc{
 		Link: row.Link, Direction: row.Direction, In: countOf(row.In), Out: countOf(row.Out), Dropped: row.Dropped,
 		Unexplained: countOf(row.Unexplained()), Edge: row.Edge, Why: row.Why,
-		Parts: mapped(row.Parts, func(x model.LedgerPart) ledgerPartDoc { return ledgerPartDoc(x) }),
-		Drops: mapped(row.Drops, func(x model.LedgerDrop) ledgerDropDoc {
+		Parts: model.Map(row.Parts, func(x model.LedgerPart) ledgerPartDoc { return ledgerPartDoc(x) }),
+		Drops: model.Map(row.Drops, func(x model.LedgerDrop) ledgerDropDoc {
 			return ledgerDropDoc{x.Reason, x.Location, x.Code, x.Expected, x.Packets}
 		}),
 	}
@@ -100,9 +99,7 @@ func (r Report) ledger(p *printer, names map[netip.Addr]string) {
 	}
 }
 
-func idle(row *model.LedgerRow) bool {
-	return row.In.N+row.Out.N+row.Dropped+row.Least == 0
-}
+func idle(row *model.LedgerRow) bool { return row.In.N+row.Out.N+row.Dropped+row.Least == 0 }
 
 var words = map[model.LedgerDirection]string{model.FromPod: "from the pod", model.ToPod: "to the pod"}
 
@@ -117,12 +114,11 @@ func bounds(row *model.LedgerRow) string {
 	return number(row.Least) + " to " + number(row.Most.N)
 }
 
-// dropCauses names the findings that account for the drops, or else the kernel's
-// reasons.
+// dropCauses names the findings that account for the drops, or else the kernel's reasons.
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
-		name := cmp.Or(string(d.Code), map[bool]string{true: "expected"}[d.Expected], orUnknown(string(d.Reason)))
+		name := cmp.Or(string(d.Code), model.Either(d.Expected, "expected", ""), orUnknown(string(d.Reason)))
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -137,8 +133,8 @@ func (r Report) unexplained(names map[netip.Addr]string) []string {
 		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {
 			continue
 		}
-		atLeast := map[bool]string{false: "at least "}[row.Unexplained().Known]
-		lines = append(lines, fmt.Sprintf("%s, %s: %s%s seen neither to leave nor to be dropped",
+		atLeast := model.Either(row.Unexplained().Known, "", "at least ")
+		lines = append(lines, fmt.Sprintf("%s, %s: %s%s neither left nor were dropped",
 			Named(names, row.Addrs[0]), words[row.Direction], atLeast, model.Plural(row.Least, "packet")))
 	}
 	return bounded(lines)

@@ -27,7 +27,7 @@ func (r Report) markdown(w *bufio.Writer) {
 		fmt.Fprint(w, "\n")
 	}
 	items(w, "probe", rows...)
-	fmt.Fprintf(w, "\n%s, observed for %s; lost by lasthop: %s\n",
+	fmt.Fprintf(w, "\n%s, observed for %s; lasthop missed: %s\n",
 		md(NodeText(s.Node)), Duration(s.Window.Duration()), md(strings.Join(LostText(s.Traffic.Lost), "; ")))
 }
 
@@ -38,17 +38,35 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 	} else {
 		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", model.Plural(len(o.findings), "finding"), md(watched))
 	}
-	for f := range model.Each(o.findings) {
-		markdownFinding(w, o.of(f), o.names, f)
+	for i := range o.findings {
+		f := &o.findings[i]
+		var p *model.Path
+		if i < len(o.paths) {
+			p = o.paths[i]
+		}
+		markdownFinding(w, o.of(f), o.names, f, p)
 	}
 }
 
-func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {
+// markdownDrawing is a path in boxes, as wide as GitHub shows it.
+func markdownDrawing(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, p *model.Path) {
+	d := Drawing{Path: p, Names: names, Window: s.Window.Duration(), Scope: "packets " + PathScope(s, p, false), Width: 100, Hop: -1}
+	for _, line := range d.Lines() {
+		fmt.Fprint(w, "    ", strings.TrimRight(lineText(line), " "), "\n")
+	}
+	fmt.Fprint(w, "\n")
+}
+
+func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding, p *model.Path) {
 	severity, rest := Headline(names, f)
 	fmt.Fprintf(w, "## %s %s\n\n", severity, md(rest))
+	if p != nil {
+		markdownDrawing(w, s, names, p)
+	}
 	var commands []string
 	for _, x := range Sections(s, names, f) {
 		switch {
+		case x.Name == Surer:
 		case x.Verbatim:
 			commands = append(commands, x.Values...)
 		case x.Names:

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
@@ -17,9 +18,8 @@ import (
 type Path struct {
 	Snapshot *model.Snapshot
 	Path     model.Path
-	// Findings are those that have their place on the path, or name both of
-	// its ends; the worst first. Others are the pod's other findings, of which
-	// the text has the headlines.
+	// Findings are those that have their place on the path, or name both of its ends; the worst first. Others are
+	// the pod's other findings, of which the text has the headlines.
 	Findings []model.Finding
 	Others   []model.Finding
 	// Far is the node at the other end, where both were watched.
@@ -65,9 +65,9 @@ func (r Path) verdict() string {
 	window := Duration(r.Snapshot.Window.Duration())
 	switch {
 	case len(r.Path.Forward) == 1 && r.Path.Forward[0].Kind == model.HopPod:
-		return "the packets stay inside the pod, where none is counted"
+		return "the packets stay inside the pod, where lasthop does not count"
 	case r.Snapshot.Status(model.SourceTC) == model.Missing:
-		return "no dead hop in the node's tables; no packet was watched"
+		return "no dead hop in the node's tables; packets were not watched"
 	case !r.counted():
 		return "no dead hop in the node's tables; no packet of this path was seen in " + window
 	}
@@ -107,9 +107,7 @@ func (r Path) directions() [2]direction {
 	return [2]direction{{"forward", r.Path.Forward}, {"return", r.Path.Return}}
 }
 
-func (r Path) counted() bool {
-	return r.any(func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
-}
+func (r Path) counted() bool { return r.any(func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 }) }
 
 func (r Path) any(is func(model.PathHop) bool) bool {
 	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), is)
@@ -119,9 +117,15 @@ func (r Path) text(p *printer, wide bool) {
 	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)
 	p.prose(bold, "  ", fmt.Sprintf("Path %s > %s", from, to))
-	p.prose(map[bool]string{true: magenta}[r.Path.Dead() != nil], "", r.verdict())
+	p.prose(model.Either(r.Path.Dead() != nil, magenta, ""), "", r.verdict())
 	if r.Choice != "" {
 		p.prose("", "", Prose(names, r.Choice))
+	}
+	if wide {
+		d := Drawing{Path: &r.Path, Names: names, Window: s.Window.Duration(), Scope: "packets " + r.scope(s), Hop: -1, Decisions: true,
+			Width: cmp.Or(p.style.Columns, wideColumns), ASCII: p.style.ASCII}
+		p.line("")
+		p.drawing(d)
 	}
 	for i, d := range r.directions() {
 		p.line("")
@@ -148,10 +152,10 @@ func (r Path) text(p *printer, wide bool) {
 func (p *printer) watched(r Path, s *model.Snapshot, names map[netip.Addr]string) {
 	p.field("node", NodeText(s.Node))
 	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", Duration(s.Window.Duration()), EngineText(s.Node), r.scope(s)))
-	p.field("left out", r.Limits...)
+	p.field("filters", r.Limits...)
 	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s, names)...)
-	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
+	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
 }
 
 func (r Path) scope(s *model.Snapshot) string {
@@ -192,12 +196,7 @@ func (p *printer) pathHops(names map[netip.Addr]string, hops []model.PathHop, wi
 	}
 }
 
-func countText(c model.Count) string {
-	if !c.Known {
-		return "-"
-	}
-	return number(c.N)
-}
+func countText(c model.Count) string { return model.Either(!c.Known, "-", number(c.N)) }
 
 // The documents of a path. Unknown counts are absent.
 type (
@@ -256,8 +255,8 @@ func (r Path) doc() any {
 	d := pathDoc{
 		APIVersion: APIVersion, Kind: "Path", Node: w.Node, Window: w.Window, Pod: podDoc{IP: addrText(p.Pod)},
 		To: toDoc{IP: addrText(p.To), Name: names[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
-		Dead: p.Dead() != nil, Pair: p.Pair, Forward: mapped(p.Forward, hopDocument), Return: mapped(p.Return, hopDocument),
-		Findings: mapped(r.Findings, names.finding), Others: mapped(r.Others, names.finding),
+		Dead: p.Dead() != nil, Pair: p.Pair, Forward: model.Map(p.Forward, hopDocument), Return: model.Map(p.Return, hopDocument),
+		Findings: names.findings(s, r.Findings), Others: names.findings(s, r.Others),
 		Sources: w.Sources, Probes: probeDocuments(s), Lost: lostDocument(s.Traffic.Lost),
 	}
 	if f := r.Far; f != nil {
@@ -288,6 +287,7 @@ func (r Path) markdown(w *bufio.Writer) {
 	if r.Choice != "" {
 		fmt.Fprintf(w, "%s\n\n", md(Prose(names, r.Choice)))
 	}
+	markdownDrawing(w, s, names, &r.Path)
 	for _, d := range r.directions() {
 		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(d.name))
 		for h := range model.Each(d.hops) {
@@ -297,7 +297,7 @@ func (r Path) markdown(w *bufio.Writer) {
 		fmt.Fprint(w, "\n")
 	}
 	for _, f := range r.Findings {
-		markdownFinding(w, s, names, &f)
+		markdownFinding(w, s, names, &f, nil)
 	}
 	for _, f := range r.Others {
 		severity, rest := Headline(names, &f)

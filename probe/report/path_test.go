@@ -60,7 +60,7 @@ func hostilePath() report.Path {
 func TestPathGolden(t *testing.T) {
 	unseen := explained()
 	unseen.Snapshot, unseen.Findings, unseen.Others = unwatched(), nil, nil
-	unseen.Choice = "to 10.60.0.9, the pod's busiest peer in the window; --to chooses another"
+	unseen.Choice = "to 10.60.0.9, the pod's busiest peer in the window; --to selects another"
 	unseen.Path.Pair, unseen.Path.Return = false, unseen.Path.Return[:1]
 	for i := range unseen.Path.Forward {
 		h := &unseen.Path.Forward[i]

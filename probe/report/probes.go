@@ -33,13 +33,12 @@ func probed(s *model.Snapshot) bool {
 	return slices.ContainsFunc(s.Sources, func(src model.Source) bool { return src.Name == model.SourceProbes })
 }
 
-// probeDocuments is nil where no probe was allowed, and empty where none was
-// sent.
+// probeDocuments is nil where no probe was allowed, and empty where none was sent.
 func probeDocuments(s *model.Snapshot) []probeDoc {
 	if !probed(s) {
 		return nil
 	}
-	return mapped(s.Probes, func(p model.Probe) probeDoc {
+	return model.Map(s.Probes, func(p model.Probe) probeDoc {
 		d := answerDoc{Link: p.Link, From: addrText(p.From), To: addrText(p.To), Sent: p.Sent, Answered: p.Answered, Millis: millis(p.RTT)}
 		if len(p.MACs) > 0 {
 			d.MAC = p.MACs[0]
@@ -61,12 +60,12 @@ func probeRows(s *model.Snapshot, names map[netip.Addr]string) []string {
 	if len(s.Probes) == 0 {
 		return []string{"none sent"}
 	}
-	return mapped(s.Probes, func(p model.Probe) string {
+	return model.Map(s.Probes, func(p model.Probe) string {
 		reply := "no reply"
 		if p.Answered {
 			reply = fmt.Sprintf("reply in %.2f ms", millis(p.RTT))
 			if len(p.MACs) > 0 {
-				reply += " from " + strings.Join(mapped(p.MACs, model.MAC.String), ", ")
+				reply += " from " + strings.Join(model.Map(p.MACs, model.MAC.String), ", ")
 			}
 		}
 		return fmt.Sprintf("%s from %s to %s on %s: %s", p.Kind, addrText(p.From), Named(names, p.To), p.Link, reply)

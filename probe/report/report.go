@@ -1,17 +1,17 @@
-// Package report writes what was observed and judged, as text for people and as
-// documents for other programs.
+// Package report writes what was observed and judged, as text for people and as documents for other programs.
 //
-// It is pure: values in, bytes out. Text from outside, such as the names of
-// links and pods or the comments of rules, is escaped so that no terminal acts
-// on it.
+// It is pure: values in, bytes out. Text from outside, such as the names of links and pods or the comments of rules,
+// is escaped so that no terminal acts on it.
 package report
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -24,17 +24,19 @@ type Report struct {
 	Rewrites []model.MACRewrite
 	// Ledger balances each pod's packets; nil where that was not done.
 	Ledger []model.LedgerRow
-	// Causes say of each drop of the snapshot what accounts for it; nil where that was
-	// not judged.
+	// Causes say of each drop of the snapshot what accounts for it; nil where that was not judged.
 	Causes []model.DropCause
 	// Silences are the pairs of addresses that got no reply.
 	Silences []model.Silence
-	// Focus are the addresses that were asked about; empty means the whole
-	// node. The text formats list the traffic of these alone. The caller
-	// decides which findings concern them.
+	// Matrix is who reaches whom.
+	Matrix model.Matrix
+	// Focus are the addresses that were asked about; empty means the whole node. The text formats list the traffic
+	// of these alone. The caller decides which findings concern them.
 	Focus []netip.Addr
 	// Limits say what was not judged, by request.
 	Limits []string
+	// Paths are those that show the findings best, in their order, for Markdown; nil where there is none.
+	Paths []*model.Path
 }
 
 // Format is a way to write a report.
@@ -44,26 +46,43 @@ type Format string
 const (
 	Text     Format = "text"
 	Wide     Format = "wide"
+	InBrief  Format = "brief"
 	JSON     Format = "json"
 	YAML     Format = "yaml"
 	NDJSON   Format = "ndjson"
 	Markdown Format = "markdown"
+	// MCP is for the tools of `lasthop mcp`: a text, and the document of JSON.
+	MCP Format = "mcp"
 )
 
 // Formats lists the formats in the order in which help names them.
-func Formats() []Format { return []Format{Text, Wide, JSON, YAML, NDJSON, Markdown} }
+func Formats() []Format { return []Format{Text, Wide, InBrief, JSON, YAML, NDJSON, Markdown, MCP} }
 
 // Style is how text is drawn.
 type Style struct {
-	// Color uses the terminal's 16 colours. They add nothing to what the words
-	// say.
+	// Color uses the terminal's 16 colours. They add nothing to what the words say.
 	Color bool
+	// Columns are those of what is drawn, 0 is as many as a wide terminal has. ASCII draws with 7 bits.
+	Columns int
+	ASCII   bool
+}
+
+// UTF8 reports whether an environment is that of a terminal which shows UTF-8. As for any
+// program, the first locale variable that is set decides.
+func UTF8(env []string) bool {
+	var locale [3]string
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		if i := slices.Index([]string{"LC_ALL", "LC_CTYPE", "LANG"}, name); i >= 0 {
+			locale[i] = strings.ToLower(value)
+		}
+	}
+	text := cmp.Or(locale[0], locale[1], locale[2])
+	return strings.Contains(text, "utf-8") || strings.Contains(text, "utf8")
 }
 
 // Write writes the report. Only Text and Wide heed the style.
-func (r Report) Write(w io.Writer, f Format, style Style) error {
-	return write(w, f, style, r)
-}
+func (r Report) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
 
 // Document is a Report, a Joint or a Path. Only Text and Wide heed the style.
 type Document interface {
@@ -81,7 +100,11 @@ func write(to io.Writer, f Format, style Style, r Document) error {
 	var err error
 	switch f {
 	case Text, Wide:
-		r.text(&printer{w: w, style: style}, f == Wide)
+		r.text(&printer{w: w, style: style, wide: f == Wide}, f == Wide)
+	case InBrief:
+		err = r.outline().brief(w)
+	case MCP:
+		err = tool(w, r)
 	case JSON:
 		err = writeJSON(w, r.doc(), "  ")
 	case YAML:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -81,7 +82,7 @@ func node() *model.Snapshot {
 
 func withGaps() *model.Snapshot {
 	s := node()
-	s.Sources[3] = model.Source{Name: model.SourceConntrack, Status: model.Missing, Detail: "operation not permitted; CAP_NET_ADMIN would allow it"}
+	s.Sources[3] = model.Source{Name: model.SourceConntrack, Status: model.Missing, Detail: "operation not permitted; needs CAP_NET_ADMIN"}
 	s.Sources[5] = model.Source{Name: model.SourceDrops, Status: model.Partial, Detail: "reasons have no names: no BTF"}
 	s.Traffic.Lost = model.Lost{Events: 3, Detail: []string{"the ring buffer was full 3 times"}}
 	return s
@@ -211,7 +212,7 @@ func accounts() []model.LedgerRow {
 			Parts: []model.LedgerPart{{Place: model.PlaceNode, Packets: 8}},
 			Why:   []string{"of what came for the node's address, up to 12 packets may have been the pod's, or the node's own"},
 		},
-		{Addrs: []netip.Addr{till, client}, Link: "port8", Direction: model.FromPod, In: model.Counted(5), Why: []string{"the pod came or went within the window"}},
+		{Addrs: []netip.Addr{till, client}, Link: "port8", Direction: model.FromPod, In: model.Counted(5), Why: []string{"the pod started or ended within the window"}},
 		{Addrs: []netip.Addr{till, client}, Link: "port8", Direction: model.ToPod, In: model.Counted(0), Out: model.Counted(0), Most: model.Counted(0)},
 	}
 }
@@ -234,6 +235,34 @@ func render(t *testing.T, r report.Report, f report.Format, style report.Style) 
 	return b.String()
 }
 
+// whoReaches is a map with each kind of reach, one more node than has a column, and a pod of which
+// not all packets were counted.
+func whoReaches() model.Matrix {
+	m := model.Matrix{Columns: []model.Destination{{Kind: model.ToPods}}}
+	reaches := []model.Reach{model.ReachWell, model.ReachOneWay, model.ReachDead, model.ReachLossy, model.ReachSilent, model.ReachUnclear}
+	for i := range 9 {
+		m.Columns = append(m.Columns, model.Destination{Kind: model.ToNode, Name: fmt.Sprintf("node-%d", i+2)})
+	}
+	m.Columns = append(m.Columns, model.Destination{Kind: model.ToDNS}, model.Destination{Kind: model.ToInternet})
+	for i, pod := range []netip.Addr{cart, till} {
+		r := model.MatrixRow{Pod: pod, Reach: model.ReachLossy, Whole: i == 0}
+		for j := range m.Columns {
+			var c *model.MatrixCell
+			if (i+j)%5 != 0 {
+				reach := reaches[(i+j)%len(reaches)]
+				pair := model.MatrixPair{Pod: pod, Peer: netip.AddrFrom4([4]byte{10, 244, byte(j), 9}), Reach: reach, Sent: 9, Lost: uint64(j)}
+				if reach.Dead() {
+					pair.Code = "MissingUDR"
+				}
+				c = &model.MatrixCell{Reach: reach, Sent: 9, Lost: uint64(j), Pairs: []model.MatrixPair{pair}}
+			}
+			r.Cells = append(r.Cells, c)
+		}
+		m.Rows = append(m.Rows, r)
+	}
+	return m
+}
+
 func TestGolden(t *testing.T) {
 	one := report.Report{Snapshot: node(), Findings: []model.Finding{staleRewrite()}, Rewrites: rewrites()}
 	two := report.Report{Snapshot: dropped(), Findings: []model.Finding{staleRewrite(), missingUDR()}, Rewrites: rewrites(), Silences: []model.Silence{
@@ -241,6 +270,7 @@ func TestGolden(t *testing.T) {
 		{Local: cart, Remote: netip.MustParseAddr("198.51.100.77"), Packets: 3, Ordinary: model.ExcusedScan},
 	}}
 	accounts := report.Report{Snapshot: dropped(), Ledger: accounts()}
+	reaching := report.Report{Snapshot: node(), Matrix: whoReaches()}
 	quiet := node()
 	quiet.Traffic = model.Traffic{}
 	tests := []struct {
@@ -277,6 +307,8 @@ func TestGolden(t *testing.T) {
 		{"ledger.json", accounts, report.JSON, report.Style{}},
 		{"ledger.ndjson", accounts, report.NDJSON, report.Style{}},
 		{"ledger.md", accounts, report.Markdown, report.Style{}},
+		{"matrix-wide.txt", reaching, report.Wide, report.Style{}},
+		{"matrix.json", reaching, report.JSON, report.Style{}},
 		{"empty.json", report.Report{Snapshot: &model.Snapshot{}}, report.JSON, report.Style{}},
 		{"empty-wide.txt", report.Report{Snapshot: &model.Snapshot{}}, report.Wide, report.Style{}},
 		{"hostile-wide.txt", hostile(), report.Wide, report.Style{}},
@@ -432,7 +464,7 @@ func TestNotLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		first, _, _ := strings.Cut(text.String(), "\n\n")
-		if got := strings.Contains(strings.Join(strings.Fields(first), " "), "60 drops gave no finding"); got != want {
+		if got := strings.Contains(strings.Join(strings.Fields(first), " "), "60 drops without a finding"); got != want {
 			t.Errorf("rules %v: %s", rules, first)
 		}
 		if !want && strings.Contains(first, "drop") {

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// columns is the width that prose is wrapped to, the narrowest terminal
-	// that people still use.
+	// columns is the width that prose is wrapped to, the narrowest terminal that people still use.
 	columns = 80
 	// indent is the column at which the values stand behind their labels.
 	indent = 18
@@ -27,18 +26,15 @@ const (
 	cyan    = "1;36"
 )
 
-// printer lays out text. The writer under it keeps the first error, so the
-// printer's methods return none.
+// printer lays out text. The writer under it keeps the first error, so the printer's methods return none.
 type printer struct {
 	w     *bufio.Writer
 	style Style
+	wide  bool
 }
 
 func (p *printer) paint(code, s string) string {
-	if !p.style.Color || code == "" {
-		return s
-	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
+	return model.Either(!p.style.Color || code == "", s, "\x1b["+code+"m"+s+"\x1b[0m")
 }
 
 func (p *printer) line(s string) {
@@ -66,9 +62,7 @@ func (p *printer) field(label string, values ...string) {
 	}
 }
 
-func (p *printer) row(label, text string) {
-	p.line(fmt.Sprintf("  %-*s", indent-2, label) + text)
-}
+func (p *printer) row(label, text string) { p.line(fmt.Sprintf("  %-*s", indent-2, label) + text) }
 
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer, wide bool) {
@@ -80,8 +74,7 @@ func (r Report) text(p *printer, wide bool) {
 	}
 }
 
-// findings prints the findings, below all headlines if there are several, or the verdict
-// without any.
+// findings prints the findings, below all headlines if there are several, or the verdict without any.
 func (p *printer) findings(o outline) {
 	if len(o.findings) == 0 {
 		p.prose(bold, "", o.verdict)
@@ -102,9 +95,9 @@ func (p *printer) findings(o outline) {
 func (r Report) verdict() string {
 	verdict := r.Silence(r.dropped())
 	if len(r.Focus) > 0 {
-		verdict = "for the pods asked about: " + verdict
+		verdict = "for the selected pods: " + verdict
 	}
-	incomplete := mapped(Gaps(r.Snapshot), func(g model.Source) string { return fmt.Sprintf("%s (%s)", g.Name, g.Status) })
+	incomplete := model.Map(Gaps(r.Snapshot), func(g model.Source) string { return fmt.Sprintf("%s (%s)", g.Name, g.Status) })
 	if Lost(r.Snapshot.Traffic.Lost) {
 		incomplete = append(incomplete, "lasthop's own counts (see below)")
 	}
@@ -118,10 +111,7 @@ func (p *printer) headline(names map[netip.Addr]string, f *model.Finding) {
 	severity, rest := Headline(names, f)
 	color := map[model.Severity]string{model.Critical: magenta, model.Warning: yellow}[f.Severity]
 	for i, row := range Wrap(Clean(rest), columns-len(severity)-1) {
-		before := " "
-		if i == 0 {
-			before = p.paint(cmp.Or(color, cyan), severity)
-		}
+		before := model.Either(i == 0, p.paint(cmp.Or(color, cyan), severity), " ")
 		p.line(before + " " + p.paint(bold, row))
 	}
 }
@@ -129,15 +119,15 @@ func (p *printer) headline(names map[netip.Addr]string, f *model.Finding) {
 func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {
 	p.headline(names, f)
 	for _, x := range Sections(s, names, f) {
+		if x.Name == Surer && !p.wide {
+			continue
+		}
 		if !x.Verbatim {
 			p.field(x.Name, x.Values...)
 			continue
 		}
 		for i, v := range x.Values {
-			label := x.Name
-			if i > 0 {
-				label = ""
-			}
+			label := model.Either(i > 0, "", x.Name)
 			p.row(label, Clean(v))
 		}
 	}
@@ -151,18 +141,17 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	p.field("node", NodeText(s.Node))
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
 	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Plural(len(s.Pods), "pod"), r.traffic()))
-	p.field("left out", r.Limits...)
+	p.field("filters", r.Limits...)
 	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s, names)...)
 	drops, harmless := r.dropSummary()
 	p.field("drops", drops...)
 	p.field("harmless frees", harmless...)
 	p.field("unexplained", r.unexplained(names)...)
-	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
+	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
 }
 
-// dropSummary sums the drops of all pods by reason and location, apart from the
-// harmless frees.
+// dropSummary sums the drops of all pods by reason and location, apart from the harmless frees.
 func (r Report) dropSummary() (drops, harmless []string) {
 	var lost, freed Tally
 	for _, d := range r.dropRows() {
@@ -176,8 +165,8 @@ func (r Report) dropSummary() (drops, harmless []string) {
 	}
 	drops = lost.rows()
 	if len(drops) == 0 {
-		none := map[model.Status]string{model.Missing: "not watched", model.Partial: "none seen of pod packets"}
-		drops = []string{cmp.Or(none[r.Snapshot.Status(model.SourceDrops)], "none of pod packets")}
+		none := map[model.Status]string{model.Missing: "not watched", model.Partial: "none seen"}
+		drops = []string{cmp.Or(none[r.Snapshot.Status(model.SourceDrops)], "no pod packets")}
 	}
 	return drops, freed.rows()
 }
@@ -201,5 +190,5 @@ func (t *Tally) Add(what string, packets uint64) {
 }
 
 func (t *Tally) rows() []string {
-	return bounded(mapped(t.Order, func(what string) string { return fmt.Sprintf("%d %s", t.Packets[what], what) }))
+	return bounded(model.Map(t.Order, func(what string) string { return fmt.Sprintf("%d %s", t.Packets[what], what) }))
 }

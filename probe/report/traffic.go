@@ -14,13 +14,12 @@ import (
 type dropRow struct {
 	local, peer netip.Addr
 	// node is true when local is an address of the node, not of a pod.
-	node     bool
-	side     model.Side
-	reason   model.Reason
-	cilium   model.CiliumDrop
-	location string
-	link     string
-	class    loss.Class
+	node           bool
+	side           model.Side
+	reason         model.Reason
+	cilium         model.CiliumDrop
+	location, link string
+	class          loss.Class
 	// finding is the one that claims the packets, empty where none does.
 	finding model.Code
 	// far is set instead of peer for several peers in one range.
@@ -39,9 +38,8 @@ func (d *dropRow) peerText(names map[netip.Addr]string) string {
 	return d.far.String()
 }
 
-// dropRows orders the drops by address and sums those that differ only in what
-// a report does not show. A packet between two local pods counts once, as the
-// source's; one between a pod and the node as the pod's.
+// dropRows orders the drops by address and sums those that differ only in what a report does not show. A packet
+// between two local pods counts once, as the source's; one between a pod and the node as the pod's.
 func (r Report) dropRows() []dropRow {
 	s := r.Snapshot
 	names := Names(s)
@@ -165,10 +163,7 @@ func HopOrder(s *model.Snapshot) func(a, b model.HopCount) int {
 		if !ok {
 			d = 1
 		}
-		if h.Side == model.AsDestination {
-			return -d
-		}
-		return d
+		return model.Either(h.Side == model.AsDestination, -d, d)
 	}
 	return func(a, b model.HopCount) int {
 		return cmp.Or(

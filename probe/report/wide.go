@@ -25,6 +25,7 @@ func (r Report) wide(p *printer, names map[netip.Addr]string) {
 	}
 	r.ledger(p, names)
 	r.drops(p, names)
+	r.matrix(p, names)
 	r.silences(p, names)
 	r.rewrites(p, names)
 	if len(s.Node.PluginBy) > 0 {
@@ -34,13 +35,12 @@ func (r Report) wide(p *printer, names map[netip.Addr]string) {
 		}
 	}
 	p.title("sources")
-	p.table([]string{"NAME", "STATUS", "DETAIL"}, mapped(s.Sources, func(src model.Source) []string {
+	p.table([]string{"NAME", "STATUS", "DETAIL"}, model.Map(s.Sources, func(src model.Source) []string {
 		return []string{src.Name, string(src.Status), src.Detail}
 	}))
 }
 
-// addresses are those of the pods in focus, with traffic or without, then the
-// others that were counted: the node's own.
+// addresses are those of the pods in focus, with traffic or without, then the others that were counted: the node's own.
 func (r Report) addresses() []netip.Addr {
 	var out []netip.Addr
 	add := func(a netip.Addr) {
@@ -67,17 +67,17 @@ func (p *printer) title(s string) {
 }
 
 func (p *printer) hops(s *model.Snapshot, of func(model.HopCount) bool) {
-	hops := kept(s.Traffic.Hops, of)
+	hops := model.Filter(s.Traffic.Hops, of)
 	slices.SortStableFunc(hops, HopOrder(s))
 	role := linkRoles(s)
-	p.table([]string{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}, mapped(hops, func(h model.HopCount) []string {
+	p.table([]string{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}, model.Map(hops, func(h model.HopCount) []string {
 		role := orUnknown(string(role(&h)))
 		return []string{string(h.Side), h.Link, role, string(h.Direction), number(h.Packets), number(h.Bytes)}
 	}))
 }
 
 func remoteRanges(s *model.Snapshot) []netip.Prefix {
-	out := mapped(s.Traffic.Hops, func(h model.HopCount) netip.Prefix { return h.Prefix })
+	out := model.Map(s.Traffic.Hops, func(h model.HopCount) netip.Prefix { return h.Prefix })
 	out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return !p.IsValid() })
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
@@ -107,12 +107,12 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 }
 
 func (r Report) silences(p *printer, names map[netip.Addr]string) {
-	silences := kept(r.Silences, func(x model.Silence) bool { return r.inFocus(x.Local) || r.inFocus(x.Remote) })
+	silences := model.Filter(r.Silences, func(x model.Silence) bool { return r.inFocus(x.Local) || r.inFocus(x.Remote) })
 	if len(silences) == 0 {
 		return
 	}
 	p.title("no reply")
-	p.table([]string{"LOCAL", "PEER", "PACKETS", "FINDING", "WHY"}, mapped(silences, func(x model.Silence) []string {
+	p.table([]string{"LOCAL", "PEER", "PACKETS", "FINDING", "WHY"}, model.Map(silences, func(x model.Silence) []string {
 		return []string{
 			Named(names, x.Local), Named(names, x.Remote), number(x.Packets), string(x.Code), excuseWords[x.Ordinary],
 		}
@@ -121,31 +121,31 @@ func (r Report) silences(p *printer, names map[netip.Addr]string) {
 
 // excuseWords say why a healthy network does not reply either.
 var excuseWords = map[model.Excuse]string{
-	model.ExcusedScan:      "one of many addresses that a scan asks",
-	model.ExcusedForwarder: "a gateway forwards, and need not reply to pings",
-	model.ExcusedGone:      "the pod went away",
-	model.ExcusedPlatform:  "an address of the cloud that is not for pods",
-	model.ExcusedBrief:     "asked for a moment only",
+	model.ExcusedScan:      "one of many addresses in a scan",
+	model.ExcusedForwarder: "a gateway need not reply to pings",
+	model.ExcusedGone:      "the pod is gone",
+	model.ExcusedPlatform:  "a cloud address that does not serve pods",
+	model.ExcusedBrief:     "requests for a moment only",
 }
 
 // harmlessWords say why the kernel freed a packet that was not lost.
 var harmlessWords = map[loss.Class]string{
-	loss.Delivered:         "delivered already",
-	loss.Copy:              "a copy, for another",
-	loss.Group:             "for a group not joined",
+	loss.Delivered:         "already delivered",
+	loss.Copy:              "a copy for another host",
+	loss.Group:             "multicast group not joined",
 	loss.NeighborDiscovery: "neighbour discovery",
-	loss.PodGone:           "for a pod that went away",
-	loss.PodStarting:       "before a new pod's rules were written",
+	loss.PodGone:           "the pod is gone",
+	loss.PodStarting:       "before the new pod's rules existed",
 	loss.Redirect:          "an ICMP redirect",
-	loss.Closed:            "for a connection that its socket has closed",
-	loss.ByDesign:          "by a rule that a healthy node has for that",
+	loss.Closed:            "connection already closed",
+	loss.ByDesign:          "by a rule that healthy nodes have",
 }
 
 func (r Report) rewrites(p *printer, names map[netip.Addr]string) {
 	p.title("rewritten MACs")
-	rewrites := kept(r.Rewrites, func(x model.MACRewrite) bool { return r.inFocus(x.Addr) })
+	rewrites := model.Filter(r.Rewrites, func(x model.MACRewrite) bool { return r.inFocus(x.Addr) })
 	heading := []string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}
-	p.table(heading, mapped(rewrites, func(x model.MACRewrite) []string {
+	p.table(heading, model.Map(rewrites, func(x model.MACRewrite) []string {
 		return []string{
 			Named(names, x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
 			x.To.MAC.String(), x.To.Link + " " + string(x.To.Direction), number(x.Packets),
@@ -153,15 +153,14 @@ func (r Report) rewrites(p *printer, names map[netip.Addr]string) {
 	}))
 }
 
-// table prints rows in aligned columns; one without rows says so. A "-" stands
-// for what is not known.
+// table prints rows in aligned columns; one without rows says so. A "-" stands for what is not known.
 func (p *printer) table(heading []string, rows [][]string) {
 	if len(rows) == 0 {
 		p.line("  none")
 		return
 	}
-	all := mapped(append([][]string{heading}, rows...), func(row []string) []string {
-		return mapped(row, func(cell string) string { return cmp.Or(Clean(cell), "-") })
+	all := model.Map(append([][]string{heading}, rows...), func(row []string) []string {
+		return model.Map(row, func(cell string) string { return cmp.Or(Clean(cell), "-") })
 	})
 	for _, line := range aligned(all, "  ", 0) {
 		p.line("  " + line)
@@ -177,7 +176,7 @@ func aligned(rows [][]string, gap string, right uint) []string {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	return mapped(rows, func(row []string) string {
+	return model.Map(rows, func(row []string) string {
 		cells := make([]string, len(row))
 		for i, cell := range row {
 			w := widths[i]

@@ -14,8 +14,7 @@ import (
 // The functions of this file word what the reports and the screen both show.
 // Their text is not clean: it may hold names from outside.
 
-// Headline is a finding in one line, the first that a person reads. names are those
-// of Called.
+// Headline is a finding in one line, the first that a person reads. names are those of Called.
 func Headline(names map[netip.Addr]string, f *model.Finding) (severity, rest string) {
 	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, Prose(names, f.Title), f.Confidence)
 }
@@ -30,24 +29,24 @@ type Section struct {
 	Names bool
 }
 
-// Sections are the parts of a finding below its headline. names are those of
-// Called.
+// Surer is the section with the steps of Next, which the short texts leave out.
+const Surer = "to confirm"
+
+// Sections are the parts of a finding below its headline. names are those of Called.
 func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
 	lost := "not counted"
 	if f.Packets > 0 {
 		lost = fmt.Sprintf("%s in %s", model.Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
 	}
-	evidence := mapped(f.Evidence, func(e model.Evidence) string {
+	evidence := model.Map(f.Evidence, func(e model.Evidence) string {
 		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
 	})
 	prose := func(s string) string { return Prose(names, s) }
-	pods := mapped(f.Pods, func(a netip.Addr) string { return Named(names, a) })
-	peers := mapped(f.Peers, func(p netip.Prefix) string {
-		if p.IsSingleIP() {
-			return Named(names, p.Addr())
-		}
-		return prefixText(p)
+	pods := model.Map(f.Pods, func(a netip.Addr) string { return Named(names, a) })
+	peers := model.Map(f.Peers, func(p netip.Prefix) string {
+		return model.Either(p.IsSingleIP(), Named(names, p.Addr()), prefixText(p))
 	})
+	next := model.Map(Next(s, names, f), func(x Step) string { return x.Command + " # " + x.Why })
 	sections := []Section{
 		{Name: "nodes", Values: bounded(f.Nodes), Names: true},
 		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
@@ -57,9 +56,10 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 		{Name: "peers", Values: bounded(peers), Names: true},
 		{Name: "why", Values: []string{Prose(names, f.Why)}},
 		{Name: "evidence", Values: evidence},
-		{Name: "not seen", Values: mapped(f.Unseen, prose)},
-		{Name: "could also be", Values: mapped(f.Alternatives, prose)},
+		{Name: "not seen", Values: model.Map(f.Unseen, prose)},
+		{Name: "could also be", Values: model.Map(f.Alternatives, prose)},
 		{Name: "fix", Values: f.Fix, Verbatim: true},
+		{Name: Surer, Values: next, Verbatim: true},
 		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
 	}
 	return slices.DeleteFunc(sections, func(x Section) bool { return strings.Join(x.Values, "") == "" })
@@ -67,10 +67,7 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 
 // seenAt is when a finding was there, in UTC; empty if that is not known.
 func seenAt(f *model.Finding) string {
-	text := ""
-	if f.Times > 1 {
-		text = fmt.Sprintf("%d times, ", f.Times)
-	}
+	text := model.Either(f.Times > 1, fmt.Sprintf("%d times, ", f.Times), "")
 	const clock = "15:04:05"
 	opened, closed := f.Opened.UTC().Format(clock), f.Closed.UTC().Format(clock)
 	switch {
@@ -87,10 +84,7 @@ func seenAt(f *model.Finding) string {
 // LastHopAlive is where a finding's packets were last seen correctly. A finding
 // that names neither a hop nor a pod is about the node.
 func LastHopAlive(f *model.Finding) string {
-	if f.LastHopAlive == (model.Place{}) && len(f.Pods) == 0 {
-		return "the node itself"
-	}
-	return Place(f.LastHopAlive)
+	return model.Either(f.LastHopAlive == (model.Place{}) && len(f.Pods) == 0, "the node itself", Place(f.LastHopAlive))
 }
 
 // Place names a hop by where its packets come from and where they go, since
@@ -100,7 +94,7 @@ func Place(p model.Place) string {
 	other, ok := ends[p.Role]
 	switch {
 	case p.Link == "" && p.Role == "":
-		return "not known"
+		return "unknown"
 	case p.Link == "":
 		return strings.TrimSpace("a " + string(p.Role) + " " + string(p.Direction))
 	case p.Role == model.RoleBridge:
@@ -117,17 +111,12 @@ func Place(p model.Place) string {
 // pods and of network namespaces hold no spaces.
 const ThisNode = "this node"
 
-// PodName is the pod's namespace and name, or what else it is known by; empty
-// when only its address is known.
+// PodName is the pod's namespace and name, or what else it is known by; empty when only its address is known.
 func PodName(p model.Pod) string {
-	if p.Name != "" && p.Namespace != "" {
-		return p.Namespace + "/" + p.Name
-	}
-	return cmp.Or(p.Name, p.NetnsName)
+	return model.Either(p.Name != "" && p.Namespace != "", p.Namespace+"/"+p.Name, cmp.Or(p.Name, p.NetnsName))
 }
 
-// Names maps each address of a pod to PodName, and the node's own to ThisNode. A living pod
-// wins over one that is gone.
+// Names maps each address of a pod to PodName, and the node's own to ThisNode. A living pod wins over one that is gone.
 func Names(s *model.Snapshot) map[netip.Addr]string {
 	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
 	for _, pod := range allPods(s) {
@@ -172,9 +161,8 @@ func Called(s *model.Snapshot) map[netip.Addr]string {
 	return names
 }
 
-// Prose is a sentence with the names of the pods whose addresses it has, and the
-// addresses behind them. A name that the sentence has already is not added, nor one
-// within a rule.
+// Prose is a sentence with the names of the pods whose addresses it has, and the addresses behind them. A name
+// that the sentence has already is not added, nor one within a rule.
 func Prose(names map[netip.Addr]string, text string) string {
 	return named(names, text, func(name, address string) string { return name + " (" + address + ")" })
 }
@@ -208,8 +196,7 @@ func named(names map[netip.Addr]string, text string, as func(name, address strin
 	return strings.Join(words, " ")
 }
 
-// ruleWord reports whether an address behind the word belongs to a rule of ebtables,
-// iptables or nft.
+// ruleWord reports whether an address behind the word belongs to a rule of ebtables, iptables or nft.
 func ruleWord(word string) bool {
 	return strings.HasPrefix(word, "-") || slices.Contains([]string{"!", "!=", "==", "saddr", "daddr"}, word)
 }
@@ -253,10 +240,7 @@ func ReasonText(reason model.Reason, cilium model.CiliumReason) string {
 }
 
 func ciliumText(r model.CiliumReason) string {
-	if r == 0 {
-		return ""
-	}
-	return " (Cilium: " + r.String() + ")"
+	return model.Either(r == 0, "", " (Cilium: "+r.String()+")")
 }
 
 // DropPlace is where the kernel dropped a packet.
@@ -268,8 +252,8 @@ func DropPlace(location, link string) string {
 	return text
 }
 
-// Lost reports whether lasthop itself could not count something. Malformed packets
-// are their sender's fault.
+// Lost reports whether lasthop itself could not count something. Malformed packets are their sender's fault, and
+// missed drops may be anybody's.
 func Lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed+l.Gaps > 0 }
 
 // LostText says what lasthop itself could not count.
@@ -282,8 +266,8 @@ func LostText(l model.Lost) []string {
 		n    uint64
 		what string
 	}{
-		{l.Events, "drop samples lost"}, {l.Counters, "packets uncounted"}, {l.MACs, "packets without MACs"}, {l.Unparsed, "packets unreadable"},
-		{l.Malformed, "packets malformed"},
+		{l.Events, "drop samples lost"}, {l.Counters, "packets not counted"}, {l.MACs, "packets without MACs"}, {l.Unparsed, "unreadable packets"},
+		{l.Malformed, "malformed packets"},
 	} {
 		if x.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", x.n, x.what))
@@ -294,13 +278,12 @@ func LostText(l model.Lost) []string {
 
 // Unread are the sources that were not read whole.
 func Unread(s *model.Snapshot) []model.Source {
-	return kept(s.Sources, func(src model.Source) bool { return src.Status != model.OK })
+	return model.Filter(s.Sources, func(src model.Source) bool { return src.Status != model.OK })
 }
 
-// Gaps are the sources on the node itself that were not read whole. What is
-// known of other nodes is never whole, and so is no gap; nor are names, by which
-// nothing is judged.
-func Gaps(s *model.Snapshot) []model.Source { return kept(s.Sources, isGap) }
+// Gaps are the sources on the node itself that were not read whole. What is known of other nodes is never whole,
+// and so is no gap; nor are names, by which nothing is judged.
+func Gaps(s *model.Snapshot) []model.Source { return model.Filter(s.Sources, isGap) }
 
 func isGap(src model.Source) bool {
 	return src.Status != model.OK && src.Name != model.SourceNodes && src.Name != model.SourceNames
@@ -318,7 +301,7 @@ func SourceText(src model.Source) string {
 func SourcesText(s *model.Snapshot) []string {
 	unread := Unread(s)
 	count := fmt.Sprintf("%d of %d complete", len(s.Sources)-len(unread), len(s.Sources))
-	return append([]string{count}, mapped(unread, SourceText)...)
+	return append([]string{count}, model.Map(unread, SourceText)...)
 }
 
 // NodeText is the node's name and what runs on it.
@@ -340,33 +323,31 @@ func EngineText(n model.Node) string {
 // UplinksText lists the node's uplinks.
 func UplinksText(n model.Node) string { return cmp.Or(strings.Join(n.Uplinks, ", "), "none") }
 
-// silenceWindow is the least window in which requests without a reply are told from
-// replies that are on their way.
+// silenceWindow is the least window in which requests without a reply are told from replies that are on their way.
 const silenceWindow = 5 * time.Second
 
-// Silence is the verdict on a snapshot without findings: how much that is worth,
-// given what was looked at. It never calls a node healthy. drops are those that
-// no finding explains.
+// Silence is the verdict on a snapshot without findings: how much that is worth, given what was looked at. It
+// never calls a node healthy. drops are those that no finding explains.
 func (r Report) Silence(drops uint64) string {
 	s := r.Snapshot
 	verdict := "no loss seen in " + Duration(s.Window.Duration())
 	switch pods, _ := r.volume(); {
 	case s.Status(model.SourceTC) == model.Missing:
-		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be seen"
+		verdict = "no fault found in the node's state; packets were not watched, so losses are unknown"
 	case s.Window.Duration() <= 0:
-		verdict = "nothing was counted yet"
+		verdict = "nothing counted yet"
 	case pods == 0:
-		verdict += ", but no pod packet passed either: only the node's state was judged"
+		verdict += ", but no pod traffic either: only the node's state was judged"
 	case !Whole(s):
-		verdict += ", but not everything could be looked at"
+		verdict += ", but not everything was visible"
 	default:
 		verdict += fmt.Sprintf(" of traffic (%s)", r.traffic())
 	}
 	if d := s.Window.Duration(); d > 0 && d < silenceWindow && s.Status(model.SourceTC) != model.Missing {
-		verdict += "; missing replies show in " + Duration(silenceWindow) + " or more"
+		verdict += "; missing replies need a window of at least " + Duration(silenceWindow)
 	}
 	if drops > 0 {
-		verdict += "; " + model.Plural(drops, "drop") + " gave no finding"
+		verdict += "; " + model.Plural(drops, "drop") + " without a finding"
 	}
 	return verdict
 }
@@ -380,27 +361,23 @@ func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
 		}
 		return strings.TrimSpace(spoken(names[a]) + " " + text)
 	}
-	to = addrText(p.To)
-	if p.Port != 0 {
-		to = netip.AddrPortFrom(p.To.Unmap(), p.Port).String()
-	}
+	to = model.Either(p.Port != 0, netip.AddrPortFrom(p.To.Unmap(), p.Port).String(), addrText(p.To))
 	if p.Proto != 0 {
 		to += "/" + model.ProtoName(p.Proto)
 	}
 	return name(p.Pod, addrText(p.Pod)), name(p.To, to)
 }
 
-// PathScope says which packets the counts of a path are of, between nodes or on the one of the
-// snapshot.
+// PathScope says which packets the counts of a path are of, between nodes or on the one of the snapshot.
 func PathScope(s *model.Snapshot, p *model.Path, between bool) string {
-	const all = "of all that the pod sends and receives"
+	const all = "of all the pod's packets"
 	switch {
 	case between && !p.Pair:
-		return "between the nodes of this pair alone, elsewhere " + all
+		return "of this pair between the nodes; elsewhere " + all
 	case s.Status(model.SourceTC) == model.Missing:
 		return "not watched"
 	case p.Pair:
-		return "of this pair alone"
+		return "of this pair only"
 	}
 	return all
 }
@@ -420,10 +397,7 @@ func HopMark(h *model.PathHop) string {
 // has its place there. names are those of Called.
 func HopDecision(names map[netip.Addr]string, h *model.PathHop) string {
 	decision := Prose(names, h.Decision)
-	if h.Finding == "" {
-		return decision
-	}
-	return fmt.Sprintf("[%s] %s", h.Finding, decision)
+	return model.Either(h.Finding == "", decision, fmt.Sprintf("[%s] %s", h.Finding, decision))
 }
 
 // Duration is a length of time as people say it: 250ms, 1.5s, 10s, 1m30s, 5m, 1h.
@@ -449,31 +423,7 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// addrText is the address's canonical text, an IPv4 address without the
-// IPv6 wrapping; empty when unknown.
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.Unmap().String()
-}
+// addrText is the address's canonical text, an IPv4 address without the IPv6 wrapping; empty when unknown.
+func addrText(a netip.Addr) string { return model.Either(!a.IsValid(), "", a.Unmap().String()) }
 
-func prefixText(p netip.Prefix) string {
-	if !p.IsValid() {
-		return ""
-	}
-	return p.Masked().String()
-}
-
-func kept[T any](list []T, is func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })
-}
-
-// mapped is never nil, so that JSON has an empty array.
-func mapped[T, D any](list []T, f func(T) D) []D {
-	out := make([]D, len(list))
-	for i, x := range list {
-		out[i] = f(x)
-	}
-	return out
-}
+func prefixText(p netip.Prefix) string { return model.Either(!p.IsValid(), "", p.Masked().String()) }

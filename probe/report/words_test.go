@@ -19,7 +19,7 @@ func TestDuration(t *testing.T) {
 
 func TestPlace(t *testing.T) {
 	for want, p := range map[string]model.Place{
-		"not known":     {},
+		"unknown":       {},
 		"a pod egress":  {Role: model.RolePod, Direction: model.Egress},
 		"eth0 > fabric": {Link: "eth0", Role: model.RoleUplink, Direction: model.Egress},
 		"fabric > eth0": {Link: "eth0", Role: model.RoleUplink, Direction: model.Ingress},

@@ -21,10 +21,9 @@ type flowKey struct {
 
 var flowSeed = maphash.MakeSeed()
 
-// flowsAt sets the Start of the snapshot's flows and returns it by flow: the time
-// in before of a flow that was listed before, else now. Where conntrack was not
-// read whole, it keeps flows that are not listed. Flows are keyed by hash, and times
-// are nanoseconds since 1970, or 0, since there may be very many: the garbage collector
+// flowsAt sets the Start of the snapshot's flows and returns it by flow: the time in before of a flow that was
+// listed before, else now. Where conntrack was not read whole, it keeps flows that are not listed. Flows are
+// keyed by hash, and times are nanoseconds since 1970, or 0, since there may be very many: the garbage collector
 // does not look into a map without pointers.
 func flowsAt(s *model.Snapshot, now int64, before map[uint64]int64) map[uint64]int64 {
 	out := make(map[uint64]int64, len(s.Flows))

@@ -46,3 +46,31 @@ func TestPace(t *testing.T) {
 		t.Errorf("a small state is %v old", longest)
 	}
 }
+
+// TestPaceRarely: a stream that is to take little reads a small state every ten seconds, and
+// follows a change at once.
+func TestPaceRarely(t *testing.T) {
+	p := pace{rarely: true}
+	if _, longest := p.run(time.Millisecond, time.Hour, 1000, false); longest != rareEarliest {
+		t.Errorf("at rest: %v", longest)
+	}
+	for i := range 3 {
+		if pause := p.next(rareEarliest, 50*time.Millisecond, true); pause != pollEvery {
+			t.Errorf("a change: pause %d is %v", i, pause)
+		}
+	}
+	// So it does where the first reads, or all of them, take much.
+	for _, cost := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond} {
+		p = pace{rarely: true}
+		if pause := p.next(pollEvery, cost, false); pause != rareEarliest {
+			t.Errorf("after the start: %v", pause)
+		}
+		if pause := p.next(15*time.Second, cost, true); pause != pollEvery {
+			t.Errorf("a change soon after the start, by reads that take %v: %v", cost, pause)
+		}
+	}
+	share, longest := p.run(100*time.Millisecond, time.Hour, 500, true)
+	if share > 1.01/rareShare || longest >= rareLatest {
+		t.Errorf("it took %.4f of a CPU, and %v between two reads", share, longest)
+	}
+}

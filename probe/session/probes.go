@@ -10,10 +10,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// probe sends the probes that Diagnose wants answered and adds the results to
-// the snapshot. Counters and state were read before, so they hold none of these
-// packets. A probe that cannot be sent makes the source partial; only the end of
-// ctx is an error.
+// probe sends the probes that Diagnose wants answered and adds the results to the snapshot. Counters and state
+// were read before, so they hold none of these packets. A probe that cannot be sent makes the source partial;
+// only the end of ctx is an error.
 func (w *watch) probe(ctx context.Context, s *model.Snapshot) error {
 	plan := diagnose.Probes(s)
 	var err error
@@ -30,12 +29,9 @@ func (w *watch) probe(ctx context.Context, s *model.Snapshot) error {
 	src := model.Source{Name: model.SourceProbes, Status: model.OK, Detail: fmt.Sprintf("%d sent, %d answered", len(s.Probes), answered)}
 	switch {
 	case len(plan) == 0:
-		src.Detail = "nothing to ask: no route or address beyond this node is in question"
+		src.Detail = "none needed: no suspicion beyond this node"
 	case err != nil:
-		src.Status = model.Partial
-		if len(s.Probes) == 0 {
-			src.Status = model.Missing
-		}
+		src.Status = model.Either(len(s.Probes) == 0, model.Missing, model.Partial)
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		src.Detail = fmt.Sprintf("%d of %d sent, %d answered; %s", len(s.Probes), len(plan), answered, first)
 	}

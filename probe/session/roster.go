@@ -10,8 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// roster holds every pod seen in the window, by its network namespace and link:
-// addresses are reused.
+// roster holds every pod seen in the window, by its network namespace and link: addresses are reused.
 type roster struct {
 	pods map[podKey]*model.Pod
 	now  time.Time
@@ -51,9 +50,22 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 			}
 			// A quick reading leaves the listeners and rules out.
 			p.Backlog, p.Inside = cmp.Or(p.Backlog, old.Backlog), cmp.Or(p.Inside, old.Inside)
+			p.Resolver = cmp.Or(p.Resolver, old.Resolver)
 		}
 		r.pods[k] = &p
 	}
+}
+
+// unread are the running pods that a reading may have missed: their links are there, or not all links were read.
+func (r *roster) unread(s *model.Snapshot) []model.Pod {
+	if s.Has(model.SourceLinks, model.SourcePods) {
+		return nil
+	}
+	return r.list(func(p *model.Pod) bool {
+		here := !s.Has(model.SourceLinks) || slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Index == p.LinkIndex })
+		return p.Until.Equal(r.now) && here &&
+			!slices.ContainsFunc(s.Pods, func(o model.Pod) bool { return o.LinkIndex == p.LinkIndex })
+	})
 }
 
 // forget removes the pods that were gone by then.

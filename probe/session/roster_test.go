@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 func TestRoster(t *testing.T) {
@@ -78,8 +79,8 @@ func TestNamespacesOfTheLiving(t *testing.T) {
 	w := &watch{options: Options{NS: ns}}
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	w.roster.see(t0, []model.Pod{{Netns: 1, LinkIndex: 7}, {Netns: 2, LinkIndex: 8}})
-	w.roster.see(t0.Add(time.Second), []model.Pod{{Netns: 2, LinkIndex: 8}})
-	if got, want := w.namespaces(), []uint32{ns.Inode(), 2}; !slices.Equal(got, want) {
+	w.roster.see(t0.Add(time.Second), []model.Pod{{Netns: 2, NetnsCookie: 9, LinkIndex: 8}})
+	if got, want := w.namespaces(), []traffic.Namespace{{Inode: ns.Inode()}, {Inode: 2, Cookie: 9}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -33,9 +33,8 @@ const (
 // Options say which node to observe, how and for how long.
 type Options struct {
 	// NS is the node's network namespace. The caller closes it.
-	NS       *netns.NS
-	NodeName string
-	HostRoot string
+	NS                 *netns.NS
+	NodeName, HostRoot string
 	// Engine is one of the Engine constants; empty is EngineAuto.
 	Engine string
 	// Attach, Janitor and KeepLeftovers are those of traffic.Config.
@@ -49,41 +48,36 @@ type Options struct {
 	For time.Duration
 	// Keep is how long a Stream keeps counts of pods that are gone. 0 is for as long
 	// as there is room, and timeline.Long at least.
-	Keep      time.Duration
-	Uplinks   []string
-	PodCIDRs  []netip.Prefix
-	NodesFile string
-	PodsFile  string
+	Keep time.Duration
+	// Rarely has a Stream take less of the CPU, and so read more seldom, while nothing is lost and nothing changes.
+	Rarely              bool
+	Uplinks             []string
+	PodCIDRs            []netip.Prefix
+	NodesFile, PodsFile string
 	// NodesHint says how the user can give NodesFile; empty where that is not possible.
 	NodesHint string
-	// RoutesFiles hold output of `az network … -o json`. Stdin is what the name "-"
-	// of any of these files stands for.
+	// RoutesFiles hold output of `az network … -o json`. Stdin is what the name "-" of any of these files stands for.
 	RoutesFiles []string
 	Stdin       io.Reader
 	// Active allows a few probes after the window.
 	Active bool
-	// CountPairs, if set, is called with the node's state before the window. It
-	// returns the addresses whose packets are counted by address pair on every
-	// link. If it fails, so do Observe and Open, with its error.
+	// CountPairs, if set, is called with the node's state before the window. It returns the addresses whose
+	// packets are counted by address pair on every link. If it fails, so do Observe and Open, with its error.
 	CountPairs func(*model.Snapshot) ([]netip.Addr, error)
 	// Debug adds the verifier's log to errors.
 	Debug bool
-	// Unwatched, if set, is called with the reason where EngineAuto becomes
-	// EngineState.
+	// Unwatched, if set, is called with the reason where EngineAuto becomes EngineState.
 	Unwatched func(error)
-	// Whole, if set, is called by a Stream each time that it has read and judged the
-	// state.
+	// Whole, if set, is called by a Stream each time that it has read and judged the state.
 	Whole func()
 	// Seen, if set, is called with the snapshot of Observe while everything is detached,
 	// which takes seconds for hundreds of links. Observe waits for both.
 	Seen func(*model.Snapshot)
-	// Progress, if set, is called when every link is attached and then about
-	// once a second.
+	// Progress, if set, is called when every link is attached and then about once a second.
 	Progress func(window model.Window, now time.Time)
 }
 
-// pollEvery is the interval between polls of the counters, and so the precision
-// of first and last times.
+// pollEvery is the interval between polls of the counters, and so the precision of first and last times.
 const pollEvery = time.Second
 
 // refreshEvery is how many polls pass before links and pods are read again
@@ -103,7 +97,9 @@ func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 }
 
 type watch struct {
-	options   Options
+	options Options
+	// began is when the observation did.
+	began     time.Time
 	collector *collect.Collector
 	// engine is nil if packets are not counted, unwatched says why.
 	engine    *traffic.Engine
@@ -117,8 +113,7 @@ type watch struct {
 	countingPairs bool
 	// links are the latest.
 	links []model.Link
-	// flows is when each flow was first listed, 0 for those that were there at the
-	// start: see flowsAt.
+	// flows is when each flow was first listed, 0 for those that were there at the start: see flowsAt.
 	flows map[uint64]int64
 	// ends are one of the state's flows for each set of addresses.
 	ends   []model.Flow
@@ -144,7 +139,7 @@ func newWatch(o Options) (*watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watch{options: o, collector: c, gaps: map[string]string{}, pause: lookAgain}, nil
+	return &watch{options: o, collector: c, gaps: map[string]string{}, pause: lookAgain, began: time.Now()}, nil
 }
 
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
@@ -159,7 +154,7 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
 	w.countPairs(true)
-	now := time.Now()
+	now := w.now()
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
 	if err := w.untilEnd(ctx, changes); err != nil {
@@ -177,11 +172,18 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	return s, err
 }
 
-// begin reads the counters twice in a row, once everything is attached. See
-// model.Edges.
+// now is the time by the clock as it was when the observation began: setting that clock changes no window.
+func (w *watch) now() time.Time { return w.began.Add(time.Since(w.began)) }
+
+// set is by how much the clock was set meanwhile.
+func (w *watch) set() time.Duration {
+	return time.Now().Round(0).Sub(w.now().Round(0)).Round(time.Second)
+}
+
+// begin reads the counters twice in a row, once everything is attached. See model.Edges.
 func (w *watch) begin() error {
 	for _, to := range []*model.Traffic{&w.edges.Start, &w.edges.StartAgain} {
-		if err := w.poll(time.Now()); err != nil {
+		if err := w.poll(w.now()); err != nil {
 			return err
 		}
 		*to = counted(w.traffic())
@@ -199,7 +201,7 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 	if changes, err = w.collector.Follow(follow); err != nil {
 		return nil, err
 	}
-	if w.state, err = w.collector.State(ctx); err != nil {
+	if w.state, err = w.collector.State(ctx, collect.Losses{}); err != nil {
 		return nil, err
 	}
 	w.flows, w.ends = flowsAt(w.state, 0, nil), endsOf(w.state.Flows)
@@ -216,7 +218,7 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
 	}
 	// Counting starts with the first link, Options.For once all are attached.
-	w.window.Start = time.Now()
+	w.window.Start = w.now()
 	if err := w.apply(w.window.Start, w.state.Links, w.state.Pods); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
@@ -240,7 +242,7 @@ func (w *watch) openEngine() (err error) {
 	if chosen || !errors.As(err, &unsupported) {
 		return err
 	}
-	w.unwatched = "packets cannot be watched: " + err.Error()
+	w.unwatched = "cannot watch packets: " + err.Error()
 	if o.Unwatched != nil {
 		o.Unwatched(err)
 	}
@@ -263,9 +265,8 @@ const (
 	asked                // by the caller
 )
 
-// loop calls act for events, until end or ctx ends or act fails. Routes may change a
-// thousand times a second: whatever changes within a pause is one event. The first comes
-// after look, whatever changed.
+// loop calls act for events, until end or ctx ends or act fails. Routes may change a thousand times a second:
+// whatever changes within a pause is one event. The first comes after look, whatever changed.
 func (w *watch) loop(
 	ctx context.Context, changes <-chan struct{}, look time.Duration, end <-chan time.Time, asks <-chan struct{},
 	act func(event) error,
@@ -307,11 +308,10 @@ func (w *watch) loop(
 func (w *watch) untilEnd(ctx context.Context, changes <-chan struct{}) error {
 	end := time.NewTimer(time.Until(w.window.End))
 	defer end.Stop()
-	// A pod's link appears before the pod has its address, so links and pods
-	// are read again at the polls after a change.
+	// A pod's link appears before the pod has its address, so links and pods are read again at the polls after a change.
 	ticks, stale := 0, 0
 	return w.loop(ctx, changes, math.MaxInt64, end.C, nil, func(e event) error {
-		now := time.Now()
+		now := w.now()
 		if e == changed {
 			stale = refreshEvery
 			err := w.refresh(ctx, now)
@@ -339,8 +339,7 @@ func (w *watch) progress(now time.Time) {
 	}
 }
 
-// refresh reads links and pods again. If that fails, the next refresh tries
-// again, so only the end of ctx is an error.
+// refresh reads links and pods again. If that fails, the next refresh tries again, so only the end of ctx is an error.
 func (w *watch) refresh(ctx context.Context, now time.Time) error {
 	w.refreshes++
 	links, pods, err := w.collector.Quick(ctx)
@@ -369,11 +368,10 @@ func (w *watch) count(now time.Time) error {
 	return nil
 }
 
-// finish reads counters and state for the last time, and the counters once more.
-// See model.Edges.
+// finish reads counters and state for the last time, and the counters once more. See model.Edges.
 func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	w.countPairs(false)
-	now := time.Now()
+	now := w.now()
 	if err := w.poll(now); err != nil {
 		return nil, err
 	}
@@ -394,21 +392,28 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 // whole reads the state after the counters t. At the start it was read before
 // them. So a rule never counts less in the window than the drops it caused.
 func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (model.Point, error) {
-	state, err := w.collector.State(ctx, lossy(t.Drops, w.state.Node.Netns)...)
+	state, err := w.collector.State(ctx, collect.Losses{Netns: lossy(t.Drops, w.state.Node.Netns), Addrs: unheard(&t)})
 	if err != nil {
 		return model.Point{}, err
 	}
+	if by := w.set(); by != 0 {
+		// The kernel's flows have the time of the clock.
+		for src := range model.Each(state.Sources) {
+			if src.Name == model.SourceConntrack && src.Status == model.OK {
+				src.Status, src.Detail = model.Partial, fmt.Sprintf("%s; the machine's clock was set by %v", src.Detail, by)
+			}
+		}
+	}
 	w.flows, w.ends = flowsAt(state, now.UnixNano(), w.flows), endsOf(state.Flows)
 	w.state = state
-	w.roster.see(now, state.Pods)
+	w.roster.see(now, append(state.Pods, w.roster.unread(state)...))
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
 }
 
 // mostLossy bounds the pods whose own rules and listeners are read.
 const mostLossy = 16
 
-// lossy are the namespaces beside the node's in which netfilter dropped most packets, or no
-// socket took most.
+// lossy are the namespaces beside the node's in which netfilter dropped most packets, or no socket took most.
 func lossy(drops []model.Drop, node uint32) []uint32 {
 	lost := map[uint32]uint64{}
 	for d := range model.Each(drops) {
@@ -418,6 +423,20 @@ func lossy(drops []model.Drop, node uint32) []uint32 {
 	}
 	most := slices.SortedFunc(maps.Keys(lost), func(a, b uint32) int { return cmp.Or(cmp.Compare(lost[b], lost[a]), cmp.Compare(a, b)) })
 	return most[:min(len(most), mostLossy)]
+}
+
+// unheard are the addresses whose packets were dropped, or got no reply from some other.
+func unheard(t *model.Traffic) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for d := range model.Each(t.Drops) {
+		out[d.Src] = true
+	}
+	for p := range model.Each(t.Peers) {
+		if p.In.Packets == 0 {
+			out[p.Local] = true
+		}
+	}
+	return out
 }
 
 // total is the latest state with the counts since the start.

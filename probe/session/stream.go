@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +14,7 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Stream is an observation that runs until it is closed and publishes a reading
-// about once a second.
+// Stream is an observation that runs until it is closed and publishes a reading about once a second.
 type Stream struct {
 	cancel context.CancelFunc
 	feed   *timeline.Feed[requests]
@@ -33,9 +34,8 @@ const (
 	lookShare = 50
 )
 
-// Open starts an observation and returns once packets are counted on every link.
-// Options.For is the window of the readings, 0 for all since the start. Errors
-// are those of Observe. The stream ends with ctx; Close waits for that.
+// Open starts an observation and returns once packets are counted on every link. Options.For is the window of the
+// readings, 0 for all since the start. Errors are those of Observe. The stream ends with ctx; Close waits for that.
 func Open(ctx context.Context, o Options) (*Stream, error) {
 	w, err := newWatch(o)
 	if err != nil {
@@ -51,7 +51,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	}
 	s := &Stream{cancel: cancel, feed: timeline.NewFeed[requests](), done: make(chan struct{})}
 	w.countPairs(true)
-	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), read: time.Now()}
+	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), read: time.Now(), pace: pace{rarely: o.Rarely}}
 	// The first reading has state but no counts.
 	s.feed.Publish(r.timeline.Add(w.first))
 	go func() {
@@ -63,8 +63,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	return s, nil
 }
 
-// Readings delivers the latest reading. It is closed when the stream ends. Close
-// then returns the error, if any.
+// Readings delivers the latest reading. It is closed when the stream ends. Close then returns the error, if any.
 func (s *Stream) Readings() <-chan model.Reading { return s.feed.Readings }
 
 // SetWindow sets the window of the readings, 0 for all since the start or the
@@ -95,6 +94,8 @@ type running struct {
 	pace      pace
 	// spent is the CPU time used since the state was last read, that included.
 	spent time.Duration
+	// polled is when the counters were read alone.
+	polled time.Time
 	// cleared is when counts of pods that are gone were freed last.
 	cleared time.Time
 }
@@ -132,24 +133,42 @@ func (r *running) look(ctx context.Context) error {
 		r.refreshed = time.Now()
 		r.pause = min(max(lookAgain, lookShare*(processorTime()-before)), pollEvery)
 	}()
-	return r.refresh(ctx, time.Now())
+	return r.refresh(ctx, r.now())
 }
 
 // tick reads the counters, and the state if that is due.
 func (r *running) tick(ctx context.Context) error {
-	now := time.Now()
+	now := r.now()
 	if !now.Before(r.due) {
 		return r.whole(ctx, now)
 	}
+	if r.pace.rarely && !r.timeline.Unsettled() && now.Sub(r.polled) < rarePoll {
+		return nil
+	}
+	r.polled = now
 	if err := r.count(now); err != nil {
 		return err
 	}
-	r.feed.Publish(r.timeline.Add(model.Point{Snapshot: r.total(now, r.traffic())}))
+	reading := r.timeline.Add(model.Point{Snapshot: r.total(now, r.traffic())})
+	r.feed.Publish(reading)
+	if r.pace.rarely && begins(reading.Drops) {
+		// Why shows only with the state.
+		r.due = now
+	}
 	return nil
+}
+
+// begins reports whether something was lost, and nothing before.
+func begins(rates []float64) bool {
+	n := len(rates) - 1
+	return n > 0 && rates[n] > 0 && !slices.ContainsFunc(rates[:n], func(r float64) bool { return r > 0 })
 }
 
 // whole reads counters, state, and counters again.
 func (r *running) whole(ctx context.Context, now time.Time) error {
+	if by := r.set(); r.options.Rarely && by != 0 {
+		return fmt.Errorf("the machine's clock was set by %v", by)
+	}
 	if err := r.poll(now); err != nil {
 		return err
 	}
@@ -157,12 +176,16 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := r.apply(now, r.state.Links, r.state.Pods); err != nil {
+	links := r.state.Links
+	if !r.state.Has(model.SourceLinks) {
+		links = r.links // What was not read is not gone.
+	}
+	if err := r.apply(now, links, r.roster.alive()); err != nil {
 		return err
 	}
 	keep := cmp.Or(r.options.Keep, timeline.Long)
 	r.roster.forget(now.Add(-keep))
-	p.Ready = time.Now()
+	p.Ready = r.now()
 	if err := r.count(p.Ready); err != nil {
 		return err
 	}
@@ -201,7 +224,7 @@ func (r *running) answer(ctx context.Context) error {
 		}
 	}
 	if a.rescan || a.reset {
-		if err := r.whole(ctx, time.Now()); err != nil {
+		if err := r.whole(ctx, r.now()); err != nil {
 			return err
 		}
 	}

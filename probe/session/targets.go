@@ -21,8 +21,7 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	}
 	w.links = links
 	w.setLocal()
-	// The source reports links that cannot be watched. It is an error only if
-	// there is no other.
+	// The source reports links that cannot be watched. It is an error only if there is no other.
 	watching := func(s model.Source) bool { return s.Name == model.SourceTC && s.Status != model.Missing }
 	if err := w.engine.Attach(watched(links)); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
 		return fmt.Errorf("watch links: %w", err)
@@ -33,9 +32,8 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	return nil
 }
 
-// countPairs starts or stops counting by address pair, if that is wanted. It does so
-// on all links at once, so that two hops count the same packets, except those in
-// flight between them at that instant.
+// countPairs starts or stops counting by address pair, if that is wanted. It does so on all links at once, so
+// that two hops count the same packets, except those in flight between them at that instant.
 func (w *watch) countPairs(on bool) {
 	if w.engine == nil || len(w.pairAddrs) == 0 {
 		return
@@ -79,7 +77,7 @@ func (w *watch) note(what string, err error) {
 	if err != nil {
 		first, _, more := strings.Cut(err.Error(), "\n")
 		if more {
-			first += ", and others"
+			first += ", and more"
 		}
 		w.gaps[what] = fmt.Sprintf("not all %s are counted: %s", what, first)
 	}
@@ -104,7 +102,7 @@ func (w *watch) sources() []model.Source {
 		case model.SourceDrops:
 			known := func(p model.Pod) bool { return p.Netns != 0 }
 			if n := len(slices.DeleteFunc(w.roster.alive(), known)); n > 0 {
-				gaps = append(gaps, fmt.Sprintf("not those inside %d pods, whose namespaces were not entered", n))
+				gaps = append(gaps, fmt.Sprintf("none inside %d pods, whose namespaces could not be entered", n))
 			}
 		}
 		if len(gaps) > 0 && list[i].Status == model.OK {
@@ -117,21 +115,18 @@ func (w *watch) sources() []model.Source {
 	return list
 }
 
-// namespaces are those whose drops are counted: the node's and those of its
-// pods. The inode of one that is gone may soon be another namespace's, of
-// another node on the same kernel too, where pods may have the same addresses.
-func (w *watch) namespaces() []uint32 {
-	out := []uint32{w.options.NS.Inode()}
+// namespaces are those whose drops are counted: the node's and those of its pods.
+func (w *watch) namespaces() []traffic.Namespace {
+	out := []traffic.Namespace{{Inode: w.options.NS.Inode()}}
 	for _, p := range w.roster.alive() {
 		if p.Netns != 0 {
-			out = append(out, p.Netns)
+			out = append(out, traffic.Namespace{Inode: p.Netns, Cookie: p.NetnsCookie})
 		}
 	}
 	return out
 }
 
-// watched are the links to attach to: all but lo, which no packet of a pod
-// crosses.
+// watched are the links to attach to: all but lo, which no packet of a pod crosses.
 func watched(links []model.Link) []traffic.Link {
 	var out []traffic.Link
 	for _, l := range links {

@@ -10,9 +10,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// setup holds hashes of the configuration that decides on packets, by link index,
-// 0 for what concerns no single link. Drops under one setup need not be explained
-// by another.
+// setup holds hashes of the configuration that decides on packets, by link index, 0 for what concerns no single
+// link. Drops under one setup need not be explained by another.
 type setup map[int][]uint64
 
 // same reports whether the configuration is unchanged. It ignores links that were

@@ -17,8 +17,7 @@ func Between(first, last model.Point) *model.Snapshot {
 	return cut{base: newMark(first, k), state: new(lastState), keys: k}.snapshot(last.Snapshot)
 }
 
-// Counted returns the window between any two points with its traffic alone. Whole or not,
-// a point has all counts.
+// Counted returns the window between any two points with its traffic alone. Whole or not, a point has all counts.
 func Counted(first, last model.Point) *model.Snapshot {
 	at := first.Snapshot.Window.End
 	c := cut{base: &mark{at: at, counts: newCounts(&first.Snapshot.Traffic)}}
@@ -28,8 +27,7 @@ func Counted(first, last model.Point) *model.Snapshot {
 	}
 }
 
-// cut returns the snapshot of the window from a mark to p. state is that of the last
-// such cut.
+// cut returns the snapshot of the window from a mark to p. state is that of the last such cut.
 func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snapshot {
 	before := func(m *mark) bool { return !m.at.After(base.at) }
 	whole := slices.DeleteFunc(slices.Clone(t.marks), before)
@@ -86,10 +84,9 @@ func (c cut) traffic(now *model.Traffic) model.Traffic {
 	return out
 }
 
-// since returns the entries for which counted returns true. counted changes an
-// entry to what was counted since.
+// since returns the entries for which counted returns true. counted changes an entry to what was counted since.
 func since[T any](now []T, counted func(*T) bool) []T {
-	var out []T
+	out := make([]T, 0, len(now))
 	for _, x := range now {
 		if counted(&x) {
 			out = append(out, x)
@@ -99,15 +96,9 @@ func since[T any](now []T, counted func(*T) bool) []T {
 }
 
 // minus is what was counted since. A counter that is lower restarted from zero.
-func minus(now, before uint64) uint64 {
-	if now < before {
-		return now
-	}
-	return now - before
-}
+func minus(now, before uint64) uint64 { return model.Either(now < before, now, now-before) }
 
-// subtract changes a counter to what was counted since, and reports whether it
-// was anything.
+// subtract changes a counter to what was counted since, and reports whether it was anything.
 func subtract(n *uint64, before uint64) bool {
 	*n = minus(*n, before)
 	return *n > 0
@@ -192,7 +183,7 @@ func (c cut) first(ever, last time.Time, more func(*mark) bool) time.Time {
 
 func lostSince(b, now model.Lost) model.Lost {
 	out := difference(b, now, func(l *model.Lost) []*uint64 {
-		return []*uint64{&l.Events, &l.Counters, &l.MACs, &l.Others, &l.Unparsed, &l.Malformed, &l.Gaps}
+		return []*uint64{&l.Events, &l.Counters, &l.MACs, &l.Others, &l.Unparsed, &l.Malformed, &l.Missed, &l.Gaps}
 	})
 	out.Addrs, out.Detail = nil, nil
 	lost := map[netip.Addr]model.AddrLoss{}

@@ -30,13 +30,16 @@ func TestCompareRules(t *testing.T) {
 	}}
 	last = Between(model.Point{Snapshot: first}, model.Point{Snapshot: last})
 	want := []struct {
-		delta               uint64
-		standing, restarted bool
-	}{{4, false, false}, {2, true, false}, {0, true, false}, {2, true, true}, {4, true, false}, {9, true, true}, {5, true, false}}
+		delta            uint64
+		added, restarted bool
+	}{
+		{4, true, false}, {2, false, false}, {0, false, false}, {2, false, true}, {4, false, false}, {9, false, true},
+		{5, false, false},
+	}
 	for i, w := range want {
 		r := last.FrameRules[i]
-		if r.Counter.Delta != w.delta || r.Standing != w.standing || r.Counter.Restarted != w.restarted {
-			t.Errorf("%s: delta %d, standing %v, restarted %v; want %+v", r.Text, r.Counter.Delta, r.Standing, r.Counter.Restarted, w)
+		if c := r.Counter; c.Delta != w.delta || c.Added != w.added || c.Restarted != w.restarted {
+			t.Errorf("%s: %+v, want %+v", r.Text, c, w)
 		}
 	}
 }
@@ -86,7 +89,7 @@ func TestCompareCilium(t *testing.T) {
 	unread.Sources, unread.Cilium = []model.Source{{Name: model.SourceCilium, Status: model.Partial}}, model.Cilium{}
 	for _, c := range Between(model.Point{Snapshot: &unread}, model.Point{Snapshot: last}).Cilium.Counts {
 		if c.Delta != 0 {
-			t.Errorf("not read when the window began: %+v", c)
+			t.Errorf("not read when the window began of the window: %+v", c)
 		}
 	}
 }
@@ -112,8 +115,8 @@ func TestUnreadBefore(t *testing.T) {
 	}
 	first := &model.Snapshot{Window: model.Window{Start: start, End: start}, Sources: sources(model.Partial), FrameRules: []model.FrameRule{rule("known", 5)}}
 	s := Between(model.Point{Snapshot: first}, model.Point{Snapshot: whole(model.OK)})
-	unknown := model.Counter{Packets: 900, Restarted: true}
-	if r := s.FrameRules; r[0].Counter.Delta != 2 || !r[0].Standing || r[1].Counter != unknown || r[1].Standing {
+	unknown := model.Counter{Packets: 900, Restarted: true, Added: true}
+	if r := s.FrameRules; r[0].Counter.Delta != 2 || r[0].Counter.Added || r[1].Counter != unknown {
 		t.Errorf("frame rules %+v", r)
 	}
 	if s.PacketRules[0].Counter != unknown || s.Chains[0].Counter != unknown {
@@ -123,7 +126,7 @@ func TestUnreadBefore(t *testing.T) {
 		t.Errorf("%+v, flows %+v", s.Conntrack, s.Flows)
 	}
 	for i, want := range []model.Status{model.Partial, model.Partial, model.Partial, model.OK} {
-		if src := s.Sources[i]; src.Status != want || (src.Detail == "ok "+src.Name+"; when the window began: partial "+src.Name) != (want != model.OK) {
+		if src := s.Sources[i]; src.Status != want || (src.Detail == "ok "+src.Name+"; at the start of the window: partial "+src.Name) != (want != model.OK) {
 			t.Errorf("source %+v", src)
 		}
 	}
@@ -138,7 +141,7 @@ func TestUnreadBefore(t *testing.T) {
 		}
 	}
 	// Live, a window that begins later is whole.
-	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+	tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
 	tl.Add(model.Point{Snapshot: first, Whole: true})
 	if r := tl.Add(model.Point{Snapshot: whole(model.OK), Whole: true}); r.Snapshot.PacketRules[0].Counter != unknown {
 		t.Errorf("live: %+v", r.Snapshot.PacketRules)
@@ -186,7 +189,7 @@ func traffic(packets uint64, first, last float64) model.Traffic {
 
 // TestWindow cuts windows out of counts that grow, rest, grow and begin anew.
 func TestWindow(t *testing.T) {
-	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+	tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
 	counts := func(second int) (packets uint64, last float64) {
 		switch {
 		case second <= 20:
@@ -287,7 +290,7 @@ func TestWholeWindow(t *testing.T) {
 			Conntrack: model.Conntrack{Count: 9, InsertFailed: failed},
 		}}
 	}
-	timeline := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+	timeline := New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
 	timeline.Add(point(0, 256, 1000))
 	s := timeline.Add(point(7, 651, 1003)).Snapshot
 	if got := s.Pods[0].Backlog.Delta; got != 395 {

@@ -29,8 +29,7 @@ type mark struct {
 	gaps []model.Source
 }
 
-// counts are the counters of a Traffic. Entries are keyed by hash, so that many
-// marks fit in memory.
+// counts are the counters of a Traffic. Entries are keyed by hash, so that many marks fit in memory.
 type counts struct {
 	hops                    list[hopCounts]
 	peers                   list[peerCounts]
@@ -55,13 +54,12 @@ func (m *mark) unread(source string) bool {
 	return slices.ContainsFunc(m.gaps, func(s model.Source) bool { return s.Name == source })
 }
 
-// over returns the sources of a window that begins with the mark. None has a
-// better status than it had then.
+// over returns the sources of a window that begins with the mark. None has a better status than it had then.
 func (m *mark) over(now []model.Source) []model.Source {
 	now = slices.Clone(now)
 	for _, gap := range m.gaps {
 		why := gap.Detail
-		gap.Detail = "when the window began: " + why
+		gap.Detail = "at the start of the window: " + why
 		i := slices.IndexFunc(now, func(s model.Source) bool { return s.Name == gap.Name })
 		if i < 0 {
 			now = append(now, gap)
@@ -113,14 +111,15 @@ func (l list[V]) of(key uint64) (v V) {
 	return v
 }
 
-// since are the entries that were not so before.
-func (l list[V]) since(before list[V]) (out list[V]) {
-	for _, e := range l {
-		if i, ok := before.find(e.key); !ok || before[i].value != e.value {
-			out = append(out, e)
+// since are the entries that were not so before. Both are sorted.
+func (l list[V]) since(before list[V]) list[V] {
+	same := func(e entry[V]) bool {
+		for len(before) > 0 && before[0].key < e.key {
+			before = before[1:]
 		}
+		return len(before) > 0 && before[0] == e
 	}
-	return out
+	return slices.Clone(slices.DeleteFunc(slices.Clone(l), same)) // no larger than it has to be
 }
 
 func (l list[V]) find(key uint64) (int, bool) {
@@ -135,9 +134,7 @@ type hopKey struct {
 	side    model.Side
 }
 
-func keyOf(h *model.HopCount) hopKey {
-	return hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side}
-}
+func keyOf(h *model.HopCount) hopKey { return hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side} }
 
 func hopID(h *model.HopCount) uint64 { return maphash.Comparable(seed, keyOf(h)) }
 
@@ -251,8 +248,7 @@ func (m *mark) compareBacklogs(s *model.Snapshot) {
 	}
 }
 
-// fold adds the TTLs of an older mark that is removed. Its time belongs to the
-// mark m now.
+// fold adds the TTLs of an older mark that is removed. Its time belongs to the mark m now.
 func (m *mark) fold(older *mark) {
 	for _, e := range older.hops {
 		if i, ok := m.hops.find(e.key); ok {
@@ -261,8 +257,7 @@ func (m *mark) fold(older *mark) {
 	}
 }
 
-// Moved returns the entries of now that differ from before, and the losses as of
-// now.
+// Moved returns the entries of now that differ from before, and the losses as of now.
 func Moved(before, now *model.Traffic) model.Traffic {
 	return model.Traffic{
 		Hops: moved(before.Hops, now.Hops), Peers: moved(before.Peers, now.Peers), MACs: moved(before.MACs, now.MACs),
@@ -275,5 +270,5 @@ func moved[T comparable](before, now []T) []T {
 	for _, x := range before {
 		seen[x] = true
 	}
-	return since(now, func(x *T) bool { return !seen[*x] })
+	return slices.Clone(model.Filter(now, func(x T) bool { return !seen[x] })) // no larger than it has to be
 }

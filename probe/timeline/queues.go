@@ -6,8 +6,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// queueKey identifies a queue across readings. One that is replaced has other totals,
-// and mostly another handle.
+// queueKey identifies a queue across readings. One that is replaced has other totals, and mostly another handle.
 type queueKey struct {
 	ifindex      int
 	kind, handle string

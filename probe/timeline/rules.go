@@ -8,8 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// ruleCounts are the counters of rules and chains. Identical rules have one key
-// and keep their order.
+// ruleCounts are the counters of rules and chains. Identical rules have one key and keep their order.
 type ruleCounts struct {
 	frames list[ruleCount]
 	// chains are those with a policy: it is what a chain counts.
@@ -17,8 +16,7 @@ type ruleCounts struct {
 	packets *packetCounts
 }
 
-// ruleCount is a rule's counter and its nft handle, 0 for rules of other
-// backends.
+// ruleCount is a rule's counter and its nft handle, 0 for rules of other backends.
 type ruleCount struct{ packets, handle uint64 }
 
 func newRuleCounts(s *model.Snapshot, k *keeper) ruleCounts {
@@ -45,8 +43,6 @@ type packetKeys struct {
 type keeper struct {
 	rules  []model.PacketRule
 	counts *packetCounts
-	// still are the rules as they are in a window in which none counted, once asked for.
-	still []model.PacketRule
 }
 
 func (k *keeper) of(rules []model.PacketRule) *packetCounts {
@@ -85,13 +81,11 @@ func newPacketKeys(rules []model.PacketRule) *packetKeys {
 	return k
 }
 
-// ruleKey identifies a rule across readings. Its position changes when other
-// rules are added or deleted.
+// ruleKey identifies a rule across readings. Its position changes when other rules are added or deleted.
 type ruleKey struct {
-	backend            model.Backend
-	nfproto            int
-	family             string
-	table, chain, text string
+	backend                    model.Backend
+	nfproto                    int
+	family, table, chain, text string
 }
 
 func frameMark(r *model.FrameRule) (uint64, ruleCount) {
@@ -106,48 +100,18 @@ func chainMark(c *model.Chain) (uint64, ruleCount) {
 	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), ruleCount{packets: c.Counter.Packets}
 }
 
-// compareRules sets Delta and Standing of a snapshot's rules and chains, in copies
-// of its lists.
+// compareRules sets what a snapshot's rules and chains counted since the mark.
 func (m *mark) compareRules(s *model.Snapshot, k *keeper) {
-	s.FrameRules, s.Chains = slices.Clone(s.FrameRules), slices.Clone(s.Chains)
 	used := map[uint64]int{}
 	frames, packets := m.unread(model.SourceEbtables), m.unread(model.SourceNAT)
-	for r := range model.Each(s.FrameRules) {
+	frame := func(i int, r *model.FrameRule) model.Counter {
 		key, now := frameMark(r)
 		before, known := next(m.rules.frames, key, used)
-		r.Standing = counted(before, known, now, &r.Counter, frames)
+		return counted(before, known, now, r.Counter, frames)
 	}
-	now := k.of(s.PacketRules)
-	switch {
-	case now != m.rules.packets:
-		s.PacketRules = m.comparePackets(s.PacketRules, now, used, packets)
-	case k.still == nil:
-		k.still = m.comparePackets(s.PacketRules, now, used, packets)
-		fallthrough
-	default:
-		s.PacketRules = k.still
-	}
-	for x := range model.Each(s.Chains) {
-		if x.Policy == "" {
-			continue
-		}
-		key, now := chainMark(x)
-		unread := packets
-		if x.Family == "bridge" {
-			unread = frames
-		}
-		before, known := next(m.rules.chains, key, used)
-		counted(before, known, now, &x.Counter, unread)
-	}
-}
-
-// comparePackets sets Delta and Standing of packet rules, in a copy.
-func (m *mark) comparePackets(
-	rules []model.PacketRule, now *packetCounts, used map[uint64]int, unread bool,
-) []model.PacketRule {
-	rules = slices.Clone(rules)
-	then := m.rules.packets
-	for i := range rules {
+	s.FrameRules = withCounters(s.FrameRules, func(r *model.FrameRule) *model.Counter { return &r.Counter }, frame)
+	now, then := k.of(s.PacketRules), m.rules.packets
+	packet := func(i int, r *model.PacketRule) model.Counter {
 		at, known := i, then != nil && then.packetKeys == now.packetKeys
 		if !known && then != nil {
 			at, known = next(then.sorted, now.keys[i], used)
@@ -156,9 +120,37 @@ func (m *mark) comparePackets(
 		if known {
 			before = then.counts[at]
 		}
-		rules[i].Standing = counted(before, known, now.counts[i], &rules[i].Counter, unread)
+		return counted(before, known, now.counts[i], r.Counter, packets)
 	}
-	return rules
+	if now != then {
+		s.PacketRules = withCounters(s.PacketRules, func(r *model.PacketRule) *model.Counter { return &r.Counter }, packet)
+	}
+	chain := func(i int, x *model.Chain) model.Counter {
+		if x.Policy == "" {
+			return x.Counter
+		}
+		key, now := chainMark(x)
+		before, known := next(m.rules.chains, key, used)
+		return counted(before, known, now, x.Counter, model.Either(x.Family == "bridge", frames, packets))
+	}
+	s.Chains = withCounters(s.Chains, func(x *model.Chain) *model.Counter { return &x.Counter }, chain)
+}
+
+// withCounters returns the list with the counters that now returns: the list itself where they are all the same,
+// since there may be very many rules of which few count.
+func withCounters[T any](list []T, of func(*T) *model.Counter, now func(int, *T) model.Counter) []T {
+	out := list
+	for i := range list {
+		c := now(i, &list[i])
+		if c == *of(&out[i]) {
+			continue
+		}
+		if sameList(out, list) {
+			out = slices.Clone(list)
+		}
+		*of(&out[i]) = c
+	}
+	return out
 }
 
 // next returns the value of the next rule with a key, if there is one.
@@ -171,12 +163,11 @@ func next[V comparable](l list[V], k uint64, used map[uint64]int) (v V, ok bool)
 	return l[i].value, true
 }
 
-// counted sets the Delta of a rule that had counted before, if it is known, and reports
-// whether it is. A rule with another handle or a lower counter was rewritten:
-// programs that maintain rules replace whole chains, which resets counters. It
-// counted all of its packets since. If the mark's rules were not read whole, a
-// rule that is not among them may have counted before.
-func counted(before ruleCount, known bool, now ruleCount, c *model.Counter, unread bool) (standing bool) {
+// counted returns the counter of a rule with its Delta. A rule with another handle or a lower counter was
+// rewritten: programs that maintain rules replace whole chains, which resets counters. It counted all of its
+// packets since. If the mark's rules were not read whole, a rule that is not among them may have counted before.
+func counted(before ruleCount, known bool, now ruleCount, c model.Counter, unread bool) model.Counter {
+	c.Added = !known
 	switch {
 	case !known && unread:
 		c.Delta, c.Restarted = 0, true
@@ -187,5 +178,5 @@ func counted(before ruleCount, known bool, now ruleCount, c *model.Counter, unre
 	default:
 		c.Delta = now.packets - before.packets
 	}
-	return known
+	return c
 }

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/loss"
@@ -14,16 +15,19 @@ const points = 60
 type series struct {
 	at   time.Time
 	hops map[hopKey]*history
-	// drops are the drops of pods' packets that are losses. lost is their
-	// total, counted the latest count of each drop.
-	drops   history
-	lost    uint64
+	// drops are the drops of pods' packets that are losses. lost is their total, counted the latest count of each drop.
+	drops history
+	lost  uint64
+	// pods are the same of each pod address that lost any.
+	pods    map[netip.Addr]*history
 	counted map[uint64]uint64
 }
 
 type history struct {
 	packets uint64
-	rates   []float64
+	// lost is what packets will be with what is being added.
+	lost  uint64
+	rates []float64
 }
 
 // add appends the rate since the point before, if there was one.
@@ -43,8 +47,18 @@ func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	for d := range model.Each(now.Traffic.Drops) {
 		id := dropID(d)
 		next[id] = d.Packets
-		if (pods[d.Src] || pods[d.Dst]) && classes.Lost(d) {
-			s.lost += minus(d.Packets, s.counted[id])
+		n := minus(d.Packets, s.counted[id])
+		if n == 0 || !pods[d.Src] && !pods[d.Dst] || !classes.Lost(d) {
+			continue
+		}
+		s.lost += n
+		for _, a := range slices.Compact([]netip.Addr{d.Src, d.Dst}) {
+			if pods[a] {
+				if s.pods[a] == nil {
+					s.pods[a] = &history{}
+				}
+				s.pods[a].lost += n
+			}
 		}
 	}
 	s.counted = next
@@ -52,10 +66,7 @@ func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 
 // add appends the rates since the point before.
 func (s *series) add(now *model.Snapshot) {
-	seconds := 0.0
-	if !s.at.IsZero() {
-		seconds = now.Window.End.Sub(s.at).Seconds()
-	}
+	seconds := model.Either(!s.at.IsZero(), now.Window.End.Sub(s.at).Seconds(), 0.0)
 	s.at = now.Window.End
 	pods := map[netip.Addr]bool{}
 	for i := range now.Pods {
@@ -63,8 +74,17 @@ func (s *series) add(now *model.Snapshot) {
 			pods[a.Addr()] = true
 		}
 	}
+	if s.pods == nil {
+		s.pods = map[netip.Addr]*history{}
+	}
 	s.addDrops(now, pods)
 	s.drops.add(s.lost, seconds)
+	for a, x := range s.pods {
+		x.add(x.lost, seconds)
+		if !pods[a] {
+			delete(s.pods, a)
+		}
+	}
 	next := make(map[hopKey]*history, len(s.hops))
 	for h := range model.Each(now.Traffic.Hops) {
 		if !pods[h.Addr] {

@@ -15,8 +15,8 @@ func TestDropRates(t *testing.T) {
 	drop := func(a netip.Addr, packets uint64) model.Drop {
 		return model.Drop{Src: a, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain", Packets: packets}
 	}
-	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
-	var got []float64
+	tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
+	var got, lost []float64
 	for second, p := range []struct {
 		pods  []netip.Addr
 		drops []model.Drop
@@ -35,7 +35,15 @@ func TestDropRates(t *testing.T) {
 		for _, a := range p.pods {
 			s.Pods = append(s.Pods, model.Pod{Addresses: []netip.Prefix{netip.PrefixFrom(a, 24)}})
 		}
-		got = tl.Add(model.Point{Snapshot: s}).Drops
+		r := tl.Add(model.Point{Snapshot: s})
+		got = r.Drops
+		if n := len(p.pods); n == 1 && len(r.Lost) > 1 {
+			t.Errorf("second %d: what is gone still loses: %v", second, r.Lost)
+		}
+		lost = r.Lost[stays]
+	}
+	if !slices.Equal(lost, got) {
+		t.Errorf("the pod lost %v, of all %v", lost, got)
 	}
 	if want := []float64{10, 0, 5, 3}; !slices.Equal(got, want) {
 		t.Errorf("rates %v, want %v", got, want)

@@ -7,8 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// state is what is compared with a mark: the flows, rules and chains, of which there may
-// be very many.
+// state is what is compared with a mark: the flows, rules and chains, of which there may be very many.
 type state struct {
 	flows   []model.Flow
 	frames  []model.FrameRule
@@ -16,18 +15,14 @@ type state struct {
 	chains  []model.Chain
 }
 
-func stateOf(s *model.Snapshot) state {
-	return state{s.Flows, s.FrameRules, s.PacketRules, s.Chains}
-}
+func stateOf(s *model.Snapshot) state { return state{s.Flows, s.FrameRules, s.PacketRules, s.Chains} }
 
 // is reports whether both are one reading of the node.
 func (a state) is(b state) bool {
 	return sameList(a.flows, b.flows) && sameList(a.frames, b.frames) && sameList(a.packets, b.packets) && sameList(a.chains, b.chains)
 }
 
-func sameList[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-}
+func sameList[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // lastState is the state of the last cut. Most cuts are of the state and the base of the
 // one before. Nobody changes it, since it is a snapshot's.

@@ -18,7 +18,7 @@ func TestStateOnce(t *testing.T) {
 			Flows:  []model.Flow{flow}, FrameRules: []model.FrameRule{rule("one", packets)},
 		}
 	}
-	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 5*time.Second)
+	tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 5*time.Second)
 	add := func(s model.Snapshot, whole bool) *model.Snapshot {
 		return tl.Add(model.Point{Snapshot: &s, Whole: whole}).Snapshot
 	}
@@ -43,7 +43,7 @@ func TestStateOnce(t *testing.T) {
 	}
 }
 
-// TestRulesKept wants packet rules that none counted to be compared once, and any that
+// TestRulesKept wants packet rules of which none counted not to be copied, and any that
 // counted, came or were rewritten to be told as if they were compared alone.
 func TestRulesKept(t *testing.T) {
 	rules := func(counts ...uint64) (out []model.PacketRule) {
@@ -54,38 +54,55 @@ func TestRulesKept(t *testing.T) {
 		}
 		return out
 	}
-	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 4*time.Second)
+	tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 4*time.Second)
 	add := func(end float64, rules []model.PacketRule) []model.PacketRule {
 		return tl.Add(model.Point{Whole: true, Snapshot: &model.Snapshot{Window: model.Window{Start: at(0), End: at(end)}, PacketRules: rules}}).Snapshot.PacketRules
 	}
 	same := rules(1, 2, 3, 4)
 	add(4, same)
 	before := add(8, same)
-	if now := add(12, same); &now[0] != &before[0] || !now[3].Standing || now[3].Counter.Delta != 0 {
-		t.Errorf("compared again, or %+v", now)
+	if now := add(12, same); &now[0] != &same[0] || &now[0] != &before[0] || now[3].Counter != same[3].Counter {
+		t.Errorf("a copy, or %+v", now)
 	}
 	inserted := append([]model.PacketRule{{Family: "ip", Table: "nat", Chain: "X", Text: "new", Handle: 9, Counter: model.Counter{Packets: 7}}}, rules(1, 2, 4, 9)...)
 	rewritten := rules(1, 2, 4, 1)
 	for _, tt := range []struct {
 		rules     []model.PacketRule
 		deltas    []uint64
-		standing  []bool
+		added     []bool
 		restarted bool
 	}{
-		{rules(1, 2, 4, 9), []uint64{0, 0, 1, 5}, []bool{true, true, true, true}, false},
-		{rules(1, 2, 4, 9), []uint64{0, 0, 0, 0}, []bool{true, true, true, true}, false},
-		{inserted, []uint64{7, 0, 0, 0, 0}, []bool{false, true, true, true, true}, false},
-		{inserted[1:], []uint64{0, 0, 0, 0}, []bool{true, true, true, true}, false},
-		{rewritten, []uint64{0, 0, 0, 1}, []bool{true, true, true, true}, true},
+		{rules(1, 2, 4, 9), []uint64{0, 0, 1, 5}, []bool{false, false, false, false}, false},
+		{rules(1, 2, 4, 9), []uint64{0, 0, 0, 0}, []bool{false, false, false, false}, false},
+		{inserted, []uint64{7, 0, 0, 0, 0}, []bool{true, false, false, false, false}, false},
+		{inserted[1:], []uint64{0, 0, 0, 0}, []bool{false, false, false, false}, false},
+		{rewritten, []uint64{0, 0, 0, 1}, []bool{false, false, false, false}, true},
 	} {
 		now := add(tl.last.Snapshot.Window.End.Sub(start).Seconds()+4, tt.rules)
 		for i, r := range now {
-			if r.Counter.Delta != tt.deltas[i] || r.Standing != tt.standing[i] || r.Counter.Restarted != (tt.restarted && i == 3) {
-				t.Errorf("rule %d of %v: %+v, standing %v", i, tt.deltas, r.Counter, r.Standing)
+			c := r.Counter
+			if c.Delta != tt.deltas[i] || c.Added != tt.added[i] || c.Restarted != (tt.restarted && i == 3) {
+				t.Errorf("rule %d of %v: %+v", i, tt.deltas, c)
 			}
 		}
 		if alone := newSetup(&model.Snapshot{PacketRules: tt.rules}, new(keeper)); !alone.same(newSetup(&model.Snapshot{PacketRules: tt.rules}, &tl.keys)) {
 			t.Error("another configuration with what is kept than without")
+		}
+	}
+}
+
+// TestVerdict wants a reading to have the verdict of the latest one that was judged, and on which
+// snapshot it is.
+func TestVerdict(t *testing.T) {
+	tl := New(func(s *model.Snapshot) model.Verdict { return model.Verdict{On: s} }, 0)
+	var judged *model.Snapshot
+	for i, whole := range []bool{true, true, false, true, false} {
+		r := tl.Add(model.Point{Snapshot: &model.Snapshot{Window: model.Window{Start: at(0), End: at(float64(1 + 2*i))}}, Whole: whole})
+		if whole && i > 0 {
+			judged = r.Snapshot
+		}
+		if r.Verdict.On != judged {
+			t.Errorf("reading %d: the verdict is on %p, not %p", i, r.Verdict.On, judged)
 		}
 	}
 }

@@ -1,30 +1,28 @@
-// Package timeline turns the points of an observation, live or recorded, into
-// readings: it computes windows from cumulative counters, diagnoses them, and
-// tracks findings from when they open to when they close.
+// Package timeline turns the points of an observation, live or recorded, into readings: it computes windows from
+// cumulative counters, diagnoses them, and tracks findings from when they open to when they close.
 //
 // It is pure: it takes the time from the points.
 package timeline
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// The windows besides "all since the start". A timeline keeps what the longest
-// needs.
+// The windows besides "all since the start". A timeline keeps what the longest needs.
 const (
 	Short  = 10 * time.Second
 	Middle = time.Minute
 	Long   = 5 * time.Minute
 )
 
-// Diagnose returns the findings of a snapshot.
-type Diagnose func(*model.Snapshot) []model.Finding
+// Diagnose judges a snapshot.
+type Diagnose func(*model.Snapshot) model.Verdict
 
-// Timeline keeps the counts of earlier points, fewer the older they are. It is not
-// safe for concurrent use.
+// Timeline keeps the counts of earlier points, fewer the older they are. It is not safe for concurrent use.
 type Timeline struct {
 	diagnose Diagnose
 	window   time.Duration
@@ -36,8 +34,7 @@ type Timeline struct {
 	// the point before alone; before has the counts of the last point, whole or not.
 	moves  []*mark
 	before counts
-	// changed is the first mark with the present configuration, nil if it never
-	// changed.
+	// changed is the first mark with the present configuration, nil if it never changed.
 	changed *mark
 	setup   setup
 	keys    keeper
@@ -47,6 +44,7 @@ type Timeline struct {
 	tracker tracker
 	series  series
 	judged  time.Time
+	verdict model.Verdict
 	last    model.Point
 }
 
@@ -55,8 +53,7 @@ func New(diagnose Diagnose, window time.Duration) *Timeline {
 	return &Timeline{diagnose: diagnose, window: window}
 }
 
-// SetWindow sets the window of later readings, 0 for all since the start or the
-// last Reset.
+// SetWindow sets the window of later readings, 0 for all since the start or the last Reset.
 func (t *Timeline) SetWindow(d time.Duration) { t.window = max(d, 0) }
 
 // Reset lets "all" begin at the latest whole point and forgets closed findings.
@@ -91,8 +88,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	return t.reading(s)
 }
 
-// Count takes the next point without a reading: windows know when counters moved, and it is
-// not judged.
+// Count takes the next point without a reading: windows know when counters moved, and it is not judged.
 func (t *Timeline) Count(p model.Point) {
 	t.begin(p)
 	if p.Whole {
@@ -112,14 +108,12 @@ func (t *Timeline) begin(p model.Point) {
 	}
 }
 
-// Unsettled reports whether the latest whole point shows a change: a new
-// configuration, or a finding that may open.
+// Unsettled reports whether the latest whole point shows a change: a new configuration, or a finding that may open.
 func (t *Timeline) Unsettled() bool {
 	return len(t.tracker.waiting) > 0 || t.changed != nil && t.changed == t.marks[len(t.marks)-1]
 }
 
-// Again returns the reading of the latest point over the present window, without
-// a new diagnosis.
+// Again returns the reading of the latest point over the present window, without a new diagnosis.
 func (t *Timeline) Again() (model.Reading, bool) {
 	if t.last.Snapshot == nil {
 		return model.Reading{}, false
@@ -133,32 +127,34 @@ func (t *Timeline) Again() (model.Reading, bool) {
 
 func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 	r := model.Reading{
-		At: s.Window.End, Snapshot: s, Findings: t.tracker.findings(), Judged: t.judged,
+		At: s.Window.End, Snapshot: s, Findings: t.tracker.findings(), Judged: t.judged, Verdict: t.verdict,
 		Series: t.series.list(t.last.Snapshot.Traffic.Hops), Point: t.last,
 	}
 	if s.Status(model.SourceDrops) != model.Missing {
 		r.Drops = slices.Clone(t.series.drops.rates)
+		r.Lost = make(map[netip.Addr][]float64, len(t.series.pods))
+		for a, x := range t.series.pods {
+			r.Lost[a] = slices.Clone(x.rates)
+		}
 	}
 	return r
 }
 
 const (
-	// recent is a window short enough to show that replies stopped just now. A
-	// longer one still contains replies.
+	// recent is a window short enough to show that replies stopped just now. A longer one still contains replies.
 	recent = 4 * time.Second
 	// grounds is the observation time needed before the first diagnosis.
 	grounds = 2 * time.Second
 )
 
-// judge diagnoses the window, and the part of it since the configuration last
-// changed, unless it changed just now.
+// judge diagnoses the window, and the part of it since the configuration last changed, unless it changed just now.
 func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	now := s.Window.End
 	if now.Sub(t.last.Snapshot.Window.Start) < grounds {
 		return
 	}
-	j := judgement{at: now, window: s.Window.Duration(), whole: t.diagnose(s)}
-	t.judged = now
+	t.judged, t.verdict = now, t.diagnose(s)
+	j := judgement{at: now, window: s.Window.Duration(), whole: t.verdict.Findings}
 	if changed {
 		t.tracker.judge(j)
 		return
@@ -167,14 +163,14 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	since := base
 	if t.changed != nil && t.changed.at.After(base.at) {
 		since = t.changed
-		j.current = t.diagnose(t.cut(since, t.last, new(lastState)))
+		j.current = t.diagnose(t.cut(since, t.last, new(lastState))).Findings
 	}
 	j.steady = now.Sub(since.at)
 	j.recent = j.current
 	j.lately = since.at
 	if m := t.base(now, recent); m.at.After(since.at) {
 		j.lately = m.at
-		j.recent = t.diagnose(t.cut(m, t.last, new(lastState)))
+		j.recent = t.diagnose(t.cut(m, t.last, new(lastState))).Findings
 	}
 	t.tracker.judge(j)
 }
@@ -195,8 +191,7 @@ func (t *Timeline) base(now time.Time, window time.Duration) *mark {
 	return t.origin
 }
 
-// remember adds a mark for the point, and removes marks that no window will begin
-// at.
+// remember adds a mark for the point, and removes marks that no window will begin at.
 func (t *Timeline) remember(p model.Point) {
 	latest := newMark(p, &t.keys)
 	t.marks, t.before = append(t.marks, latest), latest.counts
@@ -220,8 +215,7 @@ func (t *Timeline) move(s *model.Snapshot) {
 	t.moves = slices.DeleteFunc(t.moves, func(m *mark) bool { return s.Window.End.Sub(m.at) > Short+margin })
 }
 
-// superfluous reports whether no window needs the mark, given the next mark and
-// the kept ones before it.
+// superfluous reports whether no window needs the mark, given the next mark and the kept ones before it.
 func (t *Timeline) superfluous(m, next *mark, kept []*mark, now time.Time) bool {
 	if now.Sub(next.at) >= Long {
 		return true

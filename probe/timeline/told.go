@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // which a continuous observation had it open; behind that comes what it had open besides,
 // of warning or worse. Of one that may be older than the window, First is zero.
 func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
-	out := slices.Clone(judged)
+	out := Standing(judged, tracked)
 	// A part of a wider finding meets that: what is open comes first, then the worst.
 	tracked = slices.Clone(tracked)
 	slices.SortStableFunc(tracked, func(a, b model.Tracked) int {
@@ -41,6 +42,24 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	return out
 }
 
+// Standing are those of what was judged of a window as a whole that the state at its end did not mislead.
+func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
+	return slices.DeleteFunc(slices.Clone(judged), func(f model.Finding) bool {
+		open := func(x model.Tracked) bool { return same(f, x.Finding) }
+		return !slices.ContainsFunc(tracked, open) && slices.ContainsFunc(tracked, func(x model.Tracked) bool { return misjudged(&f, &x) })
+	})
+}
+
+// misjudged reports whether a finding of the whole window, which was never open, is about losses that another accounts
+// for, which closed: what made them is not in the state at the window's end.
+func misjudged(f *model.Finding, x *model.Tracked) bool {
+	meet := func(a, b []netip.Prefix) bool {
+		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
+	}
+	return x.Closed && x.Severity.Rank() >= max(f.Severity.Rank(), model.Warning.Rank()) &&
+		slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return slices.Contains(x.Pods, a) }) && meet(f.Peers, x.Peers)
+}
+
 // Besides adds to what is told what was judged of a part of the window alone. The end of a
 // part that ends with the window is zero.
 func Besides(told, judged []model.Finding, part model.Window) []model.Finding {
@@ -54,15 +73,10 @@ func Besides(told, judged []model.Finding, part model.Window) []model.Finding {
 	return told
 }
 
-func rank(closed bool) int {
-	if closed {
-		return 1
-	}
-	return 0
-}
+func rank(closed bool) int { return model.Either(closed, 1, 0) }
 
 // part reports whether what closed was a part of another finding, which was open at the
 // time or soon after: single addresses are seen to be silent before their range is.
 func part(x *model.Tracked, of *model.Finding) bool {
-	return covers(*of, x.Finding) && (of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
+	return covers(*of, x.Finding) && of.Severity.Rank() >= x.Severity.Rank() && (of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
 }

@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// linger is how long a finding must be absent before it closes, so that it
-	// stays open between bursts of traffic.
+	// linger is how long a finding must be absent before it closes, so that it stays open between bursts of traffic.
 	linger = 5 * time.Second
 	// maxClosed bounds the closed findings that are kept.
 	maxClosed = 100
@@ -57,11 +56,10 @@ func (j *judgement) began(f model.Finding) time.Time {
 
 // judge opens, updates and closes findings.
 //
-// A finding of the window opens once the present configuration shows it too:
-// drops from before a repair stay in the window but are no new finding. A finding
-// that is not proven must be seen twice, since a reply may be in flight. Where
-// replies stopped just now, the last few seconds may open a finding that the
-// window does not show yet, if there is no other finding for its pods.
+// A finding of the window opens once the present configuration shows it too: drops from before a repair stay in
+// the window but are no new finding. A finding that is not proven must be seen twice, since a reply may be in
+// flight. Where replies stopped just now, the last few seconds may open a finding that the window does not show
+// yet, if there is no other finding for its pods.
 func (t *tracker) judge(j judgement) {
 	seen := map[*model.Tracked]bool{}
 	var waiting []candidate
@@ -76,12 +74,13 @@ func (t *tracker) judge(j judgement) {
 			return
 		}
 		c, again := t.awaited(f, &j)
-		if f.Confidence != model.Proven && t.remnant(f) {
+		covered := slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return covers(x.Finding, f) })
+		if covered && f.Confidence != model.Proven {
+			// A smaller silent part means that traffic is recovering.
 			waiting = append(waiting, c)
 			return
 		}
-		// A finding that persists for so long is current, whatever changes
-		// meanwhile.
+		// A finding that persists for so long is current, whatever changes meanwhile.
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
 			t.ids++
 			x := &model.Tracked{Finding: f, ID: t.ids, First: c.began, Last: j.at}
@@ -129,8 +128,7 @@ func (t *tracker) awaited(f model.Finding, j *judgement) (candidate, bool) {
 	return candidate{f, j.at, j.began(f)}, false
 }
 
-// match returns the open finding that f continues: an equal one, or else one of
-// the same cause.
+// match returns the open finding that f continues: an equal one, or else one of the same cause.
 func (t *tracker) match(f model.Finding, taken map[*model.Tracked]bool) *model.Tracked {
 	for _, alike := range []func(a, b model.Finding) bool{exactly, same} {
 		for _, x := range t.open {
@@ -146,8 +144,7 @@ func exactly(a, b model.Finding) bool {
 	return a.Code == b.Code && a.Title == b.Title && slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers)
 }
 
-// same reports whether two findings have one cause. Their pods and peers may
-// differ.
+// same reports whether two findings have one cause. Their pods and peers may differ.
 func same(a, b model.Finding) bool {
 	if a.Code != b.Code {
 		return false
@@ -159,12 +156,6 @@ func same(a, b model.Finding) bool {
 // sharing reports whether the lists have an element in common, or are both empty.
 func sharing[T comparable](a, b []T) bool {
 	return len(a) == 0 && len(b) == 0 || slices.ContainsFunc(a, func(x T) bool { return slices.Contains(b, x) })
-}
-
-// remnant reports whether an open finding covers f. A smaller silent part means
-// that traffic is recovering.
-func (t *tracker) remnant(f model.Finding) bool {
-	return slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return covers(x.Finding, f) })
 }
 
 // supersede ends unproven findings that f, which opens now, covers: single
@@ -198,10 +189,7 @@ func (t *tracker) alone(f model.Finding, list []model.Finding) bool {
 
 // findings returns the open findings in the order of Diagnose, then the closed.
 func (t *tracker) findings() []model.Tracked {
-	out := make([]model.Tracked, 0, len(t.open)+len(t.closed))
-	for _, x := range t.open {
-		out = append(out, *x)
-	}
+	out := model.Map(t.open, func(x *model.Tracked) model.Tracked { return *x })
 	slices.SortStableFunc(out, func(a, b model.Tracked) int {
 		return cmp.Or(
 			model.WorstFirst(&a.Finding, &b.Finding),

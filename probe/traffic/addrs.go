@@ -13,19 +13,17 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/lasthop/lasthop/bpf"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
-// addrTable is the table of counted addresses: local addresses and remote
-// ranges, each in a slot. Slot 0 is unused.
+// addrTable is the table of counted addresses: local addresses and remote ranges, each in a slot. Slot 0 is unused.
 //
-// Programs read it while it changes. So a slot's row is complete before the slot
-// is linked into its chain.
+// Programs read it while it changes. So a slot's row is complete before the slot is linked into its chain.
 type addrTable struct {
-	rows     *mapped
-	bss      *mapped
-	slotsOff int // of slots and remote_bits in .bss
-	bitsOff  int
-	prefixes *ebpf.Map
+	rows, bss *mapped
+	slotsOff  int // of slots and remote_bits in .bss
+	bitsOff   int
+	prefixes  *ebpf.Map
 
 	addrs  *pool[netip.Addr]
 	ranges *pool[netip.Prefix]
@@ -54,8 +52,7 @@ func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *mapped,
 	}, nil
 }
 
-// release frees the slots of addresses and ranges removed before then, and
-// returns them.
+// release frees the slots of addresses and ranges removed before then, and returns them.
 func (t *addrTable) release(before time.Time) map[uint16]bool {
 	slots := t.addrs.release(before)
 	maps.Copy(slots, t.ranges.release(before))
@@ -78,10 +75,7 @@ func (t *addrTable) setLocal(local []Local, forget func(uint16)) error {
 		if !a.IsValid() || a.IsUnspecified() {
 			return fmt.Errorf("count address %q: not an address", l.Addr)
 		}
-		kind := bpf.TCAddrKindKIND_POD
-		if l.Node {
-			kind = bpf.TCAddrKindKIND_NODE
-		}
+		kind := model.Either(l.Node, bpf.TCAddrKindKIND_NODE, bpf.TCAddrKindKIND_POD)
 		// An address that a pod shares with the node is the node's.
 		row := want[a]
 		row.Addr, row.Kind, row.Pairs = addrTo(a), max(row.Kind, kind), max(row.Pairs, uint16(flag(l.Pairs)))
@@ -110,12 +104,10 @@ func (t *addrTable) setLocal(local []Local, forget func(uint16)) error {
 	return errors.Join(errs...)
 }
 
-// low is the key of a row's chain: the last two bytes of its address, in the
-// byte order of the programs.
+// low is the key of a row's chain: the last two bytes of its address, in the byte order of the programs.
 func low(row bpf.TCCountedAddr) uint16 { return uint16(row.Addr.Lo >> 48) }
 
-// chain writes the row of a slot, if it changed, and links the slot into its
-// chain.
+// chain writes the row of a slot, if it changed, and links the slot into its chain.
 func (t *addrTable) chain(slot uint16, row bpf.TCCountedAddr) error {
 	head := t.heads[low(row)]
 	if t.addrs.live(slot) {
@@ -130,7 +122,7 @@ func (t *addrTable) chain(slot uint16, row bpf.TCCountedAddr) error {
 		n++
 	}
 	if n >= chainMax {
-		return fmt.Errorf("%w: %d others end in the same 16 bits", errFull, n)
+		return fmt.Errorf("%w: %d other addresses end in the same 16 bits", errFull, n)
 	}
 	t.addrs.enter(slot)
 	row.Next = head
@@ -141,8 +133,7 @@ func (t *addrTable) chain(slot uint16, row bpf.TCCountedAddr) error {
 	return nil
 }
 
-// unchain unlinks a slot. Its row stays for programs that have already found
-// the slot.
+// unchain unlinks a slot. Its row stays for programs that have already found the slot.
 func (t *addrTable) unchain(slot uint16) error {
 	t.addrs.leave(slot)
 	row := t.written[slot]

@@ -22,8 +22,7 @@ import (
 const (
 	AttachTCX    = "tcx"    // Linux 6.6 and later
 	AttachClsact = "clsact" // every kernel
-	// AttachAuto is tcx where the kernel has it, unless links are many and
-	// clsact does no harm: see clsactHarmless.
+	// AttachAuto is tcx where the kernel has it, unless links are many and clsact does no harm: see clsactHarmless.
 	AttachAuto = "auto"
 )
 
@@ -34,8 +33,7 @@ type attacher interface {
 	attach(Link) error
 	// detach detaches from links. Those that are gone are no error.
 	detach(indices []int) error
-	// changed returns the links of these that may have been changed by others
-	// since the last call.
+	// changed returns the links of these that may have been changed by others since the last call.
 	changed(indices []int) ([]int, error)
 	// check looks at what others did to the programs on a link.
 	check(index int) (trouble, error)
@@ -43,9 +41,8 @@ type attacher interface {
 	close() error
 }
 
-// mostTCX is the most links that AttachAuto attaches to by tcx if it could do
-// otherwise. Each takes two RCU grace periods, 20 to 28 ms on Linux 6.18 at 250 Hz,
-// so all take less than half a second.
+// mostTCX is the most links that AttachAuto attaches to by tcx if it could do otherwise. Each takes two RCU grace
+// periods, 20 to 28 ms on Linux 6.18 at 250 Hz, so all take less than half a second.
 const mostTCX = 16
 
 // chooseAttacher returns what attaches to the links. It runs in their namespace.
@@ -68,10 +65,9 @@ func (e *Engine) chooseAttacher(links []Link) (attacher, error) {
 // clsactHarmless reports whether attaching by clsact loses no packet, and counts
 // all of them as tcx does, on a kernel that has both.
 //
-// To make or remove the qdisc, the kernel takes the link's other qdisc away for
-// some 0.1 ms (dev_deactivate in qdisc_graft), and drops what would leave by the
-// link meanwhile. So every link must have a clsact qdisc already. And none may have
-// tcx programs of others, which run before clsact and may hide packets from it.
+// To make or remove the qdisc, the kernel takes the link's other qdisc away for some 0.1 ms (dev_deactivate in
+// qdisc_graft), and drops what would leave by the link meanwhile. So every link must have a clsact qdisc already.
+// And none may have tcx programs of others, which run before clsact and may hide packets from it.
 func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 	r, err := openRTNL(ns)
 	if err != nil {
@@ -96,9 +92,8 @@ func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 
 // attachments are the Engine's.
 type attachments struct {
-	// changing is held while links are attached and detached, which takes
-	// seconds for many. mu guards the fields below; on and by change only while
-	// both are held.
+	// changing is held while links are attached and detached, which takes seconds for many. mu guards the fields
+	// below; on and by change only while both are held.
 	changing sync.Mutex
 	mu       sync.Mutex
 	by       attacher // nil until it is chosen, for the first links to attach to
@@ -128,9 +123,8 @@ func (e *Engine) AttachMode() (mode string) {
 	return mode
 }
 
-// Attach replaces the set of watched links, attaching to uplinks first. A link
-// that vanished meanwhile is no error. If attaching to a link fails, Attach goes
-// on with the others and returns the errors joined.
+// Attach replaces the set of watched links, attaching to uplinks first. A link that vanished meanwhile is no
+// error. If attaching to a link fails, Attach goes on with the others and returns the errors joined.
 //
 // By tcx each link takes some milliseconds. Other methods can be called meanwhile:
 // Close makes Attach return early, and Sources reports the progress.
@@ -195,7 +189,7 @@ func (e *Engine) detach(indices []int) error {
 
 func (e *Engine) attachOne(k Link) error {
 	if k.Index <= 0 {
-		return fmt.Errorf("attach to link %q: no such index: %d", k.Name, k.Index)
+		return fmt.Errorf("attach to link %q: no link with index %d", k.Name, k.Index)
 	}
 	// A program looks up its link, so the table comes first.
 	if err := e.setLink(k); err != nil {
@@ -238,15 +232,13 @@ func (e *Engine) detachAll() error {
 	if e.by == nil {
 		return nil
 	}
-	return e.ns.Do(func() error {
-		return errors.Join(e.detach(slices.Collect(maps.Keys(e.on))), e.by.close())
-	})
+	return e.ns.Do(func() error { return errors.Join(e.detach(slices.Collect(maps.Keys(e.on))), e.by.close()) })
 }
 
 func (a *attachments) source() model.Source {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := model.Source{Name: model.SourceTC, Status: model.Missing, Detail: "on no link yet"}
+	s := model.Source{Name: model.SourceTC, Status: model.Missing, Detail: "not attached to any link yet"}
 	if a.by == nil {
 		return s
 	}
@@ -256,7 +248,7 @@ func (a *attachments) source() model.Source {
 		s.Detail += "; " + fmt.Sprintf(format, args...)
 	}
 	if a.pending > 0 {
-		add("not yet on %d", a.pending)
+		add("%d not attached yet", a.pending)
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.failed)) {
 		add("%v", a.failed[index])
@@ -265,7 +257,7 @@ func (a *attachments) source() model.Source {
 		add("%s", text)
 	}
 	if a.blind != nil {
-		add("whether others hide packets is not known: %v", a.blind)
+		add("unknown whether other programs hide packets: %v", a.blind)
 	}
 	if len(a.on) == 0 {
 		s.Status = model.Missing

@@ -94,7 +94,7 @@ func (e *twoEnds) watched(t testing.TB, cfg Config) *Engine {
 	if err := eng.SetLocal([]Local{{Addr: podIP}, {Addr: nodeIP, Node: true}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := eng.SetNamespaces([]uint32{e.node.Inode(), e.pod.Inode()}); err != nil {
+	if err := eng.SetNamespaces([]Namespace{{Inode: e.node.Inode()}, {Inode: e.pod.Inode()}}); err != nil {
 		t.Fatal(err)
 	}
 	return eng

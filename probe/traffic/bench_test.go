@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -174,44 +173,19 @@ func BenchmarkMaps(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				bytes, err := memory(eng)
+				maps, err := eng.mapSizes()
 				if err := errors.Join(err, eng.Close()); err != nil {
 					b.Fatal(err)
+				}
+				bytes := uint64(0)
+				for _, m := range maps {
+					bytes += m.Bytes
 				}
 				b.ReportMetric(float64(bytes)/(1<<20), "MiB")
 			}
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-}
-
-// memory is what the kernel says that the maps of an engine take.
-func memory(e *Engine) (uint64, error) {
-	seen := map[ebpf.MapID]bool{}
-	var sum uint64
-	for _, coll := range []*ebpf.Collection{e.coll, e.drops.coll} {
-		for name, m := range coll.Maps {
-			info, err := m.Info()
-			if err != nil {
-				return 0, err
-			}
-			id, _ := info.ID()
-			// The kernel reports no memory for an empty trie.
-			n, ok := info.Memlock()
-			if !ok && name == bpf.DropMapEvents {
-				// Before Linux 6.4 it does not report a ring buffer's.
-				n, ok = uint64(m.MaxEntries()), true
-			}
-			if !ok && name != bpf.TCMapPrefixes {
-				return 0, fmt.Errorf("size of map %s is not known", name)
-			}
-			if !seen[id] {
-				seen[id] = true
-				sum += n
-			}
-		}
-	}
-	return sum, nil
 }
 
 // BenchmarkPoll reads a node with 250 pods that talk to ten others each.

@@ -16,9 +16,8 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// clsact is the attacher for every kernel: filters of the clsact qdisc, which is
-// made where there is none. It needs some microseconds a link. Each filter is a
-// stub, which calls the programs through an array: see stub.bpf.c.
+// clsact is the attacher for every kernel: filters of the clsact qdisc, which is made where there is none. It needs
+// some microseconds a link. Each filter is a stub, which calls the programs through an array: see stub.bpf.c.
 //
 // Filters outlive their process, so a janitor removes them if this one is killed,
 // and so does the next Open if both are.
@@ -38,8 +37,7 @@ type clsact struct {
 // stubs are the names of the stub's programs, by hook.
 var stubs = [...]string{bpf.StubProgLasthopStubIn, bpf.StubProgLasthopStubOut}
 
-// openClsact loads the stub and lets it call the programs, which are ordered by
-// hook. janitor may be nil.
+// openClsact loads the stub and lets it call the programs, which are ordered by hook. janitor may be nil.
 func openClsact(ns *netns.NS, programs [len(hooks)]*ebpf.Program, tcx bool, janitor func() *exec.Cmd) (_ *clsact, err error) {
 	c := &clsact{tcx: tcx}
 	defer func() {
@@ -122,7 +120,7 @@ func (c *clsact) attach(l Link) error {
 func (c *clsact) haveQdisc(index int) (made bool, err error) {
 	kind, err := c.qdisc(index)
 	if err == nil && kind == "" {
-		err = errors.Join(c.janitor.making(index), c.net.addQdisc(index))
+		err = errors.Join(c.janitor.making(index), unlessBusy(func() error { return c.net.change.QdiscAdd(qdiscOf(index)) }))
 		switch {
 		case err == nil:
 			return true, nil
@@ -131,14 +129,14 @@ func (c *clsact) haveQdisc(index int) (made bool, err error) {
 			c.present = nil
 			kind, err = c.qdisc(index)
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
-			err = &model.UnsupportedError{Feature: "attach by clsact", Remedy: "needs sch_ingress and cls_bpf in the kernel", Err: err}
+			err = &model.UnsupportedError{Feature: "attach by clsact", Remedy: "needs the kernel modules sch_ingress and cls_bpf", Err: err}
 		}
 		err = errors.Join(err, c.janitor.making(0))
 	}
 	if err == nil && kind != "clsact" {
 		// The qdisc ingress has the place of clsact, and no hook for egress: the
 		// kernel would take our filter for egress, and run it on ingress.
-		err = fmt.Errorf("the qdisc %s of another program has the place of clsact", kind)
+		err = fmt.Errorf("another program's qdisc %s takes the place of clsact", kind)
 	}
 	return false, err
 }
@@ -178,9 +176,8 @@ func (c *clsact) add(index, hook int, made bool) error {
 	return c.net.change.FilterAdd(f.message(index, hooks[hook], c.stub.Programs[stubs[hook]].FD()))
 }
 
-// freePriority returns a priority with which a filter that is added runs before
-// those of others. At the same priority cls_bpf puts the newest first, but all must
-// be of its kind and protocol.
+// freePriority returns a priority with which a filter that is added runs before those of others. At the same
+// priority cls_bpf puts the newest first, but all must be of its kind and protocol.
 func freePriority(present []filter) uint16 {
 	first := uint16(math.MaxUint16)
 	for i := range present {

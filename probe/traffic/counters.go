@@ -18,10 +18,10 @@ import (
 type counters struct {
 	coll        *ebpf.Collection
 	hopCounters *mapped // by CPU, then number
-	hopKeys     *mapped // by number of a hop counter
-	freeHops    *mapped // a ring of numbers of hop counters
+	hopKeys     *mapped // by number of a pair of hop counters
+	freeHops    *mapped // a ring of numbers of pairs of hop counters
 	addrLosses  *mapped // by slot, then reason
-	// addrs hold the numbers of the hop counters in their rows.
+	// addrs hold the numbers of the pairs of hop counters in their rows.
 	addrs *addrTable
 	cpus  int
 
@@ -30,21 +30,22 @@ type counters struct {
 	peers     *peers
 	neighbors table[bpf.TCNeighKey]
 	pairs     table[bpf.TCPairKey]
-	// maxHops is how many hop counters there are, the unused number 0
-	// included, freed how many were written to freeHops, left how many can
-	// still be allocated.
+	// maxHops is how many pairs of hop counters there are, the unused number 0 included, freed how many were written
+	// to freeHops, left how many can still be allocated.
 	maxHops int
 	freed   uint32
 	left    int
 	lost    [bpf.TCLostLOST_MAX]uint64
 	missed  uint64 // see readMissed
 	// lostOf are those packets that are of a known address, by its slot.
-	lostOf [][bpf.TCLostLOST_SIZE]uint64
+	lostOf [][bpf.TCLostLOST_OF_ADDR]uint64
 }
 
 // hop is a hop counter, summed over CPUs.
 type hop struct {
 	key         bpf.TCHopKey
+	direction   model.Direction
+	side        model.Side
 	n           bpf.TCHopCounter // except Macs
 	macs        map[macs]uint64
 	first, last time.Time
@@ -72,8 +73,8 @@ func newCounters(coll *ebpf.Collection, addrs *addrTable) (*counters, error) {
 		return nil, err
 	}
 	c.macs = newMoreMACs(more, c.cpus)
-	c.maxHops = c.hopCounters.stride / hopSize
-	c.lostOf = make([][bpf.TCLostLOST_SIZE]uint64, coll.Maps[bpf.TCMapAddrLosses].MaxEntries())
+	c.maxHops = c.hopCounters.stride / hopSize / sides
+	c.lostOf = make([][bpf.TCLostLOST_OF_ADDR]uint64, coll.Maps[bpf.TCMapAddrLosses].MaxEntries())
 	c.peers, err = newPeers(coll, c.cpus)
 	return c, err
 }
@@ -101,8 +102,7 @@ func (c *counters) evictNeighbors(since time.Time, on *links) error {
 	}, nil)
 }
 
-// used is how many hop counters were ever allocated, the unused number 0
-// included.
+// used is how many pairs of hop counters were ever allocated, the unused number 0 included.
 func (c *counters) used() (int, error) {
 	var a bpf.TCAllocator
 	if err := c.coll.Maps[bpf.TCMapAllocator].Lookup(uint32(0), &a); err != nil {
@@ -113,11 +113,8 @@ func (c *counters) used() (int, error) {
 	return used, nil
 }
 
-// crowded reports whether few hop counters are left, or little room for peers
-// on one CPU.
-func (c *counters) crowded() bool {
-	return c.left < c.maxHops/4 || c.peers.crowded()
-}
+// crowded reports whether few hop counters are left, or little room for peers on one CPU.
+func (c *counters) crowded() bool { return c.left < c.maxHops/4 || c.peers.crowded() }
 
 func (c *counters) pollHops(now time.Time) error {
 	used, err := c.used()
@@ -125,19 +122,20 @@ func (c *counters) pollHops(now time.Time) error {
 		return err
 	}
 	keys := read[bpf.TCHopKey](c.hopKeys, 0, used*hopKeySize)
-	sums := make([]hop, used)
+	sums := make([]hop, used*sides)
 	more := len(c.macs.pairs) > 0
 	for cpu := range c.cpus {
-		list := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopCounters.stride, used*hopSize)
+		list := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopCounters.stride, len(sums)*hopSize)
 		for i := range list {
 			sums[i].add(&list[i])
 			more = more || list[i].Macs[bpf.TCLimitHOP_MACS-1].Packets > 0
 		}
 	}
-	c.hops = append(c.hops, make([]hop, max(0, used-len(c.hops)))...)
+	c.hops = append(c.hops, make([]hop, max(0, len(sums)-len(c.hops)))...)
 	for i := range sums {
 		h, before := &sums[i], &c.hops[i]
-		h.key, h.first, h.last = keys[i], before.first, before.last
+		h.key, h.first, h.last = keys[i/sides], before.first, before.last
+		h.side, h.direction = side(uint8(i%sides)), direction(uint8(i%sides)^h.key.Way)
 		if h.n.Packets != before.n.Packets {
 			h.first, h.last = cmp.Or(h.first, now), now
 		}
@@ -188,7 +186,7 @@ func (h *hop) add(c *bpf.TCHopCounter) {
 }
 
 func (c *counters) pollLosses() {
-	const row = int(bpf.TCLostLOST_SIZE)
+	const row = int(bpf.TCLostLOST_OF_ADDR)
 	words := read[uint64](c.addrLosses, 0, len(c.lostOf)*row*lossSize)
 	for slot := range c.lostOf {
 		copy(c.lostOf[slot][:], words[slot*row:])
@@ -206,9 +204,8 @@ func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
 	return nil
 }
 
-// readMissed reads how often the kernel skipped a program of the collection,
-// since it was running on that CPU already: recursion_misses of struct
-// bpf_prog_info, since Linux 5.12. A packet for each was not counted.
+// readMissed reads how often the kernel skipped a program of the collection, since it was running on that CPU
+// already: recursion_misses of struct bpf_prog_info, since Linux 5.12. A packet for each was not counted.
 func readMissed(coll *ebpf.Collection, missed *uint64) error {
 	var n uint64
 	for name, p := range coll.Programs {
@@ -244,18 +241,17 @@ func (c *counters) forgetTTLs() {
 	}
 }
 
-// forget clears the counts of the slots that match, which are about to be
-// reused, and frees their hop counters. No program may count for these slots
-// meanwhile.
+// forget clears the counts of the slots that match, which are about to be reused, and frees their hop counters.
+// No program may count for these slots meanwhile.
 func (c *counters) forget(match func(addr, link uint16) bool) {
 	freed := map[uint32]bool{}
 	for i := range c.hops {
 		if k := c.hops[i].key; k.Addr != 0 && match(k.Addr, k.Link) {
-			freed[uint32(i)] = true
+			freed[uint32(i/sides)] = true
 		}
 	}
 	// Before their numbers are given to others.
-	c.macs.forget(func(k macKey) bool { return freed[k.hop] })
+	c.macs.forget(func(k macKey) bool { return freed[k.hop/uint32(sides)] })
 	for number := range freed {
 		c.free(int(number))
 	}
@@ -268,17 +264,17 @@ func (c *counters) forget(match func(addr, link uint16) bool) {
 	}
 }
 
-// free clears a hop counter and hands its number back to the programs.
+// free clears a pair of hop counters and hands its number back to the programs.
 func (c *counters) free(number int) {
-	k := c.hops[number].key
-	rows, cell := c.addrs.rows, int(k.Link)*linkHops+int(k.Direction)*sides+int(k.Side)
+	k := c.hops[number*sides].key
+	rows, cell := c.addrs.rows, int(k.Link)*ways+int(k.Way)
 	rows.store16(int(k.Addr)*rows.stride+addrSize+cell*cellSize, 0)
 	c.hopKeys.store64(number*hopKeySize, 0)
 	for cpu := range c.cpus {
-		c.hopCounters.clear(cpu*c.hopCounters.stride+number*hopSize, hopSize)
+		c.hopCounters.clear(cpu*c.hopCounters.stride+number*sides*hopSize, sides*hopSize)
 	}
-	c.hops[number] = hop{}
-	// The ring has an entry for every hop counter, so the next one is free.
+	clear(c.hops[number*sides : (number+1)*sides])
+	// The ring has an entry for every pair, so the next one is free.
 	c.freeHops.store32(int(c.freed)%c.maxHops*freeHopSize, uint32(number))
 	c.freed++
 }

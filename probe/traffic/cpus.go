@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// presentCPUs is the highest id of a present CPU, plus one. Possible CPUs can be
-// many more: an Azure D2s_v3 has 2 CPUs present, and 128 possible. Packets on a
-// CPU that is plugged in later are counted as lost.
+// presentCPUs is the highest id of a present CPU, plus one. Possible CPUs can be many more: an Azure D2s_v3 has 2
+// CPUs present, and 128 possible. Packets on a CPU that is plugged in later are counted as lost.
 func presentCPUs() (int, error) {
 	b, err := os.ReadFile("/sys/devices/system/cpu/present")
 	if err != nil {

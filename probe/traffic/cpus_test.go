@@ -29,11 +29,11 @@ func TestBudget(t *testing.T) {
 	const mib = 1 << 20
 	for cpus, want := range map[int]struct{ each, all int }{
 		// Bytes of tables by CPU, and of all tables. An Azure D2s_v3 has 2 CPUs.
-		1:   {5 * mib, 12 * mib},
-		2:   {10 * mib, 17 * mib},
-		16:  {80 * mib, 87 * mib},
-		64:  {97 * mib, 103 * mib},
-		128: {105 * mib, 112 * mib},
+		1:   {4 * mib, 8 * mib},
+		2:   {8 * mib, 12 * mib},
+		16:  {62 * mib, 66 * mib},
+		64:  {85 * mib, 88 * mib},
+		128: {92 * mib, 96 * mib},
 	} {
 		spec, err := tcSpec(Config{MaxAddrs: defaultAddrs, MaxLinks: defaultLinks, cpus: cpus})
 		if err != nil {

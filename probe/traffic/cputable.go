@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTable mirrors a table that the programs fill: each CPU has its own entries. A
-// word of 32 bits in each entry is part of its key: 0 in a free entry, retired in one
-// that is about to be freed, which no program finds any more.
+// cpuTable mirrors a table that the programs fill: each CPU has its own entries. A word of 32 bits in each entry is
+// part of its key: 0 in a free entry, retired in one that is about to be freed, which no program finds any more.
 //
 // E is an entry, K its key, N its counts.
 type cpuTable[E shared, K comparable, N counts[N]] struct {
@@ -23,11 +22,9 @@ type cpuTable[E shared, K comparable, N counts[N]] struct {
 	// freed, if not nil, is told of each entry that was freed.
 	freed func(cpu int, k K)
 
-	// most is how many entries the fullest CPU had in use, keys how many keys
-	// there were.
+	// most is how many entries the fullest CPU had in use, keys how many keys there were.
 	most, keys int
-	// base are counts of entries that were retired. retiring are these entries,
-	// until they are free.
+	// base are counts of entries that were retired. retiring are these entries, until they are free.
 	base     map[K]N
 	retiring map[K]*retirement[N]
 }
@@ -87,8 +84,7 @@ func (t *cpuTable[E, K, N]) sums() map[K]N {
 	return out
 }
 
-// retire hides the entries that match from the programs. A program that has found
-// one before may still count in it.
+// retire hides the entries that match from the programs. A program that has found one before may still count in it.
 func (t *cpuTable[E, K, N]) retire(match func(K) bool) {
 	t.each(func(p place, k K, e *E) {
 		if !match(k) {
@@ -155,9 +151,8 @@ func (t *cpuTable[E, K, N]) free(p place, k K) N {
 	return n
 }
 
-// quiesce waits until every program that runs now has ended: a program holds the RCU
-// read lock, for which membarrier(2) waits. It fails on kernels with CPUs without a
-// tick (nohz_full).
+// quiesce waits until every program that runs now has ended: a program holds the RCU read lock, for which
+// membarrier(2) waits. It fails on kernels with CPUs without a tick (nohz_full).
 func quiesce() error {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {

@@ -24,7 +24,7 @@ const (
 	freeHopSize = int(unsafe.Sizeof(uint32(0)))
 	eventSize   = int(unsafe.Sizeof(bpf.DropDropEvent{}))
 
-	linkHops  = int(bpf.TCSideLINK_HOPS)
+	ways      = int(bpf.TCSideWAYS)
 	sides     = int(bpf.TCSideSIDES)
 	linkTable = int(bpf.TCLimitLINK_TABLE)
 	linkTries = int(bpf.TCLimitLINK_TRIES)
@@ -48,23 +48,12 @@ func addrTo(a netip.Addr) bpf.TCAddr {
 // canon is the form in which addresses are stored and compared.
 func canon(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-func flag(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
-}
+func flag(b bool) byte { return model.Either[uint8](b, 1, 0) }
 
 func direction(d uint8) model.Direction {
-	if bpf.TCDirection(d) == bpf.TCDirectionINGRESS {
-		return model.Ingress
-	}
-	return model.Egress
+	return model.Either(bpf.TCDirection(d) == bpf.TCDirectionINGRESS, model.Ingress, model.Egress)
 }
 
 func side(s uint8) model.Side {
-	if bpf.TCSide(s) == bpf.TCSideSOURCE {
-		return model.AsSource
-	}
-	return model.AsDestination
+	return model.Either(bpf.TCSide(s) == bpf.TCSideSOURCE, model.AsSource, model.AsDestination)
 }

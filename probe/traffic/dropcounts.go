@@ -10,17 +10,15 @@ import (
 	"github.com/lasthop/lasthop/bpf"
 )
 
-// dropCounts mirrors the counts of drops: each key has a number, and each number a
-// count on each CPU. The program remembers numbers of recent keys, until the generation
-// changes.
+// dropCounts mirrors the counts of drops: each key has a number, and each number a count on each CPU. The program
+// remembers numbers of recent keys, until the generation changes.
 type dropCounts struct {
 	table[bpf.DropDropKey]
 	counts     *mapped // by CPU, then number
 	cpus       int
 	free       *ebpf.Map // a queue of numbers
 	generation *mapped
-	// retired had their keys removed. A program that had found one before may still
-	// count, until the next poll.
+	// retired had their keys removed. A program that had found one before may still count, until the next poll.
 	retired []retiredDrop
 }
 
@@ -66,9 +64,11 @@ func (c *dropCounts) at(cpu int, number uint64) int {
 	return cpu*c.counts.stride + int(number)*countSize
 }
 
-// forgetRecent has the program look up again what it remembers. The variable is the
-// only one of its section; 0 is no generation.
+// forgetRecent has the program look up again what it remembers. A run reads the generation first, but on arm64 it may
+// have looked up earlier what was removed meanwhile: so those that may have done so end before the generation changes.
+// The variable is the only one of its section; 0 is no generation.
 func (c *dropCounts) forgetRecent() {
+	_ = quiesce()
 	c.generation.store32(0, max(1, c.generation.load32(0)+1))
 }
 

@@ -31,7 +31,7 @@ type drops struct {
 	release uint32                  // the running kernel's
 	symbols *symbols
 
-	namespaces map[uint32]bool
+	namespaces map[uint32]uint64
 	counts     *dropCounts
 	shares     *mapped // by slot of a pod's address; slot 0 has the sum of all
 	slots      int
@@ -42,8 +42,7 @@ type drops struct {
 	missed, unsampled uint64
 }
 
-// openDrops loads and attaches the tracepoint program, which shares the address
-// table of the tc programs.
+// openDrops loads and attaches the tracepoint program, which shares the address table of the tc programs.
 func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	reasons, err := kernelReasons()
 	if err != nil {
@@ -57,7 +56,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		names:      reasons.names,
 		release:    running,
 		symbols:    newSymbols(),
-		namespaces: map[uint32]bool{},
+		namespaces: map[uint32]uint64{},
 		samples:    map[sampleKey]model.Sample{},
 		slots:      1 + cfg.MaxAddrs,
 	}
@@ -114,8 +113,15 @@ func dropSpec(cfg Config, reasons reasons) (*ebpf.CollectionSpec, error) {
 	spec.Maps[bpf.DropMapRecents].MaxEntries = uint32(cfg.cpus)
 	spec.Maps[bpf.DropMapDropShares].MaxEntries = uint32(1 + cfg.MaxAddrs)
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
+	var at, size uint64
+	if !reasons.given {
+		at, size, err = newSymbols().extent("kfree_skb")
+	}
 	err = errors.Join(
+		err,
 		spec.Variables[bpf.DropVarHasReason].Set(reasons.given),
+		spec.Variables[bpf.DropVarKfreeSkbAt].Set(at),
+		spec.Variables[bpf.DropVarKfreeSkbSize].Set(size),
 		spec.Variables[bpf.DropVarHookReasons].Set(reasons.ofHooks()),
 		spec.Variables[bpf.DropVarDropEntries].Set(uint32(maxDrops)),
 		spec.Variables[bpf.DropVarDropQuota].Set(dropQuota),
@@ -127,25 +133,30 @@ func dropSpec(cfg Config, reasons reasons) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-func (d *drops) setNamespaces(inodes []uint32) error {
-	m := d.coll.Maps[bpf.DropMapNamespaces]
+func (d *drops) setNamespaces(list []Namespace) error {
+	m, changed := d.coll.Maps[bpf.DropMapNamespaces], false
 	var errs []error
 	for i := range d.namespaces {
-		if !slices.Contains(inodes, i) {
+		if !slices.ContainsFunc(list, func(n Namespace) bool { return n.Inode == i }) {
 			delete(d.namespaces, i)
 			errs = append(errs, m.Delete(i))
-			d.counts.forgetRecent()
+			changed = true
 		}
 	}
-	for _, i := range inodes {
-		if d.namespaces[i] {
+	for _, n := range list {
+		before, known := d.namespaces[n.Inode]
+		if known && before == n.Cookie {
 			continue
 		}
-		if err := m.Put(i, uint8(1)); err != nil {
-			errs = append(errs, fmt.Errorf("watch drops in namespace %d: %w", i, err))
+		if err := m.Put(n.Inode, n.Cookie); err != nil {
+			errs = append(errs, fmt.Errorf("watch drops in namespace %d: %w", n.Inode, err))
 			continue
 		}
-		d.namespaces[i] = true
+		d.namespaces[n.Inode] = n.Cookie
+		changed = changed || known
+	}
+	if changed {
+		d.counts.forgetRecent()
 	}
 	return errors.Join(errs...)
 }
@@ -161,8 +172,7 @@ func (d *drops) poll(now time.Time) error {
 	return errors.Join(append(errs, d.symbols.resolve())...)
 }
 
-// dropQuota is how many entries a pod's address may have: of addresses, of ranges,
-// and of all others.
+// dropQuota is how many entries a pod's address may have: of addresses, of ranges, and of all others.
 var dropQuota = [bpf.TCFarFARS]uint32{bpf.TCFarFAR_ADDRESS: maxDrops / 16, bpf.TCFarFAR_RANGE: maxDrops / 64, bpf.TCFarFAR_OTHERS: maxDrops / 64}
 
 // full reports whether there is little room, or none left in a pod's quota.
@@ -201,8 +211,7 @@ func (d *drops) evict(since time.Time, gone func(slot uint16) bool) error {
 	}, d.giveBack)
 }
 
-// forgetAddr forgets the drops of a slot that is about to be another pod's, which
-// would have what is left of its quota.
+// forgetAddr forgets the drops of a slot that is about to be another pod's, which would have what is left of its quota.
 func (d *drops) forgetAddr(slot uint16) error {
 	return d.counts.evict(func(k bpf.DropDropKey, _ time.Time) bool { return k.Local == slot }, d.giveBack)
 }
@@ -236,9 +245,8 @@ func (d *drops) pollEvents(now time.Time) error {
 	}
 }
 
-// decodeEvent decodes an event. The sample's time is since boot, and its reason,
-// location and link are empty: the key has their numbers. It returns false for
-// a malformed event.
+// decodeEvent decodes an event. The sample's time is since boot, and its reason, location and link are empty: the
+// key has their numbers. It returns false for a malformed event.
 func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 	events := view[bpf.DropDropEvent](raw)
 	if len(events) == 0 || int(events[0].HeadLength) > len(events[0].Head) {
@@ -256,10 +264,10 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 func (d *drops) detail() string {
 	s := "kfree_skb in " + model.Plural(len(d.namespaces), "network namespace")
 	if d.names == nil {
-		s += "; their reasons are derived: this kernel gives none (5.17 does)"
+		s += "; drop reasons are inferred: the kernel reports them only since Linux 5.17"
 	}
 	if !d.symbols.readable {
-		s += "; kernel symbols are hidden (CAP_SYSLOG shows them)"
+		s += "; kernel symbols are hidden (needs CAP_SYSLOG)"
 	}
 	return s
 }
@@ -289,8 +297,7 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 		if m.AtHook() {
 			m.Cilium = ciliumDrop(key.Cilium)
 		}
-		// Several locations in one function count as one, and an address whose
-		// slot has changed.
+		// Several locations in one function count as one, and an address whose slot has changed.
 		key.Location, key.Reason, key.Local, key.Far, key.Cilium = 0, 0, 0, 0, bpf.DropCiliumDrop{}
 		id := place{key, m.Reason, m.Location, m.Cilium}
 		if o := merged[id]; o != nil {
@@ -322,8 +329,7 @@ func ciliumDrop(c bpf.DropCiliumDrop) model.CiliumDrop {
 	}
 }
 
-// dropEnds are a drop's addresses. Where the far end is a range its address is not
-// valid.
+// dropEnds are a drop's addresses. Where the far end is a range its address is not valid.
 func dropEnds(k *bpf.DropDropKey) (src, dst netip.Addr, far netip.Prefix) {
 	src, dst = addrFrom(bpf.TCAddr(k.Src)), addrFrom(bpf.TCAddr(k.Dst))
 	switch {

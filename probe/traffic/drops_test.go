@@ -200,7 +200,7 @@ func TestDropsElsewhere(t *testing.T) {
 		t.Errorf("no drop in the pod's namespace: %+v", e.Traffic().Drops)
 	}
 	// And no more once the pod is gone.
-	if err := e.SetNamespaces([]uint32{watched.node.Inode()}); err != nil {
+	if err := e.SetNamespaces([]Namespace{{Inode: watched.node.Inode()}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.SetLocal([]Local{{Addr: nodeIP, Node: true}}); err != nil {
@@ -213,6 +213,37 @@ func TestDropsElsewhere(t *testing.T) {
 	}
 	if sum != 2 {
 		t.Errorf("%d drops, want the 2 from before", sum)
+	}
+}
+
+// TestDropsOfTheNext loses packets in a namespace that has the inode of one that is gone: they
+// do not count, before and after the program has seen the one that is watched.
+func TestDropsOfTheNext(t *testing.T) {
+	ends := newRouter(t)
+	e := ends.watched(t, Config{})
+	cookie, err := ends.node.Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cookie == 0 {
+		t.Fatal("this kernel does not tell a namespace's cookie")
+	}
+	dst := netip.MustParseAddr("203.0.113.9")
+	for _, step := range []struct {
+		cookie      uint64
+		lose, count uint64
+	}{{cookie + 1, 5, 0}, {cookie, 3, 3}, {cookie + 1, 5, 3}, {cookie, 1, 4}} {
+		if err := e.SetNamespaces([]Namespace{{ends.node.Inode(), step.cookie}}); err != nil {
+			t.Fatal(err)
+		}
+		ends.lose(t, dst, int(step.lose))
+		var sum uint64
+		for _, d := range poll(t, e).Drops {
+			sum += d.Packets
+		}
+		if sum != step.count {
+			t.Errorf("%+v: %d drops", step, sum)
+		}
 	}
 }
 
@@ -266,7 +297,7 @@ func TestMissedRuns(t *testing.T) {
 	e := newRouter(t).watched(t, Config{})
 	poll(t, e)
 	e.counters.missed, e.drops.missed = 2, 3
-	if l := e.Traffic().Lost; l.Counters != 2 || l.Events != 3 || len(l.Detail) != 2 {
+	if l := e.Traffic().Lost; l.Counters != 2 || l.Missed != 3 || len(l.Detail) != 2 {
 		t.Errorf("lost %+v, want 2 packets and 3 drops uncounted", l)
 	}
 	// The kernel has the number.
@@ -281,7 +312,7 @@ func TestDropLosses(t *testing.T) {
 		cfg   Config
 		kinds int
 	}{
-		"ring": {Config{eventRate: 1 << 30, ringBytes: 4096}, 200},
+		"ring": {Config{eventRate: 1 << 30, ringBytes: uint32(os.Getpagesize())}, 200},
 		"rate": {Config{eventRate: 3}, 200},
 	}
 	for name, tt := range tests {
@@ -398,6 +429,11 @@ ffffffff81000200 T third	[module]
 	if !s.readable {
 		t.Error("taken for hidden")
 	}
+	for function, want := range map[string][2]uint64{"first": {0xffffffff81000000, 0x100}, "second": {}} {
+		if start, size, err := s.extent(function); err != nil || start != want[0] || size != want[1] {
+			t.Errorf("%s: %d bytes at %#x, %v, want %#x", function, size, start, err, want)
+		}
+	}
 	hidden := newSymbols()
 	hidden.want(1)
 	if err := hidden.scan(strings.NewReader(strings.Repeat("0000000000000000 T any\n", 3))); err != nil {
@@ -411,7 +447,7 @@ ffffffff81000200 T third	[module]
 // TestShapes compares Go's shapes with C's, which asserts its own.
 func TestShapes(t *testing.T) {
 	for name, got := range map[string][2]int{
-		"address": {addrSize, 24}, "hop counter": {hopSize, 176}, "hop key": {hopKeySize, 8},
+		"address": {addrSize, 24}, "hop counter": {hopSize, 128}, "hop key": {hopKeySize, 8},
 		"peer": {peerSize, 88}, "share": {shareSize, 96}, "quota": {quotaSize, 24}, "MACs": {macSize, 24}, "link": {linkSize, 8}, "event": {eventSize, 272},
 		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 80},
 	} {
@@ -458,7 +494,7 @@ func FuzzDecodeMaps(f *testing.F) {
 			}
 		}
 		for _, o := range view[bpf.TCHopKey](b) {
-			_, _ = direction(o.Direction), side(o.Side)
+			_ = direction(o.Way)
 		}
 	})
 }

@@ -1,9 +1,8 @@
 // Package traffic counts packets in the kernel: it loads the BPF programs,
 // attaches them to links, and reads their maps.
 //
-// The programs run at the tc hooks of the node's links and at the kfree_skb
-// tracepoint. They modify no packet. Nothing is pinned. With tcx nothing outlives
-// the process, with clsact a filter may, which then does nothing: see clsact.
+// The programs run at the tc hooks of the node's links and at the kfree_skb tracepoint. They modify no packet. Nothing
+// is pinned. With tcx nothing outlives the process, with clsact a filter may, which then does nothing: see clsact.
 package traffic
 
 import (
@@ -19,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -32,21 +32,22 @@ import (
 const (
 	defaultAddrs = 1024
 	defaultLinks = 511
-	maxPrefixes  = 512 // Azure's route tables end at 400
+	maxPrefixes  = 400 // Azure's route tables have no more
 	maxNeighbors = 4096
 	maxPairs     = 16384
 	maxDrops     = 4096
-	maxNetns     = 4096
-	// defaultRing is in bytes, room for about 1,000 samples; defaultRate is
-	// samples per second and CPU.
+	maxNetns     = 2048
+	// defaultRing is in bytes, room for about 1,000 samples; defaultRate is samples per second and CPU.
 	defaultRing = 256 << 10
 	defaultRate = 128
 
-	// maxHops, maxMACs and maxPeers are per CPU. The others bound the
-	// memory of all present CPUs together.
+	// leastMemory is the limit of a cgroup, in bytes, that model.MoreMemory advises.
+	leastMemory = 64 << 20
+
+	// maxHops, maxMACs and maxPeers are per CPU. The others bound the memory of all present CPUs together.
 	maxHops   = 16384
-	hopBytes  = 64 << 20
-	maxMACs   = 32768
+	hopBytes  = 48 << 20
+	maxMACs   = 16384
 	macBytes  = 32 << 20
 	maxPeers  = 16384
 	peerBytes = 32 << 20
@@ -56,15 +57,13 @@ const (
 type Config struct {
 	// NS is the node's namespace. It must stay open as long as the engine.
 	NS *netns.NS
-	// MaxAddrs and MaxLinks bound how many are counted at a time. 0 means
-	// 1024 addresses and 511 links.
+	// MaxAddrs and MaxLinks bound how many are counted at a time. 0 means 1024 addresses and 511 links.
 	MaxAddrs, MaxLinks int
 	// Pairs allows Local.Pairs. It makes every packet cost more.
 	Pairs bool
 	// Attach is AttachTCX, AttachClsact or AttachAuto; empty is AttachAuto.
 	Attach string
-	// Janitor makes the command of a process that calls Janitor. It is started
-	// only with AttachClsact. nil means none.
+	// Janitor makes the command of a process that calls Janitor. It is started only with AttachClsact. nil means none.
 	Janitor func() *exec.Cmd
 	// KeepLeftovers leaves what killed lasthops left.
 	KeepLeftovers bool
@@ -82,8 +81,7 @@ type Local struct {
 	Addr netip.Addr
 	// Node says that the address is the node's, not a pod's.
 	Node bool
-	// Pairs has its packets counted by address pair on every link. It needs
-	// Config.Pairs.
+	// Pairs has its packets counted by address pair on every link. It needs Config.Pairs.
 	Pairs bool
 }
 
@@ -93,8 +91,7 @@ type Link struct {
 	Name  string
 	// Uplink says that the link leads off the node: peers are counted on it.
 	Uplink bool
-	// NoEthernet says that packets begin with the IP header (tun, wireguard,
-	// ipip).
+	// NoEthernet says that packets begin with the IP header (tun, wireguard, ipip).
 	NoEthernet bool
 	// IPTunnel says that it is an ipip or sit tunnel, whose packets begin with the
 	// outer header before Linux 5.14: see links.
@@ -121,9 +118,8 @@ type Engine struct {
 	counters *counters
 }
 
-// Open loads the programs. If the kernel or missing capabilities prevent it, the
-// error is a *model.UnsupportedError. If only drops cannot be watched, Open
-// succeeds and Sources says why.
+// Open loads the programs. If the kernel or missing capabilities prevent it, the error is a
+// *model.UnsupportedError. If only drops cannot be watched, Open succeeds and Sources says why.
 func Open(cfg Config) (*Engine, error) {
 	cfg.Attach = cmp.Or(cfg.Attach, AttachAuto)
 	cfg.MaxAddrs = cmp.Or(cfg.MaxAddrs, defaultAddrs)
@@ -133,6 +129,10 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	if err := checkRights("load tc programs"); err != nil {
 		return nil, err
+	}
+	// Where the maps fit, the process would be killed for what it takes beside them.
+	if limit, err := memlimit.FromCgroup(); err == nil && limit < leastMemory {
+		return nil, loadError("load tc programs", unix.ENOMEM, false)
 	}
 	if cfg.cpus == 0 {
 		var err error
@@ -176,7 +176,7 @@ func (cfg Config) check() error {
 		return errors.New("open traffic engine: no namespace given")
 	}
 	if !slices.Contains([]string{AttachAuto, AttachTCX, AttachClsact}, cfg.Attach) {
-		return fmt.Errorf("open traffic engine: attach by %q: unknown", cfg.Attach)
+		return fmt.Errorf("open traffic engine: unknown attach mode %q", cfg.Attach)
 	}
 	// Slots have 16 bits, and the hash table of links must not fill up.
 	if n := 1<<16 - maxPrefixes - 2; cfg.MaxAddrs < 0 || cfg.MaxAddrs > n {
@@ -205,14 +205,11 @@ func (e *Engine) open(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// rowCells is how many hop counters an address may have: those of each link,
-// and of the unused slot 0.
-func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * uint32(linkHops) }
+// rowCells is how many pairs of hop counters an address may have: those of each link, and of the unused slot 0.
+func rowCells(cfg Config) uint32 { return uint32(ways) << bits.Len32(uint32(cfg.MaxLinks)) }
 
 // perCPU is how many values of a size fit each CPU's share of the budget.
-func perCPU(most, budget, size, cpus int) uint32 {
-	return uint32(min(most, budget/size/cpus))
-}
+func perCPU(most, budget, size, cpus int) uint32 { return uint32(min(most, budget/size/cpus)) }
 
 func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadTC()
@@ -227,10 +224,10 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 
 	sizeAddrTable(spec, cfg)
 	resize(spec.Maps[bpf.TCMapHopCounters], cpus, hops*uint32(hopSize))
-	resize(spec.Maps[bpf.TCMapFreeHops], 1, hops*uint32(freeHopSize))
+	resize(spec.Maps[bpf.TCMapFreeHops], 1, hops/uint32(sides)*uint32(freeHopSize))
 	resize(spec.Maps[bpf.TCMapMoreMacs], cpus, macSets*macWays*uint32(macSize))
 	resize(spec.Maps[bpf.TCMapPeers], cpus, sets*peerWays*uint32(peerSize))
-	spec.Maps[bpf.TCMapHopKeys].MaxEntries = hops
+	spec.Maps[bpf.TCMapHopKeys].MaxEntries = hops / uint32(sides)
 	spec.Maps[bpf.TCMapPeerShares].MaxEntries = uint32(cpus * (cfg.MaxAddrs + 1))
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
 	spec.Maps[bpf.TCMapPrefixes].MaxEntries = maxPrefixes
@@ -259,8 +256,7 @@ func sizeAddrTable(spec *ebpf.CollectionSpec, cfg Config) {
 	spec.Maps[bpf.TCMapAddrLosses].MaxEntries = uint32(slots)
 }
 
-// resize changes an array's size and its value size. No BTF type describes the
-// new value, so the types are dropped.
+// resize changes an array's size and its value size. No BTF type describes the new value, so the types are dropped.
 func resize(m *ebpf.MapSpec, entries int, value uint32) {
 	m.MaxEntries, m.ValueSize = uint32(entries), value
 	m.Key, m.Value = nil, nil
@@ -268,13 +264,13 @@ func resize(m *ebpf.MapSpec, entries int, value uint32) {
 
 func floorPow2(n uint32) uint32 { return 1 << (bits.Len32(n) - 1) }
 
-func ceilPow2(n uint32) uint32 { return 1 << bits.Len32(n-1) }
-
-// loadError returns an UnsupportedError if missing capabilities or the kernel
-// are the cause.
+// loadError returns an UnsupportedError if missing capabilities, memory or the kernel are the cause.
 func loadError(what string, err error, debug bool) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
 		return refused(what, err)
+	}
+	if errors.Is(err, unix.ENOMEM) {
+		return &model.UnsupportedError{Feature: what, Remedy: "the BPF maps do not fit into the cgroup's memory; in a pod: " + model.MoreMemory, Err: unix.ENOMEM}
 	}
 	if ve, ok := errors.AsType[*ebpf.VerifierError](err); ok && debug {
 		return fmt.Errorf("%s: %w\n%s", what, err, strings.Join(ve.Log, "\n"))
@@ -307,15 +303,21 @@ func (e *Engine) SetPrefixes(prefixes []netip.Prefix) error {
 	return e.addrs.setPrefixes(prefixes, e.counters.forgetAddr)
 }
 
-// SetNamespaces replaces the set of network namespaces whose drops are counted,
-// by inode.
-func (e *Engine) SetNamespaces(inodes []uint32) error {
+// Namespace is a network namespace: by its inode, which the kernel gives to the next one when
+// it is gone, and by its cookie, which no other ever has; 0 where the kernel does not tell it.
+type Namespace struct {
+	Inode  uint32
+	Cookie uint64
+}
+
+// SetNamespaces replaces the set of network namespaces whose drops are counted.
+func (e *Engine) SetNamespaces(list []Namespace) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.drops == nil {
 		return nil
 	}
-	return e.drops.setNamespaces(inodes)
+	return e.drops.setNamespaces(list)
 }
 
 // Poll reads the counters. First and last times in Traffic are times of polls.
@@ -364,12 +366,11 @@ func (e *Engine) ForgetTTLs() error {
 	return nil
 }
 
-// MakeRoom frees entries of tables, since an observation may last for days. Of tables
-// that are nearly full: counts of addresses and links that were removed before since,
-// and of drops and of ARP and ND messages that were not seen after it. Drops and
-// messages of removed addresses and links are freed whether there is room or not and,
-// with all, their other counts too: polling costs more with each. A counter that is
-// freed restarts from zero when its packets are seen again.
+// MakeRoom frees entries of tables, since an observation may last for days. Of tables that are nearly full:
+// counts of addresses and links that were removed before since, and of drops and of ARP and ND messages that were
+// not seen after it. Drops and messages of removed addresses and links are freed whether there is room or not
+// and, with all, their other counts too: polling costs more with each. A counter that is freed restarts from zero
+// when its packets are seen again.
 func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,9 +1,11 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -26,7 +28,7 @@ func Features(ns *netns.NS) []model.Feature {
 		feature("kernel", needs{5, 10, nil, ""}, tryKernel),
 		feature("BTF", needs{5, 2, nil, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryBTF),
 		feature("BPF programs", needs{5, 10, rights, ""}, tryLoad),
-		feature("attaching", needs{5, 10, rights, "below Linux 6.6 the modules sch_ingress and cls_bpf"}, func() (string, error) { return tryAttach(ns) }),
+		feature("attaching", needs{5, 10, rights, "before Linux 6.6: the kernel modules sch_ingress and cls_bpf"}, func() (string, error) { return tryAttach(ns) }),
 		feature("ring buffer", needs{5, 8, []cap.Value{cap.BPF}, ""}, tryRing),
 		feature("drop tracepoint", needs{5, 10, program, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryDrops),
 		leftBehind(ns),
@@ -97,7 +99,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 		var by attacher = newTCX(programs)
 		noTCX := probeTCX(ns)
 		if _, old := errors.AsType[*model.UnsupportedError](noTCX); old {
-			detail = "; tcx takes Linux 6.6 or later"
+			detail = "; tcx needs Linux 6.6 or later"
 			if by, err = openClsact(ns, programs, false, nil); err != nil {
 				return err
 			}
@@ -113,8 +115,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 	return detail, err
 }
 
-// leftBehind tells of what killed lasthops left. Their filters pass every packet on, and
-// the next Open removes them.
+// leftBehind tells of what killed lasthops left. Their filters pass every packet on, and the next Open removes them.
 func leftBehind(ns *netns.NS) model.Feature {
 	f := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}
 	links := 0
@@ -126,8 +127,8 @@ func leftBehind(ns *netns.NS) model.Feature {
 	case err != nil:
 		f.Status, f.Detail = model.Missing, err.Error()
 	case links > 0:
-		f.Status, f.Remedy = model.Partial, "any command that watches packets removes them"
-		const what = "a lasthop that was killed left tc filters on %s; they pass every packet on"
+		f.Status, f.Remedy = model.Partial, "run any command that watches packets: it removes them"
+		const what = "a killed lasthop left tc filters on %s; they pass all packets"
 		f.Detail = fmt.Sprintf(what, model.Plural(links, "link"))
 	}
 	return f
@@ -141,8 +142,7 @@ func tryRing() (string, error) {
 	return "", m.Close()
 }
 
-// tryDrops attaches the drop program with no namespace to watch: it counts
-// nothing.
+// tryDrops attaches the drop program with no namespace to watch: it counts nothing.
 func tryDrops() (string, error) {
 	cfg := Config{MaxAddrs: 1, MaxLinks: 1, cpus: 1}
 	spec, err := tcSpec(cfg)
@@ -169,7 +169,53 @@ func trySymbols() (string, error) {
 		return "", err
 	}
 	if !s.readable {
-		return "", errors.New("hidden: every address reads as 0")
+		return "", errors.New("hidden: all addresses are 0")
 	}
 	return "", nil
+}
+
+// MapSize is what the kernel says that a map takes, in bytes.
+type MapSize struct {
+	Name  string `json:"name"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// MapSizes lists the maps of an engine in the node's namespace, the largest first. It attaches to no link.
+func MapSizes(ns *netns.NS) (out []MapSize, err error) {
+	e, err := Open(Config{NS: ns, KeepLeftovers: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	return e.mapSizes()
+}
+
+func (e *Engine) mapSizes() (out []MapSize, err error) {
+	colls := []*ebpf.Collection{e.coll}
+	if e.drops != nil {
+		colls = append(colls, e.drops.coll)
+	}
+	seen := map[ebpf.MapID]bool{}
+	for _, coll := range colls {
+		for name, m := range coll.Maps {
+			info, err := m.Info()
+			if err != nil {
+				return nil, fmt.Errorf("read the size of map %s: %w", name, err)
+			}
+			id, _ := info.ID()
+			n, ok := info.Memlock()
+			if !ok && name == bpf.DropMapEvents {
+				// Before Linux 6.4 the kernel does not tell a ring buffer's.
+				n = uint64(m.MaxEntries())
+			}
+			if !seen[id] {
+				out = append(out, MapSize{name, n})
+			}
+			seen[id] = true
+		}
+	}
+	slices.SortFunc(out, func(a, b MapSize) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	return out, nil
 }

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// Our filters are known by their name and by their handle, which holds the
-// number of the lasthop that made them. Another program that shares a priority
-// with us gets the handles 1, 2, 3, …
+// Our filters are known by their name and by their handle, which holds the number of the lasthop that made them.
+// Another program that shares a priority with us gets the handles 1, 2, 3, …
 const (
 	filterName   = "lasthop_stub"
 	filterHandle = 0x4c480000 // "LH"
@@ -40,8 +40,7 @@ type filter struct {
 	program uint32
 }
 
-// number returns the number of the lasthop that the filter belongs to, 0 if it is
-// foreign.
+// number returns the number of the lasthop that the filter belongs to, 0 if it is foreign.
 func (f filter) number() uint16 {
 	if f.kind != "bpf" || f.handle&^0xffff != filterHandle || !strings.HasPrefix(f.name, filterName) {
 		return 0
@@ -50,20 +49,14 @@ func (f filter) number() uint16 {
 }
 
 func (f filter) String() string {
-	what := "tc filter " + f.kind
-	if f.name != "" {
-		what = "tc program " + f.name
-	}
+	what := model.Either(f.name != "", "tc program "+f.name, "tc filter "+f.kind)
 	return fmt.Sprintf("%s (pref %d)", what, f.priority)
 }
 
-// hooked are the filters of a link's clsact qdisc, by hook, in the order in which
-// they run.
+// hooked are the filters of a link's clsact qdisc, by hook, in the order in which they run.
 type hooked [len(hooks)][]filter
 
-func (h hooked) foreign() bool {
-	return h.any(func(f filter) bool { return f.number() == 0 })
-}
+func (h hooked) foreign() bool { return h.any(func(f filter) bool { return f.number() == 0 }) }
 
 func (h hooked) any(match func(filter) bool) bool {
 	return slices.ContainsFunc(slices.Concat(h[:]...), match)
@@ -89,8 +82,7 @@ func (r *rtnl) close() {
 	r.read.Close()
 }
 
-// clsactHandle is the handle of the qdiscs clsact and ingress, of which a link has
-// at most one.
+// clsactHandle is the handle of the qdiscs clsact and ingress, of which a link has at most one.
 const clsactHandle = 0xffff << 16
 
 // qdiscs returns the kind of what has the place of clsact, by link.
@@ -111,8 +103,7 @@ func (r *rtnl) qdiscs() (map[int]string, error) {
 	return out, err
 }
 
-// filters lists the filters of a link's hook. There are none where the link (ENODEV)
-// or the qdisc (EINVAL) is not.
+// filters lists the filters of a link's hook. There are none where the link (ENODEV) or the qdisc (EINVAL) is not.
 func (r *rtnl) filters(index int, hook uint32) ([]filter, error) {
 	about := (&nl.TcMsg{Ifindex: int32(index), Parent: hook}).Serialize()
 	list, err := dump.List(context.Background(), "list tc filters", r.read, unix.RTM_GETTFILTER, about, unix.RTM_NEWTFILTER, decodeFilter)
@@ -122,8 +113,7 @@ func (r *rtnl) filters(index int, hook uint32) ([]filter, error) {
 	return list, err
 }
 
-// decodeFilter decodes a message about a filter. One without a handle stands for all of
-// one priority.
+// decodeFilter decodes a message about a filter. One without a handle stands for all of one priority.
 func decodeFilter(m []byte) (f filter, ok bool, err error) {
 	a := dump.ParseAfter(m, nl.SizeofTcMsg)
 	if err := a.Err(); err != nil {
@@ -192,12 +182,6 @@ func qdiscOf(index int) *netlink.Clsact {
 	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: clsactHandle, Parent: netlink.HANDLE_CLSACT}}
 }
 
-// addQdisc makes a clsact qdisc. The error is EEXIST if there is one, or the qdisc
-// ingress.
-func (r *rtnl) addQdisc(index int) error {
-	return unlessBusy(func() error { return r.change.QdiscAdd(qdiscOf(index)) })
-}
-
 // unlessBusy repeats a change of a qdisc as long as somebody else is listing or
 // changing its filters, which is EBUSY since Linux 6.4.
 func unlessBusy(change func() error) (err error) {
@@ -243,10 +227,9 @@ func (r *rtnl) removeQdisc(index int) error {
 	return errors.Join(fmt.Errorf("remove clsact qdisc: %w", err), failed)
 }
 
-// remove removes the filters of one lasthop from the links that on selects, and
-// the clsact qdiscs that a lasthop made, if no other lasthop uses them. As long
-// as another program has a filter on any link of the node, all qdiscs stay: it
-// may be about to use them, as Cilium is between making qdisc and filter.
+// remove removes the filters of one lasthop from the links that on selects, and the clsact qdiscs that a lasthop
+// made, if no other lasthop uses them. As long as another program has a filter on any link of the node, all
+// qdiscs stay: it may be about to use them, as Cilium is between making qdisc and filter.
 func (r *rtnl) remove(number uint16, on func(index int) bool) error {
 	all, err := r.all()
 	if err != nil {
@@ -280,8 +263,7 @@ func (r *rtnl) removeEmpty(index int) error {
 }
 
 func (r *rtnl) removeFrom(index int, number uint16, qdiscs bool) error {
-	// Listed again, so that as little time as possible passes before the qdisc
-	// goes, and all its filters with it.
+	// Listed again, so that as little time as possible passes before the qdisc goes, and all its filters with it.
 	h, err := r.hooked(index)
 	if err != nil {
 		return err

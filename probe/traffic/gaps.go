@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Other programs may remove ours from a link, or put theirs before ours: the clean-up
-// of Retina deletes the whole clsact qdisc, Cilium when it starts deletes all
-// filters of a hook. Each Poll looks, and attaches again.
+// Other programs may remove ours from a link, or put theirs before ours: the clean-up of Retina deletes the whole
+// clsact qdisc, Cilium when it starts deletes all filters of a hook. Each Poll looks, and attaches again.
 
 // mendEvery is the least time between two attempts to attach to a link again, so
 // that two programs that remove each other's do not keep the node busy.
@@ -22,8 +21,7 @@ type trouble struct {
 	gone bool
 	// lost says that one of our programs is not attached any more.
 	lost bool
-	// behind are programs of others that run before ours. What these drop or
-	// redirect, ours do not count.
+	// behind are programs of others that run before ours. What these drop or redirect, ours do not count.
 	behind []string
 }
 
@@ -31,9 +29,9 @@ type trouble struct {
 func (t trouble) String() string {
 	switch {
 	case t.lost:
-		return "another program removed lasthop's, packets were not counted"
+		return "another program removed lasthop's programs: packets were not counted"
 	case len(t.behind) > 0:
-		return strings.Join(t.behind, ", ") + " runs before lasthop's and may hide packets"
+		return strings.Join(t.behind, ", ") + " runs before lasthop's programs and may hide packets from them"
 	}
 	return ""
 }
@@ -42,8 +40,7 @@ type attachment struct {
 	link Link
 	// gap is open while the link is in trouble, else nil.
 	gap *gap
-	// mended is when attaching again was last tried, stuck the trouble that it
-	// did not end.
+	// mended is when attaching again was last tried, stuck the trouble that it did not end.
 	mended time.Time
 	stuck  string
 }
@@ -51,8 +48,7 @@ type attachment struct {
 // gap is a time in which not every packet of a link was counted.
 type gap struct {
 	link, why string
-	// from is when all was well for the last time, zero if never. to is zero
-	// while the gap is open.
+	// from is when all was well for the last time, zero if never. to is zero while the gap is open.
 	from, to time.Time
 }
 

@@ -6,9 +6,8 @@ import (
 	"github.com/lasthop/lasthop/bpf"
 )
 
-// sampleKey is what a sample is kept for: a drop, and a kind of packet. Of a
-// connection, its requests, replies and data may all be dropped by one rule, and
-// tell different things.
+// sampleKey is what a sample is kept for: a drop, and a kind of packet. Of a connection, its requests, replies
+// and data may all be dropped by one rule, and tell different things.
 type sampleKey struct {
 	drop bpf.DropDropKey
 	kind uint8
@@ -17,9 +16,8 @@ type sampleKey struct {
 // tcpKinds are the flags FIN, SYN, RST and ACK, which tell segments apart.
 const tcpKinds = 0x17
 
-// kindOf is the packet's kind among those of its protocol: the flags of a TCP
-// segment, the type of an ICMP message. It is 0 for the rest, and where the head
-// ends before it.
+// kindOf is the packet's kind among those of its protocol: the flags of a TCP segment, the type of an ICMP
+// message. It is 0 for the rest, and where the head ends before it.
 func kindOf(head []byte) uint8 {
 	proto, next := network(head)
 	switch {
@@ -31,9 +29,8 @@ func kindOf(head []byte) uint8 {
 	return 0
 }
 
-// payloadKept is how many bytes behind its headers are kept of a packet. What
-// applications send is not for a report; an ICMP error needs that much of the packet
-// that it is about (RFC 792).
+// payloadKept is how many bytes behind its headers are kept of a packet. What applications send is not for a
+// report; an ICMP error needs that much of the packet that it is about (RFC 792).
 const payloadKept = 8
 
 // kept is what a sample keeps of a packet from its network header on: its headers,
@@ -60,8 +57,7 @@ func kept(head []byte) []byte {
 	return head[:min(at+size+payloadKept, len(head))]
 }
 
-// isError reports whether the ICMP message holds the head of the packet that it is
-// about.
+// isError reports whether the ICMP message holds the head of the packet that it is about.
 func isError(proto uint8, message []byte) bool {
 	if len(message) < 8 {
 		return false

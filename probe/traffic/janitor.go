@@ -18,9 +18,8 @@ import (
 
 // The descriptors that a janitor inherits.
 const (
-	// janitorPipe is the end of a pipe whose other end only the main process
-	// has: it ends when that process does. What comes are indices of links:
-	// see making.
+	// janitorPipe is the end of a pipe whose other end only the main process has: it ends when that process does.
+	// What comes are indices of links: see making.
 	janitorPipe = 3
 	// janitorNumber is the socket that keeps the main process's number taken.
 	janitorNumber = 4
@@ -50,15 +49,13 @@ func startJanitor(ns *netns.NS, n *number, cmd *exec.Cmd) (*janitor, error) {
 	return &janitor{cmd, ours}, nil
 }
 
-// making tells the janitor of the link that is about to get a qdisc, and with 0 that
-// it has a filter, or has got no qdisc. Without a filter nothing says whose a qdisc
-// is.
+// making tells the janitor of the link that is about to get a qdisc, and with 0 that it has a filter, or has got
+// no qdisc. Without a filter nothing says whose a qdisc is.
 func (j *janitor) making(index int) error {
 	if j == nil {
 		return nil
 	}
-	// A janitor that was killed is no reason not to watch: the next start removes
-	// what is left.
+	// A janitor that was killed is no reason not to watch: the next start removes what is left.
 	err := binary.Write(j.pipe, binary.NativeEndian, int32(index))
 	if err != nil && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("tell the janitor: %w", err)
@@ -83,8 +80,7 @@ func (j *janitor) end() error {
 // Janitor waits until the process that started it as Config.Janitor has ended, by
 // whatever way, and removes the filters and qdiscs that it has left.
 func Janitor() error {
-	// Whoever asks all processes to end has the main one remove everything,
-	// and then end this one.
+	// Whoever asks all processes to end has the main one remove everything, and then end this one.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	if err := keepRights(); err != nil {
 		return err
@@ -133,8 +129,7 @@ func awaitEnd(pipe io.Reader) (int, error) {
 	}
 }
 
-// keepRights gives up every capability but CAP_NET_ADMIN, which removing filters
-// takes.
+// keepRights gives up every capability but CAP_NET_ADMIN, which removing filters takes.
 func keepRights() error {
 	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up privileges: %w", err)

@@ -288,11 +288,10 @@ func tcpPacket(t testing.TB, src, dst netip.Addr, tcp layers.TCP) []byte {
 	return packet(t, src, dst, layers.IPProtocolTCP, &tcp)
 }
 
-// lostOf says what was lost, but for drops that the tracepoint missed: they may be
-// anybody's on this machine.
+// lostOf says what was lost, but for drops that may be anybody's on this machine.
 func lostOf(tr model.Traffic) []string {
 	return slices.DeleteFunc(slices.Clone(tr.Lost.Detail), func(s string) bool {
-		return strings.HasSuffix(s, "drops on this machine while another was being counted")
+		return strings.HasSuffix(s, "drops on this machine during another one's count")
 	})
 }
 

@@ -35,8 +35,7 @@ func newLinks(spec *ebpf.CollectionSpec, bss *mapped, cfg Config) *links {
 	}
 }
 
-// entry returns the table entry of a link, or a free one for it; -1 if the
-// table is full near it.
+// entry returns the table entry of a link, or a free one for it; -1 if the table is full near it.
 func (l *links) entry(index int) int {
 	free := -1
 	for i := range linkTries {
@@ -76,8 +75,7 @@ func (l *links) set(k Link, forget func(uint16)) error {
 	return l.write(p, bpf.TCLink{Ifindex: uint32(k.Index), Slot: slot, Flags: uint8(flags), NoEthernet: k.NoEthernet})
 }
 
-// remove removes a link that no program runs on any more. Its name and counts
-// stay.
+// remove removes a link that no program runs on any more. Its name and counts stay.
 func (l *links) remove(index int) error {
 	slot, ok := l.slots.of[index]
 	if !ok || !l.slots.live(slot) {
@@ -89,8 +87,7 @@ func (l *links) remove(index int) error {
 	return l.write(p, bpf.TCLink{})
 }
 
-// write writes an entry, whose 8 bytes are one store: programs never see half of
-// it.
+// write writes an entry, whose 8 bytes are one store: programs never see half of it.
 func (l *links) write(entry int, k bpf.TCLink) error {
 	return l.bss.storeWords(l.off+entry*linkSize, k)
 }

@@ -15,11 +15,10 @@ import (
 
 // mapped is an array map in memory, which running programs read and write meanwhile.
 //
-// What Go gives them is in place before an atomic store publishes it: the slot of
-// a row, the number of a free hop counter, the key of an entry. On arm64 that store
-// has release semantics. The programs need no barrier: they compute the address of
-// what they read from what was published, and no CPU reads through an address that
-// it does not have yet.
+// What Go gives them is in place before an atomic store publishes it: the slot of a row, the number of a free hop
+// counter, the key of an entry. On arm64 that store has release semantics. The programs need no barrier: they compute
+// the address of what they read from what was published, and no CPU reads through an address that it does not have yet;
+// or, where the address is known before, they write what they then read (a free entry).
 type mapped struct {
 	b      []byte
 	stride int // bytes per element
@@ -55,8 +54,7 @@ func view[T shared](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-// read copies n bytes. Programs may count meanwhile, so only each word by itself is
-// consistent.
+// read copies n bytes. Programs may count meanwhile, so only each word by itself is consistent.
 func read[T shared](m *mapped, off, n int) []T {
 	b := make([]byte, n)
 	copy(b, m.b[off:])
@@ -96,8 +94,7 @@ func (m *mapped) store32(off int, v uint32) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&m.b[off])), v)
 }
 
-// store16 stores half of a word of 32 bits, of which programs may write the other
-// half meanwhile.
+// store16 stores half of a word of 32 bits, of which programs may write the other half meanwhile.
 func (m *mapped) store16(off int, v uint16) {
 	const half = 2
 	word := (*uint32)(unsafe.Pointer(&m.b[off&^half]))

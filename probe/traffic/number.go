@@ -15,9 +15,8 @@ import (
 // maxNumber bounds how many lasthops attach by clsact to one node at a time.
 const maxNumber = 255
 
-// number is what tells this lasthop from others of the node. It is taken as long
-// as a socket is bound to its name. The kernel frees the name with the last
-// process that has the socket, however it ends.
+// number is what tells this lasthop from others of the node. It is taken as long as a socket is bound to its
+// name. The kernel frees the name with the last process that has the socket, however it ends.
 type number struct {
 	n      uint16
 	socket *os.File

@@ -16,8 +16,7 @@ type peers struct {
 	*cpuTable[bpf.TCPeer, peerKey, peerCounts]
 	shares *mapped // by CPU, then slot of the local address
 	slots  int     // of local addresses
-	// most is how many entries of a kind a local address may have on one CPU, full
-	// says that one has as many.
+	// most is how many entries of a kind a local address may have on one CPU, full says that one has as many.
 	most [bpf.TCFarFAR_OTHERS]uint32
 	full bool
 
@@ -86,8 +85,7 @@ func newPeers(coll *ebpf.Collection, cpus int) (*peers, error) {
 	return p, nil
 }
 
-// peerQuota is how many addresses and ranges a local address may have on each CPU,
-// of a number of entries.
+// peerQuota is how many addresses and ranges a local address may have on each CPU, of a number of entries.
 func peerQuota(entries uint32) [bpf.TCFarFAR_OTHERS]uint32 {
 	return [...]uint32{bpf.TCFarFAR_ADDRESS: max(entries/8, 1), bpf.TCFarFAR_RANGE: max(entries/32, 1)}
 }
@@ -171,8 +169,7 @@ func (p *peers) evict(since time.Time) {
 	})
 }
 
-// forget clears the counts of slots that are about to be reused, in which no
-// program may count meanwhile.
+// forget clears the counts of slots that are about to be reused, in which no program may count meanwhile.
 func (p *peers) forget(match func(addr, link uint16) bool) {
 	p.cpuTable.forget(func(k peerKey) bool { return match(k.local, k.link) })
 	for slot, link := range p.othersLinks {

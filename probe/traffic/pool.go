@@ -7,11 +7,10 @@ import (
 )
 
 // errFull says that no slot is free.
-var errFull = errors.New("no room")
+var errFull = errors.New("no free slot")
 
-// pool allocates slots, the small numbers by which the programs know a key. A
-// key that leaves keeps its slot, and the counts under it, until no unused slot
-// is left. Then the slot of the key that left first is reused.
+// pool allocates slots, the small numbers by which the programs know a key. A key that leaves keeps its slot, and
+// the counts under it, until no unused slot is left. Then the slot of the key that left first is reused.
 type pool[K comparable] struct {
 	first, end uint16
 	of         map[K]uint16
@@ -48,7 +47,7 @@ func (p *pool[K]) take(k K, forget func(slot uint16)) (uint16, error) {
 	} else {
 		i := p.longestGone()
 		if i < 0 {
-			return 0, fmt.Errorf("%w for more than %d", errFull, len(p.holders))
+			return 0, fmt.Errorf("%w: at most %d", errFull, len(p.holders))
 		}
 		slot = p.first + uint16(i)
 		forget(slot)
@@ -79,15 +78,13 @@ func (p *pool[K]) leave(slot uint16) {
 	p.leaving = true
 }
 
-// gone reports whether the key of a slot left before then, and what the programs did
-// for it has been read.
+// gone reports whether the key of a slot left before then, and what the programs did for it has been read.
 func (p *pool[K]) gone(slot uint16, before time.Time) bool {
 	t := &p.holders[slot-p.first]
 	return !t.live && t.gone < p.polls && (t.released || t.left.Before(before))
 }
 
-// release frees and returns the slots of keys that left before then. The caller
-// must forget their counts.
+// release frees and returns the slots of keys that left before then. The caller must forget their counts.
 func (p *pool[K]) release(before time.Time) map[uint16]bool {
 	out := map[uint16]bool{}
 	for i := range p.holders {

@@ -61,8 +61,7 @@ var kernelReasons = sync.OnceValues(func() (reasons, error) {
 	return reasons{hasReason(types), reasonNames(types)}, nil
 })
 
-// reasonNames returns the names of the drop reasons, whose numbers differ
-// between kernels; nil if the kernel has none.
+// reasonNames returns the names of the drop reasons, whose numbers differ between kernels; nil if the kernel has none.
 func reasonNames(types *btf.Spec) map[uint32]model.Reason {
 	var e *btf.Enum
 	if !hasReason(types) || types.TypeByName("skb_drop_reason", &e) != nil {
@@ -75,8 +74,7 @@ func reasonNames(types *btf.Spec) map[uint32]model.Reason {
 	return names
 }
 
-// reason is why a packet with this key was freed: what the kernel says, or else
-// what derive knows.
+// reason is why a packet with this key was freed: what the kernel says, or else what derive knows.
 func (d *drops) reason(key *bpf.DropDropKey) model.Reason {
 	given := d.given(key.Reason)
 	if given != "" && given != unspecified {
@@ -104,8 +102,7 @@ func (d *drops) given(n uint32) model.Reason {
 // unspecified is what kernels give where a function passes no reason.
 const unspecified model.Reason = "NOT_SPECIFIED"
 
-// signs tell apart the packets that one function frees. The drop program gives
-// them where the kernel gives no reason.
+// signs tell apart the packets that one function frees. The drop program gives them where the kernel gives no reason.
 type signs struct {
 	// kind is the packet's type, unix.PACKET_HOST and so on.
 	kind uint8
@@ -123,11 +120,9 @@ func signsOf(n uint32) signs {
 // release is a kernel's version, as features.LinuxVersionCode gives it.
 func release(major, minor uint32) uint32 { return major<<16 | minor<<8 }
 
-// derive is the reason for which a kernel that gives none frees packets in a
-// function: the one that later kernels give for the same. It is empty where it
-// cannot be known: whether ip_error means a disabled forwarding or an unreachable
-// route, for instance, or ip_rcv_finish_core the reverse path filter or a source
-// that is the receiver's own.
+// derive is the reason for which a kernel that gives none frees packets in a function: the one that later kernels give
+// for the same. It is empty where it cannot be known: whether ip_error means a disabled forwarding or an unreachable
+// route, for instance, or ip_rcv_finish_core the reverse path filter or a source that is the receiver's own.
 func derive(kernel uint32, location string, s signs) model.Reason {
 	for i := range derivations {
 		d := &derivations[i]
@@ -138,15 +133,12 @@ func derive(kernel uint32, location string, s signs) model.Reason {
 	return ""
 }
 
-// derivations are compared in order. Functions and reasons were observed on Linux
-// 5.10 and 6.1, beside 6.12.
+// derivations are compared in order. Functions and reasons were observed on Linux 5.10 and 6.1, beside 6.12.
 var derivations = []struct {
-	// before is the first kernel that gives the reason itself, or frees no such
-	// packet.
+	// before is the first kernel that gives the reason itself, or frees no such packet.
 	before   uint32
 	location string
-	// only says which of the packets that the function frees are meant; nil for
-	// all.
+	// only says which of the packets that the function frees are meant; nil for all.
 	only   func(signs) bool
 	reason model.Reason
 }{
@@ -181,6 +173,4 @@ func otherHost(s signs) bool { return s.kind == unix.PACKET_OTHERHOST }
 func forHost(s signs) bool   { return s.kind == unix.PACKET_HOST }
 func lastHop(s signs) bool   { return s.last }
 
-func refusedBy(e unix.Errno) func(signs) bool {
-	return func(s signs) bool { return s.refused == e }
-}
+func refusedBy(e unix.Errno) func(signs) bool { return func(s signs) bool { return s.refused == e } }

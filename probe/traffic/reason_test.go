@@ -177,7 +177,7 @@ func TestHandshakesThatFindNoRoom(t *testing.T) {
 	e := ends.watched(t, Config{})
 	// Nobody has the client's address, so that nobody resets its connections.
 	client := netip.MustParseAddr("10.77.0.9")
-	if err := errors.Join(e.SetNamespaces([]uint32{ends.node.Inode()}), e.SetLocal([]Local{{Addr: client}})); err != nil {
+	if err := errors.Join(e.SetNamespaces([]Namespace{{Inode: ends.node.Inode()}}), e.SetLocal([]Local{{Addr: client}})); err != nil {
 		t.Fatal(err)
 	}
 	const port, clients, room = 8080, 3, 1

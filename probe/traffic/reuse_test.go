@@ -6,9 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/lasthop/lasthop/bpf"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -25,7 +27,7 @@ func TestReuseUnderTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sent atomic.Uint64
-	busy := b.sendAll(t, &sent)
+	busy, _ := b.sendAll(t, &sent)
 	// It ends in the same 16 bits: both are in one chain.
 	quiet := netip.AddrFrom4([4]byte{10, 9, 2, 5})
 	set := func(local ...Local) {
@@ -66,11 +68,64 @@ func TestReuseUnderTraffic(t *testing.T) {
 	}
 }
 
-// sendAll runs the ingress program on packets of pod until the test ends, by several
-// threads at once. It adds to sent before they are.
-func (b bench) sendAll(t *testing.T, sent *atomic.Uint64) netip.Addr {
+// TestFreedUnderTraffic frees entries of peers that hold counts again and again, while packets on every CPU wait for
+// just these. Each packet is counted once: no program sees an entry free before its counts are cleared, and none has
+// its counts cleared after it took an entry.
+func TestFreedUnderTraffic(t *testing.T) {
+	const rounds, stale = 40, 1 << 40
+	b := newBench(t, Link{Uplink: true})
+	p := b.counters.peers
+	// One entry of each set is left.
+	for cpu := range p.cpus {
+		for i := range p.entries() {
+			if i%int(bpf.TCLimitPEER_WAYS) > 0 {
+				p.m.store32(cpu*p.m.stride+i*p.size+p.word, retired)
+			}
+		}
+	}
+	var sent atomic.Uint64
+	_, stop := b.sendAll(t, &sent)
+	var counted uint64
+	retire := func() {
+		p.retire(func(peerKey) bool { return true })
+		if err := quiesce(); err != nil {
+			t.Fatal(err)
+		}
+		for k, r := range p.retiring {
+			for _, at := range r.at {
+				counts := at.off + int(unsafe.Offsetof(bpf.TCPeer{}.Count))
+				counted += p.m.load64(counts)
+				p.m.store64(counts, stale)
+				p.free(at, k)
+			}
+		}
+		clear(p.retiring)
+		clear(p.base)
+	}
+	for range rounds {
+		for len(p.sums()) == 0 {
+		}
+		retire()
+	}
+	stop()
+	retire()
+	others := map[peerKey]peerCounts{}
+	p.addOthers(others)
+	for _, n := range others {
+		counted += n[bpf.TCDirectionINGRESS].Packets
+	}
+	// A burst that a signal interrupts is sent again, so that the hop knows how many there were.
+	tr := b.traffic()
+	if len(tr.Hops) != 1 || tr.Hops[0].Packets != counted {
+		t.Errorf("%d packets counted by peer, %+v", counted, tr.Hops)
+	}
+}
+
+// sendAll runs the ingress program on packets of pod until stop is called or the test ends, by several threads at
+// once. It adds to sent before they are.
+func (b bench) sendAll(t *testing.T, sent *atomic.Uint64) (busy netip.Addr, stop func()) {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	errs := make(chan error, threads)
 	p, packet := b.program(model.Ingress), udpPacket(t, other, pod)
@@ -85,13 +140,14 @@ func (b bench) sendAll(t *testing.T, sent *atomic.Uint64) netip.Addr {
 			}
 		})
 	}
-	t.Cleanup(func() {
-		stop()
+	stop = sync.OnceFunc(func() {
+		cancel()
 		running.Wait()
 		close(errs)
 		for err := range errs {
 			t.Error(err)
 		}
 	})
-	return pod
+	t.Cleanup(stop)
+	return pod, stop
 }

@@ -22,21 +22,23 @@ import (
 // speculative paths, too many for these programs.
 var rights = []cap.Value{cap.BPF, cap.PERFMON, cap.NET_ADMIN}
 
-// missing names those of the capabilities that this process does not have, empty if it
-// has all. CAP_SYS_ADMIN implies two of them.
+// InAdmin reports whether CAP_SYS_ADMIN includes a capability.
+func InAdmin(v cap.Value) bool { return v == cap.BPF || v == cap.PERFMON }
+
+// Holds reports whether this process may do what a capability allows, as far as can be read.
+func Holds(v cap.Value) bool {
+	held, err := cap.GetPID(0)
+	if err != nil {
+		return true // not known to be missing
+	}
+	on, err := held.GetFlag(cap.Effective, v)
+	return err == nil && on || InAdmin(v) && Holds(cap.SYS_ADMIN)
+}
+
+// missing names those of the capabilities that this process does not have, empty if it has all.
 func missing(of ...cap.Value) string {
-	held := cap.GetProc()
-	has := func(v cap.Value) bool {
-		on, err := held.GetFlag(cap.Effective, v)
-		return err == nil && on
-	}
-	var names []string
-	for _, v := range of {
-		if !has(v) && !((v == cap.BPF || v == cap.PERFMON) && has(cap.SYS_ADMIN)) {
-			names = append(names, strings.ToUpper(v.String()))
-		}
-	}
-	return strings.Join(names, " and ")
+	lacking := model.Filter(of, func(v cap.Value) bool { return !Holds(v) })
+	return strings.Join(model.Map(lacking, func(v cap.Value) string { return strings.ToUpper(v.String()) }), " and ")
 }
 
 // checkRights returns an UnsupportedError that names missing capabilities.
@@ -64,7 +66,7 @@ func whyUnsupported() string {
 	if _, err := btf.LoadKernelSpec(); errors.Is(err, ebpf.ErrNotSupported) {
 		return "needs a kernel built with CONFIG_DEBUG_INFO_BTF"
 	}
-	return "this kernel lacks it"
+	return "this kernel does not support it"
 }
 
 // before reports whether the running kernel is older than a version.
@@ -73,8 +75,7 @@ func before(major, minor uint32) bool {
 	return err == nil && code < release(major, minor)
 }
 
-// whyForbidden says why the kernel refuses (EPERM) what has all capabilities, or what
-// is missing after all.
+// whyForbidden says why the kernel refuses (EPERM) what has all capabilities, or what is missing after all.
 func whyForbidden() string {
 	if names := missing(rights...); names != "" {
 		return "needs " + names
@@ -92,17 +93,16 @@ func whyForbidden() string {
 		return "needs CAP_SYS_RESOURCE: before Linux 5.11 BPF maps count as locked memory"
 	}
 	if mode := lockdown(); mode == "confidentiality" {
-		return "the kernel is locked down (" + mode + "), which forbids BPF programs to read its memory"
+		return "kernel lockdown (" + mode + ") forbids BPF programs to read kernel memory"
 	}
 	if label := confinement(); label != "" {
-		return "the process is confined by a security module as " + label
+		return "a security module confines the process as " + label
 	}
-	return "no capability is missing, and neither seccomp nor lockdown nor a security module's label shows why"
+	return "reason unknown: no capability is missing, and seccomp, lockdown and security modules allow it"
 }
 
-// seccompForbids reports whether a filter keeps bpf(2) from a process that has the
-// capabilities for it: the kernel itself answers EINVAL to a command that there is
-// not.
+// seccompForbids reports whether a filter keeps bpf(2) from a process that has the capabilities for it: the
+// kernel itself answers EINVAL to a command that there is not.
 func seccompForbids() bool {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil || !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
@@ -112,8 +112,7 @@ func seccompForbids() bool {
 	return errno != unix.EINVAL
 }
 
-// lockdown is the kernel's mode of lockdown, empty if that is not known:
-// "none [integrity] confidentiality".
+// lockdown is the kernel's mode of lockdown, empty if that is not known: "none [integrity] confidentiality".
 func lockdown() string {
 	text, _ := os.ReadFile("/sys/kernel/security/lockdown")
 	_, rest, _ := strings.Cut(string(text), "[")
@@ -121,8 +120,7 @@ func lockdown() string {
 	return mode
 }
 
-// confinement is the label that AppArmor or SELinux gives this process; empty if
-// none confines it.
+// confinement is the label that AppArmor or SELinux gives this process; empty if none confines it.
 func confinement() string {
 	for _, file := range []string{"/proc/self/attr/apparmor/current", "/proc/self/attr/current"} {
 		text, err := os.ReadFile(file)
@@ -134,8 +132,7 @@ func confinement() string {
 	return ""
 }
 
-// needs are what a feature takes; otherwise is what else may be the cause where
-// nothing of that is missing.
+// needs are what a feature takes; otherwise is what else may be the cause where nothing of that is missing.
 type needs struct {
 	major, minor uint32
 	capabilities []cap.Value

@@ -31,10 +31,7 @@ func (e *Engine) Peers() []model.Peer {
 
 // linkIn names a link of a namespace, empty for any but the node's.
 func (e *Engine) linkIn(netns uint32, index int) string {
-	if netns != e.ns.Inode() {
-		return ""
-	}
-	return e.links.names[index]
+	return model.Either(netns != e.ns.Inode(), "", e.links.names[index])
 }
 
 // linkOf returns the index and name of the link in a slot.
@@ -53,7 +50,7 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 		}
 		n := &h.n
 		c := model.HopCount{
-			Addr: addr, Prefix: prefix, Direction: direction(h.key.Direction), Side: side(h.key.Side),
+			Addr: addr, Prefix: prefix, Direction: h.direction, Side: h.side,
 			Packets: n.Packets, Bytes: n.Bytes, SYN: n.Syn, SYNACK: n.Synack, RST: n.Rst, ICMPErrors: n.IcmpErrors,
 			FromInside: n.FromInside, FromUplink: n.FromUplink, TTLs: n.Ttls, First: h.first, Last: h.last,
 		}
@@ -154,32 +151,30 @@ func (e *Engine) lost() model.Lost {
 		}
 	}
 	tc := &e.counters.lost
-	why(&l.Unparsed, tc[bpf.TCLostLOST_UNREADABLE], "packets with a header that the kernel did not copy")
-	why(&l.Malformed, tc[bpf.TCLostLOST_MALFORMED], "packets with a header cut off or wrong")
-	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not yet known")
-	why(&l.Counters, e.counters.missed, "packets while another was being counted")
-	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of peers on a CPU that was plugged in")
-	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
-	why(&l.Counters, tc[bpf.TCLostLOST_PAIR], "packets of pairs of addresses that no counter was free for")
-	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
+	why(&l.Unparsed, tc[bpf.TCLostLOST_UNREADABLE], "packets whose header could not be read")
+	why(&l.Malformed, tc[bpf.TCLostLOST_MALFORMED], "packets with a truncated or invalid header")
+	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not known yet")
+	why(&l.Counters, e.counters.missed, "packets during another one's count")
+	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of peers on a hot-plugged CPU")
+	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops without a free counter")
+	why(&l.Counters, tc[bpf.TCLostLOST_PAIR], "packets of address pairs without a free counter")
+	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages without a free counter")
 	var macs uint64
 	for i := range e.counters.hops {
 		macs += e.counters.hops[i].n.MacsLost
 	}
-	why(&l.MACs, macs, "packets at hops with more pairs of MACs than are kept")
+	why(&l.MACs, macs, "packets at hops with too many MAC pairs")
 	if d := e.drops; d != nil {
-		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNREADABLE], "dropped packets with a header that could not be read")
-		why(&l.Malformed, d.lost[bpf.TCLostLOST_MALFORMED], "dropped packets with a header cut off or wrong")
-		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
-		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "samples of drops that the ring buffer had no room for")
-		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "samples of drops beyond the rate limit")
-		// The tracepoint is that of the whole machine, so most are others' drops.
-		// One of ours that is missing here is unexplained in the ledger.
-		why(&l.Events, d.missed, "drops on this machine while another was being counted")
-		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
+		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNREADABLE], "dropped packets whose header could not be read")
+		why(&l.Malformed, d.lost[bpf.TCLostLOST_MALFORMED], "dropped packets with a truncated or invalid header")
+		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops without a free counter")
+		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "drop samples: the ring buffer was full")
+		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "drop samples above the rate limit")
+		why(&l.Missed, d.missed, "drops on this machine during another one's count")
+		why(&l.Events, d.unsampled, "drop samples of too many kinds")
 	}
 	e.locked(func() {
-		why(&l.Gaps, e.gapsSeen, "times others had removed lasthop's programs from a link, or put theirs before them")
+		why(&l.Gaps, e.gapsSeen, "times another program removed lasthop's programs from a link, or was attached before them")
 	})
 	l.Addrs = e.lostOf()
 	l.Others = tc[bpf.TCLostLOST_NEIGH]

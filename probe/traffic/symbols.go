@@ -2,8 +2,10 @@ package traffic
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -14,8 +16,7 @@ import (
 // that were asked for: /proc/kallsyms is large.
 type symbols struct {
 	path string
-	// names holds the addresses that were looked up; empty if no function
-	// contains the address.
+	// names holds the addresses that were looked up; empty if no function contains the address.
 	names  map[uint64]string
 	wanted map[uint64]bool
 	// readable is false if the kernel hides addresses (kptr_restrict).
@@ -52,8 +53,7 @@ func (s *symbols) want(address uint64) {
 	s.wanted[address] = true
 }
 
-// name returns the function that contains the address, or the address itself if
-// that is unknown.
+// name returns the function that contains the address, or the address itself if that is unknown.
 func (s *symbols) name(address uint64) string {
 	if n := s.names[address]; n != "" {
 		return n
@@ -74,8 +74,7 @@ func (s *symbols) resolve() error {
 	return s.scan(f)
 }
 
-// scan finds the last function that starts at or before each wanted address.
-// kallsyms is not sorted.
+// scan finds the last function that starts at or before each wanted address. kallsyms is not sorted.
 func (s *symbols) scan(r io.Reader) error {
 	best := make(map[uint64]uint64, len(s.wanted))
 	lines := bufio.NewScanner(r)
@@ -106,6 +105,33 @@ func (s *symbols) scan(r io.Reader) error {
 	}
 	clear(s.wanted)
 	return nil
+}
+
+// extent returns where a function begins and its size, 0 if the kernel hides addresses.
+func (s *symbols) extent(function string) (start, size uint64, err error) {
+	end := uint64(math.MaxUint64)
+	for range 2 { // kallsyms is not sorted
+		f, err := os.Open(s.path)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read kernel symbols: %w", err)
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			line := lines.Text()
+			if at, _, ok := parseSymbol(line); ok && strings.HasSuffix(line, " "+function) {
+				start = at
+			} else if start > 0 && at > start {
+				end = min(end, at)
+			}
+		}
+		if err := errors.Join(lines.Err(), f.Close()); err != nil {
+			return 0, 0, fmt.Errorf("read kernel symbols: %w", err)
+		}
+	}
+	if start == 0 {
+		return 0, 0, nil
+	}
+	return start, end - start, nil
 }
 
 // parseSymbol parses the line "address type name [module]" of a function. It

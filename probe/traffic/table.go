@@ -17,8 +17,7 @@ type table[K comparable] struct {
 	// keys and values take what one system call reads.
 	keys   []K
 	values []uint64
-	// count is what an entry's value counts: the value itself, unless it only says
-	// where the count is.
+	// count is what an entry's value counts: the value itself, unless it only says where the count is.
 	count func(value uint64) uint64
 }
 

@@ -14,9 +14,8 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// tcx is the attacher for Linux 6.6 and later. The programs run before every
-// other program of the hook, so they see every packet, and pass each one on.
-// They are detached when the process ends.
+// tcx is the attacher for Linux 6.6 and later. The programs run before every other program of the hook, so they
+// see every packet, and pass each one on. They are detached when the process ends.
 //
 // Attaching and detaching wait for an RCU grace period, some milliseconds.
 type tcx struct {
@@ -105,9 +104,8 @@ func (t *tcx) check(index int) (trouble, error) {
 
 var errNotAttached = errors.New("not attached")
 
-// tcxBefore names the tcx programs of others on a link that run before ours, whose
-// attachments have these IDs; if they are 0, all that are there. The error is
-// ENODEV if the link is gone, errNotAttached if one of ours is.
+// tcxBefore names the tcx programs of others on a link that run before ours, whose attachments have these IDs; if
+// they are 0, all that are there. The error is ENODEV if the link is gone, errNotAttached if one of ours is.
 func tcxBefore(index int, ours [len(hooks)]link.ID) (names []string, err error) {
 	for i, at := range tcxHooks {
 		list, err := queryTCX(index, at)
@@ -152,10 +150,7 @@ func queryTCX(index int, at ebpf.AttachType) ([]link.AttachedProgram, error) {
 // The names of programs take CAP_SYS_ADMIN. Without it, it is the program's number.
 func foreign(id ebpf.ProgramID) string {
 	name := programName(id)
-	if claim.Ours(name, uint32(id)) {
-		return ""
-	}
-	return cmp.Or(name, fmt.Sprintf("with id %d", id))
+	return model.Either(claim.Ours(name, uint32(id)), "", cmp.Or(name, fmt.Sprintf("with id %d", id)))
 }
 
 // programName is the name of a program, empty if it was refused.
@@ -188,7 +183,7 @@ func probeTCX(ns *netns.NS) error {
 	case errors.Is(err, unix.EPERM):
 		return refused(feature, err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
-		return &model.UnsupportedError{Feature: feature, Remedy: "needs Linux 6.6 or later; --attach clsact does without", Err: err}
+		return &model.UnsupportedError{Feature: feature, Remedy: "needs Linux 6.6 or later; --attach clsact works before", Err: err}
 	}
 	return fmt.Errorf("%s: %w", feature, err)
 }

@@ -69,10 +69,9 @@ type ruleText struct {
 	handle             uint64
 }
 
-// DeleteRule deletes a rule by its text. One whose text no tool takes, since
-// something in it was not decoded or cannot be typed, is deleted by its handle or,
-// where it has none, by its number, which is that of another rule once one in front
-// of it is gone.
+// DeleteRule deletes a rule by its text. One whose text no tool takes, since something in it was not decoded or cannot
+// be typed, is deleted by its handle or, where it has none, by its number, which is that of another rule once one in
+// front of it is gone.
 func DeleteRule(tool, family string, r ruleText) string {
 	typed, comment := ShellRule(r.text)
 	switch {
@@ -84,9 +83,8 @@ func DeleteRule(tool, family string, r ruleText) string {
 	return fmt.Sprintf("%s -t %s -D %s %d%s", tool, Quote(r.table), Quote(r.chain), r.number, comment)
 }
 
-// ReplacePacketRule is the command that puts another rule, by its text, in the
-// place of one. It undoes the one where the text does not differ, a shell cannot take
-// it, or a program keeps it.
+// ReplacePacketRule is the command that puts another rule, by its text, in the place of one. It undoes the one where
+// the text does not differ, a shell cannot take it, or a program keeps it.
 func ReplacePacketRule(r *model.PacketRule, text string) string {
 	words, _ := ShellRule(text)
 	switch {
@@ -103,11 +101,9 @@ func DeleteByHandle(family, table, chain string, handle uint64) string {
 	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, Quote(table), Quote(chain), handle)
 }
 
-// ShellRule is a rule's text as a shell takes it. The text quotes words by the
-// rules of iptables-save, which a shell reads otherwise: what a comment holds
-// must not run. It is empty for a rule with characters that cannot be typed, or
-// with brackets around what was not decoded; comment shows the rule where it can be
-// shown.
+// ShellRule is a rule's text as a shell takes it. The text quotes words by the rules of iptables-save, which a shell
+// reads otherwise: what a comment holds must not run. It is empty for a rule with characters that cannot be typed, or
+// with brackets around what was not decoded; comment shows the rule where it can be shown.
 func ShellRule(text string) (typed, comment string) {
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(text) {
 		return "", ""
@@ -123,8 +119,7 @@ func ShellRule(text string) (typed, comment string) {
 	return strings.Join(out, " "), ""
 }
 
-// bracketed reports whether a word begins what was not decoded. Brackets are around
-// an IPv6 address with a port, too.
+// bracketed reports whether a word begins what was not decoded. Brackets are around an IPv6 address with a port, too.
 func bracketed(word string) bool {
 	inner, ok := strings.CutPrefix(word, "[")
 	inner, _, _ = strings.Cut(inner, "]")
@@ -163,11 +158,11 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// ReplaceRoute is the command that gives packets another next hop; link is the name of its link.
-func ReplaceRoute(dst netip.Prefix, hop netip.Addr, link string, table int) string {
-	command := fmt.Sprintf("%s route replace %s via %s dev %s", IP(dst.Addr()), dst, hop, Quote(link))
-	if table != mainTable {
-		command += fmt.Sprintf(" table %d", table)
+// ReplaceRoute is the command that gives a route another next hop.
+func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) string {
+	command := fmt.Sprintf("%s route replace %s via %s dev %s", IP(r.Dst.Addr()), r.Dst, hop, Quote(r.Link))
+	if r.Table != mainTable {
+		command += fmt.Sprintf(" table %d", r.Table)
 	}
 	return command
 }
@@ -238,12 +233,6 @@ func AddRoute(p *model.Pod, r *model.Route, onLink bool) string {
 
 // RuleTool is the tool that edits the rule's table.
 func RuleTool(r *model.PacketRule) string {
-	tool := "iptables"
-	if r.Family == "ip6" {
-		tool = "ip6tables"
-	}
-	if r.Backend == model.Legacy {
-		return tool + "-legacy"
-	}
-	return tool + "-nft"
+	tool := model.Either(r.Family == "ip6", "ip6tables", "iptables")
+	return model.Either(r.Backend == model.Legacy, tool+"-legacy", tool+"-nft")
 }

@@ -44,6 +44,7 @@ var functions = template.FuncMap{
 	"undos":    undos,
 	"replace":  ReplacePacketRule,
 	"addRoute": AddRoute,
+	"reroute":  ReplaceRoute,
 	// {{tool .rule}}, {{frameTool .rule}}: the variant of iptables or ebtables that holds it
 	"tool":      RuleTool,
 	"frameTool": FrameRuleTool,
@@ -57,17 +58,11 @@ var functions = template.FuncMap{
 
 // rate is a number of events in some time as one a second.
 func rate(n uint64, in time.Duration) string {
-	if in <= 0 {
-		return "at no known rate"
-	}
-	return fmt.Sprintf("%.3g a second", float64(n)/in.Seconds())
+	return model.Either(in <= 0, "at no known rate", fmt.Sprintf("%.3g a second", float64(n)/in.Seconds()))
 }
 
 func protocol(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour discovery"
-	}
-	return "ARP"
+	return model.Either(a.Is6(), "neighbour discovery", "ARP")
 }
 
 // number is a value of any type of integers.

@@ -73,9 +73,8 @@ var tableMakers = []makerOf{
 	{"libvirt", "libvirt"},
 }
 
-// Maker is the program that made a rule, from the chains that lead to it, its own
-// last, its comment and its table. It is empty where no known program did: a
-// person or a script.
+// Maker is the program that made a rule, from the chains that lead to it, its own last, its comment and its table. It
+// is empty where no known program did: a person or a script.
 func Maker(chains []string, comment, table string) string {
 	for _, c := range slices.Backward(chains) {
 		if m := madeBy(chainMakers, c); m != "" {

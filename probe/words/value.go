@@ -15,10 +15,7 @@ func Count(n uint64, noun string) string { return Plural(n, noun, noun+"s") }
 
 // Plural is a number with its noun, whose plural is another word.
 func Plural(n uint64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
+	return model.Either(n == 1, "1 "+one, fmt.Sprintf("%d %s", n, many))
 }
 
 // Addrs lists addresses in words, the first few of many.
@@ -40,10 +37,7 @@ func Addrs[T fmt.Stringer](list []T) string {
 
 // AddrPort is an address with its port, where there is one.
 func AddrPort(a netip.Addr, port uint16) string {
-	if port == 0 {
-		return a.String()
-	}
-	return netip.AddrPortFrom(a, port).String()
+	return model.Either(port == 0, a.String(), netip.AddrPortFrom(a, port).String())
 }
 
 // TTLs says in words which TTLs were seen.
@@ -54,26 +48,17 @@ func TTLs(set uint64) string {
 
 // IP is the tool for the address's family.
 func IP(a netip.Addr) string {
-	if a.Is6() {
-		return "ip -6"
-	}
-	return "ip"
+	return model.Either(a.Is6(), "ip -6", "ip")
 }
 
 // IPTables is the tool for the address's family.
 func IPTables(a netip.Addr) string {
-	if a.Is6() {
-		return "ip6tables"
-	}
-	return "iptables"
+	return model.Either(a.Is6(), "ip6tables", "iptables")
 }
 
 // Request is what asks for it.
 func Request(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour solicitation"
-	}
-	return "ARP request"
+	return model.Either(a.Is6(), "neighbour solicitation", "ARP request")
 }
 
 // PodName is how a pod is called in a sentence.
@@ -89,10 +74,7 @@ func PodName(p *model.Pod) string {
 
 // Family names the version of IP.
 func Family(isIPv6 bool) string {
-	if isIPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
+	return model.Either(isIPv6, "IPv6", "IPv4")
 }
 
 // RoutingRule is a routing rule as ip(8) takes it from a shell.
@@ -105,8 +87,7 @@ func RoutingRuleText(r *model.RoutingRule) string {
 	return strconv.Itoa(r.Priority) + ": " + ruleWords(r, "all")
 }
 
-// ruleWords are what a rule selects and does. A rule for all sources is from anywhere, which
-// may be empty.
+// ruleWords are what a rule selects and does. A rule for all sources is from anywhere, which may be empty.
 func ruleWords(r *model.RoutingRule, anywhere string) string {
 	var words []string
 	if r.Not {
@@ -141,8 +122,7 @@ func ruleWords(r *model.RoutingRule, anywhere string) string {
 	return strings.Join(words, " ")
 }
 
-// RouteText is a route as ip(8) prints it, given the name of its link, which may
-// be empty.
+// RouteText is a route as ip(8) prints it, given the name of its link, which may be empty.
 func RouteText(r *model.Route, link string) string {
 	var b strings.Builder
 	if r.Type != "unicast" && r.Type != "" {

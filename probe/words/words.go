@@ -8,14 +8,13 @@
 //	PART each LIST: TEXT
 //	SOURCE on NODE: TEXT
 //
-// Text goes on in the lines below that are indented. PART is title, why, unseen, else (an
-// alternative), fix, or the source of an observation. The title is the first whose condition
-// holds, why is all of them in a row, the others are lists. TEXT and CONDITION are those of
-// text/template, with the values by their names, and CONDITION as after its "if". In a line
-// with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a
-// text takes the elements as they are: texts, or observations with sources of their own.
-// NODE is an expression too, before "if" or "each": the node that made the observation.
-// What several pages say is a template in a file of its own.
+// Text goes on in the lines below that are indented. PART is title, why, unseen, else (an alternative), fix, or the
+// source of an observation. The title is the first whose condition holds, why is all of them in a row, the others are
+// lists. TEXT and CONDITION are those of text/template, with the values by their names, and CONDITION as after its
+// "if". In a line with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a text takes
+// the elements as they are: texts, or observations with sources of their own. After "unseen by" and "else by" stand the
+// model.Means that would show it, with commas, before "if" or "each". NODE is an expression too, before "if" or "each":
+// the node that made the observation. What several pages say is a template in a file of its own.
 package words
 
 import (
@@ -45,6 +44,8 @@ type line struct {
 	list string
 	// text includes the condition or, for each element of a list, what separates them.
 	text *template.Template
+	// by are the means that would show what is unseen, or whether it is the alternative.
+	by []model.Means
 	// each: the text is said of each element of the list of this name.
 	each []string
 	// shows are what the text of an observation shows.
@@ -115,6 +116,13 @@ func parseLine(shared *template.Template, l string) (line, error) {
 		how, what, _ = strings.Cut(rest, " ")
 	}
 	x := line{part: part}
+	if how == "by" {
+		by, after, _ := strings.Cut(what, " ")
+		for _, means := range strings.Split(by, ",") {
+			x.by = append(x.by, model.Means(means))
+		}
+		how, what, _ = strings.Cut(after, " ")
+	}
 	text, err := shared.New(head).Parse(body)
 	if err != nil {
 		return x, err
@@ -190,6 +198,7 @@ func Put(page string, facts Facts, f *model.Finding) {
 	f.Title, f.Why = cmp.Or(said.Title, f.Title), cmp.Or(said.Why, f.Why)
 	f.Evidence, f.Fix = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...)
 	f.Unseen, f.Alternatives = append(said.Unseen, f.Unseen...), append(said.Alternatives, f.Alternatives...)
+	f.Surer = append(said.Surer, f.Surer...)
 }
 
 func put(lines []line, facts Facts, f *model.Finding) {
@@ -222,6 +231,11 @@ func (l *line) add(f *model.Finding, facts Facts) {
 		texts[i] = e.Text
 	}
 	addTexts(f, l.part, texts)
+	for _, means := range l.by {
+		if len(texts) > 0 && !slices.Contains(f.Surer, means) {
+			f.Surer = append(f.Surer, means)
+		}
+	}
 }
 
 // proseParts are the parts that are no observations.

@@ -16,6 +16,11 @@ func TestPages(t *testing.T) {
 		parts := map[string]bool{}
 		for _, l := range lines {
 			parts[l.part] = true
+			for _, m := range l.by {
+				if !slices.Contains([]model.Means{model.Active, model.Routes, model.Nodes, model.Watch, model.Policies}, m) {
+					t.Errorf("page %s: no means %q", name, m)
+				}
+			}
 		}
 		if strings.ToUpper(name[:1]) == name[:1] && (!parts["title"] || !parts["why"]) {
 			t.Errorf("page %s has no title or no why", name)
@@ -34,6 +39,9 @@ why if .known: {{count .n "packet"}} died.
 tc each .links: {{.}} egress: {{$.n}}
 evidence each .more
 unseen if not .known: where to
+unseen by routes if not .known: the table
+else by active,watch if .known: it is down
+else by active: it hangs
 else each .others
 fix: ip link set dev {{sh .link}} up
 `)
@@ -48,7 +56,7 @@ fix: ip link set dev {{sh .link}} up
 	want := model.Finding{
 		Title: "no route to 192.0.2.1", Why: "It goes nowhere. 1 packet died.",
 		Evidence:     []model.Evidence{{Source: "tc", Text: "eth0 egress: 1"}, {Source: "tc", Text: "eth1 egress: 1"}, {Source: "drops", Text: "x"}},
-		Alternatives: []string{"a", "b"}, Fix: []string{"ip link set dev 'a b' up"},
+		Alternatives: []string{"it is down", "it hangs", "a", "b"}, Surer: []model.Means{model.Active, model.Watch}, Fix: []string{"ip link set dev 'a b' up"},
 	}
 	if got, want := describe(&f), describe(&want); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -15,8 +15,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// Data is a reading, with the lookups that frames need and its rows. It is made
-// once for a reading, and is immutable.
+// Data is a reading, with the lookups that frames need and its rows. It is made once for a reading, and is immutable.
 type Data struct {
 	Reading model.Reading
 	// Findings and Pods are rows of lists, in the reading's order.
@@ -24,6 +23,9 @@ type Data struct {
 	// Events gives the rows of the events, the latest first. They are made
 	// when they are first asked for, since few frames show them.
 	Events func() []Row
+	// matrix is who reaches whom, reachable are its rows.
+	matrix    func() model.Matrix
+	reachable func() []Row
 
 	// names are report.Names, called report.Called.
 	names, called map[netip.Addr]string
@@ -47,17 +49,14 @@ type Row struct {
 	// Word and Brief are the row where there is room for one column alone.
 	Word, Brief string
 	Style       Style
-	// Faint rows are over, or stand for no loss: closed findings, pods that
-	// are gone, what a socket freed.
+	// Faint rows are over, or stand for no loss: closed findings, pods that are gone, what a socket freed.
 	Faint bool
-	// In Span rows the column of variable width is the last, and goes to the
-	// end of the line.
+	// In Span rows the column of variable width is the last, and goes to the end of the line.
 	Span bool
 
 	Finding *model.Tracked
 	Pod     *model.Pod
-	// From is a pod, if the row has one to look at, and To the other end,
-	// if the row is about a packet between them.
+	// From is a pod, if the row has one to look at, and To the other end, if the row is about a packet between them.
 	From, To netip.Addr
 
 	hay   []string
@@ -80,7 +79,7 @@ func text(s string) Cell              { return Cell{Text: clean(cmp.Or(s, unknow
 func figure(s string, f float64) Cell { return Cell{Text: s, Order: f} }
 func nothing() Cell                   { return figure(unknown, math.NaN()) }
 func whole[N int | uint64](n N) Cell  { return figure(number(uint64(n)), float64(n)) }
-func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates)} }
+func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates), Style: Healthy} }
 func styled(s Style, c Cell) Cell     { c.Style = s; return c }
 func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
 
@@ -107,12 +106,13 @@ func last(rates []float64) float64 {
 	return rates[len(rates)-1]
 }
 
-// NewData prepares a reading to be drawn. The reading's snapshot may be nil:
-// nothing has been read yet. decode puts a packet's head into words; it may be
-// nil.
+// NewData prepares a reading to be drawn. The reading's snapshot may be nil: nothing has been read yet. decode
+// puts a packet's head into words; it may be nil.
 func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	if len(r.Nodes) > 0 {
-		return newJoint(r, decode)
+		d := newJoint(r, decode)
+		d.Reach(func() (none model.Matrix) { return none })
+		return d
 	}
 	if r.Snapshot == nil {
 		r.Snapshot = &model.Snapshot{}
@@ -128,6 +128,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	d.Findings = d.findingRows() // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.eventRows)
+	d.Reach(func() (none model.Matrix) { return none })
 	return d
 }
 
@@ -144,9 +145,7 @@ func openOf(findings []model.Tracked) []model.Finding {
 // Open are the findings of the latest reading.
 func (d *Data) Open() []model.Finding { return d.open }
 
-func (d *Data) watched() bool {
-	return d.Reading.Snapshot.Status(model.SourceTC) != model.Missing
-}
+func (d *Data) watched() bool { return d.Reading.Snapshot.Status(model.SourceTC) != model.Missing }
 
 func (d *Data) isPod(a netip.Addr) bool {
 	name, ok := d.names[a]
@@ -218,8 +217,7 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 	return all
 }
 
-// Ends are the pod and the peer whose path shows a finding best; not valid where
-// it names none.
+// Ends are the pod and the peer whose path shows a finding best; not valid where it names none.
 func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	for _, a := range f.Pods {
 		for _, p := range d.Peers(a) {
@@ -242,8 +240,26 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	return pod, to
 }
 
-// rates are packets per second of an address on one side, at the link where most
-// were seen; nil without a series.
+// PodEnds are a pod and the peer whose path shows best how it fares: that of its worst finding, or its busiest.
+func (d *Data) PodEnds(a netip.Addr) (pod, to netip.Addr) {
+	for i := range d.open {
+		f := &d.open[i]
+		if !slices.Contains(f.Pods, a) {
+			continue
+		}
+		for _, p := range d.Peers(a) {
+			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p) }) {
+				return a, p
+			}
+		}
+	}
+	if peers := d.Peers(a); len(peers) > 0 {
+		to = peers[0]
+	}
+	return a, to
+}
+
+// rates are packets per second of an address on one side, at the link where most were seen; nil without a series.
 func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 	var best []float64
 	sum := -1.0

@@ -33,17 +33,13 @@ func event(at time.Time, id, kind string, style Style, who, what string, addrs .
 	return r
 }
 
-// packetEvent is an event of packets between two ends. The row's own are the pod first, whichever
-// sent.
+// packetEvent is an event of packets between two ends. The row's own are the pod first, whichever sent.
 func (d *Data) packetEvent(at time.Time, id, kind string, style Style, what string, src, dst netip.Addr) Row {
 	pod, other := src, dst
 	if !d.isPod(pod) {
 		pod, other = dst, src
 	}
-	who := ""
-	if d.isPod(pod) {
-		who = d.name(pod)
-	}
+	who := model.Either(d.isPod(pod), d.name(pod), "")
 	r := event(at, id, kind, style, who, what, src, dst)
 	if who != "" && other.IsValid() {
 		r.From, r.To = pod, other
@@ -83,10 +79,7 @@ func (d *Data) podEvents() []Row {
 		if at.IsZero() || at.Before(s.Window.Start) {
 			return
 		}
-		var addrs []netip.Addr
-		for _, a := range p.Addresses {
-			addrs = append(addrs, a.Addr())
-		}
+		addrs := model.Map(p.Addresses, netip.Prefix.Addr)
 		label := d.podLabel(p)
 		id, what := fmt.Sprint(kind, p.Netns, p.Link, at.UnixNano()), "pod "+label+" behind "+cmp.Or(p.Link, unknown)
 		r := event(at, id, kind, Info, label, what, addrs...)

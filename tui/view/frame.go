@@ -11,22 +11,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// TabID is one of the tabs.
-type TabID int
-
-// The tabs, in their order on the screen.
-const (
-	Findings TabID = iota
-	Pods
-	Path
-	Events
-	Node
-	Tabs // how many there are
-)
-
-var tabNames = [Tabs]string{"Findings", "Pods", "Path", "Events", "Node"}
-var tabShort = [Tabs]string{"Fnd", "Pod", "Pth", "Evt", "Nod"}
-
 // PageID is what covers a tab.
 type PageID int
 
@@ -52,13 +36,17 @@ type Frame struct {
 
 	Tab    TabID
 	List   List // the tab's, if it has one
+	Column int  // the chosen one of the map, -1 for none
 	Path   PathView
 	Page   PageID
 	Scroll int // of the page, or of a tab without a list
 
+	// Track is the time axis; nil where time does not pass.
+	Track *Track
+
 	// Finding is the one that FindingDetail shows.
 	Finding *model.Tracked
-	// Preview is the path of the finding that is selected in a list.
+	// Preview is the path of what is selected in a list.
 	Preview *model.Path
 
 	// Filter is the text of the filter. Editing says that it is being typed, at
@@ -73,12 +61,8 @@ type Frame struct {
 	Hints  []Hint
 }
 
-// A screen of wideWidth has a pane beside the list, one of tallHeight the latest
-// events below it.
-const (
-	wideWidth  = 120
-	tallHeight = 40
-)
+// wideWidth is the width from which a page has a second column.
+const wideWidth = 120
 
 // Draw draws the frame: at most Height lines of at most Width columns.
 func Draw(f Frame) string {
@@ -86,9 +70,13 @@ func Draw(f Frame) string {
 		return ""
 	}
 	t := f.Theme
-	lines := []string{t.paint(Strong, f.header()), f.tabs()}
-	if body := f.Height - 3; body > 0 {
-		lines = append(append(lines, f.body(body)...), f.footer())
+	lines := []string{f.header(), f.tabs()}
+	if body := f.bodyHeight(); body > 0 {
+		lines = append(lines, f.body(body)...)
+		if f.stripHeight() > 0 {
+			lines = append(lines, f.strip()...)
+		}
+		lines = append(lines, f.footer())
 	}
 	lines = lines[:min(len(lines), f.Height)]
 	for i, line := range lines {
@@ -101,6 +89,9 @@ func Draw(f Frame) string {
 	return out
 }
 
+// bodyHeight is what the header, the tabs, the strip and the keys leave.
+func (f Frame) bodyHeight() int { return f.Height - 3 - f.stripHeight() }
+
 // PageHeight is how many lines of a page or list a screen of that height has.
 func PageHeight(height int) int { return max(height-4, 1) }
 
@@ -109,7 +100,7 @@ func MaxScroll(f Frame) int {
 	if f.Width <= 0 || f.Data == nil {
 		return 0
 	}
-	return max(0, len(f.page())-(f.Height-3))
+	return max(0, len(f.page())-f.bodyHeight())
 }
 
 // page is all lines of what is scrolled.
@@ -123,23 +114,18 @@ func (f Frame) page() []string {
 	case f.Page == HopDetail:
 		f.Data.hopPage(p, f.Path)
 	case f.Page == FindingDetail && f.Finding == nil:
-		p.add("this finding is not in this window any more")
+		p.add("this finding is no longer in this window")
 	case f.Page == FindingDetail:
 		p.w = f.pageWidth()
 		f.Data.findingPage(p, f.Finding)
-	default:
-		f.Data.nodePage(p)
+	case f.Tab.tab().page != nil:
+		f.Tab.tab().page(f.Data, p)
 	}
 	return p.lines
 }
 
 // pageWidth leaves room for the raw figures beside a finding.
-func (f Frame) pageWidth() int {
-	if f.Width < wideWidth {
-		return f.Width
-	}
-	return f.Width*3/5 - 1
-}
+func (f Frame) pageWidth() int { return model.Either(f.Width < wideWidth, f.Width, f.Width*3/5-1) }
 
 func (f Frame) body(h int) []string {
 	switch {
@@ -148,16 +134,13 @@ func (f Frame) body(h int) []string {
 		raw := &page{Theme: f.Theme, w: f.Width - left - 2}
 		f.Data.rawPage(raw, f.Finding)
 		return f.Theme.beside(f.scrolled(f.page(), left, h), pad(raw.lines, h), left+1)
-	case f.Page != NoPage || f.Tab == Node:
+	case f.Page != NoPage || f.Tab.tab().page != nil:
 		return f.scrolled(f.page(), f.Width, h)
-	case f.Tab == Path:
-		return f.path(h)
 	}
-	return f.listTab(h)
+	return f.Tab.tab().draw(f, h)
 }
 
-// scrolled shows h lines of a page from where it is scrolled to, and how many are
-// below.
+// scrolled shows h lines of a page from where it is scrolled to, and how many are below.
 func (f Frame) scrolled(lines []string, w, h int) []string {
 	from := max(0, min(f.Scroll, len(lines)-h))
 	lines = lines[from:]
@@ -173,20 +156,22 @@ func (f Frame) header() string {
 	s := f.Data.Reading.Snapshot
 	narrow := f.Width < oneColumn
 	parts := []struct {
-		text string
-		rank int // the highest is left out first
+		text  string
+		style Style
+		rank  int // the highest is left out first
 	}{
-		{"lasthop", 5}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), 4}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), 6}, {f.Mode, 0},
-		{"win " + f.window(), 1}, {clean(f.Data.engine()) + " " + f.sources(), 2}, {"drops " + f.drops(), 3}, {f.Theme.spark(f.Data.Reading.Drops, 12), 7},
+		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 5}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
+		{f.verdict(model.Critical), Critical, 1}, {f.verdict(model.Warning), Warning, 1},
+		{"win " + f.window(), Plain, 2}, {clean(f.Data.engine()) + " " + f.sources(), Plain, 3}, {"drops " + f.drops(), Plain, 4},
 	}
 	if narrow {
-		parts[5].text = f.sources()
+		parts[7].text = f.sources()
 	}
 	for out := 8; ; out-- {
 		var keep []string
 		for _, p := range parts {
 			if p.rank < out && p.text != "" {
-				keep = append(keep, p.text)
+				keep = append(keep, f.Theme.paint(p.style, p.text))
 			}
 		}
 		line := strings.Join(keep, "  ")
@@ -196,8 +181,18 @@ func (f Frame) header() string {
 	}
 }
 
-// window is the time that the figures are of and, while that differs, the
-// requested window.
+// verdict counts the open findings of a severity, if there are any.
+func (f Frame) verdict(s model.Severity) string {
+	n := 0
+	for _, x := range f.Data.open {
+		if x.Severity == s {
+			n++
+		}
+	}
+	return model.Either(n == 0, "", fmt.Sprintf("%s %d %s", f.Theme.Sign(severityStyle(s)), n, severityWord(s)))
+}
+
+// window is the time that the figures are of and, while that differs, the requested window.
 func (f Frame) window() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
 	if f.Window <= 0 {
@@ -219,8 +214,7 @@ func (f Frame) windowName() string {
 	return ""
 }
 
-// sources is how many sources were read whole, with a mark where lasthop missed
-// something on the node itself.
+// sources is how many sources were read whole, with a mark where lasthop missed something on the node itself.
 func (f Frame) sources() string {
 	all, read, whole := 0, 0, true
 	for _, n := range f.Data.each() {
@@ -244,30 +238,38 @@ func (f Frame) drops() string {
 	return unknown
 }
 
+// tabName is a tab as it is named at the top, empty where there is none.
+func (f Frame) tabName(i TabID) string {
+	x := i.tab()
+	name, count, digit := x.name, "", strconv.Itoa(int(i))
+	if f.Width < oneColumn {
+		name = x.short
+	} else if x.count != nil {
+		count = " " + strconv.Itoa(x.count(f.Data))
+	}
+	switch {
+	case name == "":
+		return ""
+	case i == f.Tab:
+		return "[" + digit + "]" + name + count
+	}
+	return digit + " " + name + count
+}
+
+func (f Frame) tabGap() int { return model.Either(f.Width < oneColumn, 1, 2) }
+
 func (f Frame) tabs() string {
 	t := f.Theme
-	names := tabNames
-	narrow := f.Width < oneColumn
-	if narrow {
-		names = tabShort
-	}
 	var parts []string
 	for i := range Tabs {
-		count := ""
-		switch {
-		case narrow:
-		case i == Findings:
-			count = " " + strconv.Itoa(len(f.Data.open))
-		case i == Pods:
-			count = " " + strconv.Itoa(len(f.Data.Reading.Snapshot.Pods))
+		switch name := f.tabName(i); {
+		case i == f.Tab:
+			parts = append(parts, t.paint(Tab, name))
+		case name != "":
+			parts = append(parts, name)
 		}
-		part := fmt.Sprintf("%d %s%s", i+1, names[i], count)
-		if i == f.Tab {
-			part = t.paint(Tab, fmt.Sprintf("[%d]%s%s", i+1, names[i], count))
-		}
-		parts = append(parts, part)
 	}
-	left := strings.Join(parts, map[bool]string{true: " ", false: "  "}[narrow])
+	left := strings.Join(parts, strings.Repeat(" ", f.tabGap()))
 	if !f.filtered() {
 		return t.cut(left, f.Width)
 	}
@@ -279,10 +281,9 @@ func (f Frame) tabs() string {
 	return t.fit(left, f.Width-min(width(filter), room)) + t.cut(filter, room)
 }
 
-func (f Frame) filtered() bool { return f.Page == NoPage && Columns(f.Tab) != nil }
+func (f Frame) filtered() bool { return f.Page == NoPage && f.Tab.HasList() }
 
-// filter is the filter as it is drawn. One that cannot be used is marked, with
-// the reason at the foot.
+// filter is the filter as it is drawn. One that cannot be used is marked, with the reason at the foot.
 func (f Frame) filter() string {
 	s := clean(f.Filter)
 	if f.Editing {
@@ -293,11 +294,8 @@ func (f Frame) filter() string {
 	if s == "" {
 		s = "-"
 	}
-	s = map[bool]string{true: "/", false: "/filter: "}[f.Width < oneColumn] + s
-	if f.FilterError != "" {
-		return f.Theme.paint(Warning, s+" (!)")
-	}
-	return s
+	s = model.Either(f.Width < oneColumn, "/", "/filter: ") + s
+	return model.Either(f.FilterError != "", f.Theme.paint(Warning, s+" (!)"), s)
 }
 
 func (f Frame) footer() string {
@@ -339,44 +337,83 @@ func (f Frame) keys() string {
 	return strings.Join(parts, "  ")
 }
 
-// ListWidth is the width of the list on a screen.
-func ListWidth(w int) int {
-	if w < wideWidth {
-		return w
-	}
-	return w - max(38, w/4-2) - 1
-}
-
-// listTab is a list with a preview of the selected row: below it, or beside it
-// where there is room, with the latest events below both.
+// listTab is a list, and below it what is known of the selected row; below both the latest events,
+// where there is room left.
 func (f Frame) listTab(h int) []string {
 	t := f.Theme
-	empty := f.empty()
-	if f.Width >= wideWidth {
-		tail := 0
-		if f.Height >= tallHeight && f.Tab != Events {
-			tail = h / 4
-		}
-		left := ListWidth(f.Width)
-		side := f.Width - left - 1
-		upper := t.beside(t.list(f.Data.Columns(f.Tab), f.List, f.windowName(), left, h-tail, empty), t.limit(f.preview(side-1), side-1, h-tail), left)
-		if tail == 0 {
-			return upper
-		}
-		return append(append(upper, t.separator("events", f.Width)), f.tail(tail-1)...)
-	}
-	below := h * 2 / 5
-	if f.Width < oneColumn || below < 4 {
-		below = min(h/3, 4)
-	}
-	// The preview gets what a short list leaves.
-	below = max(below, h-max(len(f.List.Rows), 1)-2)
-	lines := t.list(f.Data.Columns(f.Tab), f.List, f.windowName(), f.Width, h-below, empty)
-	if below > 1 {
-		lines = append(lines, t.separator("preview", f.Width))
-		lines = append(lines, t.limit(f.preview(f.Width), f.Width, below-1)...)
+	listed, detail := f.listed(h)
+	lines := t.list(f.columns(), f.List, f.windowName(), f.Width, listed, f.empty())
+	lines = append(lines, t.limit(detail, f.Width, min(len(detail), h-listed))...)
+	if left := h - len(lines); left > 3 && f.Tab == Findings && f.Filter == "" && f.Width >= oneColumn {
+		lines = append(append(lines, t.separator("events", f.Width)), f.tail(left-1)...)
 	}
 	return pad(lines, h)
+}
+
+// columns are those of the tab's list; the chosen one of the map is marked.
+func (f Frame) columns() []Column {
+	cols := f.Data.Columns(f.Tab)
+	if i := f.Column + 2; f.Tab == Map && f.Column >= 0 && i < len(cols) {
+		cols[i].Title = "[" + cols[i].Title + "]"
+	}
+	return cols
+}
+
+// listed is how many of h lines the list gets, and what stands below it.
+func (f Frame) listed(h int) (listed int, detail []string) {
+	listed = max(len(f.List.Rows), len(wrap(f.empty(), f.Width-1)), 1)
+	if f.Width >= oneColumn {
+		listed++
+	}
+	// The list of a tab that is a table of what there is gets the larger part.
+	most := model.Either(f.Tab != Findings, h/2, max(h/4, 6))
+	if f.Width < oneColumn {
+		most = h * 2 / 3
+	}
+	detail = f.preview(f.Width, h-min(listed, most))
+	return min(listed, max(most, h-len(detail))), detail
+}
+
+// Hit is what is at a place of the screen: a tab, a row of the list, or a time.
+type Hit struct {
+	Tab TabID
+	Row int
+	At  time.Time
+}
+
+// At finds what is at a column and line; -1 where no tab, or no row, is.
+func (f Frame) At(x, y int) Hit {
+	hit := Hit{-1, -1, time.Time{}}
+	body := f.bodyHeight()
+	switch {
+	case y == 1:
+		at := 0
+		for i := range Tabs {
+			if w := width(f.tabName(i)); w > 0 {
+				if x >= at && x < at+w {
+					hit.Tab = i
+				}
+				at += w + f.tabGap()
+			}
+		}
+	case y >= 2+body && y < 2+body+f.stripHeight():
+		if at, ok := f.Track.TimeAt(f.Width, x); ok {
+			hit.At = at
+		}
+	case f.Page == NoPage && f.Tab.HasList() && y >= 2 && y < 2+body:
+		listed, _ := f.listed(body)
+		row := y - 2
+		if f.Width >= oneColumn {
+			row, listed = row-1, listed-1
+		}
+		if row >= 0 && row < listed {
+			row += f.List.window(listed)
+			if row < len(f.List.Rows) {
+				hit.Row = row
+			}
+		}
+	}
+	return hit
 }
 
 // empty is what an empty list says. It calls no node healthy.
@@ -384,20 +421,22 @@ func (f Frame) empty() string {
 	s := f.Data.Reading.Snapshot
 	switch {
 	case f.Filter != "" && f.FilterError == "":
-		return "nothing passes the filter"
+		return "nothing matches the filter"
 	case f.Data.Reading.At.IsZero():
 		return "waiting for the first reading"
 	case f.Tab == Pods && s.Status(model.SourcePods) != model.OK:
-		return "no pod is known: " + f.Data.why(model.SourcePods)
+		return "no known pods: " + f.Data.why(model.SourcePods)
 	case f.Tab == Pods:
 		return "no pod on this node"
+	case f.Tab == Map:
+		return "no pods to map"
 	case f.Tab == Events:
-		return "nothing is known to have happened in this window"
+		return "no events in this window"
 	}
 	return ""
 }
 
-// path is the path of a packet, hop by hop, with what decides at the selected hop
+// path is the path of a packet: drawn, then hop by hop, with what decides at the selected hop
 // below it. Where there is room, the other direction is beside it or below.
 func (f Frame) path(h int) []string {
 	t, d, v := f.Theme, f.Data, f.Path
@@ -406,39 +445,28 @@ func (f Frame) path(h int) []string {
 	}
 	lines := []string{t.paint(Strong, d.PathTitle(t, v, f.Width))}
 	shown, other := v.directions()
-	room := h - 1
-	switch {
+	if rows := (h - 1) / 2; rows >= 5 {
+		if drawn := f.drawing(v.Path, f.Width, max(rows, 7), v.Reverse, v.Cursor); len(drawn) > 0 {
+			// The title has the ends.
+			lines = append(lines, drawn[1:]...)
+		}
+	}
+	switch room := h - len(lines); {
 	case f.Width/2 >= oneColumn:
 		listed := min(max(shown.lines(), other.lines())+2, max(room*2/3, 2))
 		left := f.Width / 2
 		right := d.hopTable(t, other, f.Width-left-1, listed)
 		lines = append(lines, t.beside(d.hopTable(t, shown, left, listed), right, left)...)
-	case f.Width >= wideWidth && shown.lines()+other.lines()+4 <= room*2/3:
-		lines = append(lines, d.hopTable(t, shown, f.Width, shown.lines()+2)...)
-		lines = append(lines, d.hopTable(t, other, f.Width, other.lines()+2)...)
+	case f.Width < oneColumn:
+		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, min(shown.lines(), room))...)
 	default:
-		back := []string{d.summary(other)}
-		if width(back[0]) > f.Width {
-			back = wrap(back[0], f.Width)
-		}
-		listed := min(shown.lines()+1, max(room-2-len(back), 1))
-		if f.Width < oneColumn {
-			listed = min(shown.lines(), max(room-len(back), 1))
-		}
-		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, listed)...)
-		lines = append(lines, back...)
+		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, min(shown.lines()+1, max(room-3, 2)))...)
 	}
 	if left := h - len(lines); left > 1 {
 		detail := &page{Theme: t, w: f.Width}
 		d.hopPage(detail, v)
 		lines = append(lines, t.separator("hop; counts are "+d.scope(v.Path, v.Hop()), f.Width))
 		lines = append(lines, t.limit(detail.lines, f.Width, min(len(detail.lines), left-1))...)
-	}
-	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
-		half := f.Width / 2
-		rules := func(x direction, w int) []string { return t.limit(d.rules(t, x, w), w, left-1) }
-		lines = append(lines, t.separator("what decides", f.Width))
-		lines = append(lines, t.beside(rules(shown, half-1), rules(other, f.Width-half-2), half)...)
 	}
 	return pad(lines, h)
 }

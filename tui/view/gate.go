@@ -9,9 +9,8 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// Gate is what is printed before the screen is entered. It is plain text, since a
-// log or someone who attaches late may see nothing else. intro is what is known
-// before the first reading.
+// Gate is what is printed before the screen is entered. It is plain text, since a log or someone who attaches
+// late may see nothing else. intro is what is known before the first reading.
 func Gate(t Theme, d *Data, intro string, w int) string {
 	if w <= 0 {
 		w = 80
@@ -20,7 +19,7 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 	if d != nil && !d.Reading.At.IsZero() {
 		s := d.Reading.Snapshot
 		sources := report.SourcesText(s)
-		begin, end := "lasthop on ", " It observes and changes nothing."
+		begin, end := "lasthop on ", " It only observes."
 		if d.Reading.Replay {
 			begin, end = "a recording of ", ""
 		}
@@ -28,7 +27,7 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 			begin, report.NodeText(s.Node), model.Plural(len(s.Pods), "pod"), model.Plural(len(s.Links), "link"),
 			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "), end)
 		if len(d.nodes) > 0 {
-			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.",
+			text = fmt.Sprintf("lasthop on %s, recorded at the same time: %s. %s.",
 				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Plural(len(s.Pods), "pod"))
 		}
 	}

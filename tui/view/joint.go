@@ -12,8 +12,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// newJoint prepares a reading of several nodes: the lists of each, one behind the other,
-// and the findings about all.
+// newJoint prepares a reading of several nodes: the lists of each, one behind the other, and the findings about all.
 func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
 	d := &Data{
 		Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{},
@@ -39,8 +38,7 @@ func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
 	return d
 }
 
-// take adds a node. What it knows of its own addresses counts for more than what another
-// calls them.
+// take adds a node. What it knows of its own addresses counts for more than what another calls them.
 func (d *Data) take(n *Data) {
 	d.nodes = append(d.nodes, n)
 	for a, name := range n.called {
@@ -97,21 +95,14 @@ func together(nodes []*Data) *model.Snapshot {
 func (d *Data) nodeName() string { return d.Reading.Snapshot.Node.Name }
 
 // each is the nodes, or the one.
-func (d *Data) each() []*Data {
-	if len(d.nodes) == 0 {
-		return []*Data{d}
-	}
-	return d.nodes
-}
+func (d *Data) each() []*Data { return model.Either(len(d.nodes) == 0, []*Data{d}, d.nodes) }
 
 // node is the node of that name, home that of a pod; all where there is none.
 func (d *Data) node(name string) *Data {
 	return d.where(func(n *Data) bool { return n.nodeName() == name })
 }
 
-func (d *Data) home(a netip.Addr) *Data {
-	return d.where(func(n *Data) bool { return n.isPod(a) })
-}
+func (d *Data) home(a netip.Addr) *Data { return d.where(func(n *Data) bool { return n.isPod(a) }) }
 
 func (d *Data) where(is func(*Data) bool) *Data {
 	if i := slices.IndexFunc(d.nodes, is); i >= 0 {
@@ -120,12 +111,7 @@ func (d *Data) where(is func(*Data) bool) *Data {
 	return d
 }
 
-func (d *Data) on(n *Data) string {
-	if n == d {
-		return ""
-	}
-	return " on " + n.nodeName()
-}
+func (d *Data) on(n *Data) string { return model.Either(n == d, "", " on "+n.nodeName()) }
 
 func (d *Data) engine() string {
 	return joined(d.each(), "+", func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
@@ -146,10 +132,7 @@ func (d *Data) silence() string {
 	if len(d.nodes) == 0 {
 		return report.Report{Snapshot: d.Reading.Snapshot}.Silence(d.dropped.N)
 	}
-	var seen []model.NodeSeen
-	for _, n := range d.Reading.Nodes {
-		seen = append(seen, n.NodeSeen)
-	}
+	seen := model.Map(d.Reading.Nodes, func(n model.NodeReading) model.NodeSeen { return n.NodeSeen })
 	return report.Joint{Nodes: seen}.Silence()
 }
 
@@ -173,30 +156,26 @@ func (d *Data) jointEvents() []Row {
 	return latestFirst(rows)
 }
 
-// The columns of several nodes. What a recording has no time of is left out.
-var jointColumns = func() [Tabs][]Column {
-	out := columns
-	where := Column{Title: "NODE", Width: 20, Fit: true, Ends: true}
-	for tab, from := range map[TabID]map[string]int{
+// Columns are the columns of a tab's list. Those of several nodes name the node, and leave out
+// what a recording has no time of.
+func (d *Data) Columns(t TabID) []Column {
+	if t == Map {
+		return d.mapColumns()
+	}
+	cols := t.tab().columns
+	from := map[TabID]map[string]int{
 		// Below the list of a narrow screen the preview names the nodes.
 		Findings: {"NODE": 96, "SEEN": never, "AGE": never, "TREND": never},
-		Pods:     {"LINK": 110, "OUT TREND": never},
-	} {
-		out[tab] = append(slices.Clone(columns[tab]), where)
-		for i := range out[tab] {
-			c := &out[tab][i]
-			c.From = max(c.From, from[c.Title])
-		}
+		Pods:     {"LINK": 110, "OUT TREND": never, "IN TREND": never, "LOST TREND": never},
+	}[t]
+	if len(d.nodes) == 0 || from == nil {
+		return cols
 	}
-	return out
-}()
-
-// Columns are the columns of a tab's list.
-func (d *Data) Columns(t TabID) []Column {
-	if len(d.nodes) > 0 {
-		return jointColumns[t]
+	cols = append(slices.Clone(cols), Column{Title: "NODE", Width: 20, Fit: true, Ends: true})
+	for i := range cols {
+		cols[i].From = max(cols[i].From, from[cols[i].Title])
 	}
-	return columns[t]
+	return cols
 }
 
 // scope says which packets the counts at a hop are of or, without one, those of a path.

@@ -13,10 +13,7 @@ import (
 func (c Cell) blank() bool { return !c.ByText && math.IsNaN(c.Order) }
 
 func compare(a, b Cell) int {
-	if a.ByText && b.ByText {
-		return cmp.Compare(a.Text, b.Text)
-	}
-	return cmp.Compare(a.Order, b.Order)
+	return model.Either(a.ByText && b.ByText, cmp.Compare(a.Text, b.Text), cmp.Compare(a.Order, b.Order))
 }
 
 // compareBool puts what is false first.
@@ -41,11 +38,8 @@ type List struct {
 	Reverse bool
 }
 
-// window is the first of h rows to show. The selected one stays in the middle as
-// far as there are rows.
-func (l List) window(h int) int {
-	return max(0, min(l.Cursor-h/2, len(l.Rows)-h))
-}
+// window is the first of h rows to show. The selected one stays in the middle as far as there are rows.
+func (l List) window(h int) int { return max(0, min(l.Cursor-h/2, len(l.Rows)-h)) }
 
 // Selected is the row under the cursor, nil in an empty list or without any.
 func (l *List) Selected() *Row {
@@ -67,8 +61,7 @@ func (l *List) Choose(at int) {
 // oneColumn is the width below which a list is one column.
 const oneColumn = 72
 
-// list draws a heading and the rows in exactly h lines. window is the time in
-// the heading of LOST.
+// list draws a heading and the rows in exactly h lines. window is the time in the heading of LOST.
 func (t Theme) list(cols []Column, l List, window string, w, h int, empty string) []string {
 	if h <= 0 || w <= 0 {
 		return nil
@@ -114,8 +107,7 @@ func columnWidths(cols []Column, rows []*Row, w int) []int {
 	return widths
 }
 
-// fitted is the width that the cells at i and the heading with its sort mark
-// need, at most the column's own.
+// fitted is the width that the cells at i and the heading with its sort mark need, at most the column's own.
 func (c Column) fitted(rows []*Row, i int) int {
 	need := len(c.Title) + 1
 	for _, r := range rows {
@@ -134,7 +126,7 @@ func (t Theme) heading(cols []Column, widths []int, l List, window string, w int
 			title += "/" + window
 		}
 		if i == l.By && widths[i] > 0 {
-			title = title[:min(len(title), widths[i]-1)] + map[bool]string{false: "^", true: "v"}[l.Reverse]
+			title = title[:min(len(title), widths[i]-1)] + model.Either(l.Reverse, "v", "^")
 		}
 		r.Cells = append(r.Cells, Cell{Text: title})
 	}
@@ -160,8 +152,7 @@ func (t Theme) ends(s string, w int) string {
 	return t.fit(s, w-end) + ansi.TruncateLeft(s, width(s)-end, "")
 }
 
-// row draws one row. The selected one is marked and inverted as a whole, so that
-// it shows on terminals without colour.
+// row draws one row. The selected one is marked and inverted as a whole, so that it shows on terminals without colour.
 func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) string {
 	var b strings.Builder
 	used := 0
@@ -179,15 +170,15 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 		if span {
 			room = max(w-1-used, room)
 		}
+		if sign := t.Sign(cell.Style); c.Sign && sign != "" {
+			s = sign + " " + s
+		}
 		s = t.align(c, s, room)
+		if used > 0 {
+			s = " " + s
+		}
 		used += room + 1
-		if !chosen && !r.Faint {
-			s = t.paint(cell.Style, s)
-		}
-		if b.Len() > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(s)
+		b.WriteString(t.cell(cell.Style, r, chosen, s))
 		if span {
 			break
 		}
@@ -195,14 +186,22 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 	return t.mark(b.String(), r, chosen, w)
 }
 
-func (t Theme) mark(s string, r *Row, chosen bool, w int) string {
+// cell paints a part of a row. A selected row keeps the colour of what it says.
+func (t Theme) cell(s Style, r *Row, chosen bool, text string) string {
 	switch {
-	case chosen:
-		return t.paint(Selected, t.fit(t.pointer+s, w))
 	case r.Faint:
-		return t.paint(Dim, t.cut(" "+strings.TrimRight(s, " "), w))
+		s = Dim
+	case chosen && t.inverted:
+		s = r.Style
 	}
-	return " " + t.cut(strings.TrimRight(s, " "), w-1)
+	return t.on(s, chosen, text)
+}
+
+func (t Theme) mark(s string, r *Row, chosen bool, w int) string {
+	if !chosen {
+		return " " + t.cut(strings.TrimRight(s, " "), w-1)
+	}
+	return t.cell(r.Style, r, true, t.Sign(Selected)) + t.cut(s, w-1) + t.cell(Plain, r, true, strings.Repeat(" ", max(w-1-width(s), 0)))
 }
 
 // brief draws a list in one column, for narrow terminals.
@@ -218,10 +217,8 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 		if r.Pod != nil {
 			brief = t.ends(brief, w-1-width(word))
 		}
-		if i != l.Cursor && !r.Faint {
-			word = t.paint(r.Style, word)
-		}
-		lines = append(lines, t.mark(word+brief, r, i == l.Cursor, w))
+		chosen := i == l.Cursor
+		lines = append(lines, t.mark(t.cell(r.Style, r, chosen, word)+t.cell(Plain, r, chosen, brief), r, chosen, w))
 	}
 	if len(l.Rows) == 0 {
 		lines = append(lines, wrap(empty, w)...)
@@ -229,8 +226,7 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 	return pad(lines, h)
 }
 
-// limit gives exactly h lines. Where it leaves some out, the last line counts
-// them if there is room for it.
+// limit gives exactly h lines. Where it leaves some out, the last line counts them if there is room for it.
 func (t Theme) limit(lines []string, w, h int) []string {
 	if over := len(lines) - h; over > 0 && h > 2 {
 		lines = append(lines[:h-1:h-1], t.separator(model.Plural(over+1, "more line"), w))

@@ -33,8 +33,7 @@ func (p *page) styled(style Style, s string) {
 	}
 }
 
-// hang is wrapped text behind something that is drawn already and w columns
-// wide.
+// hang is wrapped text behind something that is drawn already and w columns wide.
 func (p *page) hang(first string, w int, s string) {
 	for _, row := range wrap(clean(s), max(p.w-w, 8)) {
 		p.add(first + row)
@@ -62,17 +61,12 @@ func (p *page) title(s string) {
 	p.add(p.paint(Strong, clean(s)))
 }
 
-func (p *page) headline(names map[netip.Addr]string, f *model.Finding) {
-	severity, rest := report.Headline(names, f)
-	p.styled(severityStyle(f.Severity), severity+" "+rest)
-}
-
-// findingPage is all that a finding says. The names of pods and peers come last:
-// there may be many.
+// findingPage is all that a finding says. The names of pods and peers come last: there may be many.
 func (d *Data) findingPage(p *page, f *model.Tracked) {
 	// The longest label is "last hop alive".
 	const wide = 15
-	p.headline(d.called, &f.Finding)
+	severity, rest := report.Headline(d.called, &f.Finding)
+	p.styled(severityStyle(f.Severity), severity+" "+rest)
 	seen := "since " + clock(f.First)
 	if f.Closed {
 		seen = fmt.Sprintf("from %s to %s, closed", clock(f.First), clock(f.Last))
@@ -100,8 +94,7 @@ func (d *Data) findingPage(p *page, f *model.Tracked) {
 // shown bounds the rows of raw figures on a page.
 const shown = 12
 
-// rawPage is what was counted of the pods of a finding, from which the evidence
-// was drawn.
+// rawPage is what was counted of the pods of a finding, from which the evidence was drawn.
 func (d *Data) rawPage(p *page, f *model.Tracked) {
 	s := d.Reading.Snapshot
 	concerned := func(a netip.Addr) bool { return slices.Contains(f.Pods, a) }
@@ -133,7 +126,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
-		harmless := map[bool]string{false: ", harmless"}[d.loss(x)]
+		harmless := model.Either(d.loss(x), "", ", harmless")
 		sums.Add(report.DropText(x.Reason, x.Cilium.Reason, x.Location, x.Link)+harmless, x.Packets)
 	}
 	for _, what := range sums.Order[:min(len(sums.Order), shown)] {
@@ -175,10 +168,7 @@ func (d *Data) hops(p *page, a netip.Addr) {
 				rates = s.Rates
 			}
 		}
-		per := last(rates)
-		if len(rates) == 0 {
-			per = d.perSecond(h.Packets)
-		}
+		per := model.Either(len(rates) == 0, d.perSecond(h.Packets), last(rates))
 		name := clean(h.Link) + " " + clean(string(h.Direction))
 		figures := fmt.Sprintf("%s %s/s", p.right(number(h.Packets), 6), p.right(rate(per), 5))
 		if narrow {
@@ -186,12 +176,12 @@ func (d *Data) hops(p *page, a netip.Addr) {
 			continue
 		}
 		room := min(24, max(p.w-28, 8))
-		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.spark(rates, min(20, p.w-room-20))))
+		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.paint(Healthy, p.spark(rates, min(20, p.w-room-20)))))
 	}
 	switch {
 	case len(hops) > 0:
 	case d.watched():
-		p.add("no packet seen in this window")
+		p.add("no packets seen in this window")
 	default:
 		p.prose("packets are not watched: " + d.why(model.SourceTC))
 	}
@@ -204,7 +194,7 @@ func (d *Data) why(source string) string {
 			return cmp.Or(src.Detail, string(src.Status))
 		}
 	}
-	return "it never reported"
+	return "no data yet"
 }
 
 // nodePage is what is known of the node itself, or of each of several.
@@ -249,14 +239,13 @@ func (d *Data) describeNode(p *page) {
 }
 
 func (d *Data) lost(p *page) {
-	p.title("lost by lasthop")
+	p.title("lasthop missed")
 	for _, row := range report.LostText(d.Reading.Snapshot.Traffic.Lost) {
 		p.prose(row)
 	}
 }
 
-// key reports whether a setting is worth a line: one that governs forwarding on
-// all links at once.
+// key reports whether a setting is worth a line: one that governs forwarding on all links at once.
 func key(name string) bool {
 	keys := []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"}
 	return slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(name, k) })
@@ -270,11 +259,8 @@ func (d *Data) cluster(p *page) {
 			ranges = strings.TrimPrefix(ranges+"; this node's "+texts(n.PodCIDRs), "; ")
 		}
 	}
-	p.field("Pod range", cmp.Or(ranges, "not known"))
-	nodes := d.why(model.SourceNodes)
-	if len(c.Nodes) > 0 {
-		nodes = model.Plural(len(c.Nodes), "node")
-	}
+	p.field("Pod range", cmp.Or(ranges, "unknown"))
+	nodes := model.Either(len(c.Nodes) > 0, model.Plural(len(c.Nodes), "node"), d.why(model.SourceNodes))
 	p.field("Cluster", nodes)
 }
 
@@ -327,20 +313,20 @@ func (d *Data) coveragePage(p *page) {
 }
 
 func (d *Data) coverage(p *page) {
-	p.add(p.paint(Strong, "what lasthop could look at"))
+	p.add(p.paint(Strong, "what lasthop could read"))
 	for _, src := range d.Reading.Snapshot.Sources {
 		style := map[model.Status]Style{model.Partial: Warning, model.Missing: Critical}[src.Status]
 		p.hang(p.paint(style, p.fit(clean(string(src.Status)), 8))+p.fit(clean(src.Name), 11), 19, cmp.Or(src.Detail, unknown))
 	}
 	if len(d.Reading.Snapshot.Sources) == 0 {
-		p.add("nothing has been read yet")
+		p.add("no reading yet")
 	}
 	d.lost(p)
 }
 
 // PageText is the page Coverage, or else the tab Node, as plain text for the clipboard.
 func (d *Data) PageText(id PageID) string {
-	p := &page{Theme: NewTheme("mono", true), w: textWidth}
+	p := &page{Theme: plainTheme(), w: textWidth}
 	if id == Coverage {
 		d.coveragePage(p)
 	} else {
@@ -357,8 +343,7 @@ type Hint struct {
 	Key, Does string
 	// Section groups the keys in the help.
 	Section string
-	// Footer keys are named at the foot of the screen as far as they fit; Keep
-	// keys always.
+	// Footer keys are named at the foot of the screen as far as they fit; Keep keys always.
 	Footer, Keep bool
 }
 

@@ -60,10 +60,7 @@ func isDead(h model.PathHop) bool { return h.Dead }
 func (v PathView) Turned() PathView {
 	back := v
 	back.Reverse = !v.Reverse
-	if !slices.ContainsFunc(v.Hops(), isDead) && slices.ContainsFunc(back.Hops(), isDead) {
-		return back
-	}
-	return v
+	return model.Either(!slices.ContainsFunc(v.Hops(), isDead) && slices.ContainsFunc(back.Hops(), isDead), back, v)
 }
 
 // Dead is the index of the first hop at which packets end, 0 where none does.
@@ -114,10 +111,7 @@ func (d *Data) headlines(code model.Code) []string {
 			out = append(out, severity+" "+rest)
 		}
 	}
-	if len(out) == 0 {
-		return []string{string(code)}
-	}
-	return out
+	return model.Either(len(out) == 0, []string{string(code)}, out)
 }
 
 func (d *Data) hopRow(h *model.PathHop) *Row {
@@ -150,29 +144,8 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	}}
 }
 
-// rules lists the hops with all rules that decide at each.
-func (d *Data) rules(t Theme, x direction, w int) []string {
-	p := &page{Theme: t, w: w}
-	p.title(x.name)
-	for h := range model.Each(x.hops) {
-		name := fmt.Sprintf("%d %s", h.N, hopName(h))
-		p.hang(t.paint(Heading, name)+"  ", width(name)+2, h.Decision)
-		for _, rule := range h.Rules {
-			if rule != h.Decision {
-				p.hang("    ", 4, rule)
-			}
-		}
-	}
-	return p.lines
-}
-
 // counted is what came to a hop or, where that is not known, left it.
-func counted(h *model.PathHop) model.Count {
-	if h.In.Known {
-		return h.In
-	}
-	return h.Out
-}
+func counted(h *model.PathHop) model.Count { return model.Either(h.In.Known, h.In, h.Out) }
 
 // hopList draws one direction in exactly h lines.
 func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
@@ -205,18 +178,14 @@ func (d *Data) hopTable(t Theme, x direction, w, h int) []string {
 	return append([]string{t.separator(x.name, w)}, d.hopList(t, wideHopColumns, x, w, h-1)...)
 }
 
-// PathTitle names both ends in at most w columns: where they are too long, the
-// middle of each is left out.
+// PathTitle names both ends in at most w columns: where they are too long, the middle of each is left out.
 func (d *Data) PathTitle(t Theme, v PathView, w int) string {
 	name := "Path"
 	from, to := d.ends(v.Path)
 	if v.Reverse {
 		name, from, to = "Return", to, from
 	}
-	peers := ""
-	if v.Peers > 1 && w >= oneColumn {
-		peers = fmt.Sprintf("  (peer %d of %d)", v.Peer+1, v.Peers)
-	}
+	peers := model.Either(v.Peers > 1 && w >= oneColumn, fmt.Sprintf("  (peer %d of %d)", v.Peer+1, v.Peers), "")
 	room := w - width(name+"  > "+peers)
 	if width(from)+width(to) > room {
 		half := max(room/2, room-width(to))
@@ -229,82 +198,6 @@ func (d *Data) PathTitle(t Theme, v PathView, w int) string {
 func (d *Data) ends(p *model.Path) (from, to string) {
 	from, to = report.PathEnds(d.called, p)
 	return clean(from), clean(to)
-}
-
-// summary is one direction in a line: what came in, and where it ends.
-func (d *Data) summary(x direction) string {
-	hops := x.hops
-	if len(hops) == 0 {
-		return x.name + "  not known"
-	}
-	at := func(h *model.PathHop) string { return fmt.Sprintf("hop %d, %s", h.N, hopName(h)) }
-	s := x.name + "  not counted"
-	if i := slices.IndexFunc(hops, func(h model.PathHop) bool { return counted(&h).Known }); i >= 0 {
-		n, where := counted(&hops[i]).N, " at "+at(&hops[i])
-		if n == 0 {
-			where = " (expected" + where + ")"
-		}
-		window := report.Duration(d.Reading.Snapshot.Window.Duration())
-		s = fmt.Sprintf("%s  %s in %s%s", x.name, model.Plural(n, "packet"), window, where)
-	}
-	if i := slices.IndexFunc(hops, isDead); i >= 0 {
-		s += "; ends at " + at(&hops[i])
-	}
-	return s
-}
-
-// Chain is a path in short: its ends, and its hops with an X behind the dead one.
-// It is the forward path, or the return path where packets end there.
-func (d *Data) Chain(p *model.Path) (ends string, hops []string) {
-	if p == nil {
-		return "", nil
-	}
-	from, to := d.ends(p)
-	v := PathView{Path: p}.Turned()
-	if v.Reverse {
-		from, to = to, from
-	}
-	for _, h := range v.Hops() {
-		if h.Kind != model.HopBeyond || !h.Dead {
-			hops = append(hops, shortHop(&h))
-		}
-		if h.Dead {
-			hops = append(hops, "X")
-			break
-		}
-	}
-	return from + " > " + to, hops
-}
-
-// chain draws a path in short, broken between hops alone.
-func (p *page) chain(ends string, hops []string) {
-	all := strings.Join(hops, "=")
-	if width(ends+"   "+all) <= p.w {
-		p.prose(ends + "   " + all)
-		return
-	}
-	p.prose(ends)
-	row := ""
-	for h := range strings.SplitAfterSeq(all, "=") {
-		if row != "" && width(row+h) > p.w {
-			p.add(row)
-			row = ""
-		}
-		row += h
-	}
-	p.add(row)
-}
-
-func shortHop(h *model.PathHop) string {
-	short := map[model.HopKind]string{
-		model.HopPod: "pod", model.HopQueue: "queue", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
-		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node", model.HopBetween: "between",
-		model.HopBeyond: "?",
-	}
-	if s, ok := short[h.Kind]; ok {
-		return s
-	}
-	return clean(cmp.Or(h.Link, "link"))
 }
 
 // hopLink is the node's link at which a hop's packets are counted, empty where
@@ -328,7 +221,7 @@ func (d *Data) hopPage(p *page, v PathView) {
 		return
 	}
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
-	p.field("Decision", cmp.Or(h.Decision, "not known"))
+	p.field("Decision", cmp.Or(h.Decision, "unknown"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), d.scope(v.Path, h)))
 	p.field("Node", h.Node)
 	side, whose := model.AsSource, "/s sent by the pod "
@@ -338,7 +231,7 @@ func (d *Data) hopPage(p *page, v PathView) {
 	link := d.hopLink(v.Path.Pod, h)
 	if rates := d.rates(v.Path.Pod, side, link); link != "" && len(rates) > 0 {
 		text := rate(last(rates)) + whose
-		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.spark(rates, min(60, p.w-label-width(text))))
+		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.paint(Healthy, p.spark(rates, min(60, p.w-label-width(text)))))
 	}
 	if h.Finding != "" {
 		p.field("Finding", d.headlines(h.Finding)...)
@@ -358,7 +251,7 @@ func (d *Data) PathText(v PathView) string {
 		return ""
 	}
 	var b strings.Builder
-	t := NewTheme("mono", true)
+	t := plainTheme()
 	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + d.scope(v.Path, nil) + "\n")
 	forward, back := PathView{Path: v.Path, Cursor: -1}.directions()
 	for _, x := range []direction{forward, back} {

@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -26,48 +27,130 @@ func (f Frame) tail(h int) []string {
 	return pad(lines, h)
 }
 
-// preview is what is known of the selected row, in a pane w columns wide.
-func (f Frame) preview(w int) []string {
+// preview is what is known of the selected row, in at most h lines of w columns, below a rule.
+func (f Frame) preview(w, h int) []string {
 	r := f.List.Selected()
 	p := &page{Theme: f.Theme, w: w}
 	switch {
-	case r == nil:
+	case r == nil || h < 2:
+		return nil
+	case f.Tab == Map:
+		f.cellPreview(p, r, h)
 	case r.Pod != nil:
+		p.lines = append(p.lines, p.separator(f.Data.podLabel(r.Pod), w))
+		p.lines = append(p.lines, f.drawing(f.Preview, w, max(h/2, 3), false, -1)...)
 		f.podPreview(p, r.Pod)
 	case r.Finding != nil:
-		f.findingPreview(p, r.Finding)
+		f.findingPreview(p, r.Finding, h)
 	default:
+		p.lines = append(p.lines, p.separator("", w))
+		p.lines = append(p.lines, f.drawing(f.Preview, w, max(h/2, 3), false, -1)...)
 		for _, c := range r.Cells {
 			if c.ByText && len(c.Text) > 0 {
 				p.prose(c.Text)
 			}
 		}
 		if f.Tab == Events && r.Faint {
-			p.prose("No loss: a socket or a transport protocol frees such packets in passing, or it is a copy that a bridge flooded.")
+			p.prose("No loss: the packet was already delivered, or it is a copy that a bridge flooded.")
 		}
 	}
 	return p.lines
 }
 
-func (f Frame) findingPreview(p *page, x *model.Tracked) {
-	p.headline(f.Data.called, &x.Finding)
+// findingPreview is where packets end, why, and what to do, in h lines. What to do and where come before what shows it.
+func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
+	severity, rest := report.Headline(f.Data.called, &x.Finding)
+	style := severityStyle(x.Severity)
+	of := ""
+	if n := len(f.List.Rows); n > 1 {
+		of = fmt.Sprintf(" %d of %d", f.List.Cursor+1, n)
+	}
+	title := p.cut(p.Sign(style)+" "+severity+" "+clean(rest), p.w-1-width(of))
+	p.lines = append(p.lines, p.paint(style, title)+" "+p.paint(Dim, strings.Repeat(p.rule, max(p.w-1-width(title)-width(of), 0))+of))
+	part := map[string][]string{}
 	for _, s := range report.Sections(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
-		switch s.Name {
-		case "nodes":
-			p.prose("nodes: " + strings.Join(s.Values, ", "))
-		case "lost":
-			p.prose("lost: " + s.Values[0])
-			p.chain(f.Data.Chain(f.Preview))
-		case "why":
-			p.prose(s.Values[0])
-		case "fix":
-			p.prose("fix: " + s.Values[0])
+		q := &page{Theme: p.Theme, w: p.w}
+		if name := previewNames[s.Name]; s.Verbatim {
+			q.commands(name, s.Values)
+		} else {
+			q.field(name, s.Values...)
+		}
+		part[s.Name] = q.lines
+	}
+	if part["fix"] == nil {
+		part["fix"], part["verify"] = slices.Concat(part["not seen"], part["verify"]), nil
+	}
+	// Each gets what the more important ones leave: what to do, where, why, what shows it.
+	left := h - 1
+	take := func(name string, most int) []string {
+		lines := part[name]
+		all := len(lines)
+		lines = p.limit(lines, p.w, max(0, min(all, most, left)))
+		if n := len(lines); 0 < n && n <= 2 && n < all {
+			// Too few for a line that counts the rest.
+			lines[n-1] = p.cut(lines[n-1], p.w-2) + " " + p.more
+		}
+		left -= len(lines)
+		return lines
+	}
+	fix := take("fix", max((h-1)*5/12, 3))
+	drawn := f.drawing(f.Preview, p.w, max(left-2, 6), false, -1)
+	drawn = drawn[:min(len(drawn), left)]
+	left -= len(drawn)
+	why := take("why", h)
+	verify := take("verify", h)
+	p.lines = slices.Concat(p.lines, drawn, why, fix, verify)
+	for _, name := range []string{"evidence", "nodes", "could also be"} {
+		p.lines = append(p.lines, take(name, h)...)
+	}
+}
+
+// previewNames are the labels of a finding's parts, as short as the column.
+var previewNames = map[string]string{
+	"why": "Cause", "fix": "Fix", "verify": "Verify", "evidence": "Evidence", "nodes": "Nodes", "could also be": "Or else", "not seen": "Not seen",
+}
+
+// commands are to be pasted: nothing but the width breaks them.
+func (p *page) commands(name string, values []string) {
+	for _, v := range values {
+		for _, row := range wrap(clean(v), max(p.w-label, 8)) {
+			p.add(p.paint(Healthy, p.fit(name, label)) + p.paint(Command, row))
+			name = ""
 		}
 	}
 }
 
+// drawn is how the pieces of a drawing look.
+var drawn = [...]Style{
+	report.Around: Dim, report.Alive: Healthy, report.Lossy: Warning, report.Ends: Critical, report.Unseen: Unknown, report.Ended: Dim, report.Both: Strong,
+}
+
+// drawing is a path in boxes, in at most h lines.
+func (f Frame) drawing(path *model.Path, w, h int, back bool, hop int) []string {
+	if path == nil || h < 1 {
+		return nil
+	}
+	d := report.Drawing{
+		Path: path, Names: f.Data.called, Window: f.Data.home(path.Pod).Reading.Snapshot.Window.Duration(), Width: w, Rows: h, Return: back, Hop: hop, ASCII: f.Theme.ASCII,
+		Scope: "packets " + f.Data.scope(path, nil), Decisions: w >= 160 && h >= 20,
+	}
+	ends := Critical
+	if dead := path.Dead(); dead != nil && dead.Finding != "" {
+		ends = severityStyle(report.Worst(f.Data.open, dead.Finding))
+	}
+	var lines []string
+	for _, pieces := range d.Lines() {
+		var b strings.Builder
+		for _, x := range pieces {
+			style := model.Either(x.Is == report.Ends, ends, drawn[x.Is])
+			b.WriteString(f.Theme.paint(style, x.Text))
+		}
+		lines = append(lines, b.String())
+	}
+	return lines
+}
+
 func (f Frame) podPreview(p *page, pod *model.Pod) {
-	p.add(p.paint(Strong, p.ends(f.Data.podLabel(pod), p.w)))
 	p.prose(fmt.Sprintf("%s %s %s behind %s", texts(pod.Addresses), pod.Interface, cmp.Or(pod.MAC.String(), "MAC unknown"), cmp.Or(pod.Link, unknown)))
 	for _, a := range pod.Addresses {
 		if len(pod.Addresses) > 1 {

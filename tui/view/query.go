@@ -21,10 +21,9 @@ type term struct {
 	regex  *regexp.Regexp
 }
 
-// ParseQuery parses a filter. All of its words must match: a word matches names,
-// namespaces, links, codes and text that contain it, or it is an address or range
-// (10.244.3.7, 10.244.0.0/16) or a regular expression (~cart-.*). A word behind "!"
-// must not match.
+// ParseQuery parses a filter. All of its words must match: a word matches names, namespaces, links, codes and
+// text that contain it, or it is an address or range (10.244.3.7, 10.244.0.0/16) or a regular expression
+// (~cart-.*). A word behind "!" must not match.
 func ParseQuery(s string) (Query, error) {
 	var q Query
 	for _, w := range strings.Fields(s) {

@@ -17,12 +17,12 @@ type Column struct {
 	Title string
 	// Width is in columns; 0 takes what the others leave. With Fit it is an
 	// upper bound, and the column no wider than its rows need.
-	Width int
-	Fit   bool
-	Right bool
-	// Ends cuts the middle of what is too wide: names often differ only at
-	// their end.
+	Width      int
+	Fit, Right bool
+	// Ends cuts the middle of what is too wide: names often differ only at their end.
 	Ends bool
+	// Sign has the sign of each cell's style before it.
+	Sign bool
 	// From is the width of the list from which the column is shown.
 	From int
 }
@@ -30,7 +30,7 @@ type Column struct {
 // The columns of the lists. "LOST" gets the window's name.
 var (
 	findingColumns = []Column{
-		{Title: "SEV", Width: 4},
+		{Title: "SEV", Width: 6, Sign: true},
 		{Title: "LAST HOP ALIVE", Width: 21, Fit: true},
 		{Title: "WHAT"},
 		{Title: "WORKLOAD", Width: 16, From: 110, Ends: true},
@@ -48,10 +48,12 @@ var (
 		{Title: "OUT/S", Width: 6, Right: true},
 		{Title: "IN/S", Width: 6, Right: true},
 		{Title: "DROPS", Width: 6, Right: true},
-		{Title: "WORST", Width: 5},
+		{Title: "WORST", Width: 6, Sign: true},
 		{Title: "IFINDEX", Width: 7, Right: true, From: 96},
-		{Title: "MAC", Width: 17, From: 124},
-		{Title: "OUT TREND", Width: 12, From: 100},
+		{Title: "MAC", Width: 17, From: 150},
+		{Title: "OUT TREND", Width: 10, From: 100},
+		{Title: "IN TREND", Width: 10, From: 120},
+		{Title: "LOST TREND", Width: 10, From: 120},
 	}
 	eventColumns = []Column{
 		{Title: "TIME", Width: 8},
@@ -61,62 +63,75 @@ var (
 	}
 )
 
-var columns = [Tabs][]Column{Findings: findingColumns, Pods: podColumns, Events: eventColumns}
-
-// Columns are the columns of a tab's list, nil if it has none.
-func Columns(t TabID) []Column { return columns[t] }
-
-// findingRows are the findings, then the checks that could not be made: a source
-// that was not read is a row, never silence.
+// findingRows are the open findings, then the checks that could not be made: a source
+// that was not read is a row, never silence. What is over comes behind what is open and what is not known.
 func (d *Data) findingRows() []Row {
 	var rows []Row
 	// What closed in several nodes' window was seen in it.
-	over := len(d.Reading.Nodes) > 0 && len(d.Reading.Findings) > 0
-	if len(d.open) == 0 && !over && !d.Reading.At.IsZero() {
-		rows = append(rows, skipped("none", "NONE", "", d.silence()))
+	told := len(d.Reading.Nodes) > 0 && len(d.Reading.Findings) > 0
+	if len(d.open) == 0 && !told && !d.Reading.At.IsZero() {
+		rows = append(rows, skipped("none", "NONE", "", d.silence(), model.Either(d.calm(), Healthy, Unknown)))
 	}
+	if d.Reading.At.IsZero() {
+		return readingRows()
+	}
+	var over []Row
 	for i := range d.Reading.Findings {
-		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
+		if f := &d.Reading.Findings[i]; f.Closed {
+			over = append(over, d.findingRow(f))
+		} else {
+			rows = append(rows, d.findingRow(f))
+		}
+	}
+	if len(d.open) == 0 {
+		rows, over = append(rows, over...), nil
 	}
 	for _, n := range d.Reading.Nodes {
 		if n.Reason != "" {
-			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason))
+			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason, Unknown))
 		}
 	}
 	for _, n := range d.each() {
-		on := ""
-		if n != d {
-			on = n.nodeName() + ": "
-		}
+		on := model.Either(n != d, n.nodeName()+": ", "")
 		rows = append(rows, n.unreadRows(on)...)
 	}
-	return rows
+	return append(rows, over...)
 }
 
-// unreadRows are the sources that were not read, and what lasthop lost. on stands before
-// the reasons.
+// calm reports whether traffic was seen, all that could lose it was looked at, and nothing was lost.
+func (d *Data) calm() bool {
+	for _, n := range d.each() {
+		s := n.Reading.Snapshot
+		if !report.Whole(s) || s.Window.Duration() <= 0 || len(s.Traffic.Hops) == 0 || n.dropped != model.Counted(0) {
+			return false
+		}
+	}
+	return d.compared()
+}
+
+// unreadRows are the sources that were not read, and what lasthop lost. on stands before the reasons.
 func (d *Data) unreadRows(on string) []Row {
 	var rows []Row
 	s := d.Reading.Snapshot
-	for _, src := range report.Unread(s) {
-		word := map[bool]string{true: "PART", false: "SKIP"}[src.Status == model.Partial]
-		rows = append(rows, skipped("source "+on+src.Name, word, src.Name, on+cmp.Or(src.Detail, string(src.Status))))
-	}
 	if report.Lost(s.Traffic.Lost) {
-		rows = append(rows, skipped("lost"+on, "LOST", "lasthop itself", on+strings.Join(report.LostText(s.Traffic.Lost), "; ")))
+		rows = append(rows, skipped("lost"+on, "LOST", "lasthop itself", on+strings.Join(report.LostText(s.Traffic.Lost), "; "), Warning))
+	}
+	for _, src := range report.Unread(s) {
+		word := model.Either(src.Status == model.Partial, "PART", "SKIP")
+		rows = append(rows, skipped("source "+on+src.Name, word, src.Name, on+cmp.Or(src.Detail, string(src.Status)), Unknown))
 	}
 	return rows
 }
 
 // skipped is a row for what could not be judged; its figures are unknown.
-func skipped(id, word, where, why string) Row {
+func skipped(id, word, where, why string, style Style) Row {
 	where, why = clean(where), clean(why)
-	cells := []Cell{styled(Info, figure(word, -10)), {Text: where, ByText: true}, text(why)}
+	cells := []Cell{styled(style, figure(word, -10)), {Text: where, ByText: true}, text(why)}
 	for len(cells) < len(findingColumns) {
 		cells = append(cells, nothing())
 	}
 	brief := strings.TrimPrefix(where+": "+why, ": ")
-	r := Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true}
+	r := Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: style, Span: true}
 	r.found(word, where, why)
 	return r
 }
@@ -124,10 +139,7 @@ func skipped(id, word, where, why string) Row {
 func (d *Data) findingRow(f *model.Tracked) Row {
 	now := d.Reading.At
 	rank := float64(f.Severity.Rank())
-	lost := nothing()
-	if f.Packets > 0 {
-		lost = whole(f.Packets)
-	}
+	lost := model.Either(f.Packets > 0, whole(f.Packets), nothing())
 	word := severityWord(f.Severity)
 	title, where := clean(report.Brief(d.called, f.Title)), clean(report.LastHopAlive(&f.Finding))
 	workload, pods := nothing(), nothing()
@@ -170,8 +182,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	return r
 }
 
-// FindingID identifies a finding among those of its code, whatever it counts and
-// however many pods it concerns by now.
+// FindingID identifies a finding among those of its code, whatever it counts and however many pods it concerns by now.
 func FindingID(f *model.Tracked) string {
 	var first netip.Addr
 	if len(f.Pods) > 0 {
@@ -191,8 +202,7 @@ func (r *Row) Line() string {
 	return strings.Join(parts, "  ")
 }
 
-// findingRates sums the rates of the finding's pods, at its last hop alive if
-// that has a series.
+// findingRates sums the rates of the finding's pods, at its last hop alive if that has a series.
 func (d *Data) findingRates(f *model.Tracked) []float64 {
 	var sum []float64
 	for _, a := range f.Pods {
@@ -205,8 +215,7 @@ func (d *Data) findingRates(f *model.Tracked) []float64 {
 	return sum
 }
 
-// addRates adds rates to others. All series end at the same time, so a shorter
-// one begins later.
+// addRates adds rates to others. All series end at the same time, so a shorter one begins later.
 func addRates(sum, rates []float64) []float64 {
 	if over := len(rates) - len(sum); over > 0 {
 		sum = append(make([]float64, over), sum...)
@@ -293,10 +302,7 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 	}
 	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, r.From, gone)
 	name := d.podLabel(p)
-	drops := nothing()
-	if d.dropped.Known {
-		drops = whole(sum.drops)
-	}
+	drops := model.Either(d.dropped.Known, whole(sum.drops), nothing())
 	word := styled(severityStyle(sum.worst), figure(severityWord(sum.worst), float64(sum.worst.Rank())))
 	switch {
 	case gone:
@@ -308,6 +314,7 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 		text(name), ip, text(p.Link),
 		d.rateCell(p, model.AsSource, sum.Out), d.rateCell(p, model.AsDestination, sum.In), drops, word,
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
+		trend(d.podRates(p, model.AsDestination)), styled(Critical, trend(d.podLost(p))),
 	}
 	r.Style = word.Style
 	if word.Text != unknown {
@@ -334,8 +341,16 @@ func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	return sum
 }
 
-// rateCell is a pod's packets per second: the latest, or without a series those
-// of the window.
+// podLost are packets per second of all of a pod's addresses that were lost; nil where none was.
+func (d *Data) podLost(p *model.Pod) []float64 {
+	var sum []float64
+	for _, a := range p.Addresses {
+		sum = addRates(sum, d.Reading.Lost[a.Addr()])
+	}
+	return sum
+}
+
+// rateCell is a pod's packets per second: the latest, or without a series those of the window.
 func (d *Data) rateCell(p *model.Pod, side model.Side, packets uint64) Cell {
 	f := math.NaN()
 	if rates := d.podRates(p, side); len(rates) > 0 {

@@ -1,8 +1,6 @@
 package view
 
 import (
-	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -14,48 +12,13 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// clean makes text from outside fit to be drawn: as in the reports, control
-// characters and those that change the direction of writing become escapes. So
-// do characters that are made of several, or whose width terminals do not agree
-// about: they would break the columns.
-func clean(s string) string {
-	s = report.Clean(s)
-	if ascii(s) {
-		return s
-	}
-	var b strings.Builder
-	for len(s) > 0 {
-		c, w := ansi.FirstGraphemeCluster(s, ansi.GraphemeWidth)
-		if c == "" {
-			_, n := utf8.DecodeRuneInString(s)
-			c = s[:n]
-		}
-		for _, r := range c {
-			if r < utf8.RuneSelf || w > 0 && w == ansi.StringWidthWc(c) && alone(c) {
-				b.WriteRune(r)
-			} else {
-				b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-			}
-		}
-		s = s[len(c):]
-	}
-	return b.String()
-}
-
-// alone reports whether c is one character that joins no other, before or
-// behind it.
-func alone(c string) bool {
-	before, _ := ansi.FirstGraphemeCluster(" "+c, ansi.GraphemeWidth)
-	behind, _ := ansi.FirstGraphemeCluster(c+" ", ansi.GraphemeWidth)
-	return utf8.RuneCountInString(c) == 1 && before == " " && behind == c
-}
+func clean(s string) string { return report.CleanColumns(s) }
 
 func ascii(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
 }
 
-// plainASCII replaces each character beyond 7 bits with as many question marks as
-// it is wide.
+// plainASCII replaces each character beyond 7 bits with as many question marks as it is wide.
 func plainASCII(s string) string {
 	if ascii(s) {
 		return s
@@ -103,8 +66,7 @@ func (t Theme) cut(s string, w int) string {
 	return ansi.Truncate(s, max(w, 0), t.more)
 }
 
-// wrap breaks clean text at spaces into rows of at most w columns, and within a
-// word that is longer than a row.
+// wrap breaks clean text at spaces into rows of at most w columns, and within a word that is longer than a row.
 func wrap(s string, w int) []string {
 	words := strings.Fields(s)
 	if w <= 0 || len(words) == 0 {
@@ -121,49 +83,14 @@ func wrap(s string, w int) []string {
 // unknown stands for what is not known. It is never a zero.
 const unknown = "-"
 
-// number is a count in at most six columns.
-func number(n uint64) string {
-	unit, name := uint64(1), ""
-	switch {
-	case n >= 1e12:
-		unit, name = 1e12, "T"
-	case n >= 1e9:
-		unit, name = 1e9, "G"
-	case n >= 1e6:
-		unit, name = 1e6, "M"
-	}
-	if unit > 1 && n < 100*unit {
-		return fmt.Sprintf("%d.%d%s", n/unit, n%unit*10/unit, name)
-	}
-	return strconv.FormatUint(n/unit, 10) + name
-}
+func number(n uint64) string { return report.SI(n) }
 
 // rate is a number per second; small ones keep a decimal.
-func rate(f float64) string {
-	switch {
-	case math.IsNaN(f) || f < 0:
-		return unknown
-	case f == 0:
-		return "0"
-	case f < 0.05:
-		return "<0.1"
-	case f < 10:
-		return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0")
-	case f < math.MaxInt64:
-		return number(uint64(f + 0.5))
-	}
-	return unknown
-}
+func rate(f float64) string { return report.Rate(f) }
 
-func count(c model.Count) string {
-	if !c.Known {
-		return unknown
-	}
-	return number(c.N)
-}
+func count(c model.Count) string { return model.Either(!c.Known, unknown, number(c.N)) }
 
-// age is how long ago something was, in one unit and coarse, so that it seldom
-// changes: <10s, 40s, 3m, 2h, 4d.
+// age is how long ago something was, in one unit and coarse, so that it seldom changes: <10s, 40s, 3m, 2h, 4d.
 func age(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -180,9 +107,4 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d/(24*time.Hour))) + "d"
 }
 
-func clock(t time.Time) string {
-	if t.IsZero() {
-		return unknown
-	}
-	return t.Format("15:04:05")
-}
+func clock(t time.Time) string { return model.Either(t.IsZero(), unknown, t.Format("15:04:05")) }

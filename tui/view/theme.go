@@ -2,100 +2,160 @@ package view
 
 import (
 	"cmp"
-	"image/color"
 	"slices"
 	"strings"
 
-	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/colorprofile"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Style says what a piece of text is, not how it looks.
+// Style says what a piece of text means, not how it looks.
 type Style uint8
 
 // The styles.
 const (
-	Plain Style = iota
-	Strong
-	Dim
-	Critical
-	Warning
-	Info
-	Heading
-	Selected
-	Tab
+	Plain    Style = iota
+	Strong         // the text that is read first
+	Dim            // what is over, or only surrounds the rest
+	Heading        // above columns, before values
+	Critical       // packets end
+	Warning        // some do, or will
+	Info           // worth a look
+	Likely         // inferred, not proven
+	Healthy        // counted, and nothing is missing
+	Unknown        // not counted, or not visible: never healthy
+	Command        // to be pasted into a shell
+	Selected       // the row or hop under the cursor
+	Tab            // the tab that is shown
 	styles
 )
+
+// ink is a colour: one of the terminal's own 16, and what it is where there are more.
+type ink struct {
+	basic ansi.BasicColor
+	rgb   ansi.RGBColor
+}
+
+func rgb(n uint32) ansi.RGBColor {
+	return ansi.RGBColor{R: uint8(n >> 16), G: uint8(n >> 8), B: uint8(n)}
+}
+
+// looks is the theme: how each style looks on dark and on light. A sign stands beside what a colour says, another where
+// only 7 bits are drawn. No pair of colours that must be told apart is red and green: what is healthy has blue in it.
+var looks = [styles]struct {
+	sign, plain string
+	dark, light ink
+	with        func(ansi.Style) ansi.Style
+}{
+	Plain:    {},
+	Strong:   {with: ansi.Style.Bold},
+	Dim:      {with: ansi.Style.Faint},
+	Heading:  {with: ansi.Style.Faint},
+	Critical: {"✕", "X", ink{ansi.BrightRed, rgb(0xff5f6d)}, ink{ansi.Red, rgb(0xc2182b)}, ansi.Style.Bold},
+	Warning:  {"▲", "!", ink{ansi.BrightYellow, rgb(0xffb454)}, ink{ansi.Magenta, rgb(0x9a5b00)}, ansi.Style.Bold},
+	Info:     {"·", "i", ink{ansi.BrightBlue, rgb(0x82aaff)}, ink{ansi.Blue, rgb(0x2856b8)}, nil},
+	Likely:   {"≈", "~", ink{ansi.BrightMagenta, rgb(0xd7a6ff)}, ink{ansi.Magenta, rgb(0x7a3e9d)}, nil},
+	Healthy:  {"●", "+", ink{ansi.BrightCyan, rgb(0x4fd6be)}, ink{ansi.Cyan, rgb(0x00786a)}, nil},
+	Unknown:  {"○", "?", ink{ansi.White, rgb(0xaab2c5)}, ink{ansi.Black, rgb(0x3f4657)}, ansi.Style.Faint},
+	Command:  {dark: ink{ansi.BrightWhite, rgb(0xf2f4f8)}, light: ink{ansi.Black, rgb(0x101418)}, with: ansi.Style.Bold},
+	Selected: {sign: ">", plain: ">", dark: ink{rgb: rgb(0x2b3245)}, light: ink{rgb: rgb(0xdbe4f5)}},
+	Tab:      {with: func(s ansi.Style) ansi.Style { return s.Bold().Reverse(true) }},
+}
 
 // Theme is how styles look, and which characters may be drawn.
 type Theme struct {
 	Name string
 	// ASCII uses only 7 bits, for terminals that do not show UTF-8.
-	ASCII  bool
-	styles [styles]lipgloss.Style
+	ASCII bool
+	// open begins a style, chosen begins it in a selected row.
+	open, chosen [styles]string
+	// inverted says that a selected row is inverted, in one colour.
+	inverted bool
 	glyphs
 }
 
 // glyphs are the characters besides text that frames are drawn with.
 type glyphs struct {
-	more    string // text was cut here
-	bar     string // between panes
-	rule    string // under lists
-	levels  []string
-	pointer string
+	more   string // text was cut here
+	bar    string // between panes
+	rule   string // under lists
+	levels []string
 }
 
 var (
-	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", levels: []string{".", ":", "|"}, pointer: ">"}
-	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, pointer: ">"}
+	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", levels: []string{".", ":", "|"}}
+	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
 )
-
-// palettes use only the 16 ANSI colours, in hues that colour-blind people can tell
-// apart: no red beside green. Colours add nothing to what words say.
-var palettes = map[string]struct{ critical, warning, info color.Color }{
-	"dark": {lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan},
-	// Yellow and cyan are hard to see on white.
-	"light": {lipgloss.Magenta, lipgloss.Blue, lipgloss.Black},
-	"mono":  {lipgloss.NoColor{}, lipgloss.NoColor{}, lipgloss.NoColor{}},
-}
-
-func stylesOf(theme string) [styles]lipgloss.Style {
-	base, colors := lipgloss.NewStyle(), palettes[theme]
-	return [styles]lipgloss.Style{
-		Plain:    base,
-		Strong:   base.Bold(true),
-		Dim:      base.Faint(true),
-		Critical: base.Bold(true).Foreground(colors.critical),
-		Warning:  base.Bold(true).Foreground(colors.warning),
-		Info:     base.Foreground(colors.info),
-		Heading:  base.Faint(true),
-		Selected: base.Reverse(true),
-		Tab:      base.Bold(true).Reverse(true),
-	}
-}
 
 // Themes lists the themes; the first is the default, the last has no colours.
 func Themes() []string { return []string{"dark", "light", "mono"} }
 
-// NewTheme returns the named theme, or the default if there is none of that name.
-func NewTheme(name string, ascii bool) Theme {
+// NewTheme returns the named theme, or the default if there is none of that name, in as many
+// colours as the terminal has.
+func NewTheme(name string, profile colorprofile.Profile, ascii bool) Theme {
 	if !slices.Contains(Themes(), name) {
 		name = Themes()[0]
 	}
-	t := Theme{Name: name, ASCII: ascii, styles: stylesOf(name), glyphs: richGlyphs}
+	if profile < colorprofile.ANSI {
+		name = "mono"
+	}
+	t := Theme{Name: name, ASCII: ascii, glyphs: richGlyphs}
 	if ascii {
 		t.glyphs = plainGlyphs
+	}
+	// Of 16 colours none is a background on which all others can be read.
+	t.inverted = t.Name == "mono" || profile == colorprofile.ANSI
+	for s := range styles {
+		style := t.style(s, profile)
+		t.open[s] = style.String()
+		back := ansi.NewStyle().Reverse(true)
+		if !t.inverted {
+			back = ansi.NewStyle().BackgroundColor(t.color(Selected, profile))
+		}
+		t.chosen[s] = append(back, style...).String()
 	}
 	return t
 }
 
-// paint styles text that is clean already.
-func (t Theme) paint(s Style, text string) string {
-	if s == Plain || text == "" {
-		return text
+// plainTheme is that of what goes to the clipboard.
+func plainTheme() Theme { return NewTheme("mono", colorprofile.NoTTY, true) }
+
+// style is how a style looks. An empty one would reset what surrounds it.
+func (t Theme) style(s Style, profile colorprofile.Profile) ansi.Style {
+	style := ansi.NewStyle()
+	if c := t.color(s, profile); c != nil && s != Selected {
+		style = style.ForegroundColor(c)
 	}
-	return t.styles[s].Render(text)
+	if with := looks[s].with; with != nil {
+		style = with(style)
+	}
+	return style
+}
+
+// color is that of a style, nil where it has none.
+func (t Theme) color(s Style, profile colorprofile.Profile) ansi.Color {
+	c := model.Either(t.Name == "light", looks[s].light, looks[s].dark)
+	switch {
+	case t.Name == "mono" || c == ink{}:
+		return nil
+	case profile == colorprofile.ANSI:
+		return c.basic
+	}
+	return profile.Convert(c.rgb)
+}
+
+// Sign stands beside text of a style, for those who do not see its colour.
+func (t Theme) Sign(s Style) string { return model.Either(t.ASCII, looks[s].plain, looks[s].sign) }
+
+// paint styles text that is clean already.
+func (t Theme) paint(s Style, text string) string { return t.on(s, false, text) }
+
+// on is paint, in a row that may be selected.
+func (t Theme) on(s Style, chosen bool, text string) string {
+	open := model.Either(chosen, t.chosen[s], t.open[s])
+	return model.Either(text == "" || open == "" || open == ansi.ResetStyle, text, open+text+ansi.ResetStyle)
 }
 
 func severityStyle(s model.Severity) Style {

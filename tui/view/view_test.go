@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/charmbracelet/colorprofile"
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -49,7 +50,7 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("clean(%q) = %q is %d or %d columns wide", s, got, a, b)
 		}
 		w = max(0, min(w, 1000))
-		for _, theme := range []Theme{NewTheme("mono", true), NewTheme("dark", false)} {
+		for _, theme := range []Theme{plainTheme(), NewTheme("dark", colorprofile.TrueColor, false)} {
 			if n := width(theme.fit(got, w)); n != w {
 				t.Fatalf("fit(%q, %d) is %d wide", got, w, n)
 			}
@@ -89,7 +90,7 @@ func TestWrap(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0", 999999: "999999", 1e6: "1.0M", 99_990_000: "99.9M", 123_456_789: "123M", 5e9: "5.0G", math.MaxUint64: "18446744T"} {
+	for n, want := range map[uint64]string{0: "0", 9999: "9999", 41234: "41.2k", 999999: "999k", 1e6: "1.0M", 99_990_000: "99.9M", 123_456_789: "123M", 5e9: "5.0G", math.MaxUint64: "18446744T"} {
 		if got := number(n); got != want {
 			t.Errorf("number(%d) = %s, want %s", n, got, want)
 		}
@@ -110,7 +111,7 @@ func TestFigures(t *testing.T) {
 }
 
 func TestSpark(t *testing.T) {
-	rich, plain := NewTheme("dark", false), NewTheme("dark", true)
+	rich, plain := NewTheme("dark", colorprofile.TrueColor, false), NewTheme("dark", colorprofile.ANSI, true)
 	for _, c := range []struct {
 		rates       []float64
 		width       int
@@ -118,9 +119,9 @@ func TestSpark(t *testing.T) {
 	}{
 		{nil, 5, "", ""},
 		{[]float64{0, 0}, 5, "▁▁", ".."},
-		{[]float64{0, 1, 2, 4}, 5, "▁▃▅█", "..:|"},
-		{[]float64{9, 9, 0, 1}, 2, "▁█", ".|"},
-		{[]float64{math.NaN(), -3, 5}, 3, "▁▁█", "..|"},
+		{[]float64{0, 1, 2, 4}, 5, "▁▂▄▇", "..:|"},
+		{[]float64{9, 9, 0, 1}, 2, "▁▇", ".|"},
+		{[]float64{math.NaN(), -3, 5}, 3, "▁▁▇", "..|"},
 		{[]float64{1}, 0, "", ""},
 	} {
 		if got := rich.spark(c.rates, c.width); got != c.rich {
@@ -186,12 +187,12 @@ func TestColumnsFit(t *testing.T) {
 	for tab := range Tabs {
 		for w := 1; w < 300; w++ {
 			sum := 1
-			for _, n := range columnWidths(Columns(tab), nil, w-1) {
+			for _, n := range columnWidths(NewData(model.Reading{}, nil).Columns(tab), nil, w-1) {
 				if n > 0 {
 					sum += n + 1
 				}
 			}
-			if w >= oneColumn && Columns(tab) != nil && sum-1 != w {
+			if w >= oneColumn && tab.HasList() && sum-1 != w {
 				t.Errorf("the columns of tab %d take %d of %d", tab, sum-1, w)
 			}
 		}

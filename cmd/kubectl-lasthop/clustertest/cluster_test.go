@@ -31,10 +31,6 @@ var (
 // work are servers on one node, which clients on the other ask.
 const work = `
 apiVersion: v1
-kind: Namespace
-metadata: {name: shop}
----
-apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: shop, labels: {app: web}}
 spec:
@@ -129,6 +125,12 @@ func start() error {
 		cmd := command("kubectl", "apply", "-f", "-")
 		cmd.Stdin = strings.NewReader(manifest)
 		return trouble(cmd)
+	}
+	// A namespace takes no pods before it has a service account.
+	for _, args := range [][]string{{"create", "namespace", "shop"}, {"wait", "--for=create", "serviceaccount/default", "-n", "shop", "--timeout=60s"}} {
+		if err := trouble(command(append([]string{"kubectl"}, args...)...)); err != nil {
+			return err
+		}
 	}
 	if err := apply(work); err != nil {
 		return err

@@ -40,9 +40,9 @@ func TestDebugProfiles(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"sysadmin", []string{"--profile=sysadmin"}, "lost by lasthop"},
-		{"custom", []string{"--profile=general", "--custom=" + file}, "lost by lasthop"},
-		{"netadmin", []string{"--profile=netadmin"}, "cannot be watched"},
+		{"sysadmin", []string{"--profile=sysadmin"}, "lasthop missed"},
+		{"custom", []string{"--profile=general", "--custom=" + file}, "lasthop missed"},
+		{"netadmin", []string{"--profile=netadmin"}, "cannot watch packets"},
 		{"general", []string{"--profile=general"}, "cannot observe"},
 		{"baseline", []string{"--profile=baseline"}, "cannot observe"},
 	} {

@@ -85,12 +85,9 @@ func TestCannot(t *testing.T) {
 	if r.status != 3 || !strings.Contains(r.stderr, `cannot create resource "pods"`) || !strings.Contains(r.stderr, "kubectl create role lasthop") {
 		t.Errorf("without rights: status %d: %s", r.status, r.stderr)
 	}
-	if r := run(t, command("kubectl", "create", "namespace", "strict")); r.status != 0 {
-		t.Fatal(r.stderr)
-	}
-	if r := run(t, command("kubectl", "label", "namespace", "strict", "pod-security.kubernetes.io/enforce=baseline")); r.status != 0 {
-		t.Fatal(r.stderr)
-	}
+	kubectl(t, "", "create", "namespace", "strict")
+	kubectl(t, "", "wait", "--for=create", "serviceaccount/default", "-n", "strict", "--timeout=60s")
+	kubectl(t, "", "label", "namespace", "strict", "pod-security.kubernetes.io/enforce=baseline")
 	r = lasthop(t, "check", "node1", "--debug-namespace", "strict")
 	if r.status != 3 || !strings.Contains(r.stderr, `violates PodSecurity "baseline:latest"`) || !strings.Contains(r.stderr, "--debug-namespace") {
 		t.Errorf("a policy: status %d: %s", r.status, r.stderr)
@@ -153,7 +150,7 @@ func TestFilesComeBack(t *testing.T) {
 
 func TestInterrupt(t *testing.T) {
 	r := signalWhen(t, command("kubectl", "lasthop", "watch", "node1"), `"kind":"Lost"`, syscall.SIGINT)
-	if r.status != 130 || !strings.Contains(r.stderr, "removed everything of its own") {
+	if r.status != 130 || !strings.Contains(r.stderr, "removed everything that it attached") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 	removed(t)
@@ -210,7 +207,7 @@ func TestFate(t *testing.T) {
 	r := actWhen(t, command("kubectl", "lasthop", "watch", "node1"), `"kind":"Lost"`, func() {
 		run(t, command("kubectl", "delete", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-lasthop", "--wait=false"))
 	})
-	if r.status != 130 || !strings.Contains(r.stderr, "has deleted the debug pod") {
+	if r.status != 130 || !strings.Contains(r.stderr, "deleted the debug pod") {
 		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
 	}
 	removed(t)

@@ -105,7 +105,7 @@ func (f *follower) kubectl(line string) {
 			f.Errorf("%s: status %d: %q", line, status, shown)
 		}
 	case strings.Contains(line, " -it "):
-		if status, shown := onTerminal(f.T, cmd); status != 0 || !strings.Contains(shown, "lost by lasthop") {
+		if status, shown := onTerminal(f.T, cmd); status != 0 || !strings.Contains(shown, "lasthop missed") {
 			f.Errorf("%s: status %d: %q", line, status, shown)
 		}
 	default:
@@ -160,7 +160,7 @@ func TestReadme(t *testing.T) {
 	commands := 0
 	for _, section := range [][2]string{
 		{"README.md", "Use it from your own machine: kubectl lasthop"}, {"docs/kubectl.md", "Without a registry"},
-		{"docs/kubectl.md", "Completion"}, {"docs/kubectl.md", "What it makes, and what it may"},
+		{"docs/kubectl.md", "Completion"}, {"docs/kubectl.md", "What it creates, and its rights"},
 	} {
 		for _, line := range commandsIn(t, section[0], section[1]) {
 			f.follow(line)

@@ -109,14 +109,14 @@ func kubectl(t *testing.T, input any, args ...string) string {
 	return r.stdout
 }
 
-// proxy starts the real kube-proxy on a node, in its mode nftables, until the test ends,
-// and returns when the node has all rules.
-func proxy(t *testing.T, node string) {
+// proxy starts the real kube-proxy on a node until the test ends, in mode iptables or nftables, and
+// returns when the node has all rules.
+func proxy(t *testing.T, node, mode string) {
 	t.Helper()
 	// The kernel ends it with the thread that started it.
 	runtime.LockOSThread()
 	cmd := exec.Command("nsenter", "--target="+fabric, "--mount", "--net", "ip", "netns", "exec", node,
-		"kube-proxy", "--proxy-mode=nftables", "--hostname-override="+node, "--kubeconfig="+filepath.Join(dir, "kubeconfig"),
+		"kube-proxy", "--proxy-mode="+mode, "--hostname-override="+node, "--kubeconfig="+filepath.Join(dir, "kubeconfig"),
 		"--cluster-cidr=10.244.0.0/16", "--conntrack-max-per-core=0", "--conntrack-min=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0", "--v=2")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -133,7 +133,7 @@ func proxy(t *testing.T, node string) {
 	t.Cleanup(func() {
 		cmd.Process.Kill() //nolint:errcheck // it may have ended
 		<-ended
-		inNode(t, node, "nft", "delete table ip kube-proxy")
+		inNode(t, node, "kube-proxy", "--cleanup")
 	})
 	select {
 	case <-said.seen:
@@ -142,11 +142,19 @@ func proxy(t *testing.T, node string) {
 	}
 }
 
-// TestServices is of the real kube-proxy in its mode nftables, which leads to each service
-// and endpoint by maps.
+// TestServices is of the real kube-proxy: in its mode iptables, and in nftables, which leads to
+// each service and endpoint by maps.
 func TestServices(t *testing.T) {
+	for _, mode := range []string{"iptables", "nftables"} {
+		t.Run(mode, func(t *testing.T) { testServices(t, mode) })
+	}
+}
+
+// testServices has the services of a mode.
+func testServices(t *testing.T, mode string) {
 	kubectl(t, "", "create", "namespace", "many")
-	t.Cleanup(func() { kubectl(t, "", "delete", "namespace", "many", "--wait=false") })
+	kubectl(t, "", "wait", "--for=create", "serviceaccount/default", "-n", "many", "--timeout=60s")
+	t.Cleanup(func() { kubectl(t, "", "delete", "namespace", "many") })
 	ip := func(namespace, pod string) string {
 		return kubectl(t, "", "get", "pod", "-n", namespace, pod, "-o", "jsonpath={.status.podIP}")
 	}
@@ -156,8 +164,8 @@ func TestServices(t *testing.T) {
 		list = append(list, service(fmt.Sprint("quiet", i), fmt.Sprintf("10.96.%d.%d", 16+i/250, 1+i%250), "10.244.1.250", "10.244.2.250", "10.244.2.251")...)
 	}
 	kubectl(t, list, "create", "-f", "-")
-	proxy(t, "node1")
-	proxy(t, "node2")
+	proxy(t, "node1", mode)
+	proxy(t, "node2", mode)
 	// What asks before there are rules keeps an entry of connection tracking without them.
 	kubectl(t, asking, "apply", "-f", "-")
 	kubectl(t, "", "wait", "-n", "many", "--for=condition=Ready", "pod", "--all", "--timeout=120s")

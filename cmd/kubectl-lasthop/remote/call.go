@@ -13,11 +13,9 @@ import (
 // Near is what the near end of a command has.
 type Near struct {
 	Stdout, Stderr io.Writer
-	// Keys are those of the terminal; nil for none. A read that is under way may
-	// outlive the call.
+	// Keys are those of the terminal; nil for none. A read that is under way may outlive the call.
 	Keys io.Reader
-	// Begun is called once the far end is there, before the command starts; nil for
-	// nothing.
+	// Begun is called once the far end is there, before the command starts; nil for nothing.
 	Begun func() error
 	// Sizes are those that the terminal gets, until it is closed; nil for none.
 	Sizes <-chan Size

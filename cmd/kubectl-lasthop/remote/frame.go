@@ -1,13 +1,10 @@
-// Package remote runs a command of lasthop in a container of another machine, over one
-// connection to the container's standard input and output. The near end (Call) is the
-// plugin's, the far end (Serve) that of lasthop in the container.
+// Package remote runs a command of lasthop in a container of another machine, over one connection to the container's
+// standard input and output. The near end (Call) is the plugin's, the far end (Serve) that of lasthop in the container.
 //
-// Both directions carry frames. The far end repeats a hello until the first frame
-// comes: what it writes before somebody has attached is lost. Then the near end sends
-// the command with its files, and afterwards keys and sizes of its terminal; the far
-// end what the command prints, the files that it leaves in Dir, and last its status. So
-// nothing is lost unnoticed: what has a status is whole. The command is asked to end
-// when the near end is gone.
+// Both directions carry frames. The far end repeats a hello until the first frame comes: what it writes before
+// somebody has attached is lost. Then the near end sends the command with its files, and afterwards keys and sizes
+// of its terminal; the far end what the command prints, the files that it leaves in Dir, and last its status. So
+// nothing is lost unnoticed: what has a status is whole. The command is asked to end when the near end is gone.
 package remote
 
 import (
@@ -20,8 +17,7 @@ import (
 	"sync"
 )
 
-// Dir is the directory in the container for the files of a command, those that it
-// reads and those that it leaves.
+// Dir is the directory in the container for the files of a command, those that it reads and those that it leaves.
 const Dir = "/files"
 
 // Command is the hidden command of lasthop that is the far end.
@@ -51,8 +47,7 @@ const limit = 128 << 20
 // Start is a command with what it needs.
 type Start struct {
 	Args []string
-	// Env are the variables of the near end's environment that say what its
-	// terminal can.
+	// Env are the variables of the near end's environment that say what its terminal can.
 	Env []string
 	// Files are put into Dir.
 	Files map[string][]byte
@@ -73,7 +68,7 @@ type writer struct {
 
 func (w *writer) frame(k kind, payload []byte) error {
 	if len(payload) > limit {
-		return fmt.Errorf("%d bytes at once, where %d is the limit", len(payload), limit)
+		return fmt.Errorf("frame of %d bytes: want at most %d", len(payload), limit)
 	}
 	var b bytes.Buffer
 	b.Write(magic[:])
@@ -108,7 +103,7 @@ func (s stream) Write(p []byte) (int, error) {
 }
 
 // errNoFrame says that what came is no frame.
-var errNoFrame = errors.New("what comes from the container is not of `lasthop remote`")
+var errNoFrame = errors.New("the container's output is not from `lasthop remote`")
 
 // readFrame reads one frame. Its end is io.EOF only between frames.
 func readFrame(r io.Reader) (kind, []byte, error) {

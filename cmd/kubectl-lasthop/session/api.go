@@ -69,6 +69,12 @@ func (a *API) Attach(namespace, pod, container string) *rest.Request {
 		VersionedParams(&corev1.PodAttachOptions{Container: container, Stdin: true, Stdout: true, Stderr: true}, Parameters)
 }
 
+// Exec is a request to run a command in a container of a pod.
+func (a *API) Exec(namespace, pod, container string, command []string) *rest.Request {
+	return a.core.Post().Namespace(namespace).Resource("pods").Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdin: true, Stdout: true, Stderr: true}, Parameters)
+}
+
 func (a *API) events(namespace string) Resource[*corev1.Event, *corev1.EventList] {
 	return Resource[*corev1.Event, *corev1.EventList]{a.core, "events", namespace, func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} }}
 }
@@ -77,8 +83,7 @@ func (a *API) jobs(namespace string) Resource[*batchv1.Job, *batchv1.JobList] {
 	return Resource[*batchv1.Job, *batchv1.JobList]{a.batch, "jobs", namespace, func() *batchv1.Job { return &batchv1.Job{} }, func() *batchv1.JobList { return &batchv1.JobList{} }}
 }
 
-// pageSize is how many objects are asked for at once: a large cluster has more than an
-// API server should answer with.
+// pageSize is how many objects are asked for at once: a large cluster has more than an API server should answer with.
 const pageSize = 500
 
 // list is a list of objects.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -11,8 +12,7 @@ import (
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 )
 
-// ManagedBy is the value of the label app.kubernetes.io/managed-by of all that a
-// session makes.
+// ManagedBy is the value of the label app.kubernetes.io/managed-by of all that a session makes.
 const ManagedBy = "kubectl-lasthop"
 
 // Profiles are the rights that a session may have. Least has the capabilities that
@@ -37,7 +37,11 @@ type Options struct {
 	Namespace, Node, Image, Profile string
 	// Deadline is how long the pod may run.
 	Deadline time.Duration
+	// StartWithin is how long it may take to start, 0 for a minute.
+	StartWithin time.Duration
 }
+
+func (o Options) within() time.Duration { return cmp.Or(o.StartWithin, startTime) }
 
 func to[T any](v T) *T { return &v }
 

@@ -42,7 +42,8 @@ func user(text string) string {
 // ExplainLookup is Explain where something was only looked up.
 func ExplainLookup(err error, tried, namespace string) error {
 	if err != nil && apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot ") {
-		return &Refusal{fmt.Errorf("%s: %w", tried, err), fmt.Sprintf("RBAC lacks that verb; an administrator gives all that a look-up takes with\n  "+reader, user(err.Error()))}
+		return &Refusal{fmt.Errorf("%s: %w", tried, err),
+			fmt.Sprintf("RBAC does not allow it; an administrator can grant all lookups with\n  "+reader, user(err.Error()))}
 	}
 	return Explain(err, tried, namespace)
 }
@@ -54,29 +55,32 @@ func Explain(err error, tried, namespace string) error {
 		return nil
 	}
 	text, failed := err.Error(), fmt.Errorf("%s: %w", tried, err)
-	advise := func(format string, args ...any) error {
-		return &Refusal{failed, fmt.Sprintf(format, args...)}
-	}
+	advise := func(format string, args ...any) error { return &Refusal{failed, fmt.Sprintf(format, args...)} }
 	switch {
 	case strings.Contains(text, "violates PodSecurity"):
-		return advise("the Pod Security policy of the namespace %[1]s forbids what lasthop needs: choose another with --debug-namespace, such as kube-system, or allow it:\n"+
+		return advise("Pod Security in the namespace %[1]s forbids what lasthop needs: use another namespace, such as "+
+			"--debug-namespace kube-system, or allow it:\n"+
 			"  kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite", namespace)
 	case strings.Contains(text, "admission webhook"), strings.Contains(text, "ValidatingAdmissionPolicy"):
-		return advise("that policy has to except pods with the label app.kubernetes.io/managed-by=%s; or choose a namespace that it leaves out, with --debug-namespace:\n"+
+		return advise("exempt pods with the label app.kubernetes.io/managed-by=%s from that policy, or use a namespace "+
+			"that it excludes (--debug-namespace):\n"+
 			"  kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies", ManagedBy)
 	case strings.Contains(text, "exceeded quota"), strings.Contains(text, "failed quota"):
-		return advise("the quota of the namespace %[1]s is used up or asks for limits: choose another with --debug-namespace, or see\n"+
+		return advise("the quota of the namespace %[1]s is exhausted or requires limits: use another namespace "+
+			"(--debug-namespace), or check\n"+
 			"  kubectl describe resourcequota -n %[1]s", namespace)
 	case apierrors.IsForbidden(err) && strings.Contains(text, "cannot "):
-		return advise("RBAC lacks that verb. `kubectl auth can-i --list -n %s` lists what you may; an administrator gives all that a debug pod takes with\n  "+role, namespace, user(text))
+		return advise("RBAC does not allow it. `kubectl auth can-i --list -n %s` lists your rights; an administrator can "+
+			"grant all that a debug pod needs with\n  "+role, namespace, user(text))
 	case apierrors.IsUnauthorized(err):
-		return advise("the API server does not accept who you are: see `kubectl auth whoami`, or log in again")
+		return advise("the API server rejects your credentials: check `kubectl auth whoami`, or log in again")
 	case apierrors.IsNotFound(err) && strings.Contains(text, "namespaces"):
-		return advise("there is no namespace %s: `kubectl get namespaces` lists them", namespace)
+		return advise("no namespace %s: `kubectl get namespaces` lists them", namespace)
 	}
 	var unreachable *url.Error
 	if errors.As(err, &unreachable) && !errors.Is(err, context.Canceled) {
-		return advise("the API server does not answer: `kubectl cluster-info` says which one is asked; --context chooses another cluster")
+		return advise("the API server does not answer: `kubectl cluster-info` shows its address; --context selects " +
+			"another cluster")
 	}
 	return failed
 }

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
@@ -26,10 +27,10 @@ import (
 const (
 	// pollEvery is how often the API server is asked for the pod.
 	pollEvery = 200 * time.Millisecond
-	// startTime is how long a pod may take to start; most of it is for the image.
-	startTime = 3 * time.Minute
-	// patience is how long a user waits without a word for a pod to start.
-	patience = 10 * time.Second
+	// startTime is how long a pod may take to start, and a sixth of it how long a user waits
+	// without a word. While the image is pulled it may take pullFactor times as long.
+	startTime  = time.Minute
+	pullFactor = 5
 	// fateTime is how long the job may take to tell why its pod was ended.
 	fateTime = 5 * time.Second
 	// removeTime bounds the removal, which is tried even when the user has left.
@@ -39,13 +40,36 @@ const (
 // Cluster is what a session needs of the API server.
 type Cluster struct {
 	*API
-	// Connect attaches to the container of a pod, until it or ctx ends.
-	Connect func(ctx context.Context, namespace, pod, container string, in io.Reader, out, errs io.Writer) error
+	Connect Connect
 }
 
-// Run runs a command on a node, and returns its status. Near.Interrupt asks the
-// command to end, or ends the wait for its pod; the end of ctx abandons it. Either way
-// the pod is removed. say tells of progress.
+// Connect runs a command in the container of a pod, or attaches to what it runs where there
+// is none, until that or ctx ends.
+type Connect func(ctx context.Context, namespace, pod, container string, command []string, in io.Reader, out, errs io.Writer) error
+
+// agents are the labels of the agents' pods, as the chart makes them.
+const agents = "app.kubernetes.io/name=lasthop,app.kubernetes.io/component=agent"
+
+// Ask runs a command beside the agent on a node, which has its files: nothing is made for
+// it. A namespace that is not empty is the agents'.
+func (c Cluster) Ask(ctx context.Context, namespace, node string, s remote.Start, n remote.Near) (int, error) {
+	pods, err := c.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: agents, FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return 0, ExplainLookup(err, "look for the agent's pod on "+node, namespace)
+	}
+	for _, pod := range pods.Items {
+		if up, _, err := state(&pod); up && err == nil {
+			return c.call(ctx, &pod, []string{"/lasthop", remote.Command}, s, n)
+		}
+	}
+	return 0, &Refusal{
+		fmt.Errorf("no agent runs on %s: no pod there is labelled %s", node, agents),
+		"the chart charts/lasthop installs agents on all nodes; without --last and --at lasthop watches now, in a debug pod",
+	}
+}
+
+// Run runs a command on a node, and returns its status. Near.Interrupt asks the command to end, or ends the wait for
+// its pod; the end of ctx abandons it. Either way the pod is removed. say tells of progress.
 func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Near, say func(format string, args ...any)) (status int, err error) {
 	starting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -67,14 +91,16 @@ func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Ne
 		return 0, early(err)
 	}
 	defer func() { err = errors.Join(err, c.remove(ctx, job)) }()
-	pod, err := c.awaitPod(starting, job, say)
+	pod, err := c.awaitPod(starting, o, job, say)
 	if err != nil {
 		return 0, early(err)
 	}
-	status, err = c.call(ctx, pod, s, n)
+	status, err = c.call(ctx, pod, nil, s, n)
 	switch {
 	case ctx.Err() != nil && errors.Is(err, remote.ErrLost):
-		err = fmt.Errorf("before lasthop ended on %s", o.Node)
+		if err = context.Cause(ctx); errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("before lasthop ended on %s", o.Node)
+		}
 	case errors.Is(err, remote.ErrLost):
 		if why := c.awaitFate(ctx, job, o); why != "" {
 			err = errors.New(why)
@@ -86,7 +112,8 @@ func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Ne
 		}
 	case status > killed:
 		number := syscall.Signal(status - killed)
-		err = errors.New(cmp.Or(c.awaitFate(ctx, job, o), fmt.Sprintf("lasthop was ended on %s by signal %d (%v)", o.Node, number, number)))
+		err = errors.New(cmp.Or(c.awaitFate(ctx, job, o), fmt.Sprintf("lasthop on %s was killed by signal %d (%v)", o.Node,
+			number, number)))
 	}
 	return status, err
 }
@@ -111,8 +138,7 @@ func (c Cluster) awaitFate(ctx context.Context, job *batchv1.Job, o Options) (wh
 	return why
 }
 
-// create makes the job. What is refused to its pod would show only in events, so it is
-// tried first.
+// create makes the job. What is refused to its pod would show only in events, so it is tried first.
 func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 	job := o.job()
 	trial := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: job.Spec.Template.Spec}
@@ -143,7 +169,8 @@ func (c Cluster) remove(ctx context.Context, job *batchv1.Job) error {
 	if err != nil {
 		return &Refusal{
 			fmt.Errorf("remove the debug pod: %w", err),
-			fmt.Sprintf("it ends by itself, and its job is removed %v later; until then\n  kubectl delete job -n %s %s", keptFor, job.Namespace, job.Name),
+			fmt.Sprintf("it ends by itself, and its job is removed %v later; to remove it now:\n  kubectl delete job -n %s %s",
+				keptFor, job.Namespace, job.Name),
 		}
 	}
 	return nil
@@ -157,37 +184,86 @@ func permanent(err error) error {
 	return nil
 }
 
-// awaitPod waits until the job's pod runs. If that takes long it says what for.
-func (c Cluster) awaitPod(ctx context.Context, job *batchv1.Job, say func(format string, args ...any)) (*corev1.Pod, error) {
+// awaitPod waits until the job's pod runs. If that takes long it says what for, and then gives
+// up, but for an image that is being pulled.
+func (c Cluster) awaitPod(
+	ctx context.Context, o Options, job *batchv1.Job, say func(format string, args ...any),
+) (*corev1.Pod, error) {
 	var running *corev1.Pod
-	waitsFor, told, begun := "its pod", "", time.Now()
-	err := wait.PollUntilContextTimeout(ctx, pollEvery, startTime, true, func(ctx context.Context) (bool, error) {
+	told, begun, most := "", time.Now(), o.within()
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
 		pod, err := c.podOf(ctx, job)
 		if err != nil {
-			return false, Explain(err, "look for the debug pod", job.Namespace)
+			return false, Explain(err, "find the debug pod", job.Namespace)
 		}
+		why, of := "the job controller, which has made no pod for its job", job.UID
 		if pod == nil {
-			return false, c.refused(ctx, job)
+			err = c.refused(ctx, job)
+		} else {
+			first, up := running == nil, false
+			running, of = pod, pod.UID
+			if up, why, err = state(pod); up || err != nil {
+				return up, err
+			}
+			if first {
+				err = c.deaf(ctx, pod.Spec.NodeName)
+			}
 		}
-		first := running == nil
-		up, why, err := state(pod)
-		waitsFor, running = why, pod
-		if up || err != nil {
-			return up, err
+		waited := time.Since(begun)
+		if err != nil || waited < most && (waited < o.within()/6 || why == told) {
+			return false, err
 		}
-		if first {
-			err = c.deaf(ctx, pod.Spec.NodeName)
+		told = why
+		last := c.latest(ctx, job.Namespace, of)
+		if last.Reason != "" {
+			why += fmt.Sprintf(" (%s: %s)", last.Reason, last.Message)
 		}
-		if why != told && time.Since(begun) > patience {
-			told = why
-			say("the debug pod on %s waits for %s", pod.Spec.NodeName, why)
+		switch {
+		case waited < most:
+			say("the debug pod on %s waits for %s", o.Node, why)
+		case last.Reason == "Pulling" && most == o.within():
+			most *= pullFactor
+			say("the node %s still pulls the image %s", o.Node, o.Image)
+		default:
+			return false, hopelessWait(o, job, pod == nil, waited.Round(time.Second), why)
 		}
-		return false, err
+		return false, nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("the debug pod did not start within %v: it waits for %s", startTime, waitsFor)
-	}
 	return running, err
+}
+
+// hopelessWait is the error of who has waited long enough, with what would help.
+func hopelessWait(o Options, job *batchv1.Job, none bool, waited time.Duration, why string) error {
+	err := fmt.Errorf("the debug pod on %s has not started in %v: it waits for %s", o.Node, waited, why)
+	switch {
+	case none && job.Spec.Suspend != nil && *job.Spec.Suspend:
+		return &Refusal{err, "the job was suspended as it was made: what queues jobs here has to let it go, " +
+			"or choose another --debug-namespace"}
+	case none:
+		return &Refusal{err, "no job makes pods here: is kube-controller-manager up? " +
+			"`kubectl get pods -n kube-system` shows it"}
+	}
+	return &Refusal{err, fmt.Sprintf("`kubectl describe node %s` shows whether its kubelet is well; "+
+		"--start-within waits longer", o.Node)}
+}
+
+// latest is the last event about an object; empty if there is none or they may not be read.
+func (c Cluster) latest(ctx context.Context, namespace string, of types.UID) (last corev1.Event) {
+	for _, e := range c.about(ctx, namespace, of) {
+		if !e.LastTimestamp.Before(&last.LastTimestamp) {
+			last = e
+		}
+	}
+	return last
+}
+
+// about are the events about an object.
+func (c Cluster) about(ctx context.Context, namespace string, of types.UID) []corev1.Event {
+	events, err := c.events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of)})
+	if err != nil {
+		return nil // they say why there is no pod, no more
+	}
+	return events.Items
 }
 
 // podOf is the job's pod, nil before there is one.
@@ -201,11 +277,7 @@ func (c Cluster) podOf(ctx context.Context, job *batchv1.Job) (*corev1.Pod, erro
 
 // refused is why the job cannot make its pod, by its events.
 func (c Cluster) refused(ctx context.Context, job *batchv1.Job) error {
-	events, err := c.events(job.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(job.UID)})
-	if err != nil {
-		return nil // they say why there is no pod, no more
-	}
-	for _, e := range events.Items {
+	for _, e := range c.about(ctx, job.Namespace, job.UID) {
 		if e.Reason == "FailedCreate" {
 			return Explain(errors.New(e.Message), "create the debug pod", job.Namespace)
 		}
@@ -222,7 +294,7 @@ func (c Cluster) deaf(ctx context.Context, name string) error {
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
-			return fmt.Errorf("the node starts no pods: %s", cmp.Or(condition.Message, "its kubelet does not answer"))
+			return fmt.Errorf("the node does not start pods: %s", cmp.Or(condition.Message, "its kubelet does not answer"))
 		}
 	}
 	return nil
@@ -242,13 +314,14 @@ func state(pod *corev1.Pod) (up bool, waitsFor string, err error) {
 			return true, "", nil
 		case s.State.Terminated != nil:
 			t := s.State.Terminated
-			return false, "", fmt.Errorf("the image %s ended with status %d before it was told what to do: is it as new as this plugin? %s",
-				pod.Spec.Containers[0].Image, t.ExitCode, strings.TrimSpace(t.Reason+" "+t.Message))
+			return false, "",
+				fmt.Errorf("the image %s exited with status %d before it got its command: is it as new as this plugin? %s",
+					pod.Spec.Containers[0].Image, t.ExitCode, strings.TrimSpace(t.Reason+" "+t.Message))
 		case s.State.Waiting != nil && slices.Contains(hopeless, s.State.Waiting.Reason):
 			w := s.State.Waiting
 			failed := fmt.Errorf("start the debug pod on %s: %s: %s", pod.Spec.NodeName, w.Reason, w.Message)
 			if strings.Contains(w.Reason, "Image") {
-				return false, "", &Refusal{failed, "choose an image that the node has, or can pull, with --image"}
+				return false, "", &Refusal{failed, "use an image that the node has or can pull (--image)"}
 			}
 			return false, "", failed
 		case s.State.Waiting != nil:
@@ -256,7 +329,8 @@ func state(pod *corev1.Pod) (up bool, waitsFor string, err error) {
 		}
 	}
 	if pod.Status.Phase == corev1.PodFailed {
-		return false, "", fmt.Errorf("the node %s does not take the debug pod: %s %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
+		return false, "", fmt.Errorf("the node %s does not admit the debug pod: %s %s", pod.Spec.NodeName,
+			pod.Status.Reason, pod.Status.Message)
 	}
 	if waitsFor == "" {
 		waitsFor = "the kubelet of " + pod.Spec.NodeName
@@ -264,15 +338,15 @@ func state(pod *corev1.Pod) (up bool, waitsFor string, err error) {
 	return false, waitsFor, nil
 }
 
-// call attaches to the pod and runs the command.
-func (c Cluster) call(ctx context.Context, pod *corev1.Pod, s remote.Start, n remote.Near) (int, error) {
+// call attaches to the pod, or runs the far end in it, and runs the command.
+func (c Cluster) call(ctx context.Context, pod *corev1.Pod, far []string, s remote.Start, n remote.Near) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	inFar, inNear := io.Pipe()
 	outNear, outFar := io.Pipe()
 	attached := make(chan error, 1)
 	errs := &valve{to: n.Stderr}
 	go func() {
-		err := c.Connect(ctx, pod.Namespace, pod.Name, container, inFar, outFar, errs)
+		err := c.Connect(ctx, pod.Namespace, pod.Name, container, far, inFar, outFar, errs)
 		errs.close()
 		inFar.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // it never fails
 		outFar.CloseWithError(io.EOF)          //nolint:errcheck // the same
@@ -291,8 +365,7 @@ func (c Cluster) call(ctx context.Context, pod *corev1.Pod, s remote.Start, n re
 	return status, err
 }
 
-// valve passes writes on until it is closed: an attachment that was abandoned may still
-// write.
+// valve passes writes on until it is closed: an attachment that was abandoned may still write.
 type valve struct {
 	mu     sync.Mutex
 	to     io.Writer
@@ -318,12 +391,12 @@ func (g *valve) close() {
 func (c Cluster) fate(ctx context.Context, job *batchv1.Job, o Options) string {
 	j, err := c.jobs(job.Namespace).Get(ctx, job.Name)
 	if apierrors.IsNotFound(err) {
-		return "somebody has removed the job " + job.Name
+		return "somebody removed the job " + job.Name
 	}
 	failed := false
 	for _, condition := range j.Status.Conditions {
 		if condition.Reason == batchv1.JobReasonDeadlineExceeded {
-			return fmt.Sprintf("the session has reached its deadline of %v (--deadline)", o.Deadline)
+			return fmt.Sprintf("the session reached its deadline of %v (--deadline)", o.Deadline)
 		}
 		failed = failed || condition.Type == batchv1.JobFailed || condition.Type == batchv1.JobFailureTarget
 	}
@@ -333,17 +406,18 @@ func (c Cluster) fate(ctx context.Context, job *batchv1.Job, o Options) string {
 		return ""
 	// At the deadline the pod is deleted as well.
 	case failed && (pod == nil || pod.DeletionTimestamp != nil):
-		return "somebody, or the cluster, has deleted the debug pod"
+		return "somebody, or the cluster, deleted the debug pod"
 	case pod == nil:
 		return ""
 	}
 	for _, s := range pod.Status.ContainerStatuses {
 		t := s.State.Terminated
 		if t != nil && t.Reason == "OOMKilled" {
-			return fmt.Sprintf("the container ran out of memory (OOMKilled): `kubectl get limitrange -n %s` shows what may bound it, and --debug-namespace chooses another namespace", job.Namespace)
+			return fmt.Sprintf("the container ran out of memory (OOMKilled): check `kubectl get limitrange -n %s`, or use "+
+				"another namespace (--debug-namespace)", job.Namespace)
 		}
 		if t != nil && t.Reason != "Completed" && t.Reason != "Error" {
-			return strings.TrimSpace(fmt.Sprintf("the container has ended: %s %s", t.Reason, t.Message))
+			return strings.TrimSpace(fmt.Sprintf("the container ended: %s %s", t.Reason, t.Message))
 		}
 	}
 	return strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)

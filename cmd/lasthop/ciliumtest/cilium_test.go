@@ -27,6 +27,8 @@ const (
 	outside = "203.0.113.10"
 	// silent is an address beyond the fabric that nobody has.
 	silent = "203.0.113.66"
+	// dns is a service that the machine outside serves.
+	dns = "10.96.0.53"
 )
 
 func TestMain(m *testing.M) {
@@ -142,6 +144,9 @@ func up(t *testing.T, mode string) *nodes {
 	}
 	n := &nodes{dir: filepath.Join(t.TempDir(), "nodes"), mode: mode, self: self, addresses: map[string]string{}, endpoints: map[string]string{}}
 	n.start(t, exec.Command("../../../tools/cilium/run", n.dir, mode))
+	// What kubelet writes for the pod cart: its programs ask the service dns of tools/cilium/node.
+	n.run(t, "node1", "sh", "-c", `mkdir -p /etc/netns/cart
+printf 'search default.svc.cluster.local\nnameserver %s\n' `+dns+` >/etc/netns/cart/resolv.conf`)
 	for _, pod := range []string{"cart", "shop", "far"} {
 		fields := strings.Fields(n.run(t, nodeOf(pod), "../../../tools/cilium/pod", pod))
 		n.addresses[pod], n.endpoints[pod] = fields[0], fields[1]
@@ -311,6 +316,18 @@ var scenarios = []scenario{
 		stop := n.ask(t, "cart", "", "tcp://"+silent+":8080")
 		return func() { stop() }
 	}, want: []string{"NoReply warning $cart 203.0.113.66"}},
+	{name: "the name server has no backend", do: func(t *testing.T, n *nodes) func() {
+		n.run(t, "node1", "ip", "netns", "exec", "cart", n.self, "await", "udp://"+dns+":53")
+		n.run(t, "node1", "sh", "-c", `sed -i.had '/^endpoints:/,$d' /etc/cilium/lb/state.yaml
+while cilium-dbg bpf lb list | grep -q `+outside+`:9000; do sleep 0.2; done`)
+		stop := n.ask(t, "cart", "", "udp://"+dns+":53")
+		return func() {
+			stop()
+			n.run(t, "node1", "sh", "-c", "cd /etc/cilium/lb && cat state.yaml.had >state.yaml")
+			n.run(t, "node1", "ip", "netns", "exec", "cart", n.self, "await", "udp://"+dns+":53")
+		}
+	}, want: []string{"DeadBackend warning $cart " + dns}, says: []string{"the name server " + dns + " of $cart has no backend", "the service " + dns + ":53/udp has no backend"}},
+	{name: "and one again", do: nothing},
 	{name: "a stale bridge rule, and no bridge", do: func(t *testing.T, n *nodes) func() {
 		rule := []string{"PREROUTING", "-p", "IPv4", "--ip-dst", n.addresses["shop"], "-j", "dnat", "--to-destination", "02:00:00:00:de:ad"}
 		n.run(t, "node1", append([]string{"ebtables-nft", "-t", "nat", "-A"}, rule...)...)
@@ -351,10 +368,10 @@ var scenarios = []scenario{
 		says: append([]string{"Cilium drops packets from $cart: policy denied"}, denied...), not: []string{"world"}},
 	{name: "a policy allows", do: allow},
 	{name: "a pod elsewhere that Cilium takes for the world", do: forget, want: []string{"BPFDrop warning $shop $far"}, only: []string{"aks"},
-		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "Cilium takes $far for world", "its ipcache lacks $far"}},
+		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "$far has the identity world", "ipcache has no entry for $far"}},
 	// There no rule tells the range of pods.
 	{name: "a pod elsewhere that Cilium takes for the world", do: forget, want: []string{"BPFDrop warning $shop $far"}, only: []string{"ebpf"},
-		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "whether $far is a pod: Cilium takes it for world"}},
+		says: []string{"Cilium drops packets to $shop: policy denied", "identity 2 (world) → identity ", "whether $far is a pod: Cilium gives it the identity world"}},
 	{name: "and one that it knows again", do: nothing, only: []string{"aks", "ebpf"}},
 	{name: "a pod that is not Cilium's", do: func(t *testing.T, n *nodes) func() {
 		undo := allow(t, n)
@@ -376,7 +393,7 @@ ip neighbour add 10.244.1.50 lladdr $(ip netns exec plain cat /sys/class/net/eth
 			n.run(t, "node1", "ip", "netns", "delete", "plain")
 		}
 	}, want: []string{"BPFDrop warning $shop 10.244.1.50"}, only: []string{"aks"},
-		says: []string{"Cilium takes 10.244.1.50 for world, what is outside of the cluster: it does not manage the pod, and has no endpoint behind veth50"}, not: []string{"ipcache"}},
+		says: []string{"10.244.1.50 has the identity world (outside the cluster): Cilium does not manage the pod, and has no endpoint behind veth50"}, not: []string{"ipcache"}},
 }
 
 // forget takes the pod far from what Cilium's programs of node1 know, where a policy allows it

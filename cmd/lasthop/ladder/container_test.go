@@ -93,6 +93,18 @@ func (m *machine) spec(t *testing.T, p profile, args []string) *specs.Spec {
 	if p.strict {
 		linux.Seccomp = runtimeDefault(t, nil)
 	}
+	if p.own {
+		text, err := os.ReadFile("../../../docs/examples/seccomp.json")
+		if err == nil {
+			err = json.Unmarshal(text, &linux.Seccomp)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p.memory > 0 {
+		linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &p.memory}}
+	}
 	mounts := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -22,8 +23,8 @@ func TestPlace(t *testing.T) {
 		says   string
 	}{
 		{"PID 1's namespace is the node's", elsewhere, nil, 1, ""},
-		{"without rights over PID 1", elsewhere.but("", func(p *profile) { p.capabilities = ordinary }), nil, 3, "not in the node's network namespace, and may not enter it"},
-		{"in a pod", inPod, nil, 3, "this network namespace is not a node's but a container's: eth0 leads to another namespace"},
+		{"without rights over PID 1", elsewhere.but("", func(p *profile) { p.capabilities = ordinary }), nil, 3, "not in the node's network namespace, and cannot enter it"},
+		{"in a pod", inPod, nil, 3, "this network namespace does not belong to a node but to a container: eth0 leads to another namespace"},
 		{"in a pod that is the node, as the user says", inPod, []string{"--netns", "/proc/self/ns/net"}, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -51,7 +52,7 @@ func TestNodeInContainer(t *testing.T) {
 
 	m := &machine{binary: build(t), net: "/run/netns/" + node}
 	m.pid = fmt.Sprintf("/proc/%d/ns/pid_for_children", hold(t, "nsenter", "--net="+m.net, "unshare", "--pid", "--fork", "cat"))
-	if r := m.run(t, custom(t), "doctor"); r.status != 3 || !strings.Contains(r.stderr, "neither a kubelet nor a container runtime") {
+	if r := m.run(t, custom(t), "doctor"); r.status != 3 || !strings.Contains(r.stderr, "no kubelet or container runtime") {
 		t.Errorf("without a kubelet: %+v", r)
 	}
 	cat, err := exec.LookPath("cat")
@@ -86,5 +87,26 @@ func TestSeccomp(t *testing.T) {
 	r := m.run(t, strict, "doctor")
 	if want := "a seccomp profile forbids bpf(2)"; r.status != 3 || !strings.Contains(r.stderr, want) || strings.Contains(r.stderr, "missing capabilities") {
 		t.Errorf("want %q: %+v", want, r)
+	}
+}
+
+// TestMemory has a container with less memory than watching packets takes, and with less
+// than anything does: it does what fits and says what it left out, and is never killed.
+func TestMemory(t *testing.T) {
+	m := up(t)
+	for _, tt := range []struct {
+		mebibytes int64
+		status    []int
+		says      string
+	}{
+		{64, []int{0, 1}, `"kind":"Drop"`},
+		{32, []int{0, 1}, "the BPF maps do not fit into the cgroup's memory; in a pod: resources.limits.memory of 64Mi"},
+		{16, []int{3}, "the memory of this cgroup is limited to 16 MiB"},
+	} {
+		limited := custom(t).but("", func(p *profile) { p.memory = tt.mebibytes << 20 })
+		r := m.run(t, limited, "check", "--for", "1s", "-o", "ndjson")
+		if !slices.Contains(tt.status, r.status) || !strings.Contains(r.stdout+r.stderr, tt.says) {
+			t.Errorf("%d MiB: want status %v and %q: %+v", tt.mebibytes, tt.status, tt.says, r)
+		}
 	}
 }

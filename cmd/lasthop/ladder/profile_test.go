@@ -23,9 +23,13 @@ type profile struct {
 	runtimeDefault bool
 	// strict says that the seccomp profile is that of a container without any
 	// capability, whatever this one has.
-	strict          bool
+	strict bool
+	// own says that the seccomp profile is that of the documentation.
+	own             bool
 	noNewPrivileges bool
 	uid             uint32
+	// memory is the container's limit, in bytes; 0 is none.
+	memory int64
 }
 
 // ordinary are the capabilities that containerd gives a container that asks for

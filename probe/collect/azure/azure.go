@@ -1,7 +1,6 @@
-// Package azure reads files that the az command line printed about a virtual
-// network: route tables and their routes, subnets, network cards and the
-// effective routes of a card. It takes the output of az itself and that of the
-// resource manager, which has most fields under "properties".
+// Package azure reads files that the az command line printed about a virtual network: route tables and their
+// routes, subnets, network cards and the effective routes of a card. It takes the output of az itself and that of
+// the resource manager, which has most fields under "properties".
 //
 // A file that cannot be read, or is none of these, is an error with its place and
 // what was expected there. What no file describes is not in the result.
@@ -18,11 +17,10 @@ import (
 )
 
 // want is what a file should be.
-const want = "what `az network route-table list|show`, `route-table route list`, `vnet subnet show`, `nic show` or " +
-	"`nic show-effective-route-table` prints with -o json"
+const want = "the output of `az network route-table list|show`, `route-table route list`, `vnet subnet show`, `nic show` or " +
+	"`nic show-effective-route-table`, with -o json"
 
-// Read reads files and merges what they hold of one resource. Every error is a
-// *files.Error.
+// Read reads files and merges what they hold of one resource. Every error is a *files.Error.
 func Read(given files.Given, paths []string) (model.Azure, error) {
 	var a model.Azure
 	for _, path := range paths {
@@ -75,8 +73,7 @@ func addTable(a *model.Azure, t model.RouteTable) {
 	a.Tables = append(a.Tables, t)
 }
 
-// decoder decodes one file. The first error stands; what is decoded after it is
-// not used.
+// decoder decodes one file. The first error stands; what is decoded after it is not used.
 type decoder struct {
 	path string
 	text []byte
@@ -149,8 +146,7 @@ func (f fields) list(name string) []*value {
 	return []*value{v}
 }
 
-// top decodes a file's outermost value: an object, or a list of them, which may be
-// under "value".
+// top decodes a file's outermost value: an object, or a list of them, which may be under "value".
 func (d *decoder) top(v *value) {
 	list, ok := v.any.([]*value)
 	if o, is := v.any.(object); is && o["value"] != nil {
@@ -193,7 +189,7 @@ func (d *decoder) resource(v *value) {
 	case f.has("addressPrefix"), f.has("addressPrefixes"):
 		d.subnet(f, id)
 	default:
-		d.fail(v, want, "an object of another kind")
+		d.fail(v, want, "an object of an unknown kind")
 	}
 }
 
@@ -223,8 +219,7 @@ func (d *decoder) id(v *value) string {
 	return id
 }
 
-// reference returns the id of the resource that a field refers to, empty if the
-// field is absent.
+// reference returns the id of the resource that a field refers to, empty if the field is absent.
 func (d *decoder) reference(f fields, name string) string {
 	if v := f.get(name); v != nil {
 		return d.id(v)
@@ -276,7 +271,7 @@ func (d *decoder) udr(f fields) model.UDR {
 
 // prefixes decodes address ranges and leaves out service tags, which are names.
 func (d *decoder) prefixes(f fields, name string) []netip.Prefix {
-	want := "a range as 10.244.1.0/24 at \"" + name + "\""
+	want := "a range such as 10.244.1.0/24 at \"" + name + "\""
 	var out []netip.Prefix
 	for _, v := range f.list(name) {
 		s, ok := v.any.(string)
@@ -293,8 +288,7 @@ func (d *decoder) prefixes(f fields, name string) []netip.Prefix {
 	return out
 }
 
-// isTag reports whether the text may be a service tag, such as
-// AzureCloud.westeurope.
+// isTag reports whether the text may be a service tag, such as AzureCloud.westeurope.
 func isTag(s string) bool {
 	return s != "" && (s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z') && !strings.ContainsAny(s, ":/ ")
 }

@@ -109,12 +109,12 @@ func TestFormats(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", "f:1:1: unexpected end of JSON input: want what `az network"},
+		{"empty", "", "f:1:1: unexpected end of JSON input: want the output of `az network"},
 		{"a table of text", "AddressPrefix  Name\n", "f:1:1: invalid character 'A'"},
 		{"cut", table[:120], "f:1:120: unexpected end"},
 		{"a number", "7", "f:1:1: found a number: want an object"},
-		{"another object", "\n {\"kind\": \"List\"}", "f:2:2: an object of another kind: want what"},
-		{"prefix", strings.Replace(routeList, "10.244.1.0/24", "10.244.1.0/33", 1), "f:2:21: found \"10.244.1.0/33\": want a range as 10.244.1.0/24"},
+		{"another object", "\n {\"kind\": \"List\"}", "f:2:2: an object of an unknown kind: want the output"},
+		{"prefix", strings.Replace(routeList, "10.244.1.0/24", "10.244.1.0/33", 1), "f:2:21: found \"10.244.1.0/33\": want a range such as 10.244.1.0/24"},
 		{"hop", strings.Replace(routeList, `"10.240.0.5"`, `"aks-2"`, 1), `f:3:41: found aks-2: want an IP address at "nextHopIpAddress"`},
 		{"hops", strings.Replace(routeList, `["fd00::5"]`, `[true]`, 1), "f:5:39: found a boolean: want an IP address"},
 		{"forwarding", strings.Replace(nic, "false", `"no"`, 1), "f:1:24: found a string: want true or false"},

@@ -9,16 +9,14 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/files"
 )
 
-// value is a JSON value with its offset in the text, for errors about its
-// content.
+// value is a JSON value with its offset in the text, for errors about its content.
 type value struct {
 	offset int64
 	// any is nil, a bool, a string, a json.Number, []*value or object.
 	any any
 }
 
-// object holds fields by their names in lower case: versions of az differ in the
-// case of some.
+// object holds fields by their names in lower case: versions of az differ in the case of some.
 type object map[string]*value
 
 // kind names the value's type in JSON's words.

@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/collect/names"
@@ -37,16 +39,29 @@ const (
 // ErrNone says that the node has no Cilium.
 var ErrNone = errors.New("no Cilium")
 
-// Read reads the endpoints and maps below root. With an error, what could be read is returned
-// too.
-func Read(ctx context.Context, root string) (c model.Cilium, detail string, err error) {
+// Reader reads again only the files that have changed: that of an endpoint takes longer than
+// all of its entries in maps. The zero Reader is ready.
+type Reader struct {
+	mu sync.Mutex
+	// read are the endpoints by the paths of their files.
+	read map[string]readFile
+}
+
+// readFile is what a file had. The agent puts a new one in its place to change it.
+type readFile struct {
+	info     fs.FileInfo
+	endpoint model.CiliumEndpoint
+}
+
+// Read reads the endpoints and maps below root. With an error, what could be read is returned too.
+func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail string, err error) {
 	for _, dir := range stateDirs {
 		entries, err := files.Entries(filepath.Join(root, dir), maxEntries, "endpoints")
 		if entries == nil && err == nil {
 			continue
 		}
 		var failed error
-		c.Endpoints, failed = readEndpoints(filepath.Join(root, dir), entries)
+		c.Endpoints, failed = r.endpoints(filepath.Join(root, dir), entries)
 		found, refused := readMaps(ctx, filepath.Join(root, mapDir), &c)
 		read := model.Plural(len(c.Endpoints), "endpoint") + " from /" + dir
 		detail = strings.Join(append([]string{read}, found...), ", ")
@@ -55,31 +70,32 @@ func Read(ctx context.Context, root string) (c model.Cilium, detail string, err 
 	return c, "", ErrNone
 }
 
-// readEndpoints reads the endpoints of a directory. What cannot be read is left out, and the
-// error says so.
-func readEndpoints(dir string, entries []string) ([]model.CiliumEndpoint, error) {
+// endpoints reads the endpoints of a directory. What cannot be read is left out, and the error says so.
+func (r *Reader) endpoints(dir string, entries []string) ([]model.CiliumEndpoint, error) {
 	var out []model.CiliumEndpoint
 	var failed error
 	left := 0
 	slices.Sort(entries)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.read
+	r.read = make(map[string]readFile, len(entries))
 	for _, name := range entries {
 		// Beside them are directories of programs, and those of endpoints that are being made.
 		if _, err := strconv.ParseUint(name, 10, 16); err != nil {
 			continue
 		}
-		text, err := files.ReadRegular(filepath.Join(dir, name, "ep_config.json"), maxFile)
+		path := filepath.Join(dir, name, "ep_config.json")
+		f, err := readEndpoint(path, before[path])
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it went away, or is not yet there
-		}
-		var e model.CiliumEndpoint
-		if err == nil {
-			e, err = decodeEndpoint(text)
 		}
 		if err != nil {
 			left, failed = left+1, fmt.Errorf("endpoint %s: %w", name, err)
 			continue
 		}
-		out = append(out, e)
+		r.read[path] = f
+		out = append(out, f.endpoint)
 	}
 	if left > 1 {
 		failed = fmt.Errorf("%w, and %d more", failed, left-1)
@@ -87,14 +103,29 @@ func readEndpoints(dir string, entries []string) ([]model.CiliumEndpoint, error)
 	return out, failed
 }
 
+// readEndpoint reads a file, unless it is still what it was before.
+func readEndpoint(path string, before readFile) (readFile, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return readFile{}, err
+	}
+	if b := before.info; b != nil && os.SameFile(b, info) && b.ModTime().Equal(info.ModTime()) && b.Size() == info.Size() {
+		return before, nil
+	}
+	text, err := files.ReadRegular(path, maxFile)
+	if err != nil {
+		return readFile{}, err
+	}
+	e, err := decodeEndpoint(text)
+	return readFile{info, e}, err
+}
+
 // endpoint is the JSON of a file, as far as it is of use.
 type endpoint struct {
-	ID           uint16
-	IfIndex      int
-	IPv4, IPv6   string
-	K8sPodName   string
-	K8sNamespace string
-	SecLabel     *struct {
+	ID                                   uint16
+	IfIndex                              int
+	IPv4, IPv6, K8sPodName, K8sNamespace string
+	SecLabel                             *struct {
 		ID     uint32          `json:"id"`
 		Labels json.RawMessage `json:"labels"`
 	}
@@ -110,7 +141,7 @@ func decodeEndpoint(text []byte) (out model.CiliumEndpoint, err error) {
 		return out, err
 	}
 	if e.ID == 0 {
-		return out, errors.New("it has no number")
+		return out, errors.New("it has no ID")
 	}
 	out = model.CiliumEndpoint{ID: e.ID, IfIndex: e.IfIndex}
 	if names.Check(e.K8sNamespace, e.K8sPodName) == nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestEndpoint(t *testing.T) {
 }
 
 // node is a root with an agent's endpoints and, in a file system of its own, maps.
-func node(t *testing.T) string {
+func node(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range map[string][]byte{
@@ -94,9 +95,9 @@ func node(t *testing.T) string {
 }
 
 // pin pins a map with entries.
-func pin(t *testing.T, root string, l layout, entries map[string]any) {
+func pin(t testing.TB, root string, l layout, entries map[string]any) {
 	t.Helper()
-	spec := &ebpf.MapSpec{Type: l.kind, KeySize: l.key, ValueSize: l.value, MaxEntries: 64}
+	spec := &ebpf.MapSpec{Type: l.kind, KeySize: l.key, ValueSize: l.value, MaxEntries: uint32(max(64, len(entries)))}
 	if l.kind == ebpf.LPMTrie {
 		spec.Flags = unix.BPF_F_NO_PREALLOC
 	}
@@ -133,6 +134,49 @@ func words(size int, at map[int]any) []byte {
 	return b
 }
 
+// by is the layout of a map.
+func by(name string) layout {
+	return layouts[slices.IndexFunc(layouts, func(l layout) bool { return l.name == name })]
+}
+
+// pinServices pins services: one without backends, one with two, and a slot more that is not
+// in use; one that both outside and inside have backends of their own; one of IPv6. And such
+// as are none: one that a proxy serves, one of which a backend is not there, the other ports of one.
+func pinServices(t testing.TB, root string) {
+	t.Helper()
+	key4 := func(a string, port uint8, slot uint16, scope uint8) string {
+		return string(words(12, map[int]any{0: a, 5: port, 6: slot, 8: uint8(6), 9: scope}))
+	}
+	key6 := func(slot uint16) string {
+		return string(words(24, map[int]any{0: "fd00:96::11", 17: uint8(53), 18: slot, 20: uint8(17)}))
+	}
+	front := func(count uint16, flags, more uint8) []byte {
+		return words(12, map[int]any{4: count, 8: flags, 9: more})
+	}
+	backend := func(id uint32) []byte { return words(12, map[int]any{0: id}) }
+	pin(t, root, by("cilium_lb4_services_v2"), map[string]any{
+		key4("10.96.0.10", 80, 0, 0): front(0, 0, 0),
+		key4("10.96.0.11", 80, 0, 0): front(2, 1<<4, 0),
+		key4("10.96.0.11", 80, 1, 0): backend(5),
+		key4("10.96.0.11", 80, 2, 0): backend(4),
+		key4("10.96.0.11", 80, 3, 0): backend(6),
+		key4("10.96.0.11", 0, 0, 0):  front(0, 0, 0),
+		key4("10.96.0.12", 80, 0, 0): front(0, 0, 1<<2),
+		key4("10.96.0.13", 80, 0, 0): front(1, 1<<5|1<<6, 1<<5),
+		key4("10.96.0.13", 80, 1, 0): backend(5),
+		key4("10.96.0.13", 80, 0, 1): front(0, 1<<5|1<<6, 1<<5|1<<4),
+		key4("10.96.0.14", 80, 0, 0): front(1, 0, 0),
+		key4("10.96.0.14", 80, 1, 0): backend(99),
+	})
+	pin(t, root, by("cilium_lb6_services_v2"), map[string]any{key6(0): front(1, 0, 0), key6(1): backend(5)})
+	id := func(n uint32) string { return string(words(4, map[int]any{0: n})) }
+	port := binary.BigEndian.AppendUint16(nil, 8080)
+	to := func(a string) []byte { return words(12, map[int]any{0: a, 4: port[0], 5: port[1]}) }
+	pin(t, root, by("cilium_lb4_backends_v3"), map[string]any{id(4): to("10.244.2.2"), id(5): to("10.244.2.3"), id(6): to("10.244.2.4")})
+	port = binary.BigEndian.AppendUint16(nil, 5353)
+	pin(t, root, by("cilium_lb6_backends_v3"), map[string]any{id(5): words(24, map[int]any{0: "fd00::9", 16: port[0], 17: port[1]})})
+}
+
 func TestRead(t *testing.T) {
 	root := node(t)
 	cpus, err := ebpf.PossibleCPU()
@@ -142,9 +186,6 @@ func TestRead(t *testing.T) {
 	counted := make([][]byte, cpus)
 	for i := range counted {
 		counted[i] = words(16, map[int]any{0: uint32(2)})
-	}
-	by := func(name string) layout {
-		return layouts[slices.IndexFunc(layouts, func(l layout) bool { return l.name == name })]
 	}
 	pin(t, root, by("cilium_lxc"), map[string]any{
 		string(words(20, map[int]any{0: "10.244.1.2", 16: uint8(1)})): words(48, map[int]any{0: uint32(6), 6: uint16(2559), 32: uint32(5375)}),
@@ -159,12 +200,7 @@ func TestRead(t *testing.T) {
 		string(words(24, map[int]any{0: uint32(64), 4: uint16(3), 7: uint8(1), 8: "10.244.9.9"})): words(24, map[int]any{0: uint32(9)}),
 	}
 	pin(t, root, by("cilium_ipcache_v2"), known)
-	pin(t, root, by("cilium_lb4_services_v2"), map[string]any{
-		string(words(12, map[int]any{0: "10.96.0.10", 5: uint8(80), 8: uint8(6)})):               words(12, nil),
-		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80), 8: uint8(6)})):               words(12, map[int]any{4: uint16(2)}),
-		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80), 6: uint16(1), 8: uint8(6)})): words(12, map[int]any{0: uint32(5)}),
-		string(words(12, map[int]any{0: "10.96.0.12", 5: uint8(80), 8: uint8(6), 9: uint8(1)})):  words(12, nil),
-	})
+	pinServices(t, root)
 	pin(t, root, by("cilium_metrics"), map[string]any{
 		string(words(8, map[int]any{0: uint8(133), 1: uint8(1), 2: uint16(2205), 4: uint8(2)})): counted,
 		string(words(8, map[int]any{0: uint8(133), 1: uint8(1), 2: uint16(1), 4: uint8(2)})):    counted,
@@ -172,7 +208,8 @@ func TestRead(t *testing.T) {
 	})
 	pin(t, root, by(oldKnown), map[string]any{string(words(24, map[int]any{0: uint32(64), 7: uint8(1), 8: "10.244.3.3"})): words(12, nil)})
 
-	got, detail, err := Read(t.Context(), root)
+	var r Reader
+	got, detail, err := r.Read(t.Context(), root)
 	want := model.Cilium{
 		Local: []model.CiliumAddress{
 			{Prefix: netip.MustParsePrefix("10.244.1.2/32"), Identity: 5375, Endpoint: 2559, IfIndex: 6},
@@ -182,8 +219,14 @@ func TestRead(t *testing.T) {
 			{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Identity: 2}, {Prefix: netip.MustParsePrefix("10.244.2.2/32"), Identity: 28631},
 			{Prefix: netip.MustParsePrefix("fd00::9/128"), Identity: 9},
 		},
-		Services: []model.CiliumService{{Addr: netip.MustParseAddrPort("10.96.0.10:80"), Proto: 6}},
-		Counts:   []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
+		Services: []model.CiliumService{
+			{Addr: netip.MustParseAddrPort("10.96.0.10:80"), Proto: 6, Cluster: true},
+			{Addr: netip.MustParseAddrPort("10.96.0.11:80"), Proto: 6, Cluster: true, Backends: []netip.AddrPort{
+				netip.MustParseAddrPort("10.244.2.2:8080"), netip.MustParseAddrPort("10.244.2.3:8080")}},
+			{Addr: netip.MustParseAddrPort("10.96.0.13:80"), Proto: 6, Local: true},
+			{Addr: netip.MustParseAddrPort("[fd00:96::11]:53"), Proto: 17, Cluster: true, Backends: []netip.AddrPort{netip.MustParseAddrPort("[fd00::9]:5353")}},
+		},
+		Counts: []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
 	}
 	endpoints := got.Endpoints
 	got.Endpoints = nil
@@ -199,16 +242,61 @@ func TestRead(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "endpoint 77") || strings.Contains(err.Error(), "map") {
 		t.Errorf("error: %v", err)
 	}
+	// A file that the agent has replaced is read again.
+	path := filepath.Join(root, stateDirs[0], "2559")
+	if err := os.WriteFile(path+"/new", []byte(strings.ReplaceAll(string(file(t, "pod.json")), `"K8sPodName":"cart"`, `"K8sPodName":"shop"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+"/new", path+"/ep_config.json"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(root, stateDirs[0], "109/ep_config.json")); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ = r.Read(t.Context(), root); len(got.Endpoints) != 1 || got.Endpoints[0].Name != "shop" {
+		t.Errorf("of changed files: %+v", got.Endpoints)
+	}
+	// What backends cannot be read of is not known to have none.
 	other := node(t)
+	odd := by("cilium_lb4_backends_v3")
+	odd.value = 8
+	pin(t, other, odd, nil)
+	pin(t, other, by("cilium_lb4_services_v2"), map[string]any{
+		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80)})):               words(12, map[int]any{4: uint16(1)}),
+		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80), 6: uint16(1)})): words(12, map[int]any{0: uint32(5)}),
+	})
+	if got, _, err = r.Read(t.Context(), other); err == nil || !strings.Contains(err.Error(), "cilium_lb4_backends_v3: keys of 4 bytes and values of 8 bytes") || got.Services != nil {
+		t.Errorf("backends of another form: %+v, %v", got.Services, err)
+	}
+	other = node(t)
 	unknown := by(oldKnown)
 	unknown.value = 16
 	pin(t, other, unknown, nil)
-	got, _, err = Read(t.Context(), other)
-	if err == nil || !strings.Contains(err.Error(), "cilium_ipcache: keys of 24 and values of 16 bytes") || got.Known != nil || len(got.Endpoints) != 2 {
+	got, _, err = r.Read(t.Context(), other)
+	if err == nil || !strings.Contains(err.Error(), "cilium_ipcache: keys of 24 bytes and values of 16 bytes") || got.Known != nil || len(got.Endpoints) != 2 {
 		t.Errorf("a map of another form: %+v, %v", got, err)
 	}
-	if _, _, err := Read(t.Context(), t.TempDir()); !errors.Is(err, ErrNone) {
+	if _, _, err := r.Read(t.Context(), t.TempDir()); !errors.Is(err, ErrNone) {
 		t.Errorf("without Cilium: %v", err)
+	}
+}
+
+// TestOneByOne reads a map of a type of which this kernel reads no batches either.
+func TestOneByOne(t *testing.T) {
+	root := node(t)
+	l := layout{"of links", ebpf.DevMapHash, 4, 4, nil}
+	one := words(4, map[int]any{0: uint32(1)})
+	pin(t, root, l, map[string]any{"abcd": one, "efgh": one})
+	var got []string
+	l.decode = func(_ *decoded, key, value []byte) {
+		if slices.Equal(value, one) {
+			got = append(got, string(key))
+		}
+	}
+	n, err := l.read(t.Context(), filepath.Join(root, mapDir, l.name), nil)
+	slices.Sort(got)
+	if n != 2 || err != nil || !slices.Equal(got, []string{"abcd", "efgh"}) {
+		t.Errorf("%d entries %q, %v", n, got, err)
 	}
 }
 
@@ -226,10 +314,10 @@ func FuzzDecodeEndpoint(f *testing.F) {
 func FuzzDecodeMap(f *testing.F) {
 	f.Add(0, make([]byte, 20), make([]byte, 48))
 	f.Add(1, words(24, map[int]any{0: uint32(64), 7: uint8(1)}), make([]byte, 24))
-	f.Add(4, words(8, map[int]any{0: uint8(133), 1: uint8(7)}), make([]byte, 16))
+	f.Add(7, words(8, map[int]any{0: uint8(133), 1: uint8(7)}), make([]byte, 16))
 	f.Fuzz(func(t *testing.T, which int, key, value []byte) {
 		l := layouts[uint(which)%uint(len(layouts))]
-		d := decoded{counts: map[model.CiliumCount]uint64{}}
+		d := newDecoded()
 		l.decode(&d, append(key, make([]byte, l.key)...)[:l.key], append(value, make([]byte, l.value)...)[:l.value])
 		for _, x := range append(d.local, d.known...) {
 			if !x.Prefix.IsValid() {
@@ -237,4 +325,42 @@ func FuzzDecodeMap(f *testing.F) {
 			}
 		}
 	})
+}
+
+// BenchmarkRead reads what a large node of a large cluster has: 250 endpoints and 5,000 services
+// of three backends.
+func BenchmarkRead(b *testing.B) {
+	const endpoints, services, each = 250, 5000, 3
+	root := node(b)
+	for i := range endpoints {
+		dir := filepath.Join(root, stateDirs[0], strconv.Itoa(1000+i))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "ep_config.json"), file(b, "pod.json"), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	front, backends, known := map[string]any{}, map[string]any{}, map[string]any{}
+	for i := range services {
+		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String()
+		front[string(words(12, map[int]any{0: a, 5: uint8(80), 8: uint8(6)}))] = words(12, map[int]any{4: uint16(each)})
+		for s := range each {
+			id := uint32(i*each + s)
+			front[string(words(12, map[int]any{0: a, 5: uint8(80), 6: uint16(s + 1), 8: uint8(6)}))] = words(12, map[int]any{0: id})
+			to := netip.AddrFrom4([4]byte{10, 244, byte(id >> 8), byte(id)}).String()
+			backends[string(words(4, map[int]any{0: id}))] = words(12, map[int]any{0: to, 4: uint8(80)})
+			known[string(words(24, map[int]any{0: uint32(64), 7: uint8(1), 8: to}))] = words(24, map[int]any{0: uint32(28631)})
+		}
+	}
+	pin(b, root, by("cilium_lb4_services_v2"), front)
+	pin(b, root, by("cilium_lb4_backends_v3"), backends)
+	pin(b, root, by("cilium_ipcache_v2"), known)
+	var r Reader
+	for b.Loop() {
+		// The endpoint 77 of this root is none.
+		if c, _, err := r.Read(b.Context(), root); len(c.Endpoints) != endpoints+2 || len(c.Services) != services || len(c.Known) != services*each {
+			b.Fatalf("%d endpoints, %d services, %d addresses: %v", len(c.Endpoints), len(c.Services), len(c.Known), err)
+		}
+	}
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
@@ -22,12 +24,11 @@ const mapDir = "sys/fs/bpf/tc/globals"
 
 // Bounds of what is read of one map.
 const (
-	maxEntries = 16384
+	maxEntries = 65536
 	maxTime    = 200 * time.Millisecond
 )
 
-// layout is a map of a known form. Numbers are the machine's, addresses and ports the
-// network's.
+// layout is a map of a known form. Numbers are the machine's, addresses and ports the network's.
 type layout struct {
 	name       string
 	kind       ebpf.MapType
@@ -42,6 +43,10 @@ var layouts = []layout{
 	{"cilium_ipcache_v2", ebpf.LPMTrie, 24, 24, decodeKnown},
 	{oldKnown, ebpf.LPMTrie, 24, 12, decodeKnown},
 	{"cilium_lb4_services_v2", ebpf.Hash, 12, 12, decodeService},
+	{"cilium_lb6_services_v2", ebpf.Hash, 24, 12, decodeService},
+	// Backends are read behind services, of which they may be.
+	{"cilium_lb4_backends_v3", ebpf.Hash, 4, 12, decodeBackend},
+	{"cilium_lb6_backends_v3", ebpf.Hash, 4, 24, decodeBackend},
 	{"cilium_metrics", ebpf.PerCPUHash, 8, 16, decodeCount},
 }
 
@@ -51,19 +56,27 @@ const oldKnown = "cilium_ipcache"
 // decoded is what the maps hold.
 type decoded struct {
 	local, known []model.CiliumAddress
-	services     []model.CiliumService
+	services     map[serviceKey]*service
+	backends     map[backendKey]netip.AddrPort
 	counts       map[model.CiliumCount]uint64
+}
+
+func newDecoded() decoded {
+	return decoded{
+		services: map[serviceKey]*service{}, backends: map[backendKey]netip.AddrPort{}, counts: map[model.CiliumCount]uint64{},
+	}
 }
 
 // readMaps reads the maps in a directory, and says how many entries each has. Of one that
 // was not read whole nothing is kept.
 func readMaps(ctx context.Context, dir string, c *model.Cilium) (found []string, err error) {
 	var errs []error
+	all := newDecoded()
 	for _, l := range layouts {
-		if l.name == oldKnown && len(c.Known) > 0 {
+		if l.name == oldKnown && len(all.known) > 0 {
 			continue
 		}
-		d := decoded{counts: map[model.CiliumCount]uint64{}}
+		d := newDecoded()
 		n, err := l.read(ctx, filepath.Join(dir, l.name), &d)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -73,19 +86,19 @@ func readMaps(ctx context.Context, dir string, c *model.Cilium) (found []string,
 			continue
 		}
 		found = append(found, fmt.Sprintf("%s %d", l.name, n))
-		c.Local, c.Known = append(c.Local, d.local...), append(c.Known, d.known...)
-		c.Services = append(c.Services, d.services...)
-		for k, n := range d.counts {
-			k.Packets = n
-			c.Counts = append(c.Counts, k)
-		}
+		all.local, all.known = append(all.local, d.local...), append(all.known, d.known...)
+		maps.Copy(all.services, d.services)
+		maps.Copy(all.backends, d.backends)
+		maps.Copy(all.counts, d.counts)
+	}
+	c.Local, c.Known, c.Services = all.local, all.known, all.joined()
+	for k, n := range all.counts {
+		k.Packets = n
+		c.Counts = append(c.Counts, k)
 	}
 	for _, list := range [][]model.CiliumAddress{c.Local, c.Known} {
 		slices.SortFunc(list, func(a, b model.CiliumAddress) int { return a.Prefix.Compare(b.Prefix) })
 	}
-	slices.SortFunc(c.Services, func(a, b model.CiliumService) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Proto, b.Proto))
-	})
 	slices.SortFunc(c.Counts, func(a, b model.CiliumCount) int {
 		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Direction, b.Direction))
 	})
@@ -100,29 +113,61 @@ func (l *layout) read(ctx context.Context, path string, d *decoded) (n int, err 
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	if m.Type() != l.kind || m.KeySize() != l.key || m.ValueSize() != l.value {
-		return 0, fmt.Errorf("keys of %d and values of %d bytes are of no version of Cilium that is known",
+		return 0, fmt.Errorf("keys of %d bytes and values of %d bytes: no known version of Cilium has this layout",
 			m.KeySize(), m.ValueSize())
 	}
-	key, value := make([]byte, l.key), make([]byte, l.value)
-	var each [][]byte
-	into := any(&value)
+	cpus := 1
 	if l.kind == ebpf.PerCPUHash {
-		into = &each
+		if cpus, err = ebpf.PossibleCPU(); err != nil {
+			return 0, err
+		}
 	}
+	keys, values := blocks(batch, l.key), blocks(batch*cpus, l.value)
 	end := time.Now().Add(maxTime)
-	entries := m.Iterate()
-	for ; entries.Next(&key, into); n++ {
-		if n == maxEntries || time.Now().After(end) || ctx.Err() != nil {
-			return n, fmt.Errorf("it has more entries than are read: %d in %v", maxEntries, maxTime)
+	var cursor ebpf.MapBatchCursor
+	next := func() (int, error) { return m.BatchLookup(&cursor, keys.Interface(), values.Interface(), nil) }
+	for more := true; more; {
+		if n >= maxEntries || time.Now().After(end) || ctx.Err() != nil {
+			return n, fmt.Errorf("too many entries: lasthop reads at most %d, for at most %v", maxEntries, maxTime)
 		}
-		if l.kind != ebpf.PerCPUHash {
-			each = [][]byte{value}
+		got, err := next()
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			// LPM tries before Linux 5.13.
+			next = oneByOne(m, keys.Index(0), values.Index(0))
+			got, err = next()
 		}
-		for _, v := range each {
-			l.decode(d, key, v)
+		if more = err == nil; err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return n, err
 		}
+		for i := range got {
+			for cpu := range cpus {
+				l.decode(d, keys.Index(i).Bytes(), values.Index(i*cpus+cpu).Bytes())
+			}
+		}
+		n += got
 	}
-	return n, entries.Err()
+	return n, nil
+}
+
+// oneByOne reads the next entry of a map each time.
+func oneByOne(m *ebpf.Map, key, value reflect.Value) func() (int, error) {
+	entries := m.Iterate()
+	return func() (int, error) {
+		if entries.Next(key.Addr().Interface(), value.Addr().Interface()) {
+			return 1, nil
+		}
+		return 0, cmp.Or(entries.Err(), ebpf.ErrKeyNotExist)
+	}
+}
+
+// batch is how many entries are read at once: one by one takes ten times as long. No bucket of
+// a hash table has as many.
+const batch = 4096
+
+// blocks is a slice of arrays of so many bytes.
+func blocks(n int, size uint32) reflect.Value {
+	t := reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]()))
+	return reflect.MakeSlice(t, n, n)
 }
 
 // Families of addresses in keys.
@@ -168,19 +213,6 @@ func decodeKnown(d *decoded, key, value []byte) {
 	d.known = append(d.known, model.CiliumAddress{
 		Prefix: netip.PrefixFrom(a, bits), Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(value)),
 	})
-}
-
-// decodeService decodes an entry of cilium_lb4_services_v2: struct lb4_key and lb4_service.
-// That of slot 0 has how many backends there are.
-func decodeService(d *decoded, key, value []byte) {
-	slot, backends := binary.NativeEndian.Uint16(key[6:]), binary.NativeEndian.Uint16(value[4:])
-	if slot != 0 || backends != 0 || key[9] != 0 {
-		return
-	}
-	a := netip.AddrPortFrom(netip.AddrFrom4([4]byte(key[:4])), binary.BigEndian.Uint16(key[4:]))
-	if a.Port() != 0 {
-		d.services = append(d.services, model.CiliumService{Addr: a, Proto: key[8]})
-	}
 }
 
 // decodeCount decodes an entry of cilium_metrics, of one CPU: struct metrics_key and

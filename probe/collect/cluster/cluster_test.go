@@ -52,7 +52,7 @@ func TestNodes(t *testing.T) {
 
 func TestBadNodes(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", "f:1:1: unexpected end of JSON input: want what `kubectl get nodes -o json` prints"},
+		{"empty", "", "f:1:1: unexpected end of JSON input: want the output of `kubectl get nodes -o json`"},
 		{"no JSON", "NAME STATUS\naks-1 Ready", "f:1:1: invalid character 'N'"},
 		{"cut", twoNodes[:100], "f:6:29: unexpected end"},
 		{"another kind", `{"kind": "PodList", "items": []}`, `f:1:10: kind is "PodList"`},
@@ -105,11 +105,11 @@ func TestPods(t *testing.T) {
 
 func TestBadPods(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", "f:1:1: unexpected end of JSON input: want what `kubectl get pods -A -o json` prints"},
+		{"empty", "", "f:1:1: unexpected end of JSON input: want the output of `kubectl get pods -A -o json`"},
 		{"nodes", twoNodes, `f:6:41: items[0] is a "Node"`},
 		{"another kind", `{"kind": "Secret"}`, `f:1:10: kind is "Secret"`},
-		{"escape codes", strings.Replace(somePods, "cart-7d9f", `\u001b[2J`, 1), `items[0]: "\x1b[2J" is no name of a pod`},
-		{"no namespace", `{"kind": "Pod", "metadata": {"name": "a"}}`, `items[0]: "" is no name of a namespace`},
+		{"escape codes", strings.Replace(somePods, "cart-7d9f", `\u001b[2J`, 1), `items[0]: "\x1b[2J" is not a valid pod name`},
+		{"no namespace", `{"kind": "Pod", "metadata": {"name": "a"}}`, `items[0]: "" is not a valid namespace name`},
 		{"address", strings.Replace(somePods, `"fd00::2"`, `"fd00::2::"`, 1), "f:4:97: pod shop/cart-7d9f: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
-// Package cluster finds what is beyond the node: the cluster's nodes and pods, from
-// the texts of the files given by --nodes and --pods, and its pod ranges, from the
-// node's packet rules. It needs no rights. Without --nodes the nodes are a gap;
-// without such rules there are no ranges.
+// Package cluster finds what is beyond the node: the cluster's nodes and pods, from the texts of the files given
+// by --nodes and --pods, and its pod ranges, from the node's packet rules. It needs no rights. Without --nodes
+// the nodes are a gap; without such rules there are no ranges.
 package cluster
 
 import (
@@ -66,7 +65,7 @@ type object struct {
 func (o object) kind() string { return o.Kind }
 
 // wantNodes is what the file should be.
-const wantNodes = "what `kubectl get nodes -o json` prints: a List of Nodes"
+const wantNodes = "the output of `kubectl get nodes -o json`: a List of Nodes"
 
 // DecodeNodes decodes the text of a file that `kubectl get nodes -o json` wrote and
 // that errors call path. Every error is a *files.Error.
@@ -96,14 +95,11 @@ func DecodeNodes(path string, text []byte) ([]model.ClusterNode, error) {
 				node.NoRoute = strings.TrimSuffix(c.Reason+": "+c.Message, ": ")
 			}
 		}
-		cidrs := n.Spec.PodCIDRs
-		if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
-			cidrs = []string{n.Spec.PodCIDR}
-		}
+		cidrs := model.Either(len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "", []string{n.Spec.PodCIDR}, n.Spec.PodCIDRs)
 		for _, s := range cidrs {
 			p, err := netip.ParsePrefix(s)
 			if err != nil {
-				return nil, files.ValueError(path, text, s, "a pod range as 10.244.1.0/24", fmt.Errorf("node %s: %w", node.Name, err))
+				return nil, files.ValueError(path, text, s, "a pod range such as 10.244.1.0/24", fmt.Errorf("node %s: %w", node.Name, err))
 			}
 			node.PodCIDRs = append(node.PodCIDRs, p.Masked())
 		}

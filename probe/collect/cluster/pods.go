@@ -42,12 +42,11 @@ type podObject struct {
 func (o podObject) kind() string { return o.Kind }
 
 // wantPods is what the file should be.
-const wantPods = "what `kubectl get pods -A -o json` prints: a List of Pods"
+const wantPods = "the output of `kubectl get pods -A -o json`: a List of Pods"
 
-// DecodePods decodes the text of a file that `kubectl get pods -A -o json` wrote and
-// that errors call path. Pods that have no address of their own are left out: those
-// in a node's network, those that have ended, those that wait. Every error is a
-// *files.Error.
+// DecodePods decodes the text of a file that `kubectl get pods -A -o json` wrote and that errors call path. Pods
+// that have no address of their own are left out: those in a node's network, those that have ended, those that
+// wait. Every error is a *files.Error.
 func DecodePods(path string, text []byte) ([]Pod, error) {
 	list, err := decode[podObject](path, text, wantPods, "Pod")
 	if err != nil {

@@ -17,19 +17,15 @@ type Range struct {
 
 // Ranges finds the cluster's pod ranges in the node's own rules.
 //
-// Two kinds of rule name them: kube-proxy marks for masquerading what does not
-// come from the cluster's range, and masquerading agents exempt the range. Agents
-// exempt other ranges too, so that a range counts only if it holds pods of this
-// node and none of the node's addresses on its uplinks. A table of nft's own that no
-// agent is known to write is the site's, and may exempt anything: its range counts
-// where no agent's rule has one, and it is about as wide as a cluster's.
+// Two kinds of rule name them: kube-proxy marks for masquerading what does not come from the cluster's range, and
+// masquerading agents exempt the range. Agents exempt other ranges too, so that a range counts only if it holds
+// pods of this node and none of the node's addresses on its uplinks. A table of nft's own that no agent is known
+// to write is the site's, and may exempt anything: its range counts where no agent's rule has one, and it is
+// about as wide as a cluster's.
 func Ranges(s *model.Snapshot) []Range {
 	var out, sites []Range
 	add := func(p netip.Prefix, r *model.PacketRule) {
-		list := &out
-		if r.Native && !agentsTable(r.Table) {
-			list = &sites
-		}
+		list := model.Either(r.Native && !agentsTable(r.Table), &sites, &out)
 		p = p.Masked()
 		if !slices.ContainsFunc(*list, func(x Range) bool { return x.Prefix == p }) {
 			*list = append(*list, Range{p, fmt.Sprintf("%s %s rule %d", r.Table, r.Chain, r.Number)})
@@ -73,8 +69,7 @@ func agentsTable(name string) bool {
 	})
 }
 
-// widest is how many bits a cluster's range may be wider than that of one node:
-// Kubernetes is tested with 5,000 nodes.
+// widest is how many bits a cluster's range may be wider than that of one node: Kubernetes is tested with 5,000 nodes.
 const widest = 13
 
 // likeCluster reports whether a range is about as wide as a cluster of nodes with
@@ -89,8 +84,7 @@ func likeCluster(s *model.Snapshot, p netip.Prefix) bool {
 
 func chain(r *model.PacketRule) [2]string { return [2]string{r.Table, r.Chain} }
 
-// holdsPods reports whether the prefix holds the address of a pod of this node, or
-// that of a bridge.
+// holdsPods reports whether the prefix holds the address of a pod of this node, or that of a bridge.
 func holdsPods(s *model.Snapshot, p netip.Prefix) bool {
 	holds := func(a netip.Prefix) bool { return p.Contains(a.Addr()) }
 	return slices.ContainsFunc(s.Pods, func(pod model.Pod) bool { return slices.ContainsFunc(pod.Addresses, holds) }) ||

@@ -1,8 +1,6 @@
-// Package conntrack reads the flows of connection tracking, the table's size and
-// its statistics (IPCTNL_MSG_CT_GET, _GET_STATS and _GET_STATS_CPU of
-// nfnetlink). It takes CAP_NET_ADMIN. The caller makes sure that the module
-// nf_conntrack_netlink is there, which a request would load. Without either the
-// source is a gap as a whole.
+// Package conntrack reads the flows of connection tracking, the table's size and its statistics (IPCTNL_MSG_CT_GET,
+// _GET_STATS and _GET_STATS_CPU of nfnetlink). It takes CAP_NET_ADMIN. The caller makes sure that the module
+// nf_conntrack_netlink is there, which a request would load. Without either the source is a gap as a whole.
 package conntrack
 
 import (
@@ -19,8 +17,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Numbers of include/uapi/linux/netfilter/nfnetlink_conntrack.h that the netlink
-// library lacks.
+// Numbers of include/uapi/linux/netfilter/nfnetlink_conntrack.h that the netlink library lacks.
 const (
 	msgNew      = unix.NFNL_SUBSYS_CTNETLINK << 8
 	msgGet      = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_GET
@@ -124,8 +121,7 @@ func tuple(a dump.Attrs, f *model.Flow) (t model.Tuple, err error) {
 	return t, a.Err()
 }
 
-// tcpStates are the names of the states, by number (enum tcp_conntrack). Others have
-// none.
+// tcpStates are the names of the states, by number (enum tcp_conntrack). Others have none.
 var tcpStates = [256]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT",
 	"CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
@@ -147,11 +143,10 @@ func state(a dump.Attrs) (name string, err error) {
 	return name, a.Err()
 }
 
-// Statistics reads the table's size and its counters, which count from the
-// namespace's creation, summed over the CPUs.
+// Statistics reads the table's size and its counters, which count from the namespace's creation, summed over the CPUs.
 func Statistics(ctx context.Context, c *dump.Conn) (model.Conntrack, error) {
 	var out model.Conntrack
-	err := dump.Retry(ctx, "read statistics of connection tracking", func() error {
+	err := dump.Retry(ctx, "read conntrack statistics", func() error {
 		out = model.Conntrack{}
 		size := func(m []byte) error { return decodeSize(m, &out) }
 		if err := c.Get(msgStats, request, 0, size); err != nil {
@@ -190,8 +185,7 @@ func addCPU(m []byte, out *model.Conntrack) error {
 	return a.Err()
 }
 
-// Since returns now with the counters of an earlier reading subtracted. The
-// kernel's counters have 32 bits and wrap.
+// Since returns now with the counters of an earlier reading subtracted. The kernel's counters have 32 bits and wrap.
 func Since(now, before model.Conntrack) model.Conntrack {
 	old := counters(&before)
 	for i, c := range counters(&now) {
@@ -200,10 +194,10 @@ func Since(now, before model.Conntrack) model.Conntrack {
 	return now
 }
 
-// Involves returns a filter for Read: flows that have one of the addresses as
-// source or destination of either tuple.
+// Involves returns a filter for Read: flows that have one of the addresses as source or destination of either tuple;
+// all flows where the addresses are nil.
 func Involves(local map[netip.Addr]bool) func(*model.Flow) bool {
 	return func(f *model.Flow) bool {
-		return local[f.Original.Src] || local[f.Original.Dst] || local[f.Reply.Src] || local[f.Reply.Dst]
+		return local == nil || local[f.Original.Src] || local[f.Original.Dst] || local[f.Reply.Src] || local[f.Reply.Dst]
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attrs iterates over the netlink attributes of a message. It never reads
-// outside its bytes: a truncated or overlong attribute ends the iteration
-// with an error.
+// Attrs iterates over the netlink attributes of a message. It never reads outside its bytes: a truncated or
+// overlong attribute ends the iteration with an error.
 //
 //	a := dump.Parse(b)
 //	for a.Next() {
@@ -20,8 +19,7 @@ import (
 //	}
 //	return a.Err()
 type Attrs struct {
-	// Type and Data are those of the current attribute. Type has the bits
-	// NLA_F_NESTED and NLA_F_NET_BYTEORDER cleared.
+	// Type and Data are those of the current attribute. Type has the bits NLA_F_NESTED and NLA_F_NET_BYTEORDER cleared.
 	Type uint16
 	Data []byte
 
@@ -32,9 +30,8 @@ type Attrs struct {
 // Parse returns an iterator over the attributes in b.
 func Parse(b []byte) Attrs { return Attrs{rest: b} }
 
-// ParseAfter is Parse for a message that starts with a fixed header of n
-// bytes. A shorter message is an error; callers that read the header check Err
-// before they do.
+// ParseAfter is Parse for a message that starts with a fixed header of n bytes. A shorter message is an error;
+// callers that read the header check Err before they do.
 func ParseAfter(b []byte, n int) Attrs {
 	if len(b) < n {
 		return Attrs{err: fmt.Errorf("netlink message: %d bytes, want a header of %d", len(b), n)}
@@ -66,16 +63,14 @@ func (a *Attrs) Next() bool {
 // Err returns the error that ended the iteration early, or nil.
 func (a *Attrs) Err() error { return a.err }
 
-// Fail ends the iteration with err. It does nothing if err is nil or the
-// iteration has failed already.
+// Fail ends the iteration with err. It does nothing if err is nil or the iteration has failed already.
 func (a *Attrs) Fail(err error) {
 	if a.err == nil && err != nil {
 		a.err = err
 	}
 }
 
-// bytes returns the attribute's bytes if there are n of them at least. Else it
-// fails the iteration and returns zeros.
+// bytes returns the attribute's bytes if there are n of them at least. Else it fails the iteration and returns zeros.
 func (a *Attrs) bytes(n int) []byte {
 	if len(a.Data) < n {
 		a.Fail(fmt.Errorf("netlink attribute %d: %d bytes, want %d", a.Type, len(a.Data), n))
@@ -105,8 +100,7 @@ func (a *Attrs) BE64() uint64 { return binary.BigEndian.Uint64(a.bytes(8)) }
 // String decodes text, which ends at the first NUL if there is one.
 func (a *Attrs) String() string { return unix.ByteSliceToString(a.Data) }
 
-// Nested returns an iterator over the attributes nested in the current one. The
-// caller passes its Err to Fail.
+// Nested returns an iterator over the attributes nested in the current one. The caller passes its Err to Fail.
 func (a *Attrs) Nested() Attrs { return Parse(a.Data) }
 
 // Fields are where attributes go, by their types: text to a *string, bytes to a *[]byte, a

@@ -1,11 +1,9 @@
-// Package dump sends netlink requests in a given network namespace and iterates
-// over the attributes of the replies, for what the netlink libraries do not
-// decode whole: the link flags of a bridge port, nft expressions that they do
-// not know, conntrack tables too large for one value per entry.
+// Package dump sends netlink requests in a given network namespace and iterates over the attributes of the
+// replies, for what the netlink libraries do not decode whole: the link flags of a bridge port, nft expressions
+// that they do not know, conntrack tables too large for one value per entry.
 //
-// Opening a socket in another namespace takes CAP_SYS_ADMIN there; nfnetlink
-// dumps take CAP_NET_ADMIN, most of rtnetlink's take nothing. A dump that is
-// interrupted by changes returns ErrInterrupted along with what it delivered.
+// Opening a socket in another namespace takes CAP_SYS_ADMIN there; nfnetlink dumps take CAP_NET_ADMIN, most of
+// rtnetlink's take nothing. A dump that is interrupted by changes returns ErrInterrupted along with what it delivered.
 package dump
 
 import (
@@ -14,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -31,13 +30,11 @@ var ErrInterrupted = netlink.ErrDumpInterrupted
 // changes all the time is better reported as partial than never.
 const attempts = 4
 
-// Retry calls f until it returns something else than ErrInterrupted, but a few
-// times at most, and returns its last error, behind what f does. f starts over each
-// time; what its last run collected may be used as a partial result.
+// Retry calls f until it returns something else than ErrInterrupted, but a few times at most, and returns its last
+// error, behind what f does. f starts over each time; what its last run collected may be used as a partial result.
 //
-// A panic in f becomes an error: the libraries index into messages without
-// checking their length (netlink v1.3.1, on an error reply with extended
-// acknowledgement), and no message may crash the program.
+// A panic in f becomes an error: the libraries index into messages without checking their length (netlink v1.3.1,
+// on an error reply with extended acknowledgement), and no message may crash the program.
 func Retry(ctx context.Context, does string, f func() error) error {
 	var err error = ErrInterrupted
 	for n := 0; n < attempts && errors.Is(err, ErrInterrupted); n++ {
@@ -51,8 +48,7 @@ func Retry(ctx context.Context, does string, f func() error) error {
 	return nil
 }
 
-// timeout limits the wait for the kernel's next message. The kernel answers at
-// once or never.
+// timeout limits the wait for the kernel's next message. The kernel answers at once or never.
 const timeout = 10 * time.Second
 
 func guard(f func() error) (err error) {
@@ -64,14 +60,15 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// Conn is a netlink socket in one namespace. It is safe for concurrent use;
-// its requests are sent one after the other.
+// Conn is a netlink socket in one namespace. It is safe for concurrent use; its requests are sent one after the other.
 type Conn struct {
 	sock *nl.NetlinkSocket
-	// seq and buf are the last request's, and change while sock is locked.
+	// seq is the last request's, and changes while sock is locked.
 	seq uint32
-	buf []byte
 }
+
+// buffers are what messages are received in.
+var buffers = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // Open opens a socket of the netlink protocol in the namespace.
 func Open(ns *netns.NS, proto int) (c *Conn, err error) {
@@ -116,7 +113,7 @@ func here(proto int) (*Conn, error) {
 		sock.Close()
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Conn{sock: sock, buf: make([]byte, nl.RECEIVE_BUFFER_SIZE)}, nil
+	return &Conn{sock: sock}, nil
 }
 
 // Close closes the socket.
@@ -127,9 +124,8 @@ type Dumper interface {
 	Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error
 }
 
-// List dumps the objects of one kind and returns those for which decode reports
-// ok. An interrupted dump is repeated as Retry does. With an error, what the
-// last run decoded is returned too. Other arguments are those of Retry and Each.
+// List dumps the objects of one kind and returns those for which decode reports ok. An interrupted dump is repeated as
+// Retry does. With an error, what the last run decoded is returned too. Other arguments are those of Retry and Each.
 func List[T any](ctx context.Context, does string, c Dumper, request uint16, body []byte, reply uint16,
 	decode func(m []byte) (x T, ok bool, err error)) (out []T, err error) {
 	err = Retry(ctx, does, func() error {
@@ -145,22 +141,19 @@ func List[T any](ctx context.Context, does string, c Dumper, request uint16, bod
 	return out, err
 }
 
-// Each sends a dump request of the given type and body, and calls f with each
-// message of type reply, or of any type if reply is 0, without its netlink
-// header. f may keep the bytes. An error of f ends the dump.
+// Each sends a dump request of the given type and body, and calls f with each message of type reply, or of any
+// type if reply is 0, without its netlink header. f may keep the bytes. An error of f ends the dump.
 func (c *Conn) Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
 	return c.execute(request, unix.NLM_F_DUMP, body, reply, bytes.Clone, f)
 }
 
-// Scan is Each for large tables of which little is kept: the bytes are f's until it
-// returns.
+// Scan is Each for large tables of which little is kept: the bytes are f's until it returns.
 func (c *Conn) Scan(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
 	return c.execute(request, unix.NLM_F_DUMP, body, reply, func(b []byte) []byte { return b }, f)
 }
 
-// Get requests one object, which is passed to f as in Each. It asks for an
-// acknowledgement to know where the reply ends: conntrack sets NLM_F_MULTI on
-// its only message.
+// Get requests one object, which is passed to f as in Each. It asks for an acknowledgement to know where the
+// reply ends: conntrack sets NLM_F_MULTI on its only message.
 func (c *Conn) Get(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
 	return c.execute(request, unix.NLM_F_ACK, body, reply, bytes.Clone, f)
 }
@@ -182,13 +175,15 @@ func (c *Conn) execute(
 	}); err != nil {
 		return err
 	}
+	buf := buffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
+	defer buffers.Put(buf)
 	r := replies{seq: c.seq, pid: pid, reply: reply, f: f}
 	for !r.done {
-		n, err := c.receive()
+		n, err := c.receive(buf[:])
 		if err != nil {
 			return err
 		}
-		if err := r.take(own(c.buf[:n])); err != nil {
+		if err := r.take(own(buf[:n])); err != nil {
 			return err
 		}
 	}
@@ -203,10 +198,10 @@ func (c *Conn) execute(
 
 // receive fills buf with the kernel's next messages. Those of a dump are made when they
 // are received, so there is nothing to wait for.
-func (c *Conn) receive() (int, error) {
+func (c *Conn) receive(buf []byte) (int, error) {
 	fd := c.sock.GetFd()
 	for {
-		n, from, err := unix.Recvfrom(fd, c.buf, 0)
+		n, from, err := unix.Recvfrom(fd, buf, 0)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
@@ -221,7 +216,7 @@ func (c *Conn) receive() (int, error) {
 			return 0, err
 		default:
 			if a, ok := from.(*unix.SockaddrNetlink); !ok || a.Pid != nl.PidKernel {
-				return 0, fmt.Errorf("netlink message of %v, not of the kernel", from)
+				return 0, fmt.Errorf("netlink message from %v, not from the kernel", from)
 			}
 			return n, nil
 		}

@@ -9,9 +9,8 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// Netfilter is an nfnetlink socket for the requests to one kernel module. It is
-// opened once the module is there: opening one loads nfnetlink, and a request loads
-// the module that it is for. It is safe for concurrent use.
+// Netfilter is an nfnetlink socket for the requests to one kernel module. It is opened once the module is there:
+// opening one loads nfnetlink, and a request loads the module that it is for. It is safe for concurrent use.
 type Netfilter struct {
 	ns     *netns.NS
 	kernel *kmod.Kernel
@@ -26,8 +25,7 @@ func NewNetfilter(ns *netns.NS, kernel *kmod.Kernel, module kmod.Module) *Netfil
 	return &Netfilter{ns: ns, kernel: kernel, module: module}
 }
 
-// Conn returns the socket. It fails with a *kmod.MissingError while the module is not
-// there.
+// Conn returns the socket. It fails with a *kmod.MissingError while the module is not there.
 func (n *Netfilter) Conn() (*Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package ebtables reads the rules that bridges apply to frames, with their
-// counters: those of ebtables-nft and nft's own of the family bridge, by
-// nfnetlink dumps (package nft), and those of legacy ebtables, by getsockopt
+// Package ebtables reads the rules that bridges apply to frames, with their counters: those of ebtables-nft and
+// nft's own of the family bridge, by nfnetlink dumps (package nft), and those of legacy ebtables, by getsockopt
 // (EBT_SO_GET_INFO, EBT_SO_GET_ENTRIES). It takes CAP_NET_ADMIN.
 package ebtables
 
@@ -24,9 +23,8 @@ type Tables struct {
 	Chains []model.Chain
 }
 
-// Read reads the rules of both backends in the namespace, which is that of nft's
-// socket. Detail says how many each holds, for people. With an error, what could be
-// read is returned too.
+// Read reads the rules of both backends in the namespace, which is that of nft's socket. Detail says how many
+// each holds, for people. With an error, what could be read is returned too.
 func Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c *dump.Netfilter) (t Tables, detail string, err error) {
 	held, err := nft.Read(ctx, c, nil, nil, func(_ nftables.TableFamily, set nft.Ruleset) int {
 		t = fromSet(set)
@@ -55,9 +53,8 @@ func hookName(c nft.Chain) string {
 	return hookNames[c.Hook]
 }
 
-// isPolicy reports whether a rule is the policy of a chain without a hook, which
-// ebtables-nft keeps as the chain's last rule, marked in its user data (type 1,
-// UDATA_TYPE_EBTABLES_POLICY).
+// isPolicy reports whether a rule is the policy of a chain without a hook, which ebtables-nft keeps as the
+// chain's last rule, marked in its user data (type 1, UDATA_TYPE_EBTABLES_POLICY).
 func isPolicy(r nft.Rule) bool {
 	const policy = 1
 	return len(r.UserData) > 0 && r.UserData[0] == policy
@@ -74,10 +71,7 @@ func fromSet(set nft.Ruleset) Tables {
 			Hook: hook, Priority: ch.Priority, Counter: ch.Counter,
 		}
 		if hook != "" {
-			c.Policy = string(model.TargetDrop)
-			if ch.Accept {
-				c.Policy = string(model.TargetAccept)
-			}
+			c.Policy = model.Either(ch.Accept, string(model.TargetAccept), string(model.TargetDrop))
 		}
 		chains[[2]string{ch.Table, ch.Name}] = len(t.Chains)
 		t.Chains = append(t.Chains, c)

@@ -107,9 +107,8 @@ func readLegacy(ns *netns.NS, kernel *kmod.Kernel) (out Tables, detail string, e
 	return out, "legacy: " + kmod.Rules(len(out.Rules), states...), err
 }
 
-// read reads a table that is loaded. Linux before 5.15 has it in all namespaces then;
-// since, one that has none gets an empty one that accepts all, which nothing but asking
-// shows.
+// read reads a table that is loaded. Linux before 5.15 has it in all namespaces then; since, one that has none
+// gets an empty one that accepts all, which nothing but asking shows.
 func (t *legacyTable) read(ns *netns.NS, kernel *kmod.Kernel) (Tables, error) {
 	if err := kernel.Check(t.module); err != nil {
 		return Tables{}, err
@@ -165,8 +164,7 @@ type decoder struct {
 	chains map[int]string
 }
 
-// decode decodes a reply of get. With an error, what stands before it is returned
-// too.
+// decode decodes a reply of get. With an error, what stands before it is returned too.
 func decode(reply []byte) (Tables, error) {
 	if len(reply) < replaceLen {
 		return Tables{}, fmt.Errorf("reply of %d bytes, want %d and more", len(reply), replaceLen)
@@ -252,8 +250,7 @@ func (d *decoder) take() func(at, end int, chain bool) error {
 
 func (d *decoder) u32(at int) uint32 { return binary.NativeEndian.Uint32(d.entries[at:]) }
 
-// chain decodes the head of a chain. The kernel has no flag for those on a hook: they
-// have its name and come first.
+// chain decodes the head of a chain. The kernel has no flag for those on a hook: they have its name and come first.
 func (d *decoder) chain(at int) model.Chain {
 	c := model.Chain{Backend: model.Legacy, Family: "bridge", Table: d.table, Name: d.chains[at]}
 	// That of a chain without a hook may also be to return, which is none.
@@ -268,8 +265,7 @@ func (d *decoder) chain(at int) model.Chain {
 	return c
 }
 
-// legacyPriority is the priority of a table's chain on its hook (enum
-// nf_br_hook_priorities).
+// legacyPriority is the priority of a table's chain on its hook (enum nf_br_hook_priorities).
 func legacyPriority(table string, hook int) int {
 	switch table {
 	case "broute":
@@ -277,10 +273,7 @@ func legacyPriority(table string, hook int) int {
 	case "nat":
 		return map[string]int{"PREROUTING": -300, "OUTPUT": 100, "POSTROUTING": 300}[hookNames[hook]]
 	}
-	if hookNames[hook] == "OUTPUT" {
-		return 200
-	}
-	return -200
+	return model.Either(hookNames[hook] == "OUTPUT", 200, -200)
 }
 
 // rule decodes a rule: its own matches, then its extensions.
@@ -362,8 +355,7 @@ func (b *builder) legacyLinks(e []byte) {
 	}
 }
 
-// legacyFrame takes the matches of the Ethernet header. The bytes of one that the
-// rule does not have are anything.
+// legacyFrame takes the matches of the Ethernet header. The bytes of one that the rule does not have are anything.
 func (b *builder) legacyFrame(e []byte) {
 	flags, invert := binary.NativeEndian.Uint32(e[flagsAt:]), binary.NativeEndian.Uint32(e[invertAt:])
 	not := invert&invProto != 0

@@ -25,7 +25,7 @@ func TestModules(t *testing.T) {
 	}{
 		{"none", "", symbols, "nft: not loaded; legacy: not loaded", ""},
 		{"not this kernel's to load", "-", symbols, "nft: not in this kernel; legacy: not in this kernel", ""},
-		{"not known", "-", "", "nft: not read; legacy: 0 rules", "kernel module ebtable_nat: not known to be loaded"},
+		{"not known", "-", "", "nft: not read; legacy: 0 rules", "kernel module ebtable_nat: not known whether loaded"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -96,8 +96,7 @@ const (
 	macLen      = 6
 )
 
-// write takes a write to the frame. A new MAC is what ebtables calls dnat or
-// snat, after which the rule goes on.
+// write takes a write to the frame. A new MAC is what ebtables calls dnat or snat, after which the rule goes on.
 func (b *builder) write(w nft.Write) {
 	l := w.Load
 	text := ""
@@ -180,8 +179,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 	return true
 }
 
-// matchEtherType takes a comparison with an EtherType. It fails if the rule has
-// another one already: both apply.
+// matchEtherType takes a comparison with an EtherType. It fails if the rule has another one already: both apply.
 func (b *builder) matchEtherType(m nft.Match, invert bool) bool {
 	if m.Mask != nil || len(m.Value) < 2 {
 		return false
@@ -214,8 +212,7 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 	return false
 }
 
-// matchNetwork takes a match in the header that the EtherType selects, as nft and
-// newer versions of ebtables write it.
+// matchNetwork takes a match in the header that the EtherType selects, as nft and newer versions of ebtables write it.
 func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	l := m.Load
 	if b.EtherTypeNot || int(l.Len) > len(m.Value) {

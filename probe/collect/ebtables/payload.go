@@ -9,8 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// matches decode the matches and watchers. The same structs are in nftables and
-// in legacy tables.
+// matches decode the matches and watchers. The same structs are in nftables and in legacy tables.
 var matches = map[string]func(*builder, *xt.Bytes, *options){
 	"ip": ipMatch(4, "ip", "ip-tos"), "ip6": ipMatch(16, "ip6", "ip6-tclass"), "arp": (*builder).arp,
 	"vlan": vlan, "mark_m": markMatch, "mark": markMatch, "pkttype": packetType, "802_3": llc, "stp": stp,
@@ -19,8 +18,7 @@ var matches = map[string]func(*builder, *xt.Bytes, *options){
 	"log": func(_ *builder, p *xt.Bytes, o *options) { o.text = append(o.text, logText(p)) },
 }
 
-// matchExtension decodes a match or watcher into the rule. What the rule's fields cannot
-// express is named in Unknown.
+// matchExtension decodes a match or watcher into the rule. What the rule's fields cannot express is named in Unknown.
 func (b *builder) matchExtension(name string, info []byte) {
 	p, o := xt.Bytes{B: info}, options{}
 	decode := matches[name]
@@ -38,8 +36,7 @@ func (b *builder) matchExtension(name string, info []byte) {
 	b.options = append(b.options, text)
 }
 
-// verdictBits are the bits of a target's verdict, which is negative. The other
-// bits belong to the target itself.
+// verdictBits are the bits of a target's verdict, which is negative. The other bits belong to the target itself.
 const verdictBits = 0x0f
 
 var verdicts = map[int32]model.FrameTarget{
@@ -103,8 +100,7 @@ func (b *builder) markTarget(p *xt.Bytes) string {
 
 // options collects the options of one match.
 type options struct {
-	// mask has a bit for each option that is given, invert one for each
-	// that is negated.
+	// mask has a bit for each option that is given, invert one for each that is negated.
 	mask, invert uint16
 	text, unsaid []string
 }

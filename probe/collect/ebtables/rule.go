@@ -11,10 +11,9 @@ import (
 // builder collects a rule and formats it in the order of ebtables' options.
 type builder struct {
 	model.FrameRule
-	proto, src, dst                string
-	in, out, logicalIn, logicalOut string
-	options                        []string
-	target                         string
+	proto, src, dst, in, out, logicalIn, logicalOut string
+	options                                         []string
+	target                                          string
 	// native is the rule as nft prints it.
 	native []string
 }
@@ -67,8 +66,7 @@ func (b *builder) build() model.FrameRule {
 	return b.FrameRule
 }
 
-// etherTypes are the EtherTypes that ebtables names even without
-// /etc/ethertypes.
+// etherTypes are the EtherTypes that ebtables names even without /etc/ethertypes.
 var etherTypes = map[uint16]string{
 	etherIPv4: "IPv4", etherARP: "ARP", etherIPv6: "IPv6", 0x8100: "802_1Q",
 }
@@ -97,10 +95,7 @@ var (
 
 // macText formats an address under a mask.
 func macText(addr, mask model.MAC) string {
-	if mask == wholeMAC {
-		return xt.MACText(addr)
-	}
-	return xt.MACText(addr) + "/" + xt.MACText(mask)
+	return model.Either(mask == wholeMAC, xt.MACText(addr), xt.MACText(addr)+"/"+xt.MACText(mask))
 }
 
 // macName formats an address as ebtables does, by its name if it has one.

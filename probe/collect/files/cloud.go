@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"regexp"
+	"unicode/utf8"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -29,8 +30,13 @@ type cloud struct {
 	RouteTableResourceGroup string `json:"routeTableResourceGroup"`
 }
 
-// resourceName is what Azure allows in the names of groups and network resources.
-var resourceName = regexp.MustCompile(`^[\pL\pN_.()-]{1,90}$`)
+var resourceName = regexp.MustCompile(`^[\pL\pN_.()-]+$`)
+
+// isResourceName reports whether Azure allows the name for groups and network resources.
+func isResourceName(name string) bool {
+	// As {1,90} in the expression, the bound would take 3 MiB of every process.
+	return utf8.RuneCountInString(name) <= 90 && resourceName.MatchString(name)
+}
 
 func (f *Files) readAzureCloud(root string) error {
 	path := filepath.Join(root, azureCloud)
@@ -41,12 +47,12 @@ func (f *Files) readAzureCloud(root string) error {
 	// What was written on Windows may begin with a byte order mark.
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	var c cloud
-	if err := DecodeJSON(path, text, "the configuration of Azure's cloud provider", &c); err != nil {
+	if err := DecodeJSON(path, text, "an Azure cloud provider configuration", &c); err != nil {
 		return err
 	}
 	for _, name := range []string{c.SubscriptionID, c.ResourceGroup, c.VNetName, c.VNetResourceGroup, c.SubnetName, c.RouteTableName, c.RouteTableResourceGroup} {
-		if name != "" && !resourceName.MatchString(name) {
-			return ValueError(path, text, name, "the name of a resource in Azure", errors.New("found other characters"))
+		if name != "" && !isResourceName(name) {
+			return ValueError(path, text, name, "an Azure resource name", errors.New("found invalid characters"))
 		}
 	}
 	f.Names = append(f.Names, azureCloud)

@@ -14,12 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error says that a file cannot be read, or where its content is not what was
-// expected.
+// Error says that a file cannot be read, or where its content is not what was expected.
 type Error struct {
 	Path string
-	// Line and Column count from 1, columns in bytes. They are 0 if the place is
-	// not known.
+	// Line and Column count from 1, columns in bytes. They are 0 if the place is not known.
 	Line, Column int
 	// Want is what was expected there.
 	Want string
@@ -55,9 +53,13 @@ func NewError(path string, text []byte, offset int64, want string, err error) *E
 	}
 }
 
-// maxFile limits a file's size: 5,000 nodes as kubectl prints them are some
-// 100 MiB.
-const maxFile = 256 << 20
+// maxFile limits a file's size: 5,000 nodes as kubectl prints them are some 100 MiB.
+// maxObjects limits the JSON objects in it, of which each takes memory, however short it is: as many as kubectl prints
+// in so many bytes.
+const (
+	maxFile    = 256 << 20
+	maxObjects = 2 << 20
+)
 
 // Given reads the files that the user names.
 type Given struct {
@@ -65,32 +67,30 @@ type Given struct {
 	Stdin io.Reader
 }
 
-// Read reads a file of limited size, as ReadText. It returns the name by which errors
-// and reports call it, too. Of standard input it reads one JSON value and does not wait
-// for the end, which a container may never see: the runtime keeps its standard input
-// open for the next to attach (stdinOnce is not set in debug pods).
+// Read reads a file of limited size, as ReadText. It returns the name by which errors and reports call it, too.
+// Of standard input it reads one JSON value and does not wait for the end, which a container may never see: the
+// runtime keeps its standard input open for the next to attach (stdinOnce is not set in debug pods).
 func (g Given) Read(path string) (name string, text []byte, err error) {
-	if path != "-" {
-		text, err = ReadText(path)
-		return path, text, err
-	}
 	const stdin = "standard input"
-	if g.Stdin == nil {
-		err = errors.New("there is none")
+	if name = path; path != "-" {
+		text, err = ReadText(path)
+	} else if name = stdin; g.Stdin == nil {
+		err = errors.New("it is closed")
 	} else if text, err = readValue(g.Stdin); err == nil && len(text) == 0 {
-		err = errors.New("nothing was written to it")
+		err = errors.New("it is empty")
 	}
 	switch {
-	case err != nil:
+	case err != nil && name == stdin:
 		err = &Error{Path: stdin, Want: "a file", Err: err}
 	case len(text) > maxFile:
 		err = tooLarge(stdin, maxFile)
+	case bytes.Count(text, []byte("{")) > maxObjects:
+		err = &Error{Path: name, Want: fmt.Sprintf("at most %d JSON objects", maxObjects), Err: errors.New("the file has too many objects")}
 	}
-	return stdin, text, err
+	return name, text, err
 }
 
-// readValue reads up to the end of a JSON value, or to what is none, which whoever
-// decodes the text finds.
+// readValue reads up to the end of a JSON value, or to what is none, which whoever decodes the text finds.
 func readValue(r io.Reader) ([]byte, error) {
 	var text bytes.Buffer
 	var lost error
@@ -116,8 +116,7 @@ func tooLarge(path string, limit int64) *Error {
 	return &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", limit>>20), Err: errors.New("the file is too large")}
 }
 
-// ReadText reads a file of limited size, which may be a named pipe that somebody
-// writes to. Every error is an *Error.
+// ReadText reads a file of limited size, which may be a named pipe that somebody writes to. Every error is an *Error.
 func ReadText(path string) ([]byte, error) { return readLimited(path, maxFile) }
 
 // readLimited is ReadText with another limit, in bytes.
@@ -150,7 +149,7 @@ func readText(path string, limit int64) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe:
-		return nil, &Error{Path: path, Want: "a file, or a pipe that is being written to", Err: errors.New("nothing writes to this pipe")}
+		return nil, &Error{Path: path, Want: "a file, or a pipe with a writer", Err: errors.New("no process writes to this pipe")}
 	case int64(len(text)) > limit:
 		return nil, tooLarge(path, limit)
 	}

@@ -1,7 +1,7 @@
-// Package files reads what network plugins keep on the node's disk: their
-// configuration, and the pods that they gave addresses to. The files are below
-// /etc/cni/net.d, /var/run and /var/lib/cni; most are readable by root only. On
-// nodes in Azure it also reads where the cloud has the node.
+// Package files reads what network plugins keep on the node's disk: their configuration, and the pods that they gave
+// addresses to. The files are below /etc/cni/net.d (k3s has it elsewhere), /var/run and /var/lib/cni; most are readable
+// by root only. On nodes in Azure it also reads where the cloud has the node, and of systemd-networkd whether it
+// removes routes and rules of others.
 //
 // An absent file is no gap, since each plugin has files of its own. A file that
 // cannot be read or decoded is an error beside the others' content.
@@ -38,11 +38,14 @@ type Files struct {
 	Owners map[netip.Addr]Owner
 	// Cloud is where Azure has the node; zero on a node of another cloud.
 	Cloud model.AzureNode
+	// Networkd is nil on a node without systemd-networkd.
+	Networkd *model.Networkd
 }
 
 // Paths of the files below the root.
 const (
 	configDir    = "etc/cni/net.d"
+	k3sConfigDir = "var/lib/rancher/k3s/agent/etc/cni/net.d"
 	azureVNet    = "var/run/azure-vnet.json"
 	azureCNS     = "var/run/azure-cns/azure-endpoints.json"
 	hostLocalDir = "var/lib/cni/networks"
@@ -53,7 +56,7 @@ const (
 func Read(root string) (Files, error) {
 	f := Files{Owners: map[netip.Addr]Owner{}}
 	var errs []error
-	for _, read := range []func(string) error{f.readConfigs, f.readAzureVNet, f.readAzureCNS, f.readHostLocal, f.readAzureCloud} {
+	for _, read := range []func(string) error{f.readConfigs, f.readAzureVNet, f.readAzureCNS, f.readHostLocal, f.readAzureCloud, f.readNetworkd} {
 		if err := read(root); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -61,8 +64,7 @@ func Read(root string) (Files, error) {
 	return f, errors.Join(errs...)
 }
 
-// conflist is a CNI configuration: a list of plugins, or a single one in the older
-// format.
+// conflist is a CNI configuration: a list of plugins, or a single one in the older format.
 type conflist struct {
 	Name    string
 	Plugins []conf
@@ -70,14 +72,19 @@ type conflist struct {
 }
 
 type conf struct {
-	Type   string
-	Bridge string
-	Mode   string
-	IPAM   struct{ Type, Mode string }
+	Type, Bridge, Mode string
+	IPAM               struct{ Type, Mode string }
 }
 
 func (f *Files) readConfigs(root string) error {
-	entries, err := os.ReadDir(filepath.Join(root, configDir))
+	return errors.Join(f.readConfigsIn(root, configDir), f.readConfigsIn(root, k3sConfigDir))
+}
+
+func (f *Files) readConfigsIn(root, dir string) error {
+	entries, err := os.ReadDir(filepath.Join(root, dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -86,16 +93,13 @@ func (f *Files) readConfigs(root string) error {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			continue
 		}
-		name := filepath.Join(configDir, e.Name())
+		name := filepath.Join(dir, e.Name())
 		var list conflist
 		if _, err := f.readJSON(root, name, "a CNI configuration", &list); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		plugins := list.Plugins
-		if len(plugins) == 0 {
-			plugins = []conf{list.conf}
-		}
+		plugins := model.Either(len(list.Plugins) == 0, []conf{list.conf}, list.Plugins)
 		for _, p := range plugins {
 			f.Config.Plugins = append(f.Config.Plugins, plugin.Conf{
 				File: name, Network: list.Name, Type: p.Type, Bridge: p.Bridge, Mode: p.Mode,
@@ -106,8 +110,7 @@ func (f *Files) readConfigs(root string) error {
 	return errors.Join(errs...)
 }
 
-// readJSON reads a file below root and adds it to the names. It returns the file's
-// text.
+// readJSON reads a file below root and adds it to the names. It returns the file's text.
 func (f *Files) readJSON(root, name, want string, v any) ([]byte, error) {
 	path := filepath.Join(root, name)
 	text, err := ReadText(path)
@@ -130,10 +133,9 @@ type vnet struct {
 			Networks map[string]struct {
 				Mode      string
 				Endpoints map[string]struct {
-					HostIfName   string
-					IPAddresses  []address
-					PODName      string
-					PODNameSpace string
+					HostIfName            string
+					IPAddresses           []address
+					PODName, PODNameSpace string
 				}
 			}
 		}
@@ -142,7 +144,7 @@ type vnet struct {
 
 func (f *Files) readAzureVNet(root string) error {
 	var v vnet
-	text, err := f.readJSON(root, azureVNet, "the state of azure-vnet", &v)
+	text, err := f.readJSON(root, azureVNet, "a state file of azure-vnet", &v)
 	if err != nil {
 		return err
 	}
@@ -176,9 +178,8 @@ func (f *Files) addOwner(path string, text []byte, list []address, o Owner) erro
 // cns is the file of azure-cns's endpoints.
 type cns struct {
 	Endpoints map[string]struct {
-		PodName       string
-		PodNamespace  string
-		IfnameToIPMap map[string]struct {
+		PodName, PodNamespace string
+		IfnameToIPMap         map[string]struct {
 			IPv4, IPv6   []address
 			HostVethName string
 		}
@@ -187,7 +188,7 @@ type cns struct {
 
 func (f *Files) readAzureCNS(root string) error {
 	var v cns
-	text, err := f.readJSON(root, azureCNS, "the endpoints of azure-cns", &v)
+	text, err := f.readJSON(root, azureCNS, "an endpoint file of azure-cns", &v)
 	if err != nil {
 		return err
 	}
@@ -202,9 +203,8 @@ func (f *Files) readAzureCNS(root string) error {
 	return errors.Join(errs...)
 }
 
-// readHostLocal lists the networks of the IPAM plugin host-local and the addresses
-// in use, which its files are named after. They hold the id of a container, but
-// not the name of its pod.
+// readHostLocal lists the networks of the IPAM plugin host-local and the addresses in use, which its files are
+// named after. They hold the id of a container, but not the name of its pod.
 func (f *Files) readHostLocal(root string) error {
 	entries, err := os.ReadDir(filepath.Join(root, hostLocalDir))
 	if err != nil {
@@ -238,5 +238,5 @@ func (f *Files) Detail() string {
 	if len(f.Names) == 0 {
 		return "no plugin files found"
 	}
-	return fmt.Sprintf("%s; %d addresses with their pods", strings.Join(f.Names, ", "), len(f.Owners))
+	return fmt.Sprintf("%s; pods of %d addresses", strings.Join(f.Names, ", "), len(f.Owners))
 }

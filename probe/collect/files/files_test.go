@@ -69,6 +69,7 @@ func TestRead(t *testing.T) {
 		configDir + "/10-azure.conflist":             conflistText,
 		configDir + "/99-old.conf":                   `{"name": "cbr", "type": "bridge", "bridge": "cbr0", "ipam": {"type": "host-local"}}`,
 		configDir + "/notes.txt":                     "no JSON",
+		k3sConfigDir + "/10-flannel.conflist":        `{"name": "cbr0", "plugins": [{"type": "flannel", "delegate": {"hairpinMode": true}}]}`,
 		hostLocalDir + "/kubenet/10.244.0.7":         "abc\r\neth0",
 		hostLocalDir + "/kubenet/last_reserved_ip.0": "10.244.0.7",
 	})
@@ -90,6 +91,7 @@ func TestRead(t *testing.T) {
 			{File: azure, Network: "azure", Type: "azure-vnet", Bridge: "azure0", Mode: "bridge", IPAM: "azure-vnet-ipam"},
 			{File: azure, Network: "azure", Type: "portmap"},
 			{File: configDir + "/99-old.conf", Network: "cbr", Type: "bridge", Bridge: "cbr0", IPAM: "host-local"},
+			{File: k3sConfigDir + "/10-flannel.conflist", Network: "cbr0", Type: "flannel"},
 		},
 		AzureMode: "bridge", AzureCNS: true, HostLocal: []string{"kubenet"}, Taken: []netip.Addr{netip.MustParseAddr("10.244.0.7")},
 	}
@@ -123,7 +125,7 @@ func TestBrokenFiles(t *testing.T) {
 		t.Errorf("the other address was not read: %v", got.Owners)
 	}
 	for _, want := range []string{
-		azureVNet + ":2:15: ", "want the state of azure-vnet",
+		azureVNet + ":2:15: ", "want a state file of azure-vnet",
 		azureCNS + ":2:45: ", "want an IP address",
 		"a.conflist:1:26: found object: want a list at \"Plugins\"", "a CNI configuration",
 		"cut.conflist:1:40: ",

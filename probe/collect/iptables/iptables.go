@@ -1,6 +1,5 @@
-// Package iptables reads the rules of the node's IP layer with their counters:
-// iptables in both its backends, and what nft itself holds in the families
-// ip, ip6 and inet.
+// Package iptables reads the rules of the node's IP layer with their counters: iptables in both its backends, and
+// what nft itself holds in the families ip, ip6 and inet.
 package iptables
 
 import (
@@ -30,10 +29,9 @@ type Tables struct {
 	Sets []model.Set
 }
 
-// Reader reads rules again and again. It decodes those that have changed: of the others it
-// reads what they counted, and of nft's only those that packets may have come to. While
-// nothing changes and nothing counts, it returns the same lists. It is safe for concurrent
-// use.
+// Reader reads rules again and again. It decodes those that have changed: of the others it reads what they
+// counted, and of nft's only those that packets may have come to. While nothing changes and nothing counts, it
+// returns the same lists. It is safe for concurrent use.
 type Reader struct {
 	mu   sync.Mutex
 	last []part
@@ -77,19 +75,16 @@ func (r *reading) known(from source) part {
 	return part{source: from, names: map[uint16]string{}}
 }
 
-func (r *reading) add(p part, same bool) {
-	r.now, r.same = append(r.now, p), r.same && same
-}
+func (r *reading) add(p part, same bool) { r.now, r.same = append(r.now, p), r.same && same }
 
-// Read reads the rules of both backends in the namespace, which is that of nft's
-// socket. Detail says how many each holds. With an error, what could be read is
-// returned too.
+// Read reads the rules of both backends in the namespace, which is that of nft's socket. Detail says how many
+// each holds. With an error, what could be read is returned too.
 func (r *Reader) Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c *dump.Netfilter) (t Tables, detail string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	named, err := openSets(ns)
 	if err != nil {
-		return t, "", fmt.Errorf("ask for the names of sets: %w", err)
+		return t, "", fmt.Errorf("get set names: %w", err)
 	}
 	defer func() { err = errors.Join(err, named.close()) }()
 	if r.parts == nil {
@@ -106,7 +101,9 @@ func (r *Reader) Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c 
 }
 
 // families are those of nft that packets of the IP layer pass.
-var families = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet}
+var families = []nftables.TableFamily{
+	nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet, nftables.TableFamilyNetdev,
+}
 
 // nft reads what nft holds.
 func (r *reading) nft(ctx context.Context, c *dump.Netfilter, parts nft.Parts) (detail string, err error) {

@@ -430,6 +430,43 @@ func TestNative(t *testing.T) {
 	}
 }
 
+// TestLinkHooks reads chains that see what links receive and send.
+func TestLinkHooks(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Feed(`table netdev t {
+	chain in {
+		type filter hook ingress device lo priority 0; policy accept;
+		ip saddr 10.1.0.5 tcp dport 80 counter packets 4 bytes 40 drop
+		ip6 daddr fd00::5 drop
+	}
+	chain out { type filter hook egress device lo priority 5; policy drop; }
+}
+table inet i {
+	chain in { type filter hook ingress device lo priority -10; policy accept; }
+}
+`, "nft", "-f", "-")
+	got := read(t, ns)
+	chain := func(family, name, hook, policy string, priority int) model.Chain {
+		return model.Chain{Backend: model.NFT, Family: family, Table: family[:1], Name: name, Hook: hook, Devices: "lo", Policy: policy, Priority: priority}
+	}
+	want := []model.Chain{
+		chain("inet", "in", "INGRESS", "ACCEPT", -10), chain("netdev", "in", "INGRESS", "ACCEPT", 0), chain("netdev", "out", "EGRESS", "DROP", 5),
+	}
+	want[1].Table, want[2].Table = "t", "t"
+	if !reflect.DeepEqual(got.Chains, want) {
+		t.Errorf("chains %+v\nwant %+v", got.Chains, want)
+	}
+	if len(got.Rules) != 2 {
+		t.Fatalf("rules %+v", got.Rules)
+	}
+	if r := got.Rules[0]; !r.Native || r.NFProto != 4 || r.Src.Prefix != netip.MustParsePrefix("10.1.0.5/32") || r.Target != "DROP" || len(r.Unknown) > 0 {
+		t.Errorf("IPv4: %+v", r)
+	}
+	if r := got.Rules[1]; r.NFProto != 6 || r.Dst.Prefix != netip.MustParsePrefix("fd00::5/128") || len(r.Unknown) > 0 {
+		t.Errorf("IPv6: %+v", r)
+	}
+}
+
 // TestSets reads what rules look up in sets and maps.
 func TestSets(t *testing.T) {
 	for _, tt := range []struct {

@@ -91,9 +91,8 @@ type getinfo struct {
 	NumEntries, Size uint32
 }
 
-// legacy reads the legacy tables of the namespace, both families. It asks only
-// for tables that exist: the request would create the others. Detail says how much
-// there is.
+// legacy reads the legacy tables of the namespace, both families. It asks only for tables that exist: the request
+// would create the others. Detail says how much there is.
 func (r *reading) legacy(ns *netns.NS, kernel *kmod.Kernel) (detail string, err error) {
 	var tables []*table
 	var states []kmod.State
@@ -132,8 +131,7 @@ func (r *reading) legacy(ns *netns.NS, kernel *kmod.Kernel) (detail string, err 
 	return "legacy: " + kmod.Rules(held, states...), err
 }
 
-// read fetches a table, in the namespace of the calling thread, with the room that it had
-// the last time.
+// read fetches a table, in the namespace of the calling thread, with the room that it had the last time.
 func (t *table) read(last *table) error {
 	if len(t.name) >= nameLen {
 		return fmt.Errorf("name of %d bytes", len(t.name))
@@ -235,8 +233,7 @@ type entry struct {
 	target  xt.Extension
 }
 
-// endsChain reports whether the entry is the head of the next chain, or the end
-// of the table.
+// endsChain reports whether the entry is the head of the next chain, or the end of the table.
 func (e *entry) endsChain() bool { return e.target.Name == "ERROR" }
 
 func (t *table) entries() ([]entry, error) {
@@ -336,8 +333,7 @@ func (t *table) policy(hook int, e entry) (model.Chain, error) {
 	return c, nil
 }
 
-// legacyPriority is the priority of a table's chain on its hook (enum
-// nf_ip_hook_priorities).
+// legacyPriority is the priority of a table's chain on its hook (enum nf_ip_hook_priorities).
 func legacyPriority(table string, hook int) int {
 	switch table {
 	case "raw":
@@ -347,23 +343,19 @@ func legacyPriority(table string, hook int) int {
 	case "security":
 		return 50
 	case "nat":
-		if hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT" {
-			return -100
-		}
-		return 100
+		return model.Either(hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT", -100, 100)
 	}
 	return 0
 }
 
-// Decisions of the standard target: -1 minus netfilter's number; zero and above
-// is the offset of a chain.
+// Decisions of the standard target: -1 minus netfilter's number; zero and above is the offset of a chain.
 const decisionDrop = -1
 
 var decisions = map[int]string{decisionDrop: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
 
 func decision(x xt.Extension) (int, error) {
 	if x.Name != "" || len(x.Info) < 4 {
-		return 0, fmt.Errorf("target %q is not the standard one", x.Name)
+		return 0, fmt.Errorf("target %q is not the standard target", x.Name)
 	}
 	return int(int32(binary.NativeEndian.Uint32(x.Info))), nil
 }

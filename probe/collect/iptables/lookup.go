@@ -14,9 +14,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// lookups are the sets and maps of one family's tables that were read; out are those
-// that a rule's match was decoded for, with their elements in words, and place is where
-// each is there.
+// lookups are the sets and maps of one family's tables that were read; out are those that a rule's match was
+// decoded for, with their elements in words, and place is where each is there.
 type lookups struct {
 	family string
 	sets   map[[2]string]*nft.Set
@@ -78,7 +77,7 @@ func (b *builder) lookup(m nft.Match) bool {
 	}
 	l := model.Lookup{Set: m.Set, Key: names, Not: m.Op == expr.CmpOpNeq, Map: m.Map}
 	b.Lookups = append(b.Lookups, l)
-	verb := map[bool]string{true: "vmap "}[m.Map] + nft.Differs(l.Not)
+	verb := model.Either(m.Map, "vmap ", "") + nft.Differs(l.Not)
 	text := strings.Join(names, " . ") + " " + verb + setText(&b.lookups.out[place])
 	b.say("["+text+"]", text)
 	return true
@@ -126,12 +125,12 @@ func (b *builder) field(l nft.Load) field {
 		case expr.MetaKeyL4PROTO:
 			f.name, f.text = "meta l4proto", protoText
 		case expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME:
-			f.name = map[bool]string{true: "iifname", false: "oifname"}[expr.MetaKey(l.Key) == expr.MetaKeyIIFNAME]
+			f.name = model.Either(expr.MetaKey(l.Key) == expr.MetaKeyIIFNAME, "iifname", "oifname")
 			f.text = func(v []byte) string { return strings.TrimRight(string(v), "\x00") }
 		}
 	case nft.FromCT:
 		if l.Key == unix.NFT_CT_STATE {
-			f.name, f.text = "ct state", stateText
+			f.name, f.text = "ct state", func(v []byte) string { return stateNames(binary.NativeEndian.Uint32(v)) }
 		}
 	case nft.FromNumgen:
 		f.text = func(v []byte) string { return fmt.Sprint(binary.NativeEndian.Uint32(v)) }
@@ -141,7 +140,7 @@ func (b *builder) field(l nft.Load) field {
 
 func (b *builder) payloadField(l nft.Load, f *field) {
 	h := b.ipHeader(nft.Match{Load: l})
-	ip := map[bool]string{true: "ip6 ", false: "ip "}[h == header6]
+	ip := model.Either(h == header6, "ip6 ", "ip ")
 	network := l.Base == expr.PayloadBaseNetworkHeader
 	port := l.Base == expr.PayloadBaseTransportHeader && l.Len == 2
 	switch {
@@ -167,9 +166,6 @@ func portText(v []byte) string { return fmt.Sprint(binary.BigEndian.Uint16(v)) }
 
 func protoText(v []byte) string { return model.ProtoName(v[0]) }
 
-// stateText is one state of connection tracking; the key holds its bit.
-func stateText(v []byte) string { return stateNames(binary.NativeEndian.Uint32(v)) }
-
 // elements writes the elements of a set in words.
 func elements(s *nft.Set, fields []field) []model.Element {
 	out := make([]model.Element, len(s.Elements))
@@ -188,10 +184,7 @@ func elements(s *nft.Set, fields []field) []model.Element {
 
 // dataText is an address, with a port or without.
 func dataText(v []byte) string {
-	size := 16
-	if len(v) <= 8 {
-		size = 4
-	}
+	size := model.Either(len(v) <= 8, 4, 16)
 	if len(v) < size {
 		return fmt.Sprintf("0x%x", v)
 	}
@@ -224,8 +217,7 @@ func keyText(e *nft.Element, fields []field) string {
 	return strings.Join(parts, " . ")
 }
 
-// between is a range of values as nft writes it: a prefix, a name's beginning, or both
-// ends.
+// between is a range of values as nft writes it: a prefix, a name's beginning, or both ends.
 func (f field) between(first, last []byte) string {
 	if last == nil || slices.Equal(first, last) {
 		return f.text(first)

@@ -22,30 +22,44 @@ var tableNames = []string{"raw", "mangle", "nat", "filter", "security"}
 
 var familyNames = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
+	nftables.TableFamilyNetdev: "netdev",
+}
+
+// hookNamesOf are the hooks of a family by number. Those of netdev are of links, and inet has the first of them too.
+func hookNamesOf(f nftables.TableFamily) []string {
+	switch f {
+	case nftables.TableFamilyNetdev:
+		return []string{"INGRESS", "EGRESS"}
+	case nftables.TableFamilyINet:
+		return append(hookNames[:], "INGRESS")
+	}
+	return hookNames[:]
 }
 
 // fromSet turns what nft holds in one family into rules. setName is the name of an ipset.
 func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) string) Tables {
 	var t Tables
-	family := familyNames[f]
+	family, hookNames := familyNames[f], hookNamesOf(f)
 	native := map[string]bool{}
 	for _, ch := range set.Chains {
 		c := model.Chain{Backend: model.NFT, Family: family, Table: ch.Table, Name: ch.Name}
-		if ch.Base && ch.Hook >= 0 && ch.Hook < hooks {
+		if ch.Base && ch.Hook >= 0 && ch.Hook < len(hookNames) {
 			c.Hook, c.Priority, c.Counter, c.Policy = hookNames[ch.Hook], ch.Priority, ch.Counter, "DROP"
+			c.Devices = strings.Join(ch.Devices, ",")
 			if ch.Accept {
 				c.Policy = "ACCEPT"
 			}
 		}
 		t.Chains = append(t.Chains, c)
 		// iptables names the chains of hooks after them.
-		if family == "inet" || !slices.Contains(tableNames, ch.Table) || ch.Base && c.Hook != ch.Name {
+		if family == "inet" || family == "netdev" || !slices.Contains(tableNames, ch.Table) || ch.Base && c.Hook != ch.Name {
 			native[ch.Table] = true
 		}
 	}
 	looked := newLookups(family, set.Sets)
 	place := map[[2]string]int{}
-	for _, r := range set.Rules {
+	t.Rules = make([]model.PacketRule, 0, len(set.Rules))
+	for r := range model.Each(set.Rules) {
 		at := [2]string{r.Table, r.Chain}
 		place[at]++
 		b := newBuilder(model.PacketRule{
@@ -60,6 +74,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 			b.item(item)
 		}
 		t.Rules = append(t.Rules, b.build())
+		r.Items = nil // Of tens of thousands, both forms would be held at once.
 	}
 	t.Sets = looked.out
 	return t
@@ -95,6 +110,11 @@ func (b *builder) item(item nft.Item) {
 		b.say("-m limit "+text, "limit rate "+text)
 	case nft.Write:
 		switch {
+		case i.Load.Source == nft.FromCT && i.Load.Key == unix.NFT_CT_ZONE && len(i.Value) >= 2:
+			zone := binary.NativeEndian.Uint16(i.Value)
+			b.Target, b.target = "CT", fmt.Sprintf("-j CT --zone %d", zone)
+			b.native = append(b.native, fmt.Sprintf("ct zone set %d", zone))
+			return
 		case i.Load.Source != nft.FromMeta:
 		case i.Load.Key == unix.NFT_META_MARK:
 			b.Target = "MARK"
@@ -109,8 +129,7 @@ func (b *builder) item(item nft.Item) {
 	}
 }
 
-// other takes an expression that is not decoded. Some are statements, which
-// restrict nothing.
+// other takes an expression that is not decoded. Some are statements, which restrict nothing.
 func (b *builder) other(name string) {
 	switch name {
 	case "notrack":
@@ -125,8 +144,7 @@ func (b *builder) other(name string) {
 // logged is iptables' target that logs to a program.
 const logged = "NFLOG"
 
-// log takes a log that nft wrote itself, as iptables does for its target NFLOG. It
-// restricts nothing.
+// log takes a log that nft wrote itself, as iptables does for its target NFLOG. It restricts nothing.
 func (b *builder) log(l nft.Log) {
 	if l.Grouped {
 		b.Target, b.target = logged, "-j "+xt.NFLogText(l.Prefix, l.Group, l.Size, true, l.Threshold)
@@ -172,8 +190,7 @@ func (b *builder) verdict(v nft.Verdict) {
 	b.native = append(b.native, v.String())
 }
 
-// nat takes a translation that nft wrote itself. Its addresses and ports are
-// named where they are constants.
+// nat takes a translation that nft wrote itself. Its addresses and ports are named where they are constants.
 func (b *builder) nat(n nft.NAT) {
 	options := map[string]string{"SNAT": " --to-source ", "DNAT": " --to-destination "}
 	b.Target = strings.ToUpper(n.Kind)
@@ -194,10 +211,7 @@ func (b *builder) nat(n nft.NAT) {
 	switch {
 	case ok && ports.First == ports.Last && (n.AddrMax == nil || slices.Equal(n.AddrMax, n.Addr)):
 		b.To = netip.AddrPortFrom(a, ports.First)
-		to := a.String()
-		if ports.First != 0 {
-			to = b.To.String()
-		}
+		to := model.Either(ports.First != 0, b.To.String(), a.String())
 		b.target += options[b.Target] + to
 		text += " to " + to
 	case n.Addr == nil && ports.First != 0:
@@ -255,6 +269,18 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		case unix.NFPROTO_IPV6:
 			b.NFProto = 6
 		}
+	case expr.MetaKeyPROTOCOL:
+		if len(m.Value) < 2 || invert || m.Mask != nil || b.Family != "netdev" || b.NFProto != 0 {
+			return false
+		}
+		switch binary.BigEndian.Uint16(m.Value) {
+		case unix.ETH_P_IP:
+			b.NFProto = 4
+		case unix.ETH_P_IPV6:
+			b.NFProto = 6
+		default:
+			return false
+		}
 	case expr.MetaKeyMARK:
 		if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || b.Mark.Set {
 			return false
@@ -274,9 +300,8 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 
 // header places the fields of an IP header; addrs are source and destination.
 type header struct {
-	addrs [2]uint32
-	size  uint32
-	proto uint32
+	addrs       [2]uint32
+	size, proto uint32
 }
 
 var (
@@ -287,7 +312,7 @@ var (
 // ipHeader is the header that the rule matches. A rule of an inet table may show
 // it only by the length of what it loads.
 func (b *builder) ipHeader(m nft.Match) header {
-	if b.Family == "ip6" || b.NFProto == 6 || b.Family == "inet" && b.NFProto == 0 && m.Load.Len == header6.size {
+	if b.Family == "ip6" || b.NFProto == 6 || (b.Family == "inet" || b.Family == "netdev") && b.NFProto == 0 && m.Load.Len == header6.size {
 		return header6
 	}
 	return header4
@@ -318,7 +343,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	case h == header4 && l.Offset == 6 && l.Len == 2 && slices.Equal(m.Mask, []byte{0x1f, 0xff}) && slices.Equal(m.Value, []byte{0, 0}):
 		b.fragment = xt.Not(!invert) + "-f"
 		b.unknown(b.fragment)
-		b.native = append(b.native, "ip frag-off & 0x1fff "+map[bool]string{true: "!=", false: "=="}[invert]+" 0")
+		b.native = append(b.native, "ip frag-off & 0x1fff "+model.Either(invert, "!=", "==")+" 0")
 		return true
 	}
 	return false
@@ -372,10 +397,7 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 		binary.NativeEndian.Uint32(m.Value) != unix.RTN_LOCAL {
 		return false
 	}
-	local := 1
-	if invert {
-		local = -1
-	}
+	local := model.Either(invert, -1, 1)
 	switch m.Load.Flags {
 	case source:
 		b.SrcLocal = local

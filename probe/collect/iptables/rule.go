@@ -24,14 +24,12 @@ var protocols = map[uint8]string{
 
 func protoName(n uint8) string { return xt.Name(protocols, n) }
 
-// builder makes a rule from its parts, in the order in which the kernel has them,
-// and writes its text.
+// builder makes a rule from its parts, in the order in which the kernel has them, and writes its text.
 type builder struct {
 	model.PacketRule
 	// The parts that iptables prints first, in its order.
 	src, dst, in, out, proto, fragment string
-	// options are the matches, ports the place of the native port match
-	// among them.
+	// options are the matches, ports the place of the native port match among them.
 	options []string
 	ports   int
 	target  string
@@ -44,12 +42,7 @@ type builder struct {
 func newBuilder(r model.PacketRule) *builder { return &builder{PacketRule: r, ports: -1} }
 
 // jumpOption is iptables' option in front of a target.
-func jumpOption(isGoto bool) string {
-	if isGoto {
-		return "-g "
-	}
-	return "-j "
-}
+func jumpOption(isGoto bool) string { return model.Either(isGoto, "-g ", "-j ") }
 
 // say adds a part of the rule's text in iptables' words and in nft's.
 func (b *builder) say(option, native string) {
@@ -79,8 +72,7 @@ func (b *builder) matchLink(in bool, m model.IfMatch) {
 	b.native = append(b.native, word+nft.Differs(m.Not)+nft.InterfaceText(m.Name))
 }
 
-// matchAddr takes an address match; ok is false when it is none that a prefix
-// can say, and text what iptables calls it.
+// matchAddr takes an address match; ok is false when it is none that a prefix can say, and text what iptables calls it.
 func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert, ok bool) {
 	part, field, option, word := &b.dst, &b.Dst, "-d ", "daddr "
 	if source {
@@ -92,10 +84,7 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	} else {
 		b.unknown(*part)
 	}
-	ip := "ip "
-	if m.Prefix.Addr().Is6() {
-		ip = "ip6 "
-	}
+	ip := model.Either(m.Prefix.Addr().Is6(), "ip6 ", "ip ")
 	b.native = append(b.native, ip+word+nft.Differs(invert)+text)
 }
 
@@ -109,8 +98,7 @@ func (b *builder) matchProto(n uint8, invert bool) {
 	b.native = append(b.native, "meta l4proto "+nft.Differs(invert)+protoName(n))
 }
 
-// matchPorts takes a native port match. iptables writes those of one rule as
-// one match of the protocol's name.
+// matchPorts takes a native port match. iptables writes those of one rule as one match of the protocol's name.
 func (b *builder) matchPorts(source bool, r model.PortRange, text string, invert bool) {
 	option, word, field := "--dport ", "dport ", &b.DstPorts
 	if source {

@@ -9,9 +9,8 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// The kernel's socket option for sets (include/uapi/linux/netfilter/ipset/ip_set.h), and
-// struct ip_set_req_get_set: the operation, the protocol's version, and the number of a
-// set, or its name in the answer.
+// The kernel's socket option for sets (include/uapi/linux/netfilter/ipset/ip_set.h), and struct
+// ip_set_req_get_set: the operation, the protocol's version, and the number of a set, or its name in the answer.
 const (
 	soIPSet       = 83
 	opByIndex     = 7
@@ -20,8 +19,7 @@ const (
 	setNameLen    = 32
 )
 
-// sets are the names of the namespace's sets by number, which is all that rules hold of
-// them.
+// sets are the names of the namespace's sets by number, which is all that rules hold of them.
 type sets struct {
 	fd    int
 	names map[uint16]string

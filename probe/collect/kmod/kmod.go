@@ -1,6 +1,5 @@
-// Package kmod finds out whether the running kernel has a module, and never loads
-// one: a request to a subsystem that is a module and not loaded would load it, and
-// change the node. Whatever makes such a request asks here first.
+// Package kmod finds out whether the running kernel has a module, and never loads one: a request to a subsystem that
+// is a module and not loaded would load it, and change the node. Whatever makes such a request asks here first.
 //
 // It reads /sys/module, /proc/modules, /proc/kallsyms and the module lists below
 // /lib/modules, which everybody may read.
@@ -60,17 +59,19 @@ const (
 )
 
 func (s State) String() string {
-	return [...]string{"not known to be loaded", "loaded", "not loaded", "not in this kernel"}[s]
+	return [...]string{"not known whether loaded", "loaded", "not loaded", "not in this kernel"}[s]
 }
 
 // Empty reports whether the module is surely not there, and so holds nothing.
 func (s State) Empty() bool { return s == NotLoaded || s == Absent }
 
-// Rules says for people how many rules some modules hold, or why none of them holds
-// any.
+// Rules says for people how many rules some modules hold, or why none of them holds any.
 func Rules(n int, of ...State) string {
 	if slices.ContainsFunc(of, func(s State) bool { return !s.Empty() }) {
 		return model.Plural(n, "rule")
+	}
+	if len(of) == 0 {
+		return Unknown.String()
 	}
 	// Where one is only not loaded, not all are absent.
 	return slices.Min(of).String()
@@ -97,8 +98,7 @@ type Kernel struct {
 // builtIn are the running kernel's symbols, which take long to read and stay the same.
 var builtIn = sync.OnceValues(func() (map[string]bool, error) { return readSymbols("/proc") })
 
-// New returns the running kernel, whose files are below root: its module lists are
-// looked for there.
+// New returns the running kernel, whose files are below root: its module lists are looked for there.
 func New(root string) *Kernel {
 	k := At("/proc", "/sys", root)
 	k.symbols = builtIn
@@ -182,7 +182,7 @@ func readSymbols(proc string) (map[string]bool, error) {
 		}
 	})
 	if err == nil && empty {
-		err = fmt.Errorf("read kernel symbols: none")
+		err = fmt.Errorf("read kernel symbols: none found")
 	}
 	return out, err
 }

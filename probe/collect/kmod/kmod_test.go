@@ -91,6 +91,7 @@ func TestRules(t *testing.T) {
 		{[]State{NotLoaded, Absent}, "not loaded"},
 		{[]State{Absent, Absent}, "not in this kernel"},
 		{[]State{Unknown}, "5 rules"},
+		{nil, Unknown.String()},
 	} {
 		if got := Rules(5, tt.of...); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.of, got, tt.want)

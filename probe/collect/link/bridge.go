@@ -11,8 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// rtextFilterBRVLANCompressed asks for VLANs as ranges
-// (RTEXT_FILTER_BRVLAN_COMPRESSED of linux/rtnetlink.h).
+// rtextFilterBRVLANCompressed asks for VLANs as ranges (RTEXT_FILTER_BRVLAN_COMPRESSED of linux/rtnetlink.h).
 const rtextFilterBRVLANCompressed = 1 << 2
 
 // decodeBridge decodes the settings of a bridge.
@@ -27,8 +26,7 @@ func decodeBridge(a dump.Attrs, l *model.Link) error {
 // portStates are those of linux/if_bridge.h, by their number.
 var portStates = []model.PortState{model.PortDisabled, model.PortListening, model.PortLearning, model.PortForwarding, model.PortBlocking}
 
-// decodePort decodes the settings of a bridge's port. Linux 4.18 and later has
-// all of them, but for the lock.
+// decodePort decodes the settings of a bridge's port. Linux 4.18 and later has all of them, but for the lock.
 func decodePort(a dump.Attrs, l *model.Link) error {
 	l.Port = &model.BridgePort{}
 	delayed := false
@@ -50,8 +48,7 @@ func decodePort(a dump.Attrs, l *model.Link) error {
 	return err
 }
 
-// readVLANs sets the VLANs of the links that are bridges which filter by VLAN, or
-// ports of such.
+// readVLANs sets the VLANs of the links that are bridges which filter by VLAN, or ports of such.
 func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 	request := make([]byte, unix.SizeofIfInfomsg)
 	request[0] = unix.AF_BRIDGE
@@ -71,10 +68,7 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 		if l == nil {
 			continue
 		}
-		bridge := l
-		if l.Bridge == nil {
-			bridge = at[l.Master]
-		}
+		bridge := model.Either(l.Bridge == nil, at[l.Master], l)
 		if bridge != nil && bridge.Bridge != nil && bridge.Bridge.VLANFiltering {
 			l.VLANs = &x.vlans
 		}

@@ -1,10 +1,8 @@
-// Package link reads network interfaces with their addresses and settings
-// (RTM_GETLINK, RTM_GETADDR), and notifies of changes (rtnetlink multicast
-// groups).
+// Package link reads network interfaces with their addresses and settings (RTM_GETLINK, RTM_GETADDR), and
+// notifies of changes (rtnetlink multicast groups).
 //
-// The dumps need no capability, also for a namespace that is known by its
-// number. A table that changed during its dump is a gap: what was read comes
-// with dump.ErrInterrupted.
+// The dumps need no capability, also for a namespace that is known by its number. A table that changed during its
+// dump is a gap: what was read comes with dump.ErrInterrupted.
 package link
 
 import (
@@ -46,13 +44,10 @@ type Table struct {
 type Counts struct{ Received, Sent, RxDropped, TxDropped, RxFIFO, RxMissed uint64 }
 
 // Read lists the links of the socket's namespace with their addresses.
-func Read(ctx context.Context, c dump.Dumper) (Table, error) {
-	return ReadAt(ctx, c, Here)
-}
+func Read(ctx context.Context, c dump.Dumper) (Table, error) { return ReadAt(ctx, c, Here) }
 
-// ReadAt lists the links of the namespace that has the number nsid in the
-// socket's own namespace, without entering it (Linux 5.0). With an error, what
-// could be read is returned too.
+// ReadAt lists the links of the namespace that has the number nsid in the socket's own namespace, without
+// entering it (Linux 5.0). With an error, what could be read is returned too.
 func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 	type linkConf struct {
 		link   model.Link
@@ -94,8 +89,7 @@ func request(header int, attr uint16, nsid int) []byte {
 	return b
 }
 
-// decodeLink decodes an RTM_NEWLINK message. Its IFLA_AF_SPEC, which holds the
-// link's settings, is returned as it is.
+// decodeLink decodes an RTM_NEWLINK message. Its IFLA_AF_SPEC, which holds the link's settings, is returned as it is.
 func decodeLink(m []byte) (l model.Link, counts Counts, afSpec []byte, err error) {
 	a := dump.ParseAfter(m, unix.SizeofIfInfomsg)
 	if err := a.Err(); err != nil {
@@ -146,8 +140,7 @@ func decodeCounts(b []byte) Counts {
 	return Counts{Received: at(0), Sent: at(1), RxDropped: at(6), TxDropped: at(7), RxFIFO: at(14), RxMissed: at(15)}
 }
 
-// Paired reports whether links of this kind come in pairs whose ends may be in
-// different namespaces.
+// Paired reports whether links of this kind come in pairs whose ends may be in different namespaces.
 func Paired(kind string) bool { return kind == "veth" || kind == "netkit" }
 
 func decodeInfo(a dump.Attrs, l *model.Link) error {
@@ -237,7 +230,7 @@ func decodeAddress(m []byte) (out address, err error) {
 	}
 	ip, ok := netip.AddrFromSlice(local)
 	if ok && bits > ip.BitLen() {
-		return out, fmt.Errorf("address %v of link %d: prefix length %d", ip, out.index, bits)
+		return out, fmt.Errorf("address %v of link %d: invalid prefix length %d", ip, out.index, bits)
 	}
 	if ok {
 		out.prefix = netip.PrefixFrom(ip, bits)

@@ -21,9 +21,8 @@ var groups = []int{
 // Watcher waits for changes in one namespace.
 type Watcher struct{ file *os.File }
 
-// Watch subscribes to changes of links, addresses, routes and namespace numbers.
-// With CAP_NET_BROADCAST it includes those in the pods' namespaces, where a
-// pod's address is set.
+// Watch subscribes to changes of links, addresses, routes and namespace numbers. With CAP_NET_BROADCAST it
+// includes those in the pods' namespaces, where a pod's address is set.
 func Watch(ns *netns.NS) (*Watcher, error) {
 	var file *os.File
 	err := ns.Do(func() (err error) {
@@ -57,9 +56,8 @@ func subscribe() (*os.File, error) {
 	return file, nil
 }
 
-// Run calls f after each change, until ctx ends or the watcher is closed. Several
-// changes during one call of f may lead to a single further call. What changed
-// is not passed on, since messages may be lost.
+// Run calls f after each change, until ctx ends or the watcher is closed. Several changes during one call of f
+// may lead to a single further call. What changed is not passed on, since messages may be lost.
 func (w *Watcher) Run(ctx context.Context, f func()) {
 	stop := context.AfterFunc(ctx, func() { w.file.Close() })
 	defer stop()

@@ -21,8 +21,7 @@ import (
 // the container runtimes, for the kubelet's dockershim, for Multus.
 var cacheDirs = []string{"var/lib/cni/results", "var/lib/cni/cache/results", "var/lib/cni/multus/results"}
 
-// Bounds of the cache. A file has some 3 KiB, and a node two for each pod: one is
-// of the loopback device.
+// Bounds of the cache. A file has some 3 KiB, and a node two for each pod: one is of the loopback device.
 const (
 	maxCached   = 1 << 20 // bytes
 	maxFiles    = 4096    // of one directory
@@ -93,8 +92,7 @@ func decode(text []byte) (record, error) {
 	inside := r.attach(&c)
 	texts := []string{c.Result.IP4.IP, c.Result.IP6.IP}
 	for _, ip := range c.Result.IPs {
-		// An address of another interface of the pod is the pod's too, but not of
-		// the link that this file is about.
+		// An address of another interface of the pod is the pod's too, but not of the link that this file is about.
 		if ip.Interface == nil || len(inside) == 0 || inside[*ip.Interface] {
 			texts = append(texts, ip.Address)
 		}
@@ -127,8 +125,7 @@ func (c *cached) owner() (o owner) {
 	return o
 }
 
-// attach takes the result's interfaces, and returns the places in its list of those
-// that are the pod's end of the link.
+// attach takes the result's interfaces, and returns the places in its list of those that are the pod's end of the link.
 func (r *record) attach(c *cached) (inside map[int]bool) {
 	inside = map[int]bool{}
 	for i, x := range c.Result.Interfaces {
@@ -147,13 +144,9 @@ func (r *record) attach(c *cached) (inside map[int]bool) {
 	return inside
 }
 
-// nameOfNetns is the name of a namespace by its path, such as
-// /var/run/netns/cni-0a1b. One of a process has none.
+// nameOfNetns is the name of a namespace by its path, such as /var/run/netns/cni-0a1b. One of a process has none.
 func nameOfNetns(path string) string {
-	if filepath.Base(filepath.Dir(path)) != "netns" {
-		return ""
-	}
-	return filepath.Base(path)
+	return model.Either(filepath.Base(filepath.Dir(path)) != "netns", "", filepath.Base(path))
 }
 
 // cache reads the files of the cache. It remembers what each said, and reads again
@@ -236,8 +229,7 @@ func (c *cache) readDir(dir string, names []string, out *found, seen map[string]
 	}
 }
 
-// readFile reads one file, unless it is as it was. Without an inode in what it
-// returns, the file was not read.
+// readFile reads one file, unless it is as it was. Without an inode in what it returns, the file was not read.
 func (c *cache) readFile(path string) (remembered, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

@@ -13,22 +13,19 @@ import (
 // logDir has a folder NAMESPACE_NAME_UID for each pod.
 const logDir = "var/log/pods"
 
-// maxFolders bounds those that are read, maxCgroup the size of a process's list of
-// cgroups in bytes.
+// maxFolders bounds those that are read, maxCgroup the size of a process's list of cgroups in bytes.
 const (
 	maxFolders = 16384
 	maxCgroup  = 64 << 10
 )
 
-// podPart is the part of a cgroup's path that has a pod's UID, as the kubelet's two
-// drivers write it: pod0a1b…-… (cgroupfs), and kubepods-burstable-pod0a1b…_….slice
-// (systemd).
+// podPart is the part of a cgroup's path that has a pod's UID, as the kubelet's two drivers write it: pod0a1b…-…
+// (cgroupfs), and kubepods-burstable-pod0a1b…_….slice (systemd).
 var podPart = regexp.MustCompile(`(?:^|-)pod([0-9a-fA-F][0-9a-fA-F_-]{15,63})(?:\.slice)?$`)
 
-// uidOf is the pod's UID in the text of /proc/PID/cgroup, with a line
-// ID:CONTROLLERS:PATH for each hierarchy of version 1, and one of version 2. It is
-// empty if there is none, or several. Of nested pods, as where nodes are containers,
-// the last is the one.
+// uidOf is the pod's UID in the text of /proc/PID/cgroup, with a line ID:CONTROLLERS:PATH for each hierarchy of
+// version 1, and one of version 2. It is empty if there is none, or several. Of nested pods, as where nodes are
+// containers, the last is the one.
 func uidOf(text string) string {
 	uid := ""
 	for line := range strings.Lines(text) {
@@ -86,8 +83,7 @@ func readUID(process string) string {
 	return uidOf(string(text))
 }
 
-// logFolders are the pods that have a folder for their logs, by UID. That of
-// several pods has none.
+// logFolders are the pods that have a folder for their logs, by UID. That of several pods has none.
 func logFolders(root string) (map[string]owner, error) {
 	out := map[string]owner{}
 	list, err := files.Entries(filepath.Join(root, logDir), maxFolders, "folders")

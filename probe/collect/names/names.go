@@ -1,12 +1,10 @@
-// Package names finds the Kubernetes names of a node's pods without its API: from
-// what libcni keeps of each pod's network, below /var/lib/cni; where that has no
-// answer, from the cgroup of a process in the pod's network namespace, which holds
-// the pod's UID, and the folder of that UID below /var/log/pods.
+// Package names finds the Kubernetes names of a node's pods without its API: from what libcni keeps of each pod's
+// network, below /var/lib/cni; where that has no answer, from the cgroup of a process in the pod's network
+// namespace, which holds the pod's UID, and the folder of that UID below /var/log/pods.
 //
-// The files need the right to read them, cgroups a view of the node's processes
-// (hostPID). The files may be stale, half written, or lie: a name counts only if
-// nothing that the kernel tells contradicts it, and where two pods could be meant
-// there is none. What could not be read is counted.
+// The files need the right to read them, cgroups a view of the node's processes (hostPID). The files may be
+// stale, half written, or lie: a name counts only if nothing that the kernel tells contradicts it, and where two
+// pods could be meant there is none. What could not be read is counted.
 package names
 
 import (
@@ -29,24 +27,23 @@ import (
 // owner is a pod as Kubernetes knows it. The UID may be unknown.
 type owner struct{ namespace, name, uid string }
 
-// uidForm is that of UIDs, which are UUIDs, or hashes for pods that the kubelet reads
-// from files.
+// uidForm is that of UIDs, which are UUIDs, or hashes for pods that the kubelet reads from files.
 var uidForm = regexp.MustCompile(`^[0-9a-fA-F-]{1,64}$`)
 
 // Check reports whether these could be the names of a pod.
 func Check(namespace, name string) error {
 	switch {
 	case len(validation.IsDNS1123Label(namespace)) > 0:
-		return fmt.Errorf("%.80q is no name of a namespace", namespace)
+		return fmt.Errorf("%.80q is not a valid namespace name", namespace)
 	case len(validation.IsDNS1123Subdomain(name)) > 0:
-		return fmt.Errorf("%.80q is no name of a pod", name)
+		return fmt.Errorf("%.80q is not a valid pod name", name)
 	}
 	return nil
 }
 
 func (o owner) check() error {
 	if o.uid != "" && !uidForm.MatchString(o.uid) {
-		return fmt.Errorf("%.80q is no UID", o.uid)
+		return fmt.Errorf("%.80q is not a valid UID", o.uid)
 	}
 	return Check(o.namespace, o.name)
 }
@@ -66,9 +63,8 @@ type Finder struct {
 // New returns a finder for the node's files below root.
 func New(root string) *Finder { return &Finder{root: root, cache: cache{root: root}} }
 
-// Pods names pods, and sets the UIDs of those whose name stays unknown. processes are
-// directories of /proc, such as /proc/17, of processes in each network namespace, by
-// its inode.
+// Pods names pods, and sets the UIDs of those whose name stays unknown. processes are directories of /proc, such
+// as /proc/17, of processes in each network namespace, by its inode.
 func (f *Finder) Pods(pods []model.Pod, processes map[uint32][]string) Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,8 +121,7 @@ func (f *Finder) netns(name string) uint32 {
 
 // Result says where the names came from.
 type Result struct {
-	// Cached and Grouped are how many pods were named by libcni's cache, and by
-	// their cgroups.
+	// Cached and Grouped are how many pods were named by libcni's cache, and by their cgroups.
 	Cached, Grouped int
 	dirs            []string
 	// unseen is how many unnamed pods have no process that is visible.
@@ -140,9 +135,9 @@ func (r Result) Err() error {
 	case 0:
 		return nil
 	case 1:
-		return fmt.Errorf("left out: %w", r.loss.first)
+		return fmt.Errorf("skipped: %w", r.loss.first)
 	}
-	return fmt.Errorf("left out: %w, and %d more", r.loss.first, r.loss.n-1)
+	return fmt.Errorf("skipped: %w, and %d more", r.loss.first, r.loss.n-1)
 }
 
 // Detail says in words how many names came from where.
@@ -161,17 +156,16 @@ func (r Result) Detail() []string {
 // would help: behind a semicolon, or empty.
 func (r Result) Lack() string {
 	var out string
+	if r.unseen > 0 {
+		out += " (their processes are not visible, as in a container without hostPID)"
+	}
 	if len(r.dirs) == 0 && r.loss.n == 0 {
 		out += "; no /" + cacheDirs[0]
-	}
-	if r.unseen > 0 {
-		out += "; no process of theirs is visible, as in a container without hostPID"
 	}
 	return out
 }
 
-// choose returns the owners of pods that the records name, by the pods' places in
-// the list.
+// choose returns the owners of pods that the records name, by the pods' places in the list.
 func choose(pods []model.Pod, records []record, uids map[uint32]string, netns func(string) uint32) map[int]owner {
 	byAddr, byMAC := map[netip.Addr][]*record{}, map[model.MAC][]*record{}
 	for r := range model.Each(records) {
@@ -209,7 +203,7 @@ type match struct {
 	proof int
 }
 
-var errUnnamed = errors.New("no record, or several, fit the pod")
+var errUnnamed = errors.New("no record, or more than one, matches the pod")
 
 // fittest is the record with the best proof, and of those the newest. Two of one
 // time that name different pods are none.
@@ -239,9 +233,8 @@ func fittest(p *model.Pod, list []*record, uid string, netns func(string) uint32
 	return best, nil
 }
 
-// fits reports whether nothing that is known of the pod contradicts the record, and
-// how much of it the pod has. netns is the inode of a namespace by its name, 0 if there
-// is none.
+// fits reports whether nothing that is known of the pod contradicts the record, and how much of it the pod has.
+// netns is the inode of a namespace by its name, 0 if there is none.
 func (r *record) fits(p *model.Pod, uid string, netns func(string) uint32) (proof int, ok bool) {
 	const byMAC, byLink, byAddress, byNetns, byUID = 1, 1, 2, 4, 8
 	if r.uid != "" && uid != "" {
@@ -303,9 +296,8 @@ func withdraw(pods []model.Pod, best map[int]match, out map[int]owner) {
 	}
 }
 
-// share names the other links of a namespace that has a name. Without an inode
-// namespaces cannot be told apart. If links of one namespace have the names of
-// different pods, none has.
+// share names the other links of a namespace that has a name. Without an inode namespaces cannot be told apart.
+// If links of one namespace have the names of different pods, none has.
 func share(pods []model.Pod, out map[int]owner) {
 	of, differ := map[uint32]owner{}, map[uint32]bool{}
 	for i, o := range out {

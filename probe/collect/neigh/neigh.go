@@ -1,6 +1,5 @@
-// Package neigh reads the neighbour tables, the proxied addresses and the
-// forwarding databases of bridges, by dumps of RTM_GETNEIGH. They need no
-// capability. A table that changed during its dump is a gap: the entries that
+// Package neigh reads the neighbour tables, the proxied addresses and the forwarding databases of bridges, by
+// dumps of RTM_GETNEIGH. They need no capability. A table that changed during its dump is a gap: the entries that
 // were read, with dump.ErrInterrupted.
 package neigh
 
@@ -17,10 +16,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Read lists the neighbour entries and the proxied addresses, without link
-// names. It leaves out what needs no resolution (NUD_NOARP: multicast,
-// loopback), as `ip neigh` does. With an error, what could be read is returned
-// too.
+// Read lists the neighbour entries and the proxied addresses, without link names. It leaves out what needs no
+// resolution (NUD_NOARP: multicast, loopback), as `ip neigh` does. With an error, what could be read is returned too.
 func Read(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 	out, err := Entries(ctx, c)
 	if err != nil {
@@ -29,7 +26,7 @@ func Read(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 	proxy := func(e entry) (model.Neighbor, bool) {
 		return model.Neighbor{Addr: e.addr, IfIndex: e.index, Proxy: true}, e.addr.IsValid()
 	}
-	proxies, err := list(ctx, "list proxied neighbours", c, unix.AF_UNSPEC, unix.NTF_PROXY, proxy)
+	proxies, err := list(ctx, "list proxy neighbours", c, unix.AF_UNSPEC, unix.NTF_PROXY, proxy)
 	return append(out, proxies...), err
 }
 
@@ -45,7 +42,7 @@ func Entries(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 
 // FDB lists the MAC addresses that bridges have learnt or own.
 func FDB(ctx context.Context, c *dump.Conn) ([]model.FDBEntry, error) {
-	return list(ctx, "list bridge addresses", c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
+	return list(ctx, "list FDB entries", c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
 		return model.FDBEntry{
 			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: int(e.vlan),
 			Local: e.state&unix.NUD_PERMANENT != 0, Static: e.state&unix.NUD_NOARP != 0,
@@ -69,19 +66,16 @@ func list[T any](
 	return dump.List(ctx, does, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, take)
 }
 
-// entry is one RTM_NEWNEIGH message. Addr is invalid and mac zero where the
-// message has none.
+// entry is one RTM_NEWNEIGH message. Addr is invalid and mac zero where the message has none.
 type entry struct {
 	index, master int
-	vlan          uint16
-	state         uint16
+	vlan, state   uint16
 	flags         byte
 	addr          netip.Addr
 	mac           model.MAC
 }
 
-// sizeofNdMsg is the size of struct ndmsg: family, padding, link index, state,
-// flags, type.
+// sizeofNdMsg is the size of struct ndmsg: family, padding, link index, state, flags, type.
 const sizeofNdMsg = 12
 
 func decode(m []byte) (e entry, err error) {

@@ -10,10 +10,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Counters are what the chains and rules of one family have counted, at one generation of
-// the ruleset. Reading them again takes time for the chains that packets may have come to,
-// not for all: a packet comes to a chain that is on no hook by a jump alone, and where the
-// jump's rule counts, it has counted before.
+// Counters are what the chains and rules of one family have counted, at one generation of the ruleset. Reading
+// them again takes time for the chains that packets may have come to, not for all: a packet comes to a chain that
+// is on no hook by a jump alone, and where the jump's rule counts, it has counted before.
 type Counters struct {
 	Generation uint32
 	// Chains and Rules are in the order of Ruleset's.
@@ -22,8 +21,7 @@ type Counters struct {
 	// Changed is whether anything counted since the last reading.
 	Changed bool
 
-	// whole is whether all have to be read: the rules behind a jump may have been read
-	// before the jump.
+	// whole is whether all have to be read: the rules behind a jump may have been read before the jump.
 	whole  bool
 	chains []counted
 	jumps  map[int]jump // by the place of their rule
@@ -39,17 +37,15 @@ type counted struct {
 	of []int
 }
 
-// jump is a rule that leads to another chain. It counts if a counter comes before the
-// jump. moved is whether it had counted at the last reading since the one before, and came
-// whether it had then or at the one before: a packet that it counted may have been on its
-// way to the rules behind it, or these were read first.
+// jump is a rule that leads to another chain. It counts if a counter comes before the jump. moved is whether it
+// had counted at the last reading since the one before, and came whether it had then or at the one before: a
+// packet that it counted may have been on its way to the rules behind it, or these were read first.
 type jump struct {
 	to                  int
 	counts, moved, came bool
 }
 
-// newCounters takes the counters of a ruleset that was read whole, nil where it is not
-// consistent.
+// newCounters takes the counters of a ruleset that was read whole, nil where it is not consistent.
 func newCounters(generation uint32, set Ruleset) *Counters {
 	n := &Counters{Generation: generation, Changed: true, whole: true, jumps: map[int]jump{}}
 	n.Rules = make([]model.Counter, len(set.Rules))
@@ -147,8 +143,7 @@ func (n *Counters) read(c socket, family nftables.TableFamily) error {
 	return nil
 }
 
-// within requests what a chain or set of a table has, or the chain. The attributes hold the
-// names.
+// within requests what a chain or set of a table has, or the chain. The attributes hold the names.
 func within(family nftables.TableFamily, tableAttr uint16, table string, attr uint16, name string) []byte {
 	return dump.Append(dump.Append(header(family), tableAttr, append([]byte(table), 0)), attr, append([]byte(name), 0))
 }

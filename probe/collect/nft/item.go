@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Item is one part of a rule, in the order in which the kernel evaluates it:
@@ -25,21 +26,18 @@ const (
 	FromFIB     Source = "fib"
 	// FromNumgen is a number that the kernel makes up: 0 to Key - 1.
 	FromNumgen Source = "numgen"
-	// FromOther is a value that was computed, or loaded in a way that is
-	// not decoded; Load.Name says by which expression.
+	// FromOther is a value that was computed, or loaded in a way that is not decoded; Load.Name says by which expression.
 	FromOther Source = "other"
 )
 
-// Load is a value that a rule takes from the packet or from what is known
-// about it.
+// Load is a value that a rule takes from the packet or from what is known about it.
 type Load struct {
 	Source Source
 	// Key is the number of the meta or ct field, or what fib looks up.
 	Key uint32
 	// Base, Offset and Len place a payload: the header and bytes in it.
-	Base   expr.PayloadBase
-	Offset uint32
-	Len    uint32
+	Base        expr.PayloadBase
+	Offset, Len uint32
 	// Flags are those of fib: which address it looks up.
 	Flags uint32
 	Name  string
@@ -53,9 +51,8 @@ type Match struct {
 	Mask []byte
 	// Value is compared with; High is the end of an inclusive range.
 	Value, High []byte
-	// Set names the set that is looked up instead; Op is then equal or not
-	// equal. Keys are the values that are looked up, and perhaps others behind
-	// them. A verdict map decides by itself and is no match: Map is set.
+	// Set names the set that is looked up instead; Op is then equal or not equal. Keys are the values that are
+	// looked up, and perhaps others behind them. A verdict map decides by itself and is no match: Map is set.
 	Set  string
 	Keys []Load
 	Map  bool
@@ -85,16 +82,14 @@ type Verdict struct {
 	Chain string
 }
 
-// Write sets a field of the packet, or its mark, to a value. Value is nil
-// where it is not a constant.
+// Write sets a field of the packet, or its mark, to a value. Value is nil where it is not a constant.
 type Write struct {
 	Load  Load
 	Value []byte
 }
 
-// NAT translates addresses. Kind is "snat", "dnat", "masquerade" or
-// "redirect"; Addr and Port are the constants that are written, nil where
-// there is none. Map names the map that the address is looked up in instead.
+// NAT translates addresses. Kind is "snat", "dnat", "masquerade" or "redirect"; Addr and Port are the constants
+// that are written, nil where there is none. Map names the map that the address is looked up in instead.
 type NAT struct {
 	Kind                         string
 	Addr, AddrMax, Port, PortMax []byte
@@ -107,15 +102,13 @@ type Reject struct{}
 // Limit matches up to a rate.
 type Limit struct {
 	// Rate is per Unit seconds; Bytes counts bytes and not packets.
-	Rate, Unit uint64
-	Burst      uint32
-	Over       bool
-	Bytes      bool
+	Rate, Unit  uint64
+	Burst       uint32
+	Over, Bytes bool
 }
 
-// Log tells a program that listens to its Group of a packet, or the kernel's log
-// where it has none. Size is how many bytes of the packet, 0 all; Threshold how many
-// packets are told at a time.
+// Log tells a program that listens to its Group of a packet, or the kernel's log where it has none. Size is how
+// many bytes of the packet, 0 all; Threshold how many packets are told at a time.
 type Log struct {
 	Prefix           string
 	Group, Threshold uint16
@@ -126,12 +119,10 @@ type Log struct {
 // Other is an expression that is not decoded.
 type Other struct{ Name string }
 
-// register is one of the 16 32-bit registers of the kernel's virtual machine; a
-// value's first register stands for it.
+// register is one of the 16 32-bit registers of the kernel's virtual machine; a value's first register stands for it.
 type register struct {
-	load Load
-	mask []byte
-	data []byte
+	load       Load
+	mask, data []byte
 	// set is the map that gave the value.
 	set string
 }
@@ -140,8 +131,7 @@ type register struct {
 type decoder struct {
 	regs  [16]register
 	items []Item
-	// attrs are those of the expression that is decoded, by number. None that
-	// is decoded here has more.
+	// attrs are those of the expression that is decoded, by number. None that is decoded here has more.
 	attrs [16][]byte
 	// err is the first error within the expression.
 	err error
@@ -298,10 +288,7 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		// Both have name, revision and bytes as attributes 1, 2 and 3.
 		d.add(Extension{Target: name == "target", Name: d.text(1), Rev: d.number(2), Info: d.attrs[3]})
 	case "nat":
-		kind := "snat"
-		if d.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
-			kind = "dnat"
-		}
+		kind := model.Either(d.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT, "dnat", "snat")
 		n := NAT{
 			Kind: kind,
 			Addr: d.constant(unix.NFTA_NAT_REG_ADDR_MIN), AddrMax: d.constant(unix.NFTA_NAT_REG_ADDR_MAX),
@@ -334,8 +321,7 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 			Over:  d.number(unix.NFTA_LIMIT_FLAGS)&unix.NFT_LIMIT_F_INV != 0,
 		})
 	default:
-		// Whichever register an unknown expression may write does not hold
-		// what it held before.
+		// Whichever register an unknown expression may write does not hold what it held before.
 		for i := range d.regs {
 			d.regs[i] = register{load: Load{Source: FromOther, Name: name}}
 		}
@@ -343,8 +329,7 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 	}
 }
 
-// loadOrWrite takes an expression that has either a register to load a value
-// into or one whose value it writes.
+// loadOrWrite takes an expression that has either a register to load a value into or one whose value it writes.
 func (d *decoder) loadOrWrite(l Load, dreg, sreg int) {
 	if d.number(sreg) == 0 {
 		*d.register(dreg) = register{load: l}

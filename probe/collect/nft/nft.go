@@ -1,10 +1,8 @@
-// Package nft reads nftables rules of one family and decodes each into the
-// matches and statements that it is made of. The tables of iptables and
-// ebtables live there too, with their extensions as bytes (nft_compat).
+// Package nft reads nftables rules of one family and decodes each into the matches and statements that it is made
+// of. The tables of iptables and ebtables live there too, with their extensions as bytes (nft_compat).
 //
-// It walks the messages itself: github.com/google/nftables leaves out the
-// expressions that it does not know, and a rule without one of its matches is
-// another rule. What is not known here is named, never dropped.
+// It walks the messages itself: github.com/google/nftables leaves out the expressions that it does not know, and
+// a rule without one of its matches is another rule. What is not known here is named, never dropped.
 package nft
 
 import (
@@ -27,6 +25,8 @@ const (
 
 	// accept is NF_ACCEPT, as a policy.
 	accept = 1
+	// hookDevices is NFTA_HOOK_DEVS (Linux 5.5): a list of links, even of one.
+	hookDevices = 4
 	// nfgenmsg is the fixed header behind netlink's.
 	nfgenmsg = 4
 )
@@ -34,11 +34,11 @@ const (
 // Chain is one chain of a table.
 type Chain struct {
 	Table, Name string
-	// Base is true for a chain on a hook; Hook is the hook's number in its
-	// family.
-	Base     bool
-	Hook     int
-	Priority int
+	// Base is true for a chain on a hook; Hook is the hook's number in its family.
+	Base           bool
+	Hook, Priority int
+	// Devices are the links that the hook is of; empty where it is of all.
+	Devices []string
 	// Accept is the policy of a base chain.
 	Accept  bool
 	Counter model.Counter
@@ -60,8 +60,7 @@ type Ruleset struct {
 	Sets []Set
 	// Counters are what all have counted, nil where that was not read whole.
 	Counters *Counters
-	// Same is true where Chains and Rules are those that the Counters were made with, and
-	// were not read again.
+	// Same is true where Chains and Rules are those that the Counters were made with, and were not read again.
 	Same bool
 }
 
@@ -69,10 +68,9 @@ type Ruleset struct {
 // ruleset is still of their generation, its rules are not decoded again.
 type Known func(nftables.TableFamily) *Counters
 
-// Read passes to take the chains and rules of each family (nftables.TableFamilyIPv4,
-// …), and gets from it how many rules those are. Detail says their sum, for people, or
-// why there are none: a kernel without nf_tables has none. With an error, what could
-// be read was passed.
+// Read passes to take the chains and rules of each family (nftables.TableFamilyIPv4, …), and gets from it how
+// many rules those are. Detail says their sum, for people, or why there are none: a kernel without nf_tables has
+// none. With an error, what could be read was passed.
 func Read(ctx context.Context, c *dump.Netfilter, known Known, parts Parts, take func(nftables.TableFamily, Ruleset) int, families ...nftables.TableFamily) (detail string, err error) {
 	conn, err := c.Conn()
 	if missing, ok := errors.AsType[*kmod.MissingError](err); ok && missing.State.Empty() {
@@ -175,6 +173,13 @@ func decodeChain(m []byte) (Chain, error) {
 			ch.Base = true
 			a.Fail(a.Nested().Decode(binary.BigEndian, dump.Fields{
 				unix.NFTA_HOOK_HOOKNUM: &ch.Hook, unix.NFTA_HOOK_PRIORITY: &ch.Priority,
+				hookDevices: func(a *dump.Attrs) {
+					list := a.Nested()
+					for list.Next() {
+						ch.Devices = append(ch.Devices, list.String())
+					}
+					a.Fail(list.Err())
+				},
 			}))
 		},
 	})
@@ -224,8 +229,7 @@ func DecodeRule(m []byte) (Rule, error) {
 	return r, nil
 }
 
-// decodeCount reads no more of an NFT_MSG_NEWRULE message than what changes without a new
-// generation.
+// decodeCount reads no more of an NFT_MSG_NEWRULE message than what changes without a new generation.
 func decodeCount(m []byte) (model.Counter, error) {
 	var n model.Counter
 	a := dump.ParseAfter(m, nfgenmsg)

@@ -21,9 +21,8 @@ const (
 	setHandle     = 16
 )
 
-// Parts are the elements of sets that are part of one rule, which nothing changes, by
-// family: they are read once. The kernel looks for each in a list of all, so that those of
-// 10,000 services take it four seconds.
+// Parts are the elements of sets that are part of one rule, which nothing changes, by family: they are read once.
+// The kernel looks for each in a list of all, so that those of 10,000 services take it four seconds.
 type Parts map[nftables.TableFamily]map[part][]Element
 
 // part is a set by the handles of its table and its own, which the kernel gives once.
@@ -37,11 +36,10 @@ const MaxElements = 1 << 18
 
 // Set is a set or map that a rule looks something up in.
 type Set struct {
-	Table, Name string
-	KeyLen      uint32
-	Flags       uint32
-	handle      uint64
-	Elements    []Element
+	Table, Name   string
+	KeyLen, Flags uint32
+	handle        uint64
+	Elements      []Element
 	// Read is false where the elements are not known: packets add and remove them,
 	// they are objects such as quotas, or there are too many.
 	Read bool
@@ -50,8 +48,7 @@ type Set struct {
 // Anonymous reports whether the set is part of the one rule that uses it.
 func (s *Set) Anonymous() bool { return s.Flags&unix.NFT_SET_ANONYMOUS != 0 }
 
-// Element is one of a set. Its key has a field for each value that is looked up, each
-// filled up to four bytes.
+// Element is one of a set. Its key has a field for each value that is looked up, each filled up to four bytes.
 type Element struct {
 	// Key and End are the first and the last value; End is nil for a single one. The
 	// element without a Key is what a lookup finds that finds no other.

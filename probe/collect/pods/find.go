@@ -18,20 +18,17 @@ type Candidate struct {
 	Path  string
 	// Name is the namespace's name, or Path if it has none.
 	Name string
-	// Processes are directories of /proc of processes in the namespace, the first
-	// few that were found.
+	// Processes are directories of /proc of processes in the namespace, the first few that were found.
 	Processes []string
 }
 
-// maxProcesses bounds Candidate.Processes. One would do, but for those that somebody
-// else started there.
+// maxProcesses bounds Candidate.Processes. One would do, but for those that somebody else started there.
 const maxProcesses = 8
 
 // namedDirs are the directories of named namespaces below a root.
 var namedDirs = []string{"run/netns", "var/run/netns", "run/docker/netns", "var/run/docker/netns"}
 
-// search lists the network namespaces that have a name or a process, each once, as it is
-// found first.
+// search lists the network namespaces that have a name or a process, each once, as it is found first.
 type search struct {
 	found []Candidate
 	at    map[uint32]int
@@ -76,8 +73,7 @@ func (s *search) named(roots []string) {
 			dir = filepath.Join(root, dir)
 			for _, name := range s.names("namespaces", dir) {
 				path := filepath.Join(dir, name)
-				// A name that was deleted meanwhile, or has no namespace mounted, is
-				// no gap.
+				// A name that was deleted meanwhile, or has no namespace mounted, is no gap.
 				var st unix.Stat_t
 				if unix.Stat(path, &st) == nil && st.Dev == namespaces {
 					s.add(Candidate{Inode: uint32(st.Ino), Path: path, Name: name})

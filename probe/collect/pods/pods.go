@@ -1,13 +1,11 @@
 // Package pods finds the network namespaces at the far ends of a node's links and
 // reads what they hold: links, routes, neighbours, programs and full listeners.
 //
-// A namespace is matched to its link by the kernel's numbers: the link has its
-// peer's index and the number of the peer's namespace (IFLA_LINK and
-// IFLA_LINK_NETNSID), and RTM_GETNSID returns the number of an open namespace.
-// Names do not matter. Namespaces are searched below /run/netns, /run/docker/netns
-// and /proc/PID/ns, and entering one takes CAP_SYS_ADMIN. One that cannot be
-// entered is a gap: its links and addresses are read through the node's socket,
-// its routes and neighbours are unknown.
+// A namespace is matched to its link by the kernel's numbers: the link has its peer's index and the number of the
+// peer's namespace (IFLA_LINK and IFLA_LINK_NETNSID), and RTM_GETNSID returns the number of an open namespace.
+// Names do not matter. Namespaces are searched below /run/netns, /run/docker/netns and /proc/PID/ns, and entering
+// one takes CAP_SYS_ADMIN. One that cannot be entered is a gap: its links and addresses are read through the
+// node's socket, its routes and neighbours are unknown.
 //
 // Nothing is kept open between two readings: an open socket or file would keep
 // the namespace of a deleted pod, and its links, alive.
@@ -44,16 +42,16 @@ type Namespace struct {
 	// Inode is 0 and Name empty if the namespace was not entered.
 	Inode uint32
 	Name  string
+	// Cookie is that of netns.NS.
+	Cookie uint64
 	// Processes are those of Candidate.
 	Processes []string
 	Links     []model.Link
-	// Routes are those of the main table. Without Entered, routes and neighbours
-	// are unknown.
+	// Routes are those of the main table. Without Entered, routes and neighbours are unknown.
 	Routes    []model.Route
 	Neighbors []model.Neighbor
 	Entered   bool
-	// Programs are those on its links if Node.Programs is set. Refused says why
-	// some could not be read.
+	// Programs are those on its links if Node.Programs is set. Refused says why some could not be read.
 	Programs []model.Program
 	Refused  error
 	// Backlog is read if Node.Programs is set.
@@ -79,9 +77,8 @@ type Node struct {
 	Known map[uint32][]string
 }
 
-// Read reads the namespaces behind the links and returns them by their numbers in
-// the node's namespace. Namespaces that disappear meanwhile are left out. With an
-// error, what could be read is returned too.
+// Read reads the namespaces behind the links and returns them by their numbers in the node's namespace.
+// Namespaces that disappear meanwhile are left out. With an error, what could be read is returned too.
 func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, error) {
 	wanted := map[int]bool{}
 	for _, l := range n.Links {
@@ -126,7 +123,7 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		found[id] = &Namespace{Links: t.Links}
 	}
 	if outside > 0 {
-		errs = append(errs, fmt.Errorf("gateways and routes of %s are unknown: not entered (processes that could not be inspected: %d)",
+		errs = append(errs, fmt.Errorf("%s not entered: their gateways and routes are unknown (processes that could not be inspected: %d)",
 			model.Plural(outside, "network namespace"), s.hidden))
 	}
 	return found, errors.Join(errs...)
@@ -162,8 +159,7 @@ func (n Node) enterAll(ctx context.Context, candidates []Candidate, wanted map[i
 	return refused, g.Wait()
 }
 
-// enter opens a candidate and reads it if it is one of those wanted, else it returns
-// nil.
+// enter opens a candidate and reads it if it is one of those wanted, else it returns nil.
 func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int, *Namespace, error) {
 	ns, err := netns.Open(c.Path)
 	if err != nil {
@@ -171,7 +167,7 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	}
 	defer ns.Close()
 	var id int
-	err = dump.Retry(ctx, "ask for its number", func() (err error) {
+	err = dump.Retry(ctx, "get its netns ID", func() (err error) {
 		id, err = n.Handle.GetNetNsIdByFd(ns.FD())
 		return err
 	})
@@ -189,6 +185,9 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 		return id, nil, err
 	}
 	out := &Namespace{Inode: ns.Inode(), Name: c.Name, Processes: c.Processes, Links: t.Links, Entered: true}
+	if out.Cookie, err = ns.Cookie(); err != nil {
+		return id, nil, err
+	}
 	routes, failed := route.Read(ctx, h)
 	for _, r := range routes {
 		if r.Table == unix.RT_TABLE_MAIN {
@@ -227,7 +226,7 @@ func (n Node) inside(ctx context.Context, ns *netns.NS) (*model.Inside, error) {
 		return nil, err
 	}
 	// Nothing tells what was counted in the window alone.
-	once := func(c *model.Counter) { c.Restarted = c.Packets > 0 }
+	once := func(c *model.Counter) { c.Added, c.Restarted = true, c.Packets > 0 }
 	for x := range model.Each(t.Rules) {
 		once(&x.Counter)
 	}
@@ -237,8 +236,7 @@ func (n Node) inside(ctx context.Context, ns *netns.NS) (*model.Inside, error) {
 	return &model.Inside{PacketRules: t.Rules, Chains: t.Chains, Sets: t.Sets, Loopback: loopback}, nil
 }
 
-// Far returns the namespace and link at the far end of a node's link, nil if they
-// are not known.
+// Far returns the namespace and link at the far end of a node's link, nil if they are not known.
 func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 	ns := found[l.PeerNetNSID]
 	if ns == nil || !link.Paired(l.Kind) {
@@ -252,10 +250,10 @@ func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 	return nil, nil
 }
 
-// IsPod reports whether the namespace is a pod of the node that its link far leads
-// to: it has a default route through one of its links to that node or, without any,
-// no link that is up to another node. A namespace with a default route elsewhere, or
-// with links to several nodes, is the network and no pod.
+// IsPod reports whether the namespace is a pod of the node that its link far leads to: it has a default route
+// through one of its links to that node or, without any, no link that is up to another node. A namespace with a
+// default route elsewhere and a card or a bridge, or with links to several nodes, is the network and no pod. A pod's
+// default route may go by a tunnel or another network's interface of its own.
 func (ns *Namespace) IsPod(far *model.Link) bool {
 	hasDefault := false
 	for _, r := range ns.Routes {
@@ -271,7 +269,9 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 			}
 		}
 	}
-	if hasDefault {
+	if hasDefault && slices.ContainsFunc(ns.Links, func(l model.Link) bool {
+		return l.Kind == "bridge" || l.Kind == "" && !l.MAC.IsZero()
+	}) {
 		return false
 	}
 	return !slices.ContainsFunc(ns.Links, func(l model.Link) bool {
@@ -282,16 +282,17 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 // Pod returns the pod behind the node's link near, whose far end is far.
 func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	p := model.Pod{
-		MAC:       far.MAC,
-		Interface: far.Name,
-		Link:      near.Name,
-		LinkIndex: near.Index,
-		LinkMAC:   near.MAC,
-		Netns:     ns.Inode,
-		NetnsName: ns.Name,
-		Up:        far.Up,
-		Backlog:   ns.Backlog,
-		Inside:    ns.Inside,
+		MAC:         far.MAC,
+		Interface:   far.Name,
+		Link:        near.Name,
+		LinkIndex:   near.Index,
+		LinkMAC:     near.MAC,
+		Netns:       ns.Inode,
+		NetnsName:   ns.Name,
+		NetnsCookie: ns.Cookie,
+		Up:          far.Up,
+		Backlog:     ns.Backlog,
+		Inside:      ns.Inside,
 	}
 	for _, a := range far.Addresses {
 		if a.Addr().IsLinkLocalUnicast() {

@@ -19,11 +19,10 @@ import (
 // maxCgroups limits how many cgroups are queried.
 const maxCgroups = 20000
 
-// Cgroups lists the programs that may drop what the processes of a cgroup send,
-// from the top of the hierarchy down: a packet passes those of its socket's
-// cgroup and of the cgroups above. It walks the first cgroup2 file system that is
-// mounted below one of the roots, and fails with ErrNoCgroups if there is none.
-// With an error, what could be read is returned too.
+// Cgroups lists the programs that may drop what the processes of a cgroup send, from the top of the hierarchy
+// down: a packet passes those of its socket's cgroup and of the cgroups above. It walks the first cgroup2 file
+// system that is mounted below one of the roots, and fails with ErrNoCgroups if there is none. With an error,
+// what could be read is returned too.
 func Cgroups(ctx context.Context, roots ...string) ([]model.Program, error) {
 	for _, root := range roots {
 		for _, dir := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
@@ -38,7 +37,7 @@ func Cgroups(ctx context.Context, roots ...string) ([]model.Program, error) {
 }
 
 // ErrNoCgroups says that there is no unified hierarchy of cgroups.
-var ErrNoCgroups = errors.New("no cgroup2 file system is mounted")
+var ErrNoCgroups = errors.New("no cgroup2 filesystem is mounted")
 
 func below(ctx context.Context, root string) (out []model.Program, err error) {
 	queried, n := 0, names{by: map[uint32]string{}}
@@ -74,8 +73,7 @@ func below(ctx context.Context, root string) (out []model.Program, err error) {
 	return out, errors.Join(err, n.refused)
 }
 
-// egress lists the programs attached to the egress hook of a cgroup, none if the
-// cgroup is gone.
+// egress lists the programs attached to the egress hook of a cgroup, none if the cgroup is gone.
 func egress(path string) ([]link.AttachedProgram, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

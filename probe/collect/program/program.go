@@ -1,12 +1,10 @@
-// Package program lists what is attached to links and cgroups and may drop or
-// redirect packets without a rule: XDP, tcx and netkit programs, tc filters, programs
-// of cgroups.
+// Package program lists what is attached to links and cgroups and may drop or redirect packets without a rule:
+// XDP, tcx and netkit programs, tc filters, programs of cgroups.
 //
-// It reads RTM_GETQDISC and RTM_GETTFILTER dumps, which need no capability,
-// BPF_PROG_QUERY, which takes CAP_NET_ADMIN, and the names of programs, which
-// take CAP_SYS_ADMIN. What is refused is an error beside the programs that
-// could be read; a program whose name was refused has none. lasthop's own are left
-// out: those with its name or, where that was refused, those that a lasthop claims.
+// It reads RTM_GETQDISC and RTM_GETTFILTER dumps, which need no capability, BPF_PROG_QUERY, which takes
+// CAP_NET_ADMIN, and the names of programs, which take CAP_SYS_ADMIN. What is refused is an error beside the
+// programs that could be read; a program whose name was refused has none. lasthop's own are left out: those with
+// its name or, where that was refused, those that a lasthop claims.
 package program
 
 import (
@@ -27,10 +25,9 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// Read lists what is attached to the links of a namespace, link by link, in the
-// order in which packets pass it: netkit on ingress, XDP, then tcx, then tc, netkit on
-// egress. conn is an rtnetlink socket in that namespace. With an error, what could be
-// read is returned too.
+// Read lists what is attached to the links of a namespace, link by link, in the order in which packets pass it:
+// netkit on ingress, XDP, then tcx, then tc, netkit on egress. conn is an rtnetlink socket in that namespace.
+// With an error, what could be read is returned too.
 func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link) ([]model.Program, error) {
 	filtered, failed := filteredLinks(ctx, conn)
 	r := reader{netns: ns.Inode(), names: names{by: map[uint32]string{}}, errs: []error{failed}}
@@ -142,15 +139,13 @@ func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
 		}
 	}
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EPERM) {
-		// The library takes a refused query for one that the kernel lacks, but
-		// every kernel since Linux 4.15 has it.
+		// The library takes a refused query for one that the kernel lacks, but every kernel since Linux 4.15 has it.
 		err = unix.EPERM
 	}
 	return nil, err
 }
 
-// tcRequest is a struct tcmsg: family and padding, link index, handle, parent,
-// info.
+// tcRequest is a struct tcmsg: family and padding, link index, handle, parent, info.
 func tcRequest(index int, parent uint32) []byte {
 	b := make([]byte, nl.SizeofTcMsg)
 	binary.NativeEndian.PutUint32(b[4:], uint32(index))
@@ -172,8 +167,7 @@ func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) 
 	return out, err
 }
 
-// decodeQdisc decodes an RTM_NEWQDISC message. It returns the link's index if the
-// qdisc holds filters, else 0.
+// decodeQdisc decodes an RTM_NEWQDISC message. It returns the link's index if the qdisc holds filters, else 0.
 func decodeQdisc(m []byte) (index int, err error) {
 	a := dump.ParseAfter(m, nl.SizeofTcMsg)
 	for a.Next() {
@@ -200,9 +194,8 @@ func (r *reader) filters(ctx context.Context, conn dump.Dumper, l *model.Link, d
 	}
 }
 
-// decodeFilter decodes an RTM_NEWTFILTER message. Handle is 0 for a message that
-// stands for the filters of one priority, which follow, and for a hash table of
-// the u32 classifier.
+// decodeFilter decodes an RTM_NEWTFILTER message. Handle is 0 for a message that stands for the filters of one
+// priority, which follow, and for a hash table of the u32 classifier.
 func decodeFilter(m []byte) (model.Program, error) {
 	a := dump.ParseAfter(m, nl.SizeofTcMsg)
 	if err := a.Err(); err != nil {
@@ -235,8 +228,7 @@ type names struct {
 	refused error
 }
 
-// of returns the name of a program, empty if the program is gone or its name was
-// refused.
+// of returns the name of a program, empty if the program is gone or its name was refused.
 func (n *names) of(id uint32) string {
 	if name, ok := n.by[id]; ok {
 		return name
@@ -245,7 +237,7 @@ func (n *names) of(id uint32) string {
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	switch {
 	case errors.Is(err, unix.EPERM):
-		n.refused = &model.UnsupportedError{Feature: "name BPF programs", Remedy: "with CAP_SYS_ADMIN", Err: err}
+		n.refused = &model.UnsupportedError{Feature: "name BPF programs", Remedy: "needs CAP_SYS_ADMIN", Err: err}
 	case err == nil:
 		defer p.Close()
 		if info, err := p.Info(); err == nil {

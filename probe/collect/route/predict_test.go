@@ -190,7 +190,7 @@ func predict(r *path.Routing, q path.Query, strict bool) []answer {
 	}
 	var out []answer
 	for _, h := range hops {
-		back := r.Reverse(q, h.Link)
+		back := r.Lookup(path.Query{Src: q.Dst, Dst: q.Src, In: h.Link})
 		passes := slices.ContainsFunc(back.Hops, func(h path.NextHop) bool { return h.Link == q.In })
 		switch {
 		case strict && (back.Type != "unicast" || !passes):

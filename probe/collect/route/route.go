@@ -1,6 +1,5 @@
-// Package route reads the routing tables (RTM_GETROUTE) and the rules that select
-// among them (RTM_GETRULE). The dumps need no capability. A table that changed
-// during its dump is a gap: what was read comes with dump.ErrInterrupted.
+// Package route reads the routing tables (RTM_GETROUTE) and the rules that select among them (RTM_GETRULE). The dumps
+// need no capability. A table that changed during its dump is a gap: what was read comes with dump.ErrInterrupted.
 package route
 
 import (
@@ -72,12 +71,8 @@ func gateway(gw net.IP, via netlink.Destination) netip.Addr {
 // prefix converts a destination, which the library sets for default routes too.
 func prefix(n *net.IPNet) netip.Prefix {
 	// The library returns 0.0.0.0 as 16 bytes with a mask of 4.
-	a := addr(n.IP)
 	ones, _ := n.Mask.Size()
-	if ones > a.BitLen() {
-		return netip.Prefix{}
-	}
-	return netip.PrefixFrom(a, ones).Masked()
+	return netip.PrefixFrom(addr(n.IP), ones).Masked()
 }
 
 // Names of the kernel's numbers (include/uapi/linux/rtnetlink.h).

@@ -37,16 +37,14 @@ var actionNames = map[int]string{
 	unix.FR_ACT_BLACKHOLE: "blackhole", unix.FR_ACT_UNREACHABLE: "unreachable", unix.FR_ACT_PROHIBIT: "prohibit",
 }
 
-// moreConditions are attributes that restrict a rule and have no field in the
-// model.
+// moreConditions are attributes that restrict a rule and have no field in the model.
 var moreConditions = map[uint16]string{
 	unix.FRA_TUN_ID: "tun_id", unix.FRA_L3MDEV: "l3mdev", unix.FRA_UID_RANGE: "uidrange", unix.FRA_IP_PROTO: "ipproto",
 	unix.FRA_SPORT_RANGE: "sport", unix.FRA_DPORT_RANGE: "dport", fraDSCP: "dscp", fraFlowLabel: "flowlabel",
 }
 
-// Rules lists the routing rules of IPv4, then of IPv6, each in the order in which
-// the kernel evaluates them. A kernel without IPv6 (ipv6.disable=1) has no rules
-// of it. With an error, what could be read is returned too.
+// Rules lists the routing rules of IPv4, then of IPv6, each in the order in which the kernel evaluates them. A
+// kernel without IPv6 (ipv6.disable=1) has no rules of it. With an error, what could be read is returned too.
 func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	var out []model.RoutingRule
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {

@@ -1,9 +1,8 @@
-// Package socket reads what listens in a network namespace, from /proc/net/netstat, tcp, udp
-// and their IPv6 twins there: how often a queue of connections to be accepted was full, where
-// connections wait, and what listens on a loopback address. Since the kernel takes a SYN that
-// finds the queue full for consumed, no trace of dropped packets shows it. The files are readable
-// without rights; entering another namespace takes CAP_SYS_ADMIN. The interface of ss(8),
-// sock_diag, would load a kernel module.
+// Package socket reads what listens in a network namespace, from /proc/net/netstat, tcp, udp and their IPv6 twins
+// there: how often a queue of connections to be accepted was full, where connections wait, and what listens on a
+// loopback address. Since the kernel takes a SYN that finds the queue full for consumed, no trace of dropped
+// packets shows it. The files are readable without rights; entering another namespace takes CAP_SYS_ADMIN. The
+// interface of ss(8), sock_diag, would load a kernel module.
 package socket
 
 import (
@@ -29,8 +28,7 @@ import (
 // dir has the files of the namespace that the reading thread is in.
 const dir = "/proc/thread-self/net/"
 
-// Read reads the listeners of a namespace. The sockets are listed only if a queue
-// was ever full.
+// Read reads the listeners of a namespace. The sockets are listed only if a queue was ever full.
 func Read(ns *netns.NS) (*model.Backlog, error) {
 	out := &model.Backlog{}
 	err := ns.Do(func() error {
@@ -98,8 +96,7 @@ func open(file string, read func(io.Reader) error) error {
 	return nil
 }
 
-// overflows returns the counter of full queues. netstat has pairs of lines, one with
-// the names and one with the values.
+// overflows returns the counter of full queues. netstat has pairs of lines, one with the names and one with the values.
 func overflows(r io.Reader) (uint64, error) {
 	const group, counter = "TcpExt:", "ListenOverflows"
 	var names []string
@@ -178,7 +175,7 @@ func parseAddr(text string) (netip.AddrPort, error) {
 	}
 	addr, ok := netip.AddrFromSlice(b)
 	if !ok {
-		return netip.AddrPort{}, fmt.Errorf("%q is no address", text)
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", text)
 	}
 	return netip.AddrPortFrom(addr, uint16(n)), nil
 }

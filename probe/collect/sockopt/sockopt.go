@@ -1,8 +1,7 @@
 // Package sockopt reads the tables of legacy iptables and ebtables, which the kernel
 // gives as options of an IP socket. It takes CAP_NET_ADMIN.
 //
-// A request for a table that is not there loads its module and makes the table. The
-// caller knows that it is there.
+// A request for a table that is not there loads its module and makes the table. The caller knows that it is there.
 package sockopt
 
 import (
@@ -14,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Get calls getsockopt with b, which the kernel reads and writes. Addresses in b may
-// only be those of b itself.
+// Get calls getsockopt with b, which the kernel reads and writes. Addresses in b may only be those of b itself.
 func Get(fd, level, option int, b []byte) error {
 	if len(b) == 0 {
 		return unix.EINVAL
@@ -33,9 +31,8 @@ func Get(fd, level, option int, b []byte) error {
 // attempts limits how often a table that changes between two requests is read anew.
 const attempts = 4
 
-// Retry calls f with a socket of the domain until it returns something else than
-// changed, which the kernel returns where a table was replaced between two requests,
-// but a few times at most.
+// Retry calls f with a socket of the domain until it returns something else than changed, which the kernel
+// returns where a table was replaced between two requests, but a few times at most.
 func Retry(domain int, changed error, f func(fd int) error) error {
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -26,9 +26,8 @@ const (
 // socket makes requests about the links of the namespace that it was opened in.
 type socket struct {
 	fd int
-	// memory is where the kernel writes. It writes as many counters as there are by then,
-	// whatever was asked for (before Linux 6.19), so there is room for more than any NIC has.
-	// What nobody touches of it takes no memory.
+	// memory is where the kernel writes. It writes as many counters as there are by then, whatever was asked for
+	// (before Linux 6.19), so there is room for more than any NIC has. What nobody touches of it takes no memory.
 	memory []byte
 }
 
@@ -89,7 +88,7 @@ func (s *socket) driver(d *model.Device) error {
 		return nil
 	}
 	if info.N_stats > most/2 {
-		return errors.New("there are more counters than any NIC has")
+		return errors.New("implausible number of counters")
 	}
 	s.put(namesAt, unix.ETHTOOL_GSTRINGS, setStats, info.N_stats)
 	if err := s.ask(d.Link, namesAt); err != nil {
@@ -107,8 +106,7 @@ func (s *socket) driver(d *model.Device) error {
 	return nil
 }
 
-// rings sets the sizes of the NIC's queues, where the driver tells them: struct
-// ethtool_ringparam.
+// rings sets the sizes of the NIC's queues, where the driver tells them: struct ethtool_ringparam.
 func (s *socket) rings(d *model.Device) {
 	s.put(namesAt, unix.ETHTOOL_GRINGPARAM, 0, 0, 0, 0, 0, 0, 0, 0)
 	if s.ask(d.Link, namesAt) == nil {

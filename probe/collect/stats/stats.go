@@ -2,9 +2,8 @@
 // NICs by ioctl (SIOCETHTOOL), softirqs and tables of neighbours from /proc/net. The links'
 // own statistics come with their dump (package link).
 //
-// No capability is needed, but to enter the namespace. What a kernel, a driver or a namespace
-// does not have is no gap: tables of neighbours are counted in the machine's first network
-// namespace alone.
+// No capability is needed, but to enter the namespace. What a kernel, a driver or a namespace does not have is no
+// gap: tables of neighbours are counted in the machine's first network namespace alone.
 package stats
 
 import (
@@ -28,6 +27,7 @@ type Statistics struct {
 	Devices []model.Device
 	Softnet []model.Softnet
 	Tables  []model.NeighborTable
+	Sockets []model.SocketLimit
 }
 
 // Read reads the statistics of the namespace's NICs, among its links, and of the machine. Counts
@@ -51,7 +51,13 @@ func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Sta
 			out.Softnet, err = decodeSoftnet(text)
 			return err
 		})
-		errs = append(errs, err)
+		errs = append(errs, err, read("sockstat", func(text string) (err error) {
+			out.Sockets, err = decodeSockets(text, func(name string) string {
+				b, _ := os.ReadFile("/proc/sys/net/ipv4/" + name)
+				return string(b)
+			})
+			return err
+		}))
 		for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
 			errs = append(errs, read("stat/"+name, func(text string) error {
 				t, err := decodeTable(name, text)
@@ -130,6 +136,33 @@ func decodeTable(name, text string) (model.NeighborTable, error) {
 		t.Entries, t.Fulls = n[entries], t.Fulls+n[fulls]
 	}
 	return t, nil
+}
+
+// socketLimits are the settings of limits, with the row and column of sockstat that count against each.
+var socketLimits = []struct{ setting, row, column string }{
+	{"udp_mem", "UDP:", "mem"}, {"tcp_mem", "TCP:", "mem"}, {"tcp_max_orphans", "TCP:", "orphan"},
+}
+
+// decodeSockets decodes /proc/net/sockstat: a name, then names of columns, each before its number.
+// The last number of a setting is the limit; only the machine's own namespace has these settings.
+func decodeSockets(text string, setting func(string) string) ([]model.SocketLimit, error) {
+	var out []model.SocketLimit
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		for _, l := range socketLimits {
+			at, limits := slices.Index(fields, l.column)+1, strings.Fields(setting(l.setting))
+			if len(fields) == 0 || fields[0] != l.row || at < 1 || at >= len(fields) || len(limits) == 0 {
+				continue
+			}
+			used, err := strconv.ParseUint(fields[at], 10, 64)
+			limit, failed := strconv.ParseUint(limits[len(limits)-1], 10, 64)
+			if err = errors.Join(err, failed); err != nil {
+				return nil, err
+			}
+			out = append(out, model.SocketLimit{Name: l.setting, Used: used, Limit: limit})
+		}
+	}
+	return out, nil
 }
 
 // numbers are hexadecimal, of 32 bits each.

@@ -60,6 +60,21 @@ func TestNeighborTable(t *testing.T) {
 	}
 }
 
+func TestSockets(t *testing.T) {
+	const text = "sockets: used 15\nTCP: inuse 1 orphan 38 tw 5 alloc 86 mem 101\nUDP: inuse 0 mem 7\nUDPLITE: inuse 0\nFRAG: inuse 0 memory 0\n"
+	limits := map[string]string{"udp_mem": "2326\t3103\t4652\n", "tcp_max_orphans": "16384\n"}
+	want := []model.SocketLimit{{Name: "tcp_max_orphans", Used: 38, Limit: 16384}, {Name: "udp_mem", Used: 7, Limit: 4652}}
+	if got, err := decodeSockets(text, func(name string) string { return limits[name] }); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := decodeSockets(text, func(string) string { return "" }); err != nil || got != nil {
+		t.Errorf("of another namespace: %+v, %v", got, err)
+	}
+	if got, err := decodeSockets("UDP: mem x", func(string) string { return "1 2 3" }); err == nil {
+		t.Errorf("%+v without an error", got)
+	}
+}
+
 func FuzzText(f *testing.F) {
 	for _, name := range []string{"softnet_stat-6.18", "arp_cache-6.18"} {
 		f.Add(recorded(f, name))
@@ -69,6 +84,9 @@ func FuzzText(f *testing.F) {
 			t.Errorf("%d CPUs from %d bytes", len(list), len(text))
 		}
 		_, _ = decodeTable("arp_cache", text)
+		if list, err := decodeSockets(text, func(string) string { return "1" }); err == nil && len(list) > len(text) {
+			t.Errorf("%d limits from %d bytes", len(list), len(text))
+		}
 	})
 }
 
@@ -136,10 +154,13 @@ func FuzzCounters(f *testing.F) {
 }
 
 // uplink is a namespace whose link is an uplink; the other end takes no packet of more than
-// 600 bytes.
+// 600 bytes. Neither has IPv6, whose own packets would be counted between two readings.
 func uplink(t testing.TB) *nstest.NS {
 	t.Helper()
 	node, fabric := nstest.Named(t, "node"), nstest.Named(t, "fabric")
+	for _, ns := range []*nstest.NS{node, fabric} {
+		ns.Run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
+	}
 	node.Run(
 		"ip link add up0 type veth peer name f0 netns "+fabric.Name, "ip addr add 10.9.0.1/24 dev up0", "ip link set up0 up",
 		"ip neigh add 10.9.0.2 lladdr 02:00:00:00:00:09 dev up0",

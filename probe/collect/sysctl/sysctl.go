@@ -1,9 +1,7 @@
-// Package sysctl reads the kernel settings that affect whether pod traffic is
-// forwarded, answered and tracked: files below /proc/sys/net in the node's
-// namespace, and each link's settings from its RTM_NEWLINK message. They are
-// readable without rights; entering another namespace takes CAP_SYS_ADMIN. A file
-// that this kernel lacks is no gap, one that cannot be read is an error beside the
-// other settings.
+// Package sysctl reads the kernel settings that affect whether pod traffic is forwarded, answered and tracked:
+// files below /proc/sys/net in the node's namespace, and each link's settings from its RTM_NEWLINK message. They
+// are readable without rights; entering another namespace takes CAP_SYS_ADMIN. A file that this kernel lacks is
+// no gap, one that cannot be read is an error beside the other settings.
 package sysctl
 
 import (

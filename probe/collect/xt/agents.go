@@ -26,10 +26,9 @@ func nfAcct(_ *model.PacketRule, _ uint32, i *Bytes) string {
 	return "--nfacct-name " + Quote(i.Text(0, 32))
 }
 
-// ipSet is what Calico, Azure NPM and kube-proxy in its mode ipvs write. A rule holds
-// the number of a set, and the kernel knows its name; without it the text is for reading
-// only. The directions are bits above the lowest, which inverts; revision 0 keeps them
-// apart.
+// ipSet is what Calico, Azure NPM and kube-proxy in its mode ipvs write. A rule holds the number of a set, and
+// the kernel knows its name; without it the text is for reading only. The directions are bits above the lowest,
+// which inverts; revision 0 keeps them apart.
 func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	number, dims, flags := i.U16(0), int(i.U8(2)), i.U8(3)
 	if rev == 0 || dims > 6 {
@@ -37,7 +36,7 @@ func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	}
 	var dirs []string
 	for d := 1; d <= dims; d++ {
-		dirs = append(dirs, map[bool]string{true: "src", false: "dst"}[flags&(1<<d) != 0])
+		dirs = append(dirs, model.Either(flags&(1<<d) != 0, "src", "dst"))
 	}
 	name := fmt.Sprintf("[set %d]", number)
 	if i.setName != nil {
@@ -66,7 +65,7 @@ func recent(r *model.PacketRule, rev uint32, i *Bytes) string {
 		when(does&update != 0, "--update"), when(does&remove != 0, "--remove"),
 		when(seconds != 0, fmt.Sprintf("--seconds %d", seconds)), when(does&reap != 0, "--reap"),
 		when(hits != 0, fmt.Sprintf("--hitcount %d", hits)), when(does&ttl != 0, "--rttl"),
-		"--name "+Quote(name), "--mask "+mask, map[bool]string{true: "--rdest", false: "--rsource"}[side != 0],
+		"--name "+Quote(name), "--mask "+mask, model.Either(side != 0, "--rdest", "--rsource"),
 	)
 }
 
@@ -103,13 +102,13 @@ func owner(_ *model.PacketRule, rev uint32, i *Bytes) string {
 func connLimit(r *model.PacketRule, rev uint32, i *Bytes) string {
 	const inverted, dest = 1, 2
 	ones := 0
-	for _, b := range i.Slice(0, map[bool]int{true: 16, false: 4}[r.Family == "ip6"]) {
+	for _, b := range i.Slice(0, model.Either(r.Family == "ip6", 16, 4)) {
 		ones += bits.OnesCount8(b)
 	}
 	limit, flags := i.U32(16), i.U32(20)
-	option := map[bool]string{true: "--connlimit-upto", false: "--connlimit-above"}[flags&inverted != 0]
+	option := model.Either(flags&inverted != 0, "--connlimit-upto", "--connlimit-above")
 	return fmt.Sprintf("%s %d --connlimit-mask %d", option, limit, ones) +
-		when(rev > 0, map[bool]string{true: " --connlimit-daddr", false: " --connlimit-saddr"}[flags&dest != 0])
+		when(rev > 0, model.Either(flags&dest != 0, " --connlimit-daddr", " --connlimit-saddr"))
 }
 
 // sctp has the destination's ports first, and nothing of what it is not asked for.

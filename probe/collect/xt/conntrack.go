@@ -54,10 +54,7 @@ func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
 			out = append(out, Not(invert&bit != 0)+text)
 		}
 	}
-	option := "--ctstate "
-	if flags&ctAlias != 0 {
-		option = "--state "
-	}
+	option := model.Either(flags&ctAlias != 0, "--state ", "--ctstate ")
 	say(ctState, option+stateNames(states))
 	say(ctProto, fmt.Sprintf("--ctproto %d", i.U16(136)))
 	for n, end := range ctTuple {
@@ -76,7 +73,7 @@ func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
 		say(ctExpires, fmt.Sprintf("--ctexpire %d", from)+when(from != to, fmt.Sprintf(":%d", to)))
 	}
 	if flags&ctDirection != 0 {
-		out = append(out, "--ctdir "+map[bool]string{true: "REPLY", false: "ORIGINAL"}[invert&ctDirection != 0])
+		out = append(out, "--ctdir "+model.Either(invert&ctDirection != 0, "REPLY", "ORIGINAL"))
 	}
 	return strings.Join(out, " ")
 }
@@ -92,7 +89,7 @@ func (i *Bytes) ctPorts(end int, rev uint32) string {
 // network is an address with its mask, 16 bytes behind it, as the extensions print it:
 // without the mask for a single address, with a length where the mask is one.
 func (i *Bytes) network(at int, family string) string {
-	size := map[bool]int{true: 16, false: 4}[family == "ip6"]
+	size := model.Either(family == "ip6", 16, 4)
 	mask := i.Slice(at+16, size)
 	text := i.ip(at, family).String()
 	switch ones, all := net.IPMask(mask).Size(); {

@@ -143,9 +143,7 @@ func ports(dst *[]model.PortRange, i *Bytes, at int, option string, invert bool)
 var tcpFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"}
 
 // TCPFlags names the flags as iptables does.
-func TCPFlags(b uint8) string {
-	return cmp.Or(BitNames(tcpFlags, b, ","), "NONE")
-}
+func TCPFlags(b uint8) string { return cmp.Or(BitNames(tcpFlags, b, ","), "NONE") }
 
 func tcp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	option, mask, cmp, invert := i.U8(8), i.U8(9), i.U8(10), i.U8(11)
@@ -167,10 +165,7 @@ func bothPorts(r *model.PacketRule, i *Bytes, invert uint8) (text, unsaid string
 
 func icmp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	kind, first, last, invert := i.U8(0), i.U8(1), i.U8(2), i.U8(3)
-	option := "--icmp-type "
-	if r.Family == "ip6" {
-		option = "--icmpv6-type "
-	}
+	option := model.Either(r.Family == "ip6", "--icmpv6-type ", "--icmp-type ")
 	value := fmt.Sprint(kind)
 	switch {
 	case kind == 0xff && r.Family != "ip6":
@@ -218,8 +213,7 @@ func limit(_ *model.PacketRule, _ uint32, i *Bytes) string { return LimitText(i.
 // limitScale is XT_LIMIT_SCALE: periods are in ten-thousandths of a second.
 const limitScale = 10000
 
-// LimitText formats a limit of one packet per period, in ten-thousandths of a
-// second.
+// LimitText formats a limit of one packet per period, in ten-thousandths of a second.
 func LimitText(period, burst uint32) string {
 	units := []struct {
 		name  string
@@ -265,9 +259,7 @@ func physDev(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 		}
 		return Not(invert&bit != 0) + option + " " + Interface(i.Slice(at, 16), i.Slice(at+16, 16))
 	}
-	flag := func(bit uint8, option string) string {
-		return when(set&bit != 0, Not(invert&bit != 0)+option)
-	}
+	flag := func(bit uint8, option string) string { return when(set&bit != 0, Not(invert&bit != 0)+option) }
 	text := Join(
 		device(1, 0, "--physdev-in"), flag(8, "--physdev-is-in"),
 		device(2, 32, "--physdev-out"), flag(16, "--physdev-is-out"),
@@ -276,9 +268,8 @@ func physDev(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	return text, text
 }
 
-// Interface formats an interface match from its name and mask. A mask that covers
-// the terminating NUL matches that name; a shorter one matches every name with
-// that prefix, which iptables writes as "+".
+// Interface formats an interface match from its name and mask. A mask that covers the terminating NUL matches
+// that name; a shorter one matches every name with that prefix, which iptables writes as "+".
 func Interface(name, mask []byte) string {
 	s := unix.ByteSliceToString(name)
 	covered := len(mask)
@@ -295,12 +286,7 @@ func Interface(name, mask []byte) string {
 }
 
 // Host formats a prefix, that of a single address without its length.
-func Host(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
-}
+func Host(p netip.Prefix) string { return model.Either(p.IsSingleIP(), p.Addr().String(), p.String()) }
 
 // Addr converts an address and its mask to a match, and formats it as iptables
 // does. ok is false for a mask that is no prefix, which a match cannot express.

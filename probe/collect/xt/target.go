@@ -157,10 +157,7 @@ var (
 )
 
 func reject(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	names := rejects4
-	if r.Family == "ip6" {
-		names = rejects6
-	}
+	names := model.Either(r.Family == "ip6", rejects6, rejects4)
 	if n := i.U32(0); n < uint32(len(names)) && names[n] != "" {
 		return "--reject-with " + names[n], ""
 	}
@@ -183,10 +180,13 @@ func tcpMSS(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	return "--clamp-mss-to-pmtu", ""
 }
 
-// ct decodes the two forms that node agents write, without zones and helpers.
+// ct decodes the forms without events, helpers and timeouts, for a zone of both directions.
 func ct(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	const noTrack, alias = 1 << 0, 1 << 1
 	flags, zone := i.U16(0), i.U16(2)
+	if !i.Short && flags == 0 && zone != 0 && i.U32(4)|i.U32(8) == 0 && i.Text(12, 16) == "" {
+		return fmt.Sprintf("--zone %d", zone), ""
+	}
 	if i.Short || flags&noTrack == 0 || flags&^(noTrack|alias) != 0 || zone != 0 {
 		return Undecoded, ""
 	}
@@ -212,7 +212,7 @@ func nfLog(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 // NFLogText is the target NFLOG. The size of what is copied is a length, or, from old
 // iptables, a range that never worked. A size of 0 is all.
 func NFLogText(prefix string, group uint16, size uint32, isLength bool, threshold uint16) string {
-	option := map[bool]string{true: "--nflog-size", false: "--nflog-range"}[isLength]
+	option := model.Either(isLength, "--nflog-size", "--nflog-range")
 	return Join(
 		"NFLOG",
 		when(prefix != "", "--nflog-prefix "+Quote(prefix)),

@@ -1,12 +1,9 @@
-// Package xt decodes the matches and targets of iptables from the structs that
-// the kernel keeps of them (struct xt_*_info). They are the same bytes in legacy
-// tables and in nftables (nft_compat). It reads nothing itself.
+// Package xt decodes the matches and targets of iptables from the structs that the kernel keeps of them (struct
+// xt_*_info). They are the same bytes in legacy tables and in nftables (nft_compat). It reads nothing itself.
 //
-// Each decoder sets what model.PacketRule can express and returns the option as
-// `iptables -S` prints it, which `iptables -D` takes. A match that the rule cannot
-// express, or whose bytes are too short or unknown, is named in
-// PacketRule.Unknown. Numbers are in host byte order unless they come from a
-// packet.
+// Each decoder sets what model.PacketRule can express and returns the option as `iptables -S` prints it, which
+// `iptables -D` takes. A match that the rule cannot express, or whose bytes are too short or unknown, is named in
+// PacketRule.Unknown. Numbers are in host byte order unless they come from a packet.
 package xt
 
 import (
@@ -21,8 +18,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Bytes is a struct of the kernel. A read past the end returns zeros and sets
-// Short, so that a decoder checks once.
+// Bytes is a struct of the kernel. A read past the end returns zeros and sets Short, so that a decoder checks once.
 type Bytes struct {
 	B       []byte
 	Short   bool
@@ -73,18 +69,15 @@ type Extension struct {
 	Name string
 	Rev  uint32
 	Info []byte
-	// SetName is the name of the ipset with a number, empty if it is not known. It may be
-	// nil.
+	// SetName is the name of the ipset with a number, empty if it is not known. It may be nil.
 	SetName func(uint16) string
 }
 
-// decoder decodes one extension of rule r. It returns the option's text, and as
-// unsaid the part of it that restricts the rule and that r's fields cannot
-// express.
+// decoder decodes one extension of rule r. It returns the option's text, and as unsaid the part of it that
+// restricts the rule and that r's fields cannot express.
 type decoder func(r *model.PacketRule, rev uint32, i *Bytes) (text, unsaid string)
 
-// Undecoded is the text of an extension that has no decoder, or whose bytes are
-// too short.
+// Undecoded is the text of an extension that has no decoder, or whose bytes are too short.
 const Undecoded = "[options not decoded]"
 
 // Match decodes a match into the rule and returns its text.
@@ -155,34 +148,22 @@ func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator strin
 func flags[N uint8 | uint16](bits N, options ...string) string { return BitNames(options, bits, " ") }
 
 func when(cond bool, text string) string {
-	if cond {
-		return text
-	}
-	return ""
+	return model.Either(cond, text, "")
 }
 
 var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`)
 
 // Quote quotes text as iptables does, if it needs quotes.
 func Quote(s string) string {
-	if !strings.ContainsAny(s, " \t\n\"\\'") && s != "" {
-		return s
-	}
-	return `"` + escaped.Replace(s) + `"`
+	return model.Either(!strings.ContainsAny(s, " \t\n\"\\'") && s != "", s, `"`+escaped.Replace(s)+`"`)
 }
 
 // Ports formats a range of ports as iptables prints it.
 func Ports(r model.PortRange) string {
-	if r.First == r.Last {
-		return fmt.Sprint(r.First)
-	}
-	return fmt.Sprintf("%d:%d", r.First, r.Last)
+	return model.Either(r.First == r.Last, fmt.Sprint(r.First), fmt.Sprintf("%d:%d", r.First, r.Last))
 }
 
 // masked formats a number with its mask, without a mask of all ones.
 func masked(value, mask uint32) string {
-	if mask == 0xffffffff {
-		return fmt.Sprintf("0x%x", value)
-	}
-	return fmt.Sprintf("0x%x/0x%x", value, mask)
+	return model.Either(mask == 0xffffffff, fmt.Sprintf("0x%x", value), fmt.Sprintf("0x%x/0x%x", value, mask))
 }

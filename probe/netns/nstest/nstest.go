@@ -1,5 +1,4 @@
-// Package nstest creates network namespaces for tests and runs commands in them.
-// It takes root.
+// Package nstest creates network namespaces for tests and runs commands in them. It takes root.
 package nstest
 
 import (
@@ -23,8 +22,7 @@ type NS struct {
 	t    testing.TB
 }
 
-// New creates an empty namespace without a name. It disappears with the test, or
-// with the process.
+// New creates an empty namespace without a name. It disappears with the test, or with the process.
 func New(t testing.TB) *NS {
 	t.Helper()
 	type made struct {
@@ -65,8 +63,7 @@ func Named(t testing.TB, name string) *NS {
 	return &NS{NS: ns, Name: name, t: t}
 }
 
-// Run runs the script as a shell script in the namespace. The test fails if one of
-// them fails.
+// Run runs the script as a shell script in the namespace. The test fails if one of them fails.
 func (n *NS) Run(script ...string) {
 	n.t.Helper()
 	n.Output(script...)
@@ -78,8 +75,7 @@ func (n *NS) Output(script ...string) string {
 	return run(n.t, strings.Join(script, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
 }
 
-// Feed runs one command in the namespace with the given input and returns what it
-// prints.
+// Feed runs one command in the namespace with the given input and returns what it prints.
 func (n *NS) Feed(input string, command ...string) string {
 	n.t.Helper()
 	return run(n.t, input, append([]string{"nsenter", "--net=" + n.Path()}, command...)...)

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/cmd/serve"
+)
+
+// mostAsked is how many nodes a call of a tool may watch, unless --max-nodes says otherwise.
+const mostAsked = 50
+
+// serve serves verdicts about the cluster to programs, until asked ends or they leave.
+func (o *options) serve(asked context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+	s := &serve.Server{
+		Version: release, Place: serve.Cluster, AtOnce: 2, Log: slog.New(slog.NewTextHandler(stderr, nil)), Flags: o.forTool,
+		Run: func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+			// Its end asks the nodes to end, and nothing ends the removal of the debug pods.
+			return run(context.WithoutCancel(ctx), ctx, args, strings.NewReader(""), stdout, stderr)
+		},
+	}
+	return errors.Join(s.Serve(asked, stdin, stdout), asked.Err())
+}
+
+// forTool are the flags of the command line that go with each call of a tool.
+func (o *options) forTool(tool string) []string {
+	var args []string
+	if tool == "replay" {
+		if o.redact {
+			args = append(args, "--redact")
+		}
+		return args
+	}
+	o.given.Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		_, passed := f.Value.(*passedFlag)
+		if passed || tool == "doctor" && slices.Contains(files, f.Name) {
+			return
+		}
+		for _, v := range values {
+			args = append(args, "--"+f.Name+"="+v)
+		}
+	})
+	if !o.given.Changed("max-nodes") {
+		args = append(args, fmt.Sprintf("--max-nodes=%d", mostAsked))
+	}
+	if tool != "doctor" {
+		args = append(args, o.passed...)
+	}
+	return args
+}

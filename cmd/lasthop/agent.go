@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/ring"
+	"github.com/lasthop/lasthop/probe/timeline"
+)
+
+// agentDir is where the agent keeps its ring, on the node.
+const agentDir = "/var/lib/lasthop"
+
+func (a *app) agentCommand() *cobra.Command {
+	o := &observing{}
+	space := flags.Bytes(256 << 20)
+	var ringOptions ring.Options
+	var listen string
+	var events bool
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Observe continuously, and keep the last minutes for check --last and --at",
+		Long: "Observe until stopped, and keep the last minutes on disk, for --last and --at of\n" +
+			"check, explain, replay and record. The time around each finding is kept for a day,\n" +
+			"in at most half of --space.\n\n" +
+			"At --listen it serves /metrics, /healthz and /readyz: counts by kind, without names.\n" +
+			"Failures are reported there and on standard error; the agent continues and retries.\n\n" +
+			"Exit status: 2 usage; 3 cannot listen, or another agent writes to --dir;\n" +
+			"130 interrupted, after cleaning up.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ringOptions.Space = int64(space)
+			return a.agent(cmd.Context(), o, ringOptions, listen, events)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&ringOptions.Keep, "keep", 30*time.Minute, "how much recorded time to keep")
+	f.Var(&space, "space", "how much disk space to use at most")
+	f.StringVar(&ringOptions.Dir, "dir", agentDir, "the `DIR` for recordings")
+	f.StringVar(&listen, "listen", ":9464", "the `ADDRESS` for metrics and health checks; empty for none")
+	f.BoolVar(&events, "events", false,
+		"create a Kubernetes Event for the node $NODE_NAME when a finding opens or closes; needs the rights in its pod")
+	o.pick(f, append(onNode, "debug")...)
+	return cmd
+}
+
+func (a *app) agent(ctx context.Context, o *observing, to ring.Options, listen string, tell bool) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	if to.Keep <= 0 {
+		return usagef("--keep %v: want a duration above zero", to.Keep)
+	}
+	to.Head = record.Head{Writer: version(), Window: timeline.Short}
+	held, err := ring.Running(to.Dir)
+	if held {
+		return &statusError{exitCannot, fmt.Sprintf("another agent writes to %s (--dir)", to.Dir)}
+	}
+	g := &agent{app: a, o: o, to: to, health: health{started: time.Now(), ring: err}, writes: make(chan model.Reading, 2)}
+	if tell {
+		if g.events, err = newEvents(); err != nil {
+			return err
+		}
+	}
+	stop, err := g.serve(listen)
+	if err != nil {
+		return err
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		g.record()
+	}()
+	if g.events != nil {
+		defer g.events.begin(ctx, a.say)()
+	}
+	for said := ""; ctx.Err() == nil && err == nil; {
+		seen := g.observe(ctx)
+		g.update(func(h *health) { h.observing, h.findings = seen, nil })
+		if misused(seen) {
+			err = seen
+		} else if seen != nil && ctx.Err() == nil {
+			if why := report.Clean(seen.Error()); why != said {
+				a.say("%s; trying again each %v", why, again)
+				said = why
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(again):
+			}
+		}
+	}
+	close(g.writes)
+	<-written
+	return errors.Join(err, stop(), ctx.Err())
+}
+
+const (
+	// again is how long after a failure the agent tries to observe again.
+	again = 30 * time.Second
+	// restEvery is how long the agent keeps the memory that it does not need, at least.
+	restEvery = 10 * time.Second
+	// slow is how long a write to the ring may take, and stale how old the latest reading
+	// may be, before the agent is not ready.
+	slow  = 10 * time.Second
+	stale = 90 * time.Second
+)
+
+// agent is one run of the agent.
+type agent struct {
+	*app
+	o  *observing
+	to ring.Options
+	// writes are readings for the ring, which nothing waits for.
+	writes chan model.Reading
+	// events tells the cluster; it may be nil.
+	events *events
+
+	mu sync.Mutex
+	health
+}
+
+// health is what the agent knows of itself and of the node.
+type health struct {
+	started time.Time
+	// observing is why nothing is observed, nil while it is.
+	observing error
+	// at is when the latest reading came, unwatched why packets are not counted, findings those that are open.
+	at        time.Time
+	unwatched string
+	findings  []model.Tracked
+	sources   []model.Source
+	// ring is why the latest reading was not written, since when a write has taken so
+	// far, or zero, and missed how many readings were not written at all.
+	ring   error
+	since  time.Time
+	missed uint64
+	// size and span are the ring's bytes and recorded time.
+	size int64
+	span time.Duration
+	sums
+}
+
+// update changes what is known.
+func (g *agent) update(how func(*health)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	how(&g.health)
+}
+
+// observe observes the node until ctx ends or that fails.
+func (g *agent) observe(ctx context.Context) (err error) {
+	ns, name, err := g.o.openNode(ctx)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	options := g.o.session(ns, name)
+	options.For, options.Keep, options.NodesHint = timeline.Short, timeline.Long, ""
+	options.Rarely = true
+	stream, err := g.streamOf(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	g.say("observing %s", report.Clean(name))
+	for r := range stream.Readings() {
+		g.take(r)
+	}
+	return nil
+}
+
+// take learns from a reading, and has it written.
+func (g *agent) take(r model.Reading) {
+	open := openOf(r)
+	g.update(func(h *health) {
+		h.at, h.observing = time.Now(), nil
+		h.count(r)
+		h.sources, h.findings = r.Point.Snapshot.Sources, open
+		h.unwatched = model.Find(h.sources, func(s model.Source) bool {
+			return s.Name == model.SourceTC && s.Status == model.Missing
+		}).Detail
+	})
+	if g.events != nil && r.Point.Whole {
+		g.events.tell(open, r.At)
+	}
+	select {
+	case g.writes <- r:
+	default:
+		g.update(func(h *health) { h.missed++ })
+	}
+}
+
+// openOf are the findings of a reading that are open.
+func openOf(r model.Reading) []model.Tracked {
+	return model.Filter(r.Findings, func(f model.Tracked) bool { return !f.Closed })
+}
+
+// record writes readings to the ring until there are no more.
+func (g *agent) record() {
+	to, rested := ring.New(g.to), time.Time{}
+	for r := range g.writes {
+		g.update(func(h *health) { h.since = time.Now() })
+		err := to.Write(r)
+		if r.Point.Whole && time.Since(rested) >= restEvery {
+			rest()
+			rested = time.Now()
+		}
+		size, span := to.Size()
+		said := ""
+		g.update(func(h *health) {
+			if (h.ring == nil) != (err == nil) {
+				said = "the ring is written again"
+			}
+			if err != nil {
+				h.missed++
+			}
+			h.since, h.ring, h.size, h.span = time.Time{}, err, size, span
+		})
+		switch {
+		case said != "" && err != nil:
+			g.say("%s", report.Clean(err.Error()))
+		case said != "":
+			g.say("%s", said)
+		}
+	}
+	if err := to.Close(); err != nil {
+		g.say("%s", report.Clean(err.Error()))
+	}
+}
+
+// stuck reports whether the observation neither goes on nor fails.
+func (h *health) stuck(now time.Time) bool {
+	return h.observing == nil && !h.at.IsZero() && now.Sub(h.at) > 4*stale
+}
+
+// unready is why a verdict of the latest minutes cannot be had, empty if it can.
+func (h *health) unready(now time.Time) string {
+	switch {
+	case h.observing != nil:
+		return h.observing.Error()
+	case h.at.IsZero():
+		return "the node is not observed yet"
+	case now.Sub(h.at) > stale:
+		return fmt.Sprintf("no reading for %v", now.Sub(h.at).Round(time.Second))
+	case h.unwatched != "":
+		return h.unwatched
+	case !h.since.IsZero() && now.Sub(h.since) > slow:
+		return fmt.Sprintf("the disk is slow: a write to the ring has taken %v so far", now.Sub(h.since).Round(time.Second))
+	case h.ring != nil:
+		return h.ring.Error()
+	}
+	return ""
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+// running is an agent that runs, or another process of a test.
+type running struct {
+	*exec.Cmd
+	lines chan string
+}
+
+// startProcess starts a process that tells on its standard error what it does.
+func startProcess(t *testing.T, tool string, args ...string) *running {
+	t.Helper()
+	cmd := exec.Command(tool, args...)
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := &running{cmd, make(chan string, 1000)}
+	go func() {
+		defer close(r.lines)
+		for in := bufio.NewScanner(errs); in.Scan(); {
+			r.lines <- in.Text()
+		}
+	}()
+	t.Cleanup(func() { r.end(os.Kill) })
+	return r
+}
+
+// says waits until the process says something, and gives the rest of that line.
+func (r *running) says(t *testing.T, what string) string {
+	t.Helper()
+	var before []string
+	for line := range r.lines {
+		if _, rest, found := strings.Cut(line, what); found {
+			return rest
+		}
+		before = append(before, line)
+	}
+	t.Fatalf("it ended without %q: %q", what, before)
+	return ""
+}
+
+// end ends the process, if it has not ended, and waits for that.
+func (r *running) end(by os.Signal) int {
+	_ = r.Process.Signal(by)
+	for range r.lines {
+	}
+	_ = r.Wait()
+	return r.ProcessState.ExitCode()
+}
+
+func get(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(b)
+}
+
+// alert is what Prometheus sends to an Alertmanager.
+type alert struct {
+	Labels map[string]string
+	EndsAt time.Time
+}
+
+// alertmanager serves what Prometheus sends alerts to.
+func alertmanager(t *testing.T) (address string, alerts <-chan alert) {
+	t.Helper()
+	out := make(chan alert, 1000)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var list []alert
+		if err := json.NewDecoder(r.Body).Decode(&list); err != nil {
+			t.Error(err)
+		}
+		for _, a := range list {
+			out <- a
+		}
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://"), out
+}
+
+// startPrometheus runs the real one, which scrapes an agent once a second.
+func startPrometheus(t *testing.T, agent, alerts string) {
+	t.Helper()
+	dir := t.TempDir()
+	rules, err := filepath.Abs("../../charts/lasthop/files/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf(`{"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": [%q],
+		"scrape_configs": [{"job_name": "lasthop", "static_configs": [{"targets": [%q]}]}],
+		"alerting": {"alertmanagers": [{"static_configs": [{"targets": [%q]}]}]}}`, rules, agent, alerts)
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, "prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0")
+	p.says(t, "Server is ready")
+	go func() {
+		for range p.lines { // nobody waits for it to be read
+		}
+	}()
+}
+
+// TestAgent: a fault that came and went is told afterwards by what the agent kept, with its
+// time and its end; Prometheus fires and resolves an alert for it; and a killed agent loses
+// nothing of that.
+func TestAgent(t *testing.T) {
+	t.Parallel()
+	l := upLab(t, "healthy-kubenet")
+	stop, err := startTraffic(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	node, dir := l.Nodes()[0], filepath.Join(t.TempDir(), "ring")
+	args := []string{"agent", "--netns", node.Netns, "--dir", dir, "--listen", "127.0.0.1:0"}
+	lasthop := func(want int, args ...string) string {
+		t.Helper()
+		cmd := exec.Command("lasthop", append(args, "--dir", dir)...)
+		out, err := cmd.Output()
+		if code := cmd.ProcessState.ExitCode(); code != want {
+			t.Errorf("lasthop %v: status %d, want %d: %v: %s", args, code, want, err, out)
+		}
+		return string(out)
+	}
+	lasthop(exitCannot, "check", "--last", "1m")
+	lasthop(npdUnknown, "npd")
+	a := startProcess(t, "lasthop", args...)
+	address := strings.TrimSpace(a.says(t, "/readyz at "))
+	a.says(t, "observing")
+	hook, alerts := alertmanager(t)
+	startPrometheus(t, address, hook)
+	if out, err := exec.Command("lasthop", args...).CombinedOutput(); !strings.Contains(string(out), "another agent") {
+		t.Errorf("a second agent: %v: %s", err, out)
+	}
+
+	fault := scenario.Fault{Type: scenario.DropForward, Node: node.Name, Pod: node.Name + "/" + l.Scenario().Topology.Nodes[0].Pods[0].Name}
+	if err := l.Inject(t.Context(), fault); err != nil {
+		t.Fatal(err)
+	}
+	await(t, alerts, false)
+	if line := lasthop(npdProblem, "npd"); !strings.HasPrefix(line, "PolicyDrop: ") {
+		t.Errorf("npd: %s", line)
+	}
+	_, text := get(t, "http://"+address+"/metrics")
+	wantMetrics(t, text)
+	if err := l.Undo(t.Context(), fault); err != nil {
+		t.Fatal(err)
+	}
+	await(t, alerts, true)
+	lasthop(npdOK, "npd")
+	if status, text := get(t, "http://"+address+"/readyz"); status != http.StatusOK {
+		t.Errorf("not ready: %s", text)
+	}
+	wantClosed(t, lasthop(exitFindings, "check", "--last", "5m", "-o", "json"))
+
+	a.end(os.Kill)
+	lasthop(npdUnknown, "npd")
+	wantClosed(t, lasthop(exitFindings, "check", "--last", "5m", "-o", "json"))
+	a = startProcess(t, "lasthop", args...)
+	a.says(t, "observing")
+	wantClosed(t, lasthop(exitFindings, "check", "--last", "5m", "-o", "json"))
+	if status := a.end(unix.SIGTERM); status != exitInterrupted {
+		t.Errorf("status %d", status)
+	}
+	segments, err := filepath.Glob(filepath.Join(dir, "*.rec"))
+	if err != nil || len(segments) < 2 {
+		t.Fatalf("%v, %v", segments, err)
+	}
+	wantClosed(t, lasthop(exitFindings, "check", "--at", time.Now().Add(-5*time.Minute).Format("15:04:05"), "-o", "json"))
+	for _, file := range segments {
+		if out, err := exec.Command("lasthop", "check", "--replay", file, "--fail-on", "critical").CombinedOutput(); err != nil {
+			t.Errorf("a segment: %v: %s", err, out)
+		}
+	}
+	recording := filepath.Join(t.TempDir(), "a.rec")
+	lasthop(exitClean, "record", recording, "--last", "5m")
+	if out, err := exec.Command("lasthop", "replay", recording, "--fail-on", "critical").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// await waits for the alert of a finding that fires, or is resolved.
+func await(t *testing.T, alerts <-chan alert, resolved bool) {
+	t.Helper()
+	for a := range alerts {
+		if a.Labels["code"] == "PolicyDrop" && a.EndsAt.Before(time.Now()) == resolved {
+			return
+		}
+		if a.Labels["severity"] == "critical" {
+			t.Errorf("%v", a)
+		}
+	}
+}
+
+// wantMetrics wants metrics that promtool has nothing to say against, of few series, with no
+// address in them, and the fault's counts.
+func wantMetrics(t *testing.T, text string) {
+	t.Helper()
+	cmd := exec.Command("promtool", "check", "metrics")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool: %v: %s", err, out)
+	}
+	series := 0
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") {
+			series++
+		}
+	}
+	if series > 300 || strings.Contains(text, "10.244.") {
+		t.Errorf("%d series:\n%s", series, text)
+	}
+	for _, want := range []string{
+		`lasthop_finding_active{code="PolicyDrop",severity="warning"} 1`, `lasthop_findings_total{code="PolicyDrop"} 1`,
+		`lasthop_finding_active{code="MissingUDR",severity="critical"} 0`, `lasthop_ready 1`,
+		`lasthop_drops_total{cause="PolicyDrop",reason="NETFILTER_DROP"}`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in:\n%s", want, text)
+		}
+	}
+}
+
+// wantClosed wants a report with one finding, which opened and closed.
+func wantClosed(t *testing.T, text string) {
+	t.Helper()
+	var doc struct {
+		Findings []struct {
+			Code           string
+			Opened, Closed time.Time
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if f := doc.Findings; len(f) != 1 || f[0].Code != "PolicyDrop" || f[0].Opened.IsZero() || f[0].Closed.Before(f[0].Opened) {
+		t.Errorf("findings %+v", f)
+	}
+}
+
+// TestAgentDisk: an agent whose disk is full goes on, says so, and records again once there
+// is room.
+func TestAgentDisk(t *testing.T) {
+	t.Parallel()
+	l := upLab(t, "healthy-kubenet")
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	full := filepath.Join(dir, "full")
+	if err := os.WriteFile(full, make([]byte, 1<<20-4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := startProcess(t, "lasthop", "agent", "--netns", l.Nodes()[0].Netns, "--dir", filepath.Join(dir, "ring"), "--listen", "127.0.0.1:0")
+	address := strings.TrimSpace(a.says(t, "/readyz at "))
+	a.says(t, "no space left on device")
+	if status, text := get(t, "http://"+address+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(text, "no space left") {
+		t.Errorf("%d: %s", status, text)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	a.says(t, "the ring is written again")
+	if status := a.end(unix.SIGTERM); status != exitInterrupted {
+		t.Errorf("status %d", status)
+	}
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/serve"
+)
+
+// mcpFlags are the flags that go with each call of a tool.
+func mcpFlags(name string) []string {
+	switch name {
+	case "doctor":
+		return []string{"netns", "host-root"}
+	case "replay":
+		return []string{"redact"}
+	}
+	return append(slices.Clone(onNode), "dir", "redact", "debug", "replay")
+}
+
+func (a *app) mcpCommand() *cobra.Command {
+	o := &observing{}
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Serve verdicts to programs that troubleshoot (Model Context Protocol)",
+		Long: "Speak the Model Context Protocol on standard input and output: tools with the\n" +
+			"verdicts of check and explain, doctor, the catalogue, and recordings. With --replay\n" +
+			"they are about those recordings, without rights; otherwise about this node. No tool\n" +
+			"changes anything or runs a fix. Each call is logged on standard error.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			if slices.Contains(slices.Concat(o.replay, o.routes, []string{o.nodes, o.pods}), "-") {
+				return usagef("mcp: standard input is the client's")
+			}
+			return a.serve(cmd.Context(), o)
+		},
+	}
+	o.pick(cmd.Flags(), mcpFlags("check")...)
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, o *observing) error {
+	s := &serve.Server{
+		Version: version(), AtOnce: 2, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
+		Flags: func(tool string) []string { return o.givenOf(mcpFlags(tool)) },
+		Run: func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+			return (&app{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr}).execute(ctx, args)
+		},
+	}
+	if len(o.replay) > 0 {
+		s.Place = serve.Recordings
+	}
+	return errors.Join(s.Serve(ctx, os.Stdin, os.Stdout), ctx.Err())
+}
+
+// givenOf are some of the flags as the command line gave them.
+func (o *observing) givenOf(names []string) (args []string) {
+	o.given.Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		switch list := f.Value.(type) {
+		case pflag.SliceValue:
+			values = list.GetSlice()
+		case *flags.Prefixes:
+			values = strings.Split(list.String(), ",")
+		}
+		for _, v := range values {
+			if slices.Contains(names, f.Name) {
+				args = append(args, "--"+f.Name+"="+v)
+			}
+		}
+	})
+	return args
+}

@@ -1,0 +1,367 @@
+package join
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// state is what became of the packets of a leg.
+type state uint8
+
+const (
+	// unsure: the receiving node would not have seen them all.
+	unsure state = iota
+	arrived
+	lost
+)
+
+// leg is what went from an address of one node to an address of another.
+type leg struct {
+	from, to *node
+	// pair is the sender's.
+	pair *model.EndPair
+	// near is what the sender counted of the pair, far what the receiver did.
+	near, far *model.Counts
+	state     state
+	// shared: what was sent and what arrived are of one time.
+	shared bool
+}
+
+// hasArrived and isLost report whether packets took a leg, and what became of them.
+func (w *leg) hasArrived() bool { return w != nil && w.state == arrived }
+func (w *leg) isLost() bool     { return w != nil && w.state == lost }
+
+func (w *leg) src() netip.Addr { return w.pair.Local }
+func (w *leg) dst() netip.Addr { return w.pair.Remote }
+func (w *leg) sent() uint64    { return w.near.Out.Packets }
+func (w *leg) got() uint64     { return w.far.In.Packets }
+
+// volumes are what left for the range of the destination, and what arrived from that of the source.
+func (w *leg) volumes() (leaving, arriving model.Volume) {
+	from, to := w.from.whole, w.to.whole
+	if w.shared {
+		from, to = w.from.inner, w.to.outer
+	}
+	_, leaving = narrowest(from.leaving, w.dst())
+	_, arriving = narrowest(to.arriving, w.src())
+	return leaving, arriving
+}
+
+// conversation is a pair of addresses of which one waits for replies in vain.
+type conversation struct {
+	asker, far *node
+	a, b       netip.Addr
+	pair       *model.EndPair
+	// forward and reverse are nil where nothing took them.
+	forward, reverse *leg
+}
+
+// minLost is how many packets must be lost before that is worth a word: single ones get lost everywhere.
+const minLost = 3
+
+// fewReplies is how many packets must arrive for each reply before the replies are as good as none.
+const fewReplies = 10
+
+// overlap is how long the packets must have left for within the receiver's window.
+const overlap = 2 * time.Second
+
+// follow compares what each node sent to the addresses of others with what these
+// counted of it. Where that asks for it, they are compared again in the time common to both.
+func (j *joint) follow() {
+	legs := j.allLegs()
+	if j.cut(legs) {
+		legs = j.allLegs()
+	}
+	slices.SortFunc(legs, func(a, b *leg) int { return cmp.Or(a.src().Compare(b.src()), a.dst().Compare(b.dst())) })
+	j.legs = legs
+	j.wait()
+}
+
+// leg is that from one address to another; nil where nothing went.
+func (j *joint) leg(src, dst netip.Addr) *leg {
+	i, found := slices.BinarySearchFunc(j.legs, ends{src, dst}, func(w *leg, e ends) int {
+		return cmp.Or(w.src().Compare(e.local), w.dst().Compare(e.remote))
+	})
+	if !found {
+		return nil
+	}
+	return j.legs[i]
+}
+
+func (j *joint) allLegs() []*leg {
+	var out []*leg
+	for _, n := range j.in {
+		for i := range n.Pairs {
+			p := &n.Pairs[i]
+			far := j.at[p.Remote]
+			if far != nil && far != n && j.at[p.Local] == n && p.Out.Packets > 0 {
+				out = append(out, follow(n, far, i))
+			}
+		}
+	}
+	return out
+}
+
+func (j *joint) wait() {
+	for _, n := range j.in {
+		for p := range model.Each(n.Pairs) {
+			if !p.Silent || j.at[p.Local] != n {
+				continue
+			}
+			far, known := j.at[p.Remote]
+			if !known {
+				far = j.owner(p.Remote)
+			}
+			if far == nil || far == n {
+				continue
+			}
+			t := &conversation{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
+			t.forward, t.reverse = j.leg(p.Local, p.Remote), j.leg(p.Remote, p.Local)
+			if b := t.reverse; b != nil && b.state == unsure && t.forward != nil && fewReplies*b.sent() <= t.forward.got() {
+				// They were sent before the asker was watched: what is asked now gets none.
+				t.reverse = nil
+			}
+			j.conversations = append(j.conversations, t)
+		}
+	}
+}
+
+// follow is the leg of a pair's packets. Without anybody who
+// waits for replies nothing is lost for sure: datagrams may want none.
+func follow(n, far *node, i int) *leg {
+	p := &n.Pairs[i]
+	there := far.Index(p.Remote, p.Local)
+	w := &leg{from: n, to: far, pair: p, near: &p.Counts, far: far.counts(far.whole, there)}
+	waits, within := p.Silent || there >= 0 && far.Pairs[there].Silent, w.got()
+	if w.shared = n.inner != nil && far.outer != nil; w.shared {
+		w.near, w.far = n.counts(n.inner, i), far.counts(far.outer, there)
+		within = far.counts(far.inner, there).In.Packets
+	}
+	switch {
+	case within > 0 || fewReplies*w.got() > w.sent():
+		w.state = arrived
+	case w.got() == 0 && waits && w.sent() >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
+		overlaps(n, far, p.First, p.Last):
+		w.state = lost
+	}
+	return w
+}
+
+// lostPorts makes causes of legs between addresses that reach each other of which packets for
+// one port of a node are lost: the sender's connections to it stay without a reply, the other
+// node, which tracks those to other ports, has none of them, and as many requests did not
+// arrive. A node does not track what its own filter drops, though it arrives.
+func (j *joint) lostPorts() {
+	for _, w := range j.legs {
+		kinds := w.untracked()
+		if !w.comparable() || w.diesThere() || !w.misses(kinds) {
+			continue
+		}
+		for _, a := range kinds {
+			g := &guess{fault: fault{shape: filtered, to: w.to}, port: &model.Asked{Proto: a.Proto, Port: a.Port}}
+			c := j.cause([2]any{w.to, a.Port}, cause{guess: g, flows: map[*node]int{}})
+			c.lost = append(c.lost, w)
+			c.flows[w.from] += a.Unreplied
+		}
+	}
+}
+
+// untracked are the ports of the destination of which the sender's connections stay without
+// a reply, and of which the other node, which tracks those to other ports, has none.
+func (w *leg) untracked() []model.Asked {
+	there := w.to.Pair(w.dst(), w.src())
+	here := func(a model.Asked) bool { return a.Here }
+	if w.state != arrived || len(there.Asked) == model.MaxAsked || !w.from.Tracked || !w.to.Tracked ||
+		w.to.blind != "" || !slices.ContainsFunc(there.Asked, here) {
+		return nil
+	}
+	return model.Filter(w.pair.Asked, func(a model.Asked) bool {
+		return !a.Here && a.Proto == model.TCP && a.Replied == 0 && a.Unreplied >= minLost &&
+			overlaps(w.from, w.to, a.First, a.Last) &&
+			!slices.ContainsFunc(there.Asked, model.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
+	})
+}
+
+// misses reports whether as many requests did not arrive as connections to some ports began
+// in the time that is compared. The replies that both counted say how much longer one of
+// them was watched: as large a share of the requests left or arrived then.
+func (w *leg) misses(ports []model.Asked) bool {
+	began := 0
+	for _, a := range ports {
+		began += a.Unreplied
+	}
+	if w.shared {
+		part := w.from.inner.window.Duration().Seconds() / w.from.seen.Window.Duration().Seconds()
+		began = max(minLost, int(part*float64(began)))
+	}
+	arrive := float64(w.far.In.Requests)
+	if w.near.In.Packets > 0 && w.far.Out.Packets > 0 {
+		arrive *= float64(w.near.In.Packets) / float64(w.far.Out.Packets)
+	}
+	return len(ports) > 0 && float64(w.near.Out.Requests)-arrive >= float64(began)
+}
+
+// diesThere reports whether the receiver has a finding about both ends of the leg: what
+// is lost between these may be lost there.
+func (w *leg) diesThere() bool {
+	return slices.ContainsFunc(w.to.findings, func(f model.Finding) bool {
+		return !slices.Contains(silences, f.Code) && !f.Passes && names(&f, w.src()) && names(&f, w.dst())
+	})
+}
+
+func (w *leg) isNode() bool { return w.from.Node[w.src()] && w.to.Node[w.dst()] }
+
+// bare is how many packets arrived that carry no tunnel for sure.
+func (w *leg) bare() uint64 {
+	return model.Either(w.isNode() && len(w.from.Tunnel.Links) > 0, w.far.In.Requests+w.far.In.Replies, w.got())
+}
+
+// toRange is the pod range that the leg leads to, which the network needs a route
+// for; not valid where none is needed. fromRange is the one that it comes from.
+func (w *leg) toRange() netip.Prefix   { return w.to.rangeOf(w.dst()) }
+func (w *leg) fromRange() netip.Prefix { return w.from.rangeOf(w.src()) }
+
+// nextHops finds the address of each node that routes to its pods have for a next hop:
+// of several the one in a network of other nodes, and that these talk with.
+func (j *joint) nextHops() {
+	talked := map[netip.Addr]bool{}
+	for _, o := range j.in {
+		for p := range model.Each(o.Pairs) {
+			if far := j.at[p.Remote]; o.Node[p.Local] && far != nil && far != o {
+				talked[p.Remote] = true
+			}
+		}
+	}
+	for _, n := range j.in {
+		n.hops = map[bool]netip.Addr{}
+		for _, is4 := range []bool{true, false} {
+			var found []netip.Addr
+			for a := range n.Node {
+				if a.IsGlobalUnicast() && a.Is4() == is4 && model.InAny(n.Networks, a) {
+					found = append(found, a)
+				}
+			}
+			found = narrowed(found, func(a netip.Addr) bool {
+				return slices.ContainsFunc(j.in, func(o *node) bool { return o != n && model.InAny(o.Networks, a) })
+			})
+			found = narrowed(found, func(a netip.Addr) bool { return talked[a] })
+			if len(found) == 1 {
+				n.hops[is4] = found[0]
+			}
+		}
+		n.Rows = model.Map(n.Rows, n.withHop)
+	}
+}
+
+// withHop is a row to pods of the node with the next hop that it needs, where that is known.
+func (n *node) withHop(row model.Row) model.Row {
+	if hop := n.hop(row.Range); hop.IsValid() && row.Hop == diagnose.NodeIP {
+		row.Hop = hop.String()
+	}
+	return row
+}
+
+// narrowed are those of a list that match, or all if none does.
+func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
+	if some := model.Filter(list, match); len(some) > 0 {
+		return some
+	}
+	return list
+}
+
+// hop is the node's address that a route to a range of its pods has for a next hop; not valid where that is not known.
+func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
+
+// anyHop is the node's address, of the family that it has, in words.
+func (n *node) anyHop() string {
+	for _, is4 := range []bool{true, false} {
+		if hop := n.hops[is4]; hop.IsValid() {
+			return hop.String()
+		}
+	}
+	return diagnose.NodeIP
+}
+
+// hopOr is hop for a finding, which is then likely at most where that is not known.
+func (n *node) hopOr(row netip.Prefix, f *found) string {
+	if hop := n.hop(row); hop.IsValid() {
+		return hop.String()
+	}
+	f.Confidence = model.Likely
+	nodes, _ := f.facts["unknownHops"].([]*node)
+	f.facts["unknownHops"] = append(nodes, n)
+	return diagnose.NodeIP
+}
+
+// minLarge is how many packets other than requests a pair must have sent for the share that arrives to mean anything.
+const minLarge = 10
+
+// lostLarge makes causes of legs on which large packets alone are lost.
+func (j *joint) lostLarge() {
+	lost := model.Filter(j.legs, (*leg).losesLarge)
+	for _, legs := range connected(lost) {
+		j.causes = append(j.causes, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: legs})
+	}
+}
+
+// losesLarge reports whether small packets of a leg arrive and large ones do not: of the requests, which are
+// small, a larger share than of all bytes, and what arrives is smaller than what left. Offloads may merge or
+// cut packets on either node, but then of the bytes none is missing. What came back shows that both nodes
+// watched the same: a burst in one window alone has replies there.
+func (w *leg) losesLarge() bool {
+	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() {
+		return false
+	}
+	// Readings are so far apart that windows cut to one time still differ by some.
+	apart := model.Either(!w.shared, 1.1, 1.5)
+	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
+	if came > apart*back || back > apart*came || w.near.Out.Requests < minLost || w.far.In.Requests < minLost ||
+		w.near.Out.Replies+w.near.Out.Other < minLarge {
+		return false
+	}
+	// So much arrives of what is small, and was sent while both watched.
+	out, in := w.volumes()
+	small, arrive := min(1, share(w.far.In.Requests, w.near.Out.Requests)), float64(in.Bytes)
+	if came > 0 {
+		small, arrive = min(small, back/came), arrive*min(1, came/back)
+	}
+	return arrive < 0.6*small*float64(out.Bytes) && w.shrinks()
+}
+
+func (w *leg) shrinks() bool {
+	out, in := w.volumes()
+	return out.Packets > 0 && in.Packets > 0 && share(in.Bytes, in.Packets) < 0.6*share(out.Bytes, out.Packets)
+}
+
+func share(part, of uint64) float64 { return float64(part) / float64(of) }
+
+// largeLoss is how many small and large packets left one node and arrived at the other, and how
+// many bytes packets between the two ranges have.
+type largeLoss struct {
+	Asked, Others, GotAsked, GotOthers uint64
+	Size, GotSize                      uint64
+}
+
+func largeLost(legs []*leg) *largeLoss {
+	var l largeLoss
+	for _, w := range legs {
+		l.Asked, l.Others = l.Asked+w.near.Out.Requests, l.Others+w.near.Out.Replies+w.near.Out.Other
+		l.GotAsked, l.GotOthers = l.GotAsked+w.far.In.Requests, l.GotOthers+w.far.In.Replies+w.far.In.Other
+	}
+	out, in := legs[0].volumes()
+	l.Size, l.GotSize = out.Bytes/out.Packets, in.Bytes/in.Packets
+	return &l
+}
+
+// tooLarge is the finding on large packets that are lost between the nodes.
+func (c *cause) tooLarge(f *found, senders, receivers []*node) {
+	f.Code, f.page, f.Severity, f.Confidence = diagnose.PathMTU, "PathMTU-joined", model.Warning, model.Likely
+	_, dst := c.ends()
+	f.Peers = model.Hosts(dst)
+	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)
+}

@@ -1,0 +1,691 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Drawing is a path as it is drawn: a box for each hop, from the pod at the left to the other
+// end at the right, the forward path above the return path.
+type Drawing struct {
+	Path *model.Path
+	// Names are those of Called.
+	Names map[netip.Addr]string
+	// Window is the time that the counts are of, Scope says of which packets; it may be empty.
+	Window time.Duration
+	Scope  string
+	// Decisions has what the tables decide below each hop.
+	Decisions bool
+	// Width is filled. Rows bounds the lines, 0 does not: where there are fewer, the direction in
+	// which nothing ends is one line.
+	Width, Rows int
+	// Return and Hop choose the hop at an index of a direction, -1 for none.
+	Return bool
+	Hop    int
+	// ASCII draws with 7 bits.
+	ASCII bool
+}
+
+// Meaning is what a piece of a drawing says, for those who colour it.
+type Meaning uint8
+
+// The meanings.
+const (
+	Around Meaning = iota // what packets do not concern: names, frames of what is idle
+	Alive                 // packets pass, and none is lost
+	Lossy                 // some are lost
+	Ends                  // they end here
+	Unseen                // nothing is counted here
+	Ended                 // none is left to come here
+	Both                  // names of both ends, and of nodes
+)
+
+// Piece is text of one meaning.
+type Piece struct {
+	Text string
+	Is   Meaning
+}
+
+// strokes are the characters of a drawing.
+type strokes struct {
+	// Corners from the upper left clockwise, then horizontal, vertical.
+	solid, dashed, chosen [6]string
+	live, idle, ended     string
+	// Arrowheads, where a path ends, what was cut, and the line to a note.
+	right, left, end, more, stem, elbow, mirrored string
+}
+
+var (
+	richStrokes = strokes{
+		solid: [6]string{"╭", "╮", "╯", "╰", "─", "│"}, dashed: [6]string{"┌", "┐", "┘", "└", "╌", "┆"}, chosen: [6]string{"┏", "┓", "┛", "┗", "━", "┃"},
+		live: "━", idle: "─", ended: "╌", right: "►", left: "◄", end: "✕", more: "…", stem: "┬", elbow: "╰─ ", mirrored: " ─╯",
+	}
+	plainStrokes = strokes{
+		solid: [6]string{"+", "+", "+", "+", "-", "|"}, dashed: [6]string{".", ".", ".", ".", ".", ":"}, chosen: [6]string{"#", "#", "#", "#", "#", "#"},
+		live: "=", idle: "-", ended: ".", right: ">", left: "<", end: "X", more: "..", stem: "+", elbow: "`- ", mirrored: " -'",
+	}
+)
+
+// box is a hop as it is drawn or, with folded, several that are not.
+type box struct {
+	hop            *model.PathHop
+	index, folded  int
+	title, body    string
+	is             Meaning
+	dashed, chosen bool
+	// width is in columns; at is the first.
+	width, at int
+}
+
+// Lines draws the path. Where there is no room for boxes, it is one line a direction.
+func (d Drawing) Lines() [][]Piece {
+	if d.Path == nil || d.Width < 8 {
+		return nil
+	}
+	from, to := PathEnds(d.Names, d.Path)
+	ends := d.ends(CleanColumns(from), CleanColumns(to))
+	forward, back := d.direction(false), d.direction(true)
+	if len(forward) == 1 || len(back) == 1 && len(d.Path.Return) > 0 {
+		forward, back = d.summary(false), d.summary(true)
+	}
+	over := func(a, b [][]Piece) bool { return d.Rows > 0 && len(a)+len(b)+1 > d.Rows }
+	// What packets do not reach says least.
+	if _, dead := (direction{hops: d.Path.Return}).find(); over(forward, back) {
+		if _, first := (direction{hops: d.Path.Forward}).find(); dead && !first {
+			forward = d.summary(false)
+		} else {
+			back = d.summary(true)
+		}
+	}
+	if over(forward, back) {
+		forward, back = d.summary(false), d.summary(true)
+	}
+	return slices.Concat([][]Piece{ends}, forward, back)
+}
+
+// find is the index of the first hop at which packets end.
+func (d direction) find() (int, bool) {
+	i := slices.IndexFunc(d.hops, func(h model.PathHop) bool { return h.Dead })
+	return i, i >= 0
+}
+
+// ends has the pod at the left, the other end at the right.
+func (d Drawing) ends(from, to string) []Piece {
+	room := d.Width - 2
+	if Width(from)+Width(to)+3 > room {
+		half := max(room/2-2, room-3-Width(to))
+		from, to = d.cut(from, half), d.cut(to, room-3-min(Width(from), half))
+	}
+	gap := max(d.Width-2-Width(from)-Width(to), 1)
+	scope := ""
+	if n := Width(d.Scope); n > 0 && n+4 <= gap {
+		scope = strings.Repeat(" ", (gap-n)/2) + d.Scope
+	}
+	return []Piece{{" " + from, Both}, {scope + strings.Repeat(" ", gap-Width(scope)), Unseen}, {to, Both}}
+}
+
+func (d Drawing) strokes() strokes { return model.Either(d.ASCII, plainStrokes, richStrokes) }
+
+func (d Drawing) cut(s string, w int) string {
+	if Width(s) <= w {
+		return s
+	}
+	return ansi.Truncate(s, max(w, 0), d.strokes().more)
+}
+
+func (d Drawing) hops(back bool) direction {
+	return model.Either(back, direction{"return", d.Path.Return}, direction{"forward", d.Path.Forward})
+}
+
+// direction draws one direction: the nodes where there are several, boxes, and what decides where
+// packets end.
+func (d Drawing) direction(back bool) [][]Piece {
+	hops := d.hops(back).hops
+	if len(hops) == 0 {
+		return d.summary(back)
+	}
+	boxes, edge := d.fit(d.boxes(back, hops), back)
+	if boxes == nil {
+		return d.summary(back)
+	}
+	c := &canvas{w: d.Width, strokes: d.strokes()}
+	top := 0
+	if slices.ContainsFunc(hops, func(h model.PathHop) bool { return h.Node != "" }) {
+		d.nodes(c, boxes)
+		top = 1
+	}
+	end := top + 3
+	noted, note, is := d.notable(boxes, back)
+	for i := range boxes {
+		c.box(top, &boxes[i])
+		room := d.Width - boxes[i].at
+		if i+1 < len(boxes) {
+			d.edge(c, top+1, boxes, i, edge, back)
+			room = boxes[i+1].at - boxes[i].at - 1
+		}
+		if h := boxes[i].hop; h != nil && d.Decisions && &boxes[i] != noted && h.Kind != model.HopBeyond {
+			for j, row := range d.twoRows(CleanColumns(Prose(d.Names, h.Decision)), room-1) {
+				c.put(boxes[i].at+1, top+3+j, row, Unseen)
+				end = max(end, top+4+j)
+			}
+		}
+	}
+	if noted != nil {
+		d.note(c, top+2, end, noted, note, is)
+	}
+	return c.lines()
+}
+
+// boxes are those of all hops, in the order of the drawing.
+func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
+	out := make([]box, 0, len(hops))
+	ended := false
+	for i := range hops {
+		h := &hops[i]
+		b := box{hop: h, index: i, title: hopTitle(h), is: d.health(h), dashed: h.Kind == model.HopBeyond || h.Kind == model.HopBetween, chosen: d.Hop == i && d.Return == back}
+		b.body = d.figures(h)
+		switch {
+		case ended:
+			b.is, b.dashed = Ended, true
+		case h.Dead:
+			b.body = d.strokes().end + " " + b.body
+			ended = true
+		}
+		if h.Kind == model.HopBeyond {
+			b.body = "not visible from this node"
+			switch {
+			case d.Width < 60:
+				b.body = "unseen"
+			case d.Width < 100:
+				b.body = "not visible"
+			}
+			if h.Dead {
+				b.body = d.strokes().end + " " + b.body
+			}
+		}
+		out = append(out, b)
+	}
+	if last := hops[len(hops)-1]; last.Dead && last.Kind != model.HopBeyond && last.Kind != model.HopPod && last.Kind != model.HopLocal {
+		// What the packets are for is drawn all the same.
+		b := box{hop: &model.PathHop{Kind: model.HopPod}, index: -2, title: "pod", body: "not reached", is: Ended, dashed: true}
+		if !back {
+			name := d.Names[d.Path.To]
+			b.title = CleanColumns(cmp.Or(name[strings.LastIndex(name, "/")+1:], addrText(d.Path.To)))
+		}
+		out = append(out, b)
+	}
+	if back {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// health is what the counts and the tables say of a hop.
+func (d Drawing) health(h *model.PathHop) Meaning {
+	in, seen := hopCounted(h)
+	switch {
+	case h.Dead:
+		return Ends
+	case h.Lost.Known && h.Lost.N > 0, h.Finding != "":
+		return Lossy
+	case !seen:
+		return Unseen
+	case in == 0:
+		return Around
+	}
+	return Alive
+}
+
+// hopCounted is what came to a hop or, where that is not known, left it.
+func hopCounted(h *model.PathHop) (uint64, bool) {
+	if h.In.Known {
+		return h.In.N, true
+	}
+	return h.Out.N, h.Out.Known
+}
+
+// figures are a hop's packets per second and what it loses, as wide as they ever are.
+func (d Drawing) figures(h *model.PathHop) string {
+	n, seen := hopCounted(h)
+	if !seen {
+		return "    -  "
+	}
+	per := func(n uint64) string {
+		if d.Window <= 0 {
+			return SI(n)
+		}
+		return Rate(float64(n)/d.Window.Seconds()) + "/s"
+	}
+	text := fmt.Sprintf("%7s", per(n))
+	switch {
+	case h.In.Known && h.Out.Known && h.In.N > 0 && h.Out.N == 0 && h.Dead:
+		text = per(n) + " > 0"
+	case h.Lost.Known && h.Lost.N > 0 && n > 0:
+		text += fmt.Sprintf(" -%d%%", max(1, min(100, int(math.Round(100*float64(h.Lost.N)/float64(n))))))
+	}
+	return text
+}
+
+func hopTitle(h *model.PathHop) string {
+	name := map[model.HopKind]string{
+		model.HopPod: "pod", model.HopConntrack: "NAT", model.HopPolicy: "rules", model.HopRoute: "route", model.HopNeighbor: "neighbour",
+		model.HopLocal: "this node", model.HopBeyond: "network", model.HopBetween: "between the nodes",
+	}[h.Kind]
+	switch {
+	case h.Kind == model.HopBridge:
+		name = strings.TrimSpace("bridge " + h.Link)
+	case h.Kind == model.HopQueue:
+		name = strings.TrimSpace("queue " + h.Link)
+	case h.Kind == model.HopLink && h.Role == model.RoleUplink:
+		name = strings.TrimSpace("uplink " + h.Link)
+	}
+	return CleanColumns(cmp.Or(name, h.Link, string(h.Kind)))
+}
+
+// rank orders hops by how much is lost with them where not all fit.
+func (d Drawing) rank(boxes []box, i int, back bool) int {
+	b := &boxes[i]
+	next := model.Either(back, i-1, i+1)
+	switch {
+	case b.folded > 0:
+		return 0
+	case b.chosen:
+		return 9
+	case b.is == Ends || b.hop.Finding != "":
+		return 10
+	case next >= 0 && next < len(boxes) && boxes[next].is == Ends:
+		return 8
+	case b.hop.Kind == model.HopBeyond || b.hop.Kind == model.HopBetween || i == 0 || i == len(boxes)-1:
+		return 7
+	case b.is == Lossy:
+		return 6
+	}
+	return map[model.HopKind]int{model.HopLink: 4, model.HopBridge: 3, model.HopPolicy: 2, model.HopConntrack: 2}[b.hop.Kind] + 1
+}
+
+// foldText stands for hops that are not drawn.
+func (d Drawing) foldText(n int) string {
+	dots := d.strokes().more
+	return fmt.Sprintf("%s %s %s", dots, model.Plural(n, "hop"), dots)
+}
+
+// least is the length of the shortest edge.
+const least = 3
+
+// fit folds hops until the rest fits, and gives boxes their places and the edges their length.
+// It is nil where not even two boxes fit.
+func (d Drawing) fit(boxes []box, back bool) (out []box, edge func(i int) int) {
+	// What is drawn narrower has shorter titles.
+	for _, most := range []int{18, 12, 9, 7} {
+		out = slices.Clone(boxes)
+		for {
+			if used := d.measure(out, most); used <= d.Width {
+				return d.place(out, d.Width-used)
+			}
+			lowest := -1
+			for i := range out {
+				if out[i].folded == 0 && d.rank(out, i, back) < 7 && (lowest < 0 || d.rank(out, i, back) < d.rank(out, lowest, back)) {
+					lowest = i
+				}
+			}
+			if lowest < 0 {
+				break
+			}
+			out = fold(out, lowest)
+		}
+	}
+	return nil, nil
+}
+
+// fold folds the box at i together with folded ones beside it.
+func fold(boxes []box, i int) []box {
+	b := box{folded: 1, is: boxes[i].is, index: boxes[i].index}
+	from, to := i, i+1
+	if i > 0 && boxes[i-1].folded > 0 {
+		from--
+		b.folded += boxes[from].folded
+	}
+	if to < len(boxes) && boxes[to].folded > 0 {
+		b.folded += boxes[to].folded
+		to++
+	}
+	return slices.Replace(boxes, from, to, b)
+}
+
+// measure gives boxes their widths, and returns that of all with the shortest edges.
+func (d Drawing) measure(boxes []box, most int) int {
+	used := 0
+	for i := range boxes {
+		b := &boxes[i]
+		if b.folded > 0 {
+			b.title = d.foldText(b.folded)
+			if most < 18 {
+				b.title = d.strokes().more + strconv.Itoa(b.folded) + d.strokes().more
+			}
+			b.width = Width(b.title) + 2
+		} else {
+			b.title = d.cut(b.title, most)
+			b.width = max(Width(b.title), Width(b.body)) + 4
+		}
+		used += b.width
+	}
+	return used + least*(len(boxes)-1)
+}
+
+// place spreads boxes over the width.
+func (d Drawing) place(boxes []box, spare int) ([]box, func(i int) int) {
+	edges := max(len(boxes)-1, 1)
+	edge := func(i int) int {
+		n := least + spare/edges
+		if i < spare%edges {
+			n++
+		}
+		return n
+	}
+	at := 0
+	for i := range boxes {
+		boxes[i].at = at
+		at += boxes[i].width + edge(i)
+	}
+	return boxes, edge
+}
+
+// edge draws what leads from a box to the next, in the direction of the packets.
+func (d Drawing) edge(c *canvas, y int, boxes []box, i int, length func(int) int, back bool) {
+	s := d.strokes()
+	from, to := &boxes[i], &boxes[i+1]
+	if back {
+		from, to = to, from
+	}
+	line, is := s.idle, Unseen
+	switch {
+	case from.is == Ends || from.is == Ended:
+		line, is = s.ended, Ended
+		if from.is == Ends {
+			is = Ends
+		}
+	case from.is == Around || to.is == Around:
+		is = Around
+	case from.is == Alive || from.is == Lossy || to.is == Alive || from.is == Unseen && to.is == Ends && to.hop.In.N > 0:
+		line, is = s.live, Alive
+		if from.is == Lossy {
+			is = Lossy
+		}
+	}
+	at, n := boxes[i].at+boxes[i].width, length(i)
+	run := strings.Repeat(line, n-1)
+	switch {
+	case is == Ends:
+		run = strings.Repeat(line, (n-1)/2) + s.end + strings.Repeat(line, n-1-(n-1)/2)
+	case to.folded > 0:
+		run += line
+	case back:
+		run = s.left + run
+	default:
+		run += s.right
+	}
+	c.put(at, y, run, is)
+	for _, b := range []*box{&boxes[i], &boxes[i+1]} {
+		if b.folded > 0 {
+			// It is part of the line.
+			pad := (b.width - Width(b.title)) / 2
+			c.put(b.at, y, strings.Repeat(line, pad), is)
+			c.put(b.at+b.width-pad, y, strings.Repeat(line, pad), is)
+		}
+	}
+}
+
+// nodes writes each node's name above its first box.
+func (d Drawing) nodes(c *canvas, boxes []box) {
+	name := ""
+	for i, b := range boxes {
+		if b.hop == nil || b.hop.Node == "" || b.hop.Node == name {
+			continue
+		}
+		name = b.hop.Node
+		end := d.Width
+		for _, next := range boxes[i+1:] {
+			if next.hop != nil && next.hop.Node != name {
+				end = next.at
+				break
+			}
+		}
+		c.put(b.at, 0, d.cut(" "+CleanColumns(name), end-b.at), Both)
+	}
+}
+
+// notable is the box that most has to be said of: where packets end, or else are lost, or where none
+// comes back.
+func (d Drawing) notable(boxes []box, back bool) (b *box, text string, is Meaning) {
+	at := slices.IndexFunc(boxes, func(b box) bool { return b.is == Ends })
+	if at < 0 {
+		at = slices.IndexFunc(boxes, func(b box) bool { return b.is == Lossy && b.hop != nil })
+	}
+	if at < 0 {
+		for i := len(boxes) - 1; i >= 0 && back && d.silent(); i-- {
+			if h := boxes[i].hop; h != nil && h.In.Known {
+				return &boxes[i], "no packet returns", Lossy
+			}
+		}
+		return nil, "", 0
+	}
+	b = &boxes[at]
+	text = CleanColumns(Prose(d.Names, b.hop.Decision))
+	switch end := d.strokes().end; {
+	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
+		text = end + " " + model.Plural(b.hop.Lost.N, "packet") + " end here: " + text
+	case b.hop.Dead:
+		text = end + " packets end here: " + text
+	case b.hop.Lost.N > 0:
+		text = model.Plural(b.hop.Lost.N, "packet") + " lost here: " + text
+	}
+	return b, text, b.is
+}
+
+// silent reports whether packets leave, and none comes back, and no hop says why.
+func (d Drawing) silent() bool {
+	counted := func(hops []model.PathHop) (n uint64, seen bool) {
+		for i := range hops {
+			if hops[i].Dead {
+				return 0, false
+			}
+			if in, ok := hopCounted(&hops[i]); ok {
+				n, seen = n+in, true
+			}
+		}
+		return n, seen
+	}
+	back, seen := counted(d.Path.Return)
+	return seen && back == 0 && slices.ContainsFunc(d.Path.Forward, func(h model.PathHop) bool { return h.In.N > 0 })
+}
+
+// twoRows wraps a text. What does not fit into two rows is cut.
+func (d Drawing) twoRows(text string, room int) []string {
+	rows := Wrap(text, room)
+	if len(rows) > 2 {
+		rows = []string{rows[0], strings.Join(rows[1:], " ")}
+	}
+	for i := range rows {
+		rows[i] = d.cut(rows[i], room)
+	}
+	return rows
+}
+
+// note stands at y, below a box whose last row is at bottom.
+func (d Drawing) note(c *canvas, bottom, y int, b *box, text string, is Meaning) {
+	s := d.strokes()
+	at := b.at + b.width/2
+	c.put(at, bottom, s.stem, is)
+	for between := bottom + 1; between < y; between++ {
+		c.put(at, between, s.solid[5], is)
+	}
+	if room := d.Width - at - Width(s.elbow); Width(text) <= room || room*2 > d.Width {
+		for i, row := range d.twoRows(text, room) {
+			c.put(at+Width(s.elbow), y+i, row, is)
+		}
+		c.put(at, y, s.elbow, is)
+		return
+	}
+	room := at - Width(s.mirrored) + 1
+	c.put(at+1-Width(s.mirrored), y, s.mirrored, is)
+	for i, row := range d.twoRows(text, room) {
+		c.put(room-Width(row), y+i, row, is)
+	}
+}
+
+// summary is a direction in one line.
+func (d Drawing) summary(back bool) [][]Piece {
+	x, s := d.hops(back), d.strokes()
+	arrow := model.Either(back, s.left+s.live+s.live, s.live+s.live+s.right)
+	text, is := "unknown", Unseen
+	if h := x.dead(); h != nil {
+		text, is = fmt.Sprintf("%s ends at %s: %s", s.end, h.Name(), Prose(d.Names, h.Decision)), Ends
+	} else if i := slices.IndexFunc(x.hops, func(h model.PathHop) bool { _, seen := hopCounted(&h); return seen }); i >= 0 {
+		h := &x.hops[i]
+		n, _ := hopCounted(h)
+		text, is = fmt.Sprintf("%s in %s at %s", model.Plural(n, "packet"), Duration(d.Window), h.Name()), Alive
+		if n == 0 {
+			text, is = fmt.Sprintf("none arrived: %s, expected at %s", text[:strings.Index(text, " at ")], h.Name()), Around
+		}
+	} else if len(x.hops) > 0 {
+		text = "not counted"
+	}
+	return [][]Piece{{{d.cut(fmt.Sprintf(" %-7s %s ", x.name, arrow)+CleanColumns(text), d.Width), is}}}
+}
+
+// canvas is rows of cells, each with what it means. A cell behind a wide character is empty.
+type canvas struct {
+	w       int
+	strokes strokes
+	rows    [][]Piece
+}
+
+func (c *canvas) put(x, y int, text string, is Meaning) {
+	for len(c.rows) <= y {
+		row := make([]Piece, c.w)
+		for i := range row {
+			row[i].Text = " "
+		}
+		c.rows = append(c.rows, row)
+	}
+	for text != "" {
+		char, w := ansi.FirstGraphemeCluster(text, ansi.GraphemeWidth)
+		if char == "" || x < 0 || x+w > c.w {
+			return
+		}
+		for i := range w {
+			c.rows[y][x+i] = Piece{"", is}
+		}
+		c.rows[y][x].Text = char
+		x, text = x+w, text[len(char):]
+	}
+}
+
+// box draws a box of three rows.
+func (c *canvas) box(y int, b *box) {
+	if b.folded > 0 {
+		c.put(b.at+(b.width-Width(b.title))/2, y+1, b.title, Around)
+		return
+	}
+	s := c.strokes.solid
+	switch {
+	case b.chosen:
+		s = c.strokes.chosen
+	case b.dashed:
+		s = c.strokes.dashed
+	}
+	inner := b.width - 2
+	title := " " + b.title + " "
+	c.put(b.at, y, s[0]+title+strings.Repeat(s[4], max(inner-Width(title), 0))+s[1], b.is)
+	c.put(b.at, y+1, s[5]+strings.Repeat(" ", inner)+s[5], b.is)
+	c.put(b.at+2, y+1, b.body, b.is)
+	c.put(b.at, y+2, s[3]+strings.Repeat(s[4], inner)+s[2], b.is)
+}
+
+// lines joins the cells of one meaning.
+func (c *canvas) lines() [][]Piece {
+	out := make([][]Piece, len(c.rows))
+	for y, row := range c.rows {
+		for _, cell := range row {
+			if n := len(out[y]); n > 0 && (out[y][n-1].Is == cell.Is || cell.Text == " ") {
+				out[y][n-1].Text += cell.Text
+			} else {
+				out[y] = append(out[y], cell)
+			}
+		}
+	}
+	return out
+}
+
+// SI is a count in at most five columns.
+func SI(n uint64) string {
+	unit, name := uint64(1), ""
+	for _, u := range []struct {
+		n    uint64
+		name string
+	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		// Below ten thousand all digits fit.
+		if n >= u.n && n >= 10_000 {
+			unit, name = u.n, u.name
+			break
+		}
+	}
+	if unit > 1 && n < 100*unit {
+		return fmt.Sprintf("%d.%d%s", n/unit, n%unit*10/unit, name)
+	}
+	return strconv.FormatUint(n/unit, 10) + name
+}
+
+// Rate is a number per second; small ones keep a decimal.
+func Rate(f float64) string {
+	switch {
+	case math.IsNaN(f) || f < 0:
+		return "-"
+	case f == 0:
+		return "0"
+	case f < 0.05:
+		return "<0.1"
+	case f < 10:
+		return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0")
+	case f < math.MaxInt64:
+		return SI(uint64(f + 0.5))
+	}
+	return "-"
+}
+
+// lineText is a line of a drawing without its meanings.
+func lineText(line []Piece) string {
+	var b strings.Builder
+	for _, p := range line {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+// wideColumns is the width of what is drawn where no terminal has another.
+const wideColumns = 120
+
+// drawing prints a drawing.
+func (p *printer) drawing(d Drawing) {
+	code := map[Meaning]string{Alive: cyan, Lossy: yellow, Ends: magenta, Both: bold}
+	for _, line := range d.Lines() {
+		if n := len(line); n > 0 {
+			line[n-1].Text = strings.TrimRight(line[n-1].Text, " ")
+		}
+		var b strings.Builder
+		for _, x := range line {
+			b.WriteString(p.paint(code[x.Is], x.Text))
+		}
+		p.line(b.String())
+	}
+}

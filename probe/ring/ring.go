@@ -1,0 +1,332 @@
+package ring
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/record"
+)
+
+const (
+	// A segment ends after segmentLength, or with 1/sizeShare of the space.
+	segmentLength = time.Minute
+	sizeShare     = 16
+	stateEvery    = 30 * time.Second
+	// keptFor is how long the segments of a finding are kept, and keptShare of the space
+	// they may take together: 1/keptShare.
+	keptFor   = 24 * time.Hour
+	keptShare = 2
+)
+
+// ErrHeld says that another process writes to the directory.
+var ErrHeld = errors.New("another agent writes to it")
+
+// Options say where a ring is, and how much of it is kept.
+type Options struct {
+	Dir string
+	// Keep is how much recorded time is kept, Space how many bytes of recordings there may be at any time.
+	Keep  time.Duration
+	Space int64
+	// Head is that of the recordings, but for Node and Began.
+	Head record.Head
+}
+
+// Ring writes readings. It is not safe for concurrent use.
+type Ring struct {
+	Options
+	lock     *os.File
+	segments []segment // oldest first
+	// file is that of the last segment while it is written, else nil.
+	file   *os.File
+	writer *record.Writer
+	last   time.Time
+	// began is when the observation began that is written.
+	began time.Time
+	// stated is when a state was written last.
+	stated time.Time
+	// open are the findings that were open at the last reading.
+	open map[int]bool
+}
+
+// New returns a ring. It opens the directory with the first reading, again and again until that succeeds.
+func New(o Options) *Ring { return &Ring{Options: o, open: map[int]bool{}} }
+
+// Size returns the bytes and the recorded time of the ring.
+func (r *Ring) Size() (bytes int64, span time.Duration) {
+	for _, s := range r.segments {
+		bytes += s.size
+		span += s.length()
+	}
+	return bytes, span
+}
+
+// Write appends a reading. After an error it begins again with the next reading that has
+// state. The ring is never larger than its space.
+func (r *Ring) Write(now model.Reading) error {
+	due := func(s *segment) bool { return now.At.Sub(s.start) >= segmentLength || s.size >= r.Space/sizeShare }
+	began := now.Point.Snapshot.Window.Start
+	if !began.Equal(r.began) {
+		r.open = map[int]bool{}
+	}
+	if r.file != nil && now.Point.Whole && due(r.current()) || !began.Equal(r.began) || !now.At.After(r.last) {
+		// Where the clock was set back a recording cannot go on.
+		if err := r.finish(); err != nil {
+			return err
+		}
+	}
+	r.last, r.began = now.At, began
+	// While nothing is wrong a state each half minute suffices: a node's may be large.
+	if r.file != nil && quiet(now) && now.At.Sub(r.stated) < stateEvery {
+		now.Point.Whole = false
+	}
+	if now.Point.Whole {
+		r.stated = now.At
+	}
+	if r.file == nil {
+		if !now.Point.Whole {
+			return nil
+		}
+		if err := r.begin(now); err != nil {
+			return fmt.Errorf("record in %s: %w", r.Dir, errors.Join(err, r.finish()))
+		}
+	}
+	err := errors.Join(r.mark(now), r.writer.Write(now))
+	r.current().end = now.At
+	if err != nil {
+		return fmt.Errorf("record in %s: %w", r.Dir, errors.Join(err, r.finish()))
+	}
+	return nil
+}
+
+// quiet reports whether nothing was found that was not closed.
+func quiet(r model.Reading) bool {
+	return !slices.ContainsFunc(r.Findings, func(f model.Tracked) bool { return !f.Closed || f.Last.Add(stateEvery).After(r.At) })
+}
+
+// Close ends the segment that is being written, and gives the directory up.
+func (r *Ring) Close() error {
+	err := r.finish()
+	if r.lock != nil {
+		err = errors.Join(err, r.lock.Close())
+		r.lock = nil
+	}
+	return err
+}
+
+func (r *Ring) current() *segment { return &r.segments[len(r.segments)-1] }
+
+// take opens the directory, and takes over what is there.
+func (r *Ring) take() error {
+	if r.lock != nil {
+		return nil
+	}
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(r.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			err = ErrHeld
+		}
+		return errors.Join(err, lock.Close())
+	}
+	if r.segments, err = list(r.Dir); err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	r.lock = lock
+	return nil
+}
+
+// begin begins a segment.
+func (r *Ring) begin(now model.Reading) error {
+	if err := r.take(); err != nil {
+		return err
+	}
+	for i := range r.segments {
+		if !r.segments[i].whole {
+			if err := r.rename(&r.segments[i], func(s *segment) { s.whole = true }); err != nil {
+				return err
+			}
+		}
+	}
+	if err := errors.Join(r.expire(now.At), r.room(0)); err != nil {
+		return err
+	}
+	s := segment{number: 1, start: now.At, end: now.At}
+	if len(r.segments) > 0 {
+		s.number = r.current().number + 1
+	}
+	file, err := os.OpenFile(r.path(s), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	r.segments, r.file = append(r.segments, s), file
+	head := r.Head
+	head.Node, head.Began = now.Point.Snapshot.Node.Name, r.began
+	if r.writer != nil {
+		return r.writer.Begin(appending{r}, head)
+	}
+	r.writer, err = record.NewWriter(appending{r}, head)
+	return err
+}
+
+func (r *Ring) path(s segment) string { return filepath.Join(r.Dir, s.name()) }
+
+// rename changes what a segment's name says of it.
+func (r *Ring) rename(s *segment, how func(*segment)) error {
+	to := *s
+	how(&to)
+	if err := os.Rename(r.path(*s), r.path(to)); err != nil {
+		return err
+	}
+	*s = to
+	return nil
+}
+
+// finish ends the segment that is being written, if there is one. One without a reading is removed.
+func (r *Ring) finish() error {
+	if r.file == nil {
+		return nil
+	}
+	var err error
+	if r.writer != nil && !r.writer.Failed() {
+		err = r.writer.Close()
+	}
+	err = errors.Join(err, r.file.Close())
+	empty := r.writer == nil || r.writer.Readings() == 0
+	r.file = nil
+	if empty {
+		return errors.Join(err, r.remove(len(r.segments)-1))
+	}
+	return errors.Join(err, r.rename(r.current(), func(s *segment) { s.whole = true }))
+}
+
+// appending is the file that is being written, as its writer sees it.
+type appending struct{ *Ring }
+
+// Write makes room first. What was written in part is taken back.
+func (a appending) Write(b []byte) (n int, err error) {
+	if err := a.room(int64(len(b))); err != nil {
+		return 0, err
+	}
+	s := a.current()
+	n, err = a.file.Write(b)
+	if err != nil {
+		err = errors.Join(err, a.file.Truncate(s.size))
+		if errors.Is(err, unix.ENOSPC) && len(a.segments) > 1 {
+			// The latest is worth more than the oldest.
+			err = errors.Join(err, a.remove(a.oldest()))
+		}
+		return 0, err
+	}
+	s.size += int64(n)
+	return n, nil
+}
+
+// mark keeps the segments of a finding that opens, with the one before, and of one that closes.
+func (r *Ring) mark(now model.Reading) error {
+	open := map[int]bool{}
+	back := 0
+	for _, f := range now.Findings {
+		if f.Severity.Rank() < model.Warning.Rank() {
+			continue
+		}
+		switch open[f.ID] = !f.Closed; {
+		case !f.Closed && !r.open[f.ID]:
+			back = 2
+		case f.Closed && r.open[f.ID]:
+			back = max(back, 1)
+		}
+	}
+	r.open = open
+	for i := max(0, len(r.segments)-back); i < len(r.segments); i++ {
+		if !r.segments[i].kept {
+			if err := r.rename(&r.segments[i], func(s *segment) { s.kept = true }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// expire removes what is older than is to be kept. Of ordinary segments recorded time counts:
+// neither a pause nor a clock that is set makes them old.
+func (r *Ring) expire(now time.Time) error {
+	var span time.Duration
+	var kept int64
+	for i := len(r.segments) - 1; i >= 0; i-- {
+		s := &r.segments[i]
+		old := span >= r.Keep
+		if s.kept {
+			kept += s.size
+			old = now.Sub(s.end) >= keptFor || old && kept > r.Space/keptShare
+		} else {
+			span += s.length()
+		}
+		if old {
+			if err := r.remove(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// room removes old segments until so many bytes fit in.
+func (r *Ring) room(more int64) error {
+	for {
+		size, _ := r.Size()
+		if size+more <= r.Space {
+			return nil
+		}
+		i := r.oldest()
+		if i < 0 {
+			return fmt.Errorf("%d bytes do not fit in a space of %d", size+more, r.Space)
+		}
+		if err := r.remove(i); err != nil {
+			return err
+		}
+	}
+}
+
+// oldest is the segment that is worth least: the oldest ordinary one, but a kept one where
+// these have more than their share. It is -1 if there is none but that being written.
+func (r *Ring) oldest() int {
+	done := r.segments
+	if r.file != nil {
+		done = done[:len(done)-1]
+	}
+	var kept int64
+	for _, s := range done {
+		if s.kept {
+			kept += s.size
+		}
+	}
+	first := func(kept bool) int { return slices.IndexFunc(done, func(s segment) bool { return s.kept == kept }) }
+	if i := first(false); i >= 0 && kept <= r.Space/keptShare {
+		return i
+	}
+	if i := first(true); i >= 0 {
+		return i
+	}
+	return first(false)
+}
+
+func (r *Ring) remove(i int) error {
+	if err := os.Remove(r.path(r.segments[i])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	r.segments = slices.Delete(r.segments, i, i+1)
+	return nil
+}

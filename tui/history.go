@@ -1,0 +1,208 @@
+package tui
+
+import (
+	"slices"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/tui/view"
+)
+
+const (
+	// kept is how far back a live screen can be stepped.
+	kept = 5 * time.Minute
+	// weight bounds what is kept for that, in entries of about 128 bytes.
+	weight = 64_000
+	// moments bounds the strip.
+	moments = 3600
+)
+
+// history is what was shown before, the oldest first.
+type history struct {
+	readings []model.Reading
+	moments  []view.Moment
+	// at is the reading that is shown instead of the latest; -1 is none.
+	at int
+}
+
+// add keeps a reading. Those of several nodes are of one time.
+func (h *history) add(r model.Reading, recorded bool) {
+	if r.Snapshot == nil || len(r.Nodes) > 0 {
+		return
+	}
+	m := view.NewMoment(r)
+	i, known := slices.BinarySearchFunc(h.moments, m.At, func(m view.Moment, at time.Time) int { return m.At.Compare(at) })
+	if known {
+		h.moments[i] = m
+	} else {
+		h.moments = slices.Insert(h.moments, i, m)
+		h.moments = h.moments[max(0, len(h.moments)-moments):]
+	}
+	if recorded {
+		// The player has them all.
+		return
+	}
+	r.Point = model.Point{}
+	h.readings = append(h.readings, r)
+	for h.heavy() && len(h.readings) > 2 {
+		h.drop()
+	}
+}
+
+func (h *history) heavy() bool {
+	n := 0
+	for i, r := range h.readings {
+		n += 64 + countsOf(r.Snapshot)
+		if on := r.Verdict.On; on != r.Snapshot && (i == 0 || h.readings[i-1].Verdict.On != on) {
+			n += countsOf(on)
+		}
+		for _, s := range r.Series {
+			n += 1 + len(s.Rates)/16
+		}
+	}
+	return n > weight || h.readings[len(h.readings)-1].At.Sub(h.readings[0].At) > kept
+}
+
+func countsOf(s *model.Snapshot) int {
+	if s == nil {
+		return 0
+	}
+	x := &s.Traffic
+	return len(x.Hops) + len(x.Peers) + len(x.Drops) + len(x.MACs) + len(x.Pairs) + len(x.Samples) + len(x.ARP)
+}
+
+// drop forgets what is too old, or else the reading that leaves the smallest gap for its age.
+func (h *history) drop() {
+	last := len(h.readings) - 1
+	now, least := h.readings[last].At, 0
+	if now.Sub(h.readings[0].At) <= kept {
+		best := 0.0
+		for i := 1; i < last; i++ {
+			gap := h.readings[i+1].At.Sub(h.readings[i-1].At).Seconds() / (1 + now.Sub(h.readings[i].At).Seconds())
+			if least == 0 || gap < best {
+				least, best = i, gap
+			}
+		}
+	}
+	h.readings = slices.Delete(h.readings, least, least+1)
+	if h.at >= least && h.at > 0 {
+		h.at--
+	}
+}
+
+// track is the time axis of what is shown.
+func (s *screen) track() *view.Track {
+	h := &s.history
+	if len(h.moments) == 0 {
+		return nil
+	}
+	t := &view.Track{Moments: h.moments, To: h.moments[len(h.moments)-1].At, Findings: s.latest.Findings}
+	t.From = t.To.Add(-kept)
+	if s.player != nil {
+		t.From, t.To = s.player.Span()
+		t.Recorded, t.At = true, s.Data.Reading.At
+	} else if h.at >= 0 {
+		t.At = s.Data.Reading.At
+	}
+	return t
+}
+
+// back shows an earlier reading, or with a negative number a later one.
+func stepBack(by int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		if s.player != nil {
+			return s.seek(-time.Duration(by) * 10 * time.Second)
+		}
+		at := s.history.at
+		if at < 0 {
+			at = len(s.history.readings) - 1
+		}
+		s.showAt(at - by)
+		return nil
+	}
+}
+
+// seek pauses a replay and goes to another time of it.
+func (s *screen) seek(by time.Duration) tea.Cmd { return s.paused(func() { s.player.Seek(by) }) }
+
+// paused moves in a replay that is paused.
+func (s *screen) paused(move func()) tea.Cmd {
+	playing := !s.frozen
+	s.frozen = true
+	return call(func() {
+		if playing {
+			s.player.Speed(0)
+		}
+		move()
+	})
+}
+
+// showAt shows the reading at an index of the history; the latest is the present.
+func (s *screen) showAt(at int) {
+	h := &s.history
+	switch last := len(h.readings) - 1; {
+	case last < 0:
+	case at >= last:
+		s.present()
+	default:
+		s.frozen, h.at = true, max(at, 0)
+		s.use(h.readings[h.at])
+	}
+}
+
+// present shows the latest reading, and those that come.
+func (s *screen) present() {
+	s.frozen, s.history.at = false, -1
+	if !s.latest.At.IsZero() {
+		s.use(s.latest)
+	}
+}
+
+// now returns to the present, which of a recording is its end.
+func (s *screen) now() tea.Cmd {
+	if s.player == nil {
+		s.present()
+		return nil
+	}
+	first, last := s.player.Span()
+	return s.seek(last.Sub(first))
+}
+
+// showTime shows what was at a time.
+func (s *screen) showTime(at time.Time) tea.Cmd {
+	if s.player != nil {
+		return s.seek(at.Sub(s.Data.Reading.At))
+	}
+	i, _ := slices.BinarySearchFunc(s.history.readings, at, func(r model.Reading, at time.Time) int { return r.At.Compare(at) })
+	s.showAt(i)
+	return nil
+}
+
+// click selects what is at a place, and opens a row that is selected already.
+func (s *screen) click(x, y int) tea.Cmd {
+	switch hit := s.shown().At(x, y); {
+	case !s.started:
+		return s.start()
+	case hit.Tab >= 0:
+		s.goTo(hit.Tab)
+	case !hit.At.IsZero():
+		return s.showTime(hit.At)
+	case hit.Row < 0:
+	case hit.Row == s.list().Cursor:
+		if open := s.enter(); open != nil {
+			open()
+		}
+	default:
+		s.list().Choose(hit.Row)
+		s.refresh()
+	}
+	return nil
+}
+
+// toggleMouse has the terminal report its mouse, or leave it to select text.
+func (s *screen) toggleMouse() {
+	s.mouse = !s.mouse
+	s.Status = model.Either(s.mouse, "the mouse selects here; with shift it selects text", "the mouse selects text")
+}

@@ -1,0 +1,223 @@
+package view
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Moment is what the strip shows of one reading.
+type Moment struct {
+	At time.Time
+	// Drops are per second; NaN is not known.
+	Drops float64
+	// Pods and Routes differ where these do.
+	Pods, Routes uint64
+}
+
+// NewMoment is that of a reading of one node.
+func NewMoment(r model.Reading) Moment {
+	m := Moment{At: r.At, Drops: math.NaN()}
+	if n := len(r.Drops); n > 0 {
+		m.Drops = r.Drops[n-1]
+	}
+	// The order in which the kernel lists them says nothing, so the sum has none.
+	for p := range model.Each(r.Snapshot.Pods) {
+		m.Pods += mix(uint64(p.Netns), uint64(p.LinkIndex))
+	}
+	for x := range model.Each(r.Snapshot.Routes) {
+		to, via := x.Dst.Addr().As16(), x.Gateway.As16()
+		n := mix(uint64(x.Table), uint64(x.IfIndex), uint64(x.Dst.Bits()), uint64(x.Priority))
+		for _, b := range slices.Concat(to[:], via[:], []byte(x.Type)) {
+			n = mix(n, uint64(b))
+		}
+		m.Routes += n
+	}
+	return m
+}
+
+// mix is FNV-1a over numbers.
+func mix(ns ...uint64) uint64 {
+	h := uint64(14695981039346656037)
+	for _, n := range ns {
+		h = (h ^ n) * 1099511628211
+	}
+	return h
+}
+
+// Track is the time axis.
+type Track struct {
+	// From and To are its ends. A recording has both ends fixed.
+	From, To time.Time
+	Recorded bool
+	// At is the moment that is shown, zero for the present.
+	At      time.Time
+	Moments []Moment
+	// Findings are those that opened and closed.
+	Findings []model.Tracked
+}
+
+// The strip has labels of labelWidth at both ends.
+const labelWidth = 9
+
+// stripHeight is how many lines the strip takes of a screen.
+func (f Frame) stripHeight() int {
+	if f.Height < 16 || f.Width < oneColumn || f.Page == Help || f.Page == Coverage || f.Track == nil || len(f.Track.Moments) == 0 {
+		return 0
+	}
+	return 2
+}
+
+// columns of the axis, and the time that each stands for. Whole steps keep marks in their columns.
+func (k *Track) axis(w int) (from time.Time, step time.Duration, n int) {
+	n = max(w-2*labelWidth, 1)
+	step = max(k.To.Sub(k.From)/time.Duration(n), 1)
+	if k.Recorded {
+		return k.From, step + 1, n
+	}
+	return k.To.Truncate(step).Add(step - time.Duration(n)*step), step, n
+}
+
+// TimeAt is the time at a column of a screen of that width; not valid beside the axis.
+func (k *Track) TimeAt(w, x int) (time.Time, bool) {
+	from, step, n := k.axis(w)
+	x -= labelWidth
+	return from.Add(time.Duration(x) * step), x >= 0 && x < n
+}
+
+// strip is what happened over time: drops per second, and below them what opened, closed and changed.
+func (f Frame) strip() []string {
+	t, k := f.Theme, f.Track
+	from, step, n := k.axis(f.Width)
+	column := func(at time.Time) int {
+		if at.Before(from) {
+			return -1
+		}
+		return int(at.Sub(from) / step)
+	}
+	drops, marks := make([]float64, n), make([]mark, n)
+	for i := range drops {
+		drops[i] = math.NaN()
+	}
+	put := func(at time.Time, m mark) {
+		if c := column(at); c >= 0 && c < n && m.rank > marks[c].rank {
+			marks[c] = m
+		}
+	}
+	for i, m := range k.Moments {
+		c, until := column(m.At), column(m.At)
+		if i+1 < len(k.Moments) && k.Moments[i+1].At.Sub(m.At) < 15*time.Second {
+			until = max(until, column(k.Moments[i+1].At)-1)
+		}
+		for ; c <= until; c++ {
+			if c >= 0 && c < n && !(drops[c] > m.Drops) {
+				drops[c] = m.Drops
+			}
+		}
+		if i > 0 && m.Pods != k.Moments[i-1].Pods {
+			put(m.At, mark{"+", Info, 1})
+		}
+		if i > 0 && m.Routes != k.Moments[i-1].Routes {
+			put(m.At, mark{"~", Likely, 2})
+		}
+	}
+	for x := range model.Each(k.Findings) {
+		if x.Closed && !x.Last.IsZero() {
+			put(x.Last, mark{model.Either(t.ASCII, "v", "✓"), Healthy, 3})
+		}
+		if !x.First.IsZero() {
+			s := severityStyle(x.Severity)
+			put(x.First, mark{t.Sign(s), s, 4 + x.Severity.Rank()})
+		}
+	}
+	now := f.Data.dropped.Known
+	per := unknown
+	if r := f.Data.Reading.Drops; now && len(r) > 0 {
+		per = rate(r[len(r)-1])
+	}
+	cursor := model.Either(!k.At.IsZero(), column(k.At), -1)
+	left, right, end := "-"+age(k.To.Sub(k.From)), "now", ""
+	if k.Recorded {
+		left, right = clock(k.From), clock(k.To)
+	}
+	if cursor >= 0 && !k.Recorded {
+		end = clock(k.At)
+	}
+	a := t.paint(Heading, t.fit("drops/s", labelWidth)) + t.bars(drops, cursor) + " " + t.right(per, 7)
+	b := t.paint(Heading, t.fit(left, labelWidth)) + t.marks(marks, cursor) + " " + t.paint(Heading, t.fit(end+model.Either(end == "", right, ""), labelWidth-1))
+	return []string{a, b}
+}
+
+// mark is an event on the axis. In one column the highest rank is shown.
+type mark struct {
+	sign  string
+	style Style
+	rank  int
+}
+
+// bars draws rates against the highest; nothing where none is known.
+func (t Theme) bars(rates []float64, cursor int) string {
+	top := 0.0
+	for _, r := range rates {
+		if r > top {
+			top = r
+		}
+	}
+	return t.run(len(rates), cursor, func(i int) (string, Style) {
+		switch r := rates[i]; {
+		case math.IsNaN(r):
+			return " ", Dim
+		case r > 0:
+			return t.levels[min(int(r/top*float64(len(t.levels))), len(t.levels)-1)], Critical
+		}
+		return t.levels[0], Dim
+	})
+}
+
+func (t Theme) marks(marks []mark, cursor int) string {
+	return t.run(len(marks), cursor, func(i int) (string, Style) {
+		if marks[i].rank == 0 {
+			return t.rule, Dim
+		}
+		return marks[i].sign, marks[i].style
+	})
+}
+
+// run paints cells, those of one style at once; that at the cursor is inverted.
+func (t Theme) run(n, cursor int, cell func(i int) (string, Style)) string {
+	var b, same strings.Builder
+	last := Plain
+	flush := func() {
+		b.WriteString(t.paint(last, same.String()))
+		same.Reset()
+	}
+	for i := range n {
+		s, style := cell(i)
+		if i == cursor {
+			style = Tab
+		}
+		if style != last {
+			flush()
+			last = style
+		}
+		same.WriteString(s)
+	}
+	flush()
+	return b.String()
+}
+
+// sources are those that are being read before the first reading.
+var sources = []string{
+	model.SourceTC, model.SourceDrops, model.SourcePods, model.SourceNames, model.SourceLinks, model.SourceBridge, model.SourceEbtables,
+	model.SourceNAT, model.SourceConntrack, model.SourceRoutes, model.SourceNeighbors, model.SourceQueues, model.SourceSysctl, model.SourceFiles,
+}
+
+// readingRows stand in the place of findings until there is something to judge.
+func readingRows() []Row {
+	return model.Map(sources, func(name string) Row {
+		return skipped("reading "+name, "WAIT", name, "reading …", Unknown)
+	})
+}
