@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -72,25 +73,22 @@ func TestPictures(t *testing.T) {
 			pid, _, _ = strings.Cut(pid, ".")
 			m.awaitWords("Enter to start")
 			m.keys("Enter")
-			first := m.shot("the finding with its path", func(text string) bool {
-				found := strings.Contains(text, " "+p.code+": ") && strings.Contains(text, "end here")
-				return found && !strings.Contains(text, "<10s ")
+			words := append(p.shows, " "+p.code+": ", "Verify lasthop check --only "+p.code, "Evidence")
+			first := m.shows(p.scenario, fmt.Sprintf("a finding with %q", words), func(text string) bool {
+				flat := strings.Join(strings.Fields(text), " ")
+				lacks := func(words string) bool { return !strings.Contains(flat, words) }
+				return !slices.ContainsFunc(words, lacks) && !strings.Contains(text, "<10s ")
 			})
-			flat := strings.Join(strings.Fields(first.text), " ")
-			for _, words := range append(p.shows, "Verify lasthop check --only "+p.code) {
-				if !strings.Contains(flat, words) {
-					t.Errorf("the first screenful does not show %q:\n%s", words, first.text)
-				}
-			}
-			held(t, filepath.Join("screen", p.scenario+".svg"), p.scenario, first)
 			for key, name := range p.tabs {
-				held(t, filepath.Join("screen", name+".svg"), name, m.tab(key))
+				m.keys(key)
+				m.shows(name, "tab "+key, onTab(key))
 			}
 			var scenes []scene
 			for _, s := range p.tour {
-				x := scene{first.frame, s.caption}
+				x := scene{first, s.caption}
 				if s.key != "" {
-					x.frame = m.tab(s.key).frame
+					m.keys(s.key)
+					x.frame = m.shot("tab "+s.key, onTab(s.key))
 				}
 				scenes = append(scenes, x)
 			}
@@ -104,47 +102,43 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// shot is what a terminal shows, without and with its colours.
-type shot struct{ text, frame string }
+// onTab reports whether the terminal shows the tab with a key.
+func onTab(key string) func(text string) bool {
+	return func(text string) bool { return strings.Contains(text, "["+key+"]") }
+}
 
-// shot waits until the terminal shows what is wanted, and for a moment nothing else: then no frame is
-// half drawn.
-func (m *muxed) shot(what string, shows func(text string) bool) shot {
+// shot waits until the terminal shows what is wanted, and for a moment nothing else, and returns it with its colours.
+func (m *muxed) shot(what string, shows func(text string) bool) string {
 	m.t.Helper()
 	last := ""
-	text := m.await(what, func(text string) bool {
+	m.await(what, func(text string) bool {
 		same := text == last
 		last = text
 		return same && shows(text)
 	})
-	return shot{text, m.tmux("capture-pane", "-p", "-e")}
+	return m.tmux("capture-pane", "-p", "-e")
 }
 
-// tab opens another tab by its key.
-func (m *muxed) tab(key string) shot {
+// shows is a shot of the same kind of screen as a picture of the documentation, or it writes the picture. A slow
+// terminal has half of a frame for a while, which is no screen yet: it is waited for, and what never comes fails.
+func (m *muxed) shows(name, what string, shows func(text string) bool) string {
 	m.t.Helper()
-	m.keys(key)
-	return m.shot("tab "+key, func(text string) bool { return strings.Contains(text, "["+key+"]") })
-}
-
-// held wants a picture to be of the same kind of screen, or writes it.
-func held(t *testing.T, file, label string, s shot) {
-	t.Helper()
+	file := filepath.Join("screen", name+".svg")
 	if *testWrite {
-		writePicture(t, file, picture("lasthop's screen: "+label, 120, scene{frame: s.frame}))
+		frame := m.shot(what, shows)
+		writePicture(m.t, file, picture("lasthop's screen: "+name, 120, scene{frame: frame}))
+		return frame
 	}
 	svg, err := os.ReadFile(filepath.Join("..", "..", "docs", file))
 	if err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
-	got, want := layout(strings.Split(s.text, "\n")), layout(lettered(string(svg)))
-	if !slices.Equal(got, want) {
-		t.Errorf("docs/%s shows\n%q\nand the screen (go test ./cmd/lasthop -run TestPictures -update, then look)\n%q",
-			file, want, got)
-	}
+	want := layout(lettered(string(svg)))
+	what += fmt.Sprintf(", and of docs/%s %q (go test ./cmd/lasthop -run TestPictures -update, then look)", file, want)
+	return m.shot(what, func(text string) bool { return shows(text) && slices.Equal(layout(strings.Split(text, "\n")), want) })
 }
 
-func writePicture(t *testing.T, file, svg string) {
+func writePicture(t testing.TB, file, svg string) {
 	t.Helper()
 	path := filepath.Join("..", "..", "docs", file)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(svg), 0o644)); err != nil {
