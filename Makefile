@@ -136,8 +136,8 @@ fuzz: need-test ## fuzz every decoder, FUZZTIME (5s) each
 AT ?= 2,3,5,9,17,40,3+,7+,30+
 
 .PHONY: faults
-faults: need-test ## have system calls of a check fail, those with the numbers AT, as no two runs do
-	$(with-commands) go test ./cmd/lasthop -run TestInjectedErrors -count=1 -timeout 0 -inject-at '$(AT)'
+faults: need-test ## have system calls and commands of bpf(2) of a check fail, those with the numbers AT, as no two runs do
+	$(with-commands) go test ./cmd/lasthop -run 'TestInjected(Errors|BPF)' -count=1 -timeout 0 -inject-at '$(AT)'
 
 .PHONY: bench
 bench: need-test ## measure the cost of watching, relative to an empty program, and of judging, by size

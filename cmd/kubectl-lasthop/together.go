@@ -253,7 +253,7 @@ func (j *judged) source(node, file string, failed error) join.Source {
 		}
 	}
 	src.Read = func() (*model.Snapshot, error) {
-		s, told, err := readRecording(file, j.last)
+		s, told, err := j.readRecording(file)
 		if err == nil && j.plain {
 			s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
 		}
@@ -269,11 +269,14 @@ func (j *judged) source(node, file string, failed error) join.Source {
 	return src
 }
 
-// readRecording reads a node's recording, and the findings that the node had at its end.
-func readRecording(name string, last time.Duration) (s *model.Snapshot, told []model.Tracked, err error) {
+// readRecording reads a node's recording and, of an agent's, the findings that it had at its end.
+func (j *judged) readRecording(name string) (s *model.Snapshot, told []model.Tracked, err error) {
 	err = openRecording(name, func(f *record.File) (err error) {
-		if told, err = f.Findings(f.Len() - 1); err == nil {
-			s, err = f.Window(last)
+		if j.past {
+			told, err = f.Findings(f.Len() - 1)
+		}
+		if err == nil {
+			s, err = f.Window(j.last)
 		}
 		return err
 	})
@@ -309,7 +312,7 @@ func (j *judged) learn(node string, s *model.Snapshot, told []model.Tracked, err
 	}
 	j.read++
 	for _, x := range told {
-		if j.past && x.Last.After(s.Window.Start) {
+		if x.Last.After(s.Window.Start) {
 			j.told[node] = append(j.told[node], x)
 		}
 	}

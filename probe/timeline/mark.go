@@ -96,11 +96,17 @@ type entry[V comparable] struct {
 var seed = maphash.MakeSeed()
 
 func newList[T any, V comparable](from []T, of func(*T) (uint64, V)) list[V] {
-	out := make(list[V], len(from))
+	all, out := make(list[V], len(from)), make(list[V], len(from))
+	// Entries are large: their places are sorted, and each is moved once.
+	order := make([]entry[int], len(from))
 	for i := range from {
-		out[i].key, out[i].value = of(&from[i])
+		all[i].key, all[i].value = of(&from[i])
+		order[i] = entry[int]{all[i].key, i}
 	}
-	slices.SortStableFunc(out, func(a, b entry[V]) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(order, func(a, b entry[int]) int { return cmp.Or(cmp.Compare(a.key, b.key), a.value-b.value) })
+	for i, o := range order {
+		out[i] = all[o.value]
+	}
 	return out
 }
 
