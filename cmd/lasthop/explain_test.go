@@ -181,6 +181,7 @@ func TestExplainBroken(t *testing.T) {
 		// A pod that hears nobody waits for the MAC of its gateway; off its bridge, the
 		// node takes what it sends for forged.
 		{"bridge-port-blocked", "BridgePortBlocked", []model.HopKind{model.HopBridge, model.HopLink, model.HopPod}},
+		{"nic-off-bridge", "BridgePortBlocked", []model.HopKind{model.HopBridge, model.HopPod}},
 		{"bridge-ports-isolated", "BridgePortBlocked", []model.HopKind{model.HopBridge, model.HopPod}},
 		{"pod-link-off-bridge", "PodLinkOffBridge", []model.HopKind{model.HopBridge, model.HopLink, model.HopPod, model.HopNeighbor, model.HopRoute}},
 		{"policy-drop", "PolicyDrop", []model.HopKind{model.HopPolicy}},

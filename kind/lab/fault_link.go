@@ -122,14 +122,9 @@ var linkFaults = map[scenario.FaultType]injection{
 		return x.sp.portState(x.pod.Link, pick[uint8](x, portDisabled, portForwarding))
 	},
 	scenario.LinkOffBridge: func(x *target) error {
-		if !x.undo {
-			return x.sp.withLink(x.pod.Link, "release", x.sp.nl.LinkSetNoMaster)
-		}
-		if err := x.sp.port(x.pod.Link, x.node.Bridge, !x.node.PodGateway().IsValid() || x.node.Hairpin); err != nil {
-			return err
-		}
-		return x.sp.awaitUp(x.ctx, x.node.Bridge)
+		return x.offBridge(x.pod.Link, !x.node.PodGateway().IsValid() || x.node.Hairpin)
 	},
+	scenario.NICOffBridge: func(x *target) error { return x.offBridge(x.node.NIC, true) },
 	// Sticky, so that the bridge does not learn the pod's port again.
 	scenario.StaleFDB: func(x *target) error {
 		_, other, err := x.viaPod()
@@ -288,4 +283,15 @@ func (x *target) limit(sp *space, link string, rate uint64) error {
 		}
 		return pick(x, sp.nl.QdiscReplace, sp.nl.QdiscDel)(q)
 	})
+}
+
+// offBridge takes a link out of the node's bridge, or puts it back.
+func (x *target) offBridge(link string, hairpin bool) error {
+	if !x.undo {
+		return x.sp.withLink(link, "release", x.sp.nl.LinkSetNoMaster)
+	}
+	if err := x.sp.port(link, x.node.Bridge, hairpin); err != nil {
+		return err
+	}
+	return x.sp.awaitUp(x.ctx, x.node.Bridge)
 }

@@ -65,6 +65,7 @@ const (
 	PortsIsolated       FaultType = "ports-isolated"
 	PortBlocked         FaultType = "port-blocked"
 	LinkOffBridge       FaultType = "link-off-bridge"
+	NICOffBridge        FaultType = "nic-off-bridge"
 	StaleFDB            FaultType = "fdb-stale"
 	PodsShareMAC        FaultType = "pods-share-mac"
 	GatewayMACPinned    FaultType = "gateway-mac-pinned"
@@ -211,6 +212,7 @@ var (
 	noGatewayLink = refusal{"node", func(x target) bool { return x.node.Bridge == "" || !x.node.PodGateway().IsValid() }, `the pods' gateway is not the address of a bridge of node "{node}"`}
 	nodesOwn      = refusal{"via", func(x target) bool { return strings.Split(x.t.Place(x.f.Via), "/")[0] == x.f.Node }, `via: {via} is an address of node "{node}"`}
 	nicUnbridged  = refusal{"pod", func(x target) bool { return x.node.Bridge == "" || x.node.PodGateway().IsValid() }, `the NIC of "{node}" is on no bridge: no frame rule for it can be stale`}
+	nicAlone      = refusal{"node", nicUnbridged.is, `the NIC of "{node}" is on no bridge`}
 	nicOwnOnly    = refusal{"node", func(x target) bool { return !x.node.IPForwarding }, `the NIC of "{node}" does not forward as it is`}
 	noCalico      = refusal{"pod", func(x target) bool { return !x.node.hasCalico() }, `node "{node}" has no Calico`}
 	noCilium      = refusal{"node", func(x target) bool { return !x.node.Plugin.HasRouter() }, `node "{node}" has no Cilium`}
@@ -293,6 +295,7 @@ var faultRows = map[FaultType]faultRow{
 	QueueInPodFull:      {args: "pod", family: everyFamily, doc: "limits what pod sends to a trickle, by a queue of its own interface that holds two packets"},
 	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "puts the bridge port of pod in the state disabled, in which it forwards nothing"},
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
+	NICOffBridge:        {args: "node", refuse: []refusal{nicAlone}, doc: "takes node's NIC out of its bridge, as systemd-networkd does with a NIC that it manages"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
 	PodsShareMAC:        {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "gives pod's MAC to the pod that has via as well"},
 	BridgeNetfilterOff:  {args: "node", refuse: []refusal{noBridgeOn}, doc: "keeps what passes node's bridge from netfilter"},

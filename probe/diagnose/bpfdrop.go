@@ -127,7 +127,7 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	}
 	if owners[model.OwnerCilium] && h.cilium == 0 {
 		f.facts["quiet"] = slices.ContainsFunc(v.Cilium.Endpoints, func(e model.CiliumEndpoint) bool { return e.Quiet })
-		f.facts["counted"] = chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Delta > 0 })
+		f.facts["counted"] = model.Chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Delta > 0 })
 	}
 	if h.cilium != 0 {
 		f.page = "BPFDrop-cilium"
@@ -176,7 +176,7 @@ func (h *hook) holds(p *model.Program) bool {
 // where programs of others alone are there. One that is gone by now may have been Cilium's.
 func (v *view) ciliumReason(h *hook, d *model.Drop) model.CiliumReason {
 	if d.Cilium.Reason != 0 {
-		at := chosen(v.Programs, func(p *model.Program) bool {
+		at := model.Chosen(v.Programs, func(p *model.Program) bool {
 			return p.Netns == h.netns && p.IfIndex == h.ifindex && p.Direction == h.direction()
 		})
 		if len(at) > 0 && !slices.ContainsFunc(at, func(p *model.Program) bool { return p.Owner() == model.OwnerCilium }) {
@@ -239,7 +239,7 @@ func (v *view) ciliumFacts(h *hook, l *lost) facts {
 		}
 		said = append(said, x)
 	}
-	counted := chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Reason == h.cilium && c.Delta > 0 })
+	counted := model.Chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Reason == h.cilium && c.Delta > 0 })
 	unmanaged, forgotten := v.takenForWorld(world)
 	return facts{
 		"code": h.cilium, "said": said, "from": from && !to, "to": to && !from, "counted": counted,

@@ -56,6 +56,13 @@ func offBridgeNode() *node {
 	return n
 }
 
+// nicOffBridgeNode is a node whose bridge has the default route and no longer the NIC.
+func nicOffBridgeNode() *node {
+	n := bridged()
+	n.Links[0].Master, n.Links[0].Role, n.Node.Uplinks = 0, model.RoleOther, nil
+	return n
+}
+
 // withoutGateway is podBridge without the bridge's address and what came with it.
 func withoutGateway() *node {
 	n := podBridge()
@@ -93,6 +100,23 @@ func TestBridge(t *testing.T) {
 			n.unheard(0)
 			return n
 		}, []string{"PodLinkOffBridge proven 10.60.0.20"}, "ip link set dev tap10 master azure0"},
+		{"a NIC off its bridge", func() *node {
+			n := nicOffBridgeNode()
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 30)
+			return n
+		}, []string{"BridgePortBlocked proven 10.60.0.20 10.60.0.21"}, "ip link set dev nic0 master azure0"},
+		{"a NIC off its bridge, and nothing was sent", nicOffBridgeNode,
+			[]string{"BridgePortBlocked possible 10.60.0.20 10.60.0.21"}, "ip link set dev nic0 master azure0"},
+		{"a bridge that no link of the node was a port of: its gateway may be a machine's behind a port", func() *node {
+			n := nicOffBridgeNode()
+			n.Links[0].Addresses = []netip.Prefix{prefix("192.0.2.4/24")}
+			return n
+		}, nil, ""},
+		{"a bridge with a port that is no pod's", func() *node {
+			n := nicOffBridgeNode()
+			n.Links = append(n.Links, model.Link{Index: 44, Name: "bond0", Kind: "bond", Up: true, Carrier: true, Master: 3})
+			return n
+		}, nil, ""},
 		{"a link of another bridge, and nothing was sent: bridges may be connected", func() *node {
 			n := offBridgeNode()
 			n.Links = append(n.Links, model.Link{Index: 4, Name: "br-other", Kind: "bridge", Up: true, Carrier: true})

@@ -92,6 +92,6 @@ func gatewayPrefix(pods []*model.Pod, gateway netip.Addr) netip.Prefix {
 		all = append(all, p.Addresses...)
 	}
 	all = slices.DeleteFunc(append(all, model.Host(gateway)), func(a netip.Prefix) bool { return !a.Contains(gateway) })
-	most, _ := commonest(all, netip.Prefix.Bits)
+	most, _ := model.Commonest(all, netip.Prefix.Bits)
 	return netip.PrefixFrom(gateway, most.Bits())
 }

@@ -66,7 +66,7 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 // pastServices makes it one on the services that pods of the uplink's own bridge ask
 // in vain: the packets leave by the bridge as they are, past the rules for them.
 func (v *view) pastServices(f *finding, isIPv6 bool) bool {
-	x := v.sumPeers(chosen(v.peers, func(p *model.Peer) bool {
+	x := v.sumPeers(model.Chosen(v.peers, func(p *model.Peer) bool {
 		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) &&
 			lasted(p) && v.serviceRule(p.Remote) != nil
 	}))

@@ -26,6 +26,7 @@ func findBridgePortBlocked(v *view) {
 			}
 		}
 		isolatedPorts(v, b, pods)
+		nicOffBridge(v, b)
 	}
 }
 
@@ -75,7 +76,7 @@ func (v *view) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
 			all = append(all, x.VLANs)
 		}
 	}
-	most, _ := commonest(all, func(x *model.VLANs) int { return x.PVID })
+	most, _ := model.Commonest(all, func(x *model.VLANs) int { return x.PVID })
 	onBridge := slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return b.Has(g.Addr) })
 	out := facts{"own": own, "want": most.PVID}
 	switch {
@@ -101,7 +102,7 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
 	l, pods := v.links[p.LinkIndex], podAddrs(p)
 	f := finding{facts: x, cutOff: pods, claims: stuckAtPort(pods)}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
-	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, chosen(v.Links, func(o *model.Link) bool {
+	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, model.Chosen(v.Links, func(o *model.Link) bool {
 		return o.Master == b.Index && o != l && o.Port != nil && o.Port.State == model.PortForwarding
 	})
 	switch lost := v.addIsolation(&f, p); {
@@ -122,7 +123,7 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
 func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 	waits := unresolvedFor(pods)
 	return func(d *model.Drop) bool {
-		return fromOrTo(pods, d) && (waits(d) || d.NotBridged() || d.Location == "br_handle_frame")
+		return d.FromOrTo(pods) && (waits(d) || d.NotBridged() || d.Location == "br_handle_frame")
 	}
 }
 
@@ -210,4 +211,47 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) {
 		}),
 	}
 	v.report(f)
+}
+
+// nicOffBridge reports a bridge that the default route leads to, of which only pods' links are ports, where there is one
+// link that can be the NIC. An agent that manages links may have taken that off.
+func nicOffBridge(v *view, b *model.Link) {
+	leads := func(r model.Route) bool {
+		return r.IfIndex == b.Index && r.Gateway.IsValid() && len(v.pods[r.Gateway]) == 0
+	}
+	route := v.defaultRoute(false)
+	if !leads(route) {
+		route = v.defaultRoute(true)
+	}
+	ports := v.bridgePods(b)
+	if !leads(route) || len(ports) == 0 || !v.podOnly(b) {
+		return
+	}
+	nics := model.Chosen(v.Links, func(l *model.Link) bool {
+		kind := l.Kind == "" && l.Name != "lo" || l.Kind == "veth" || l.Kind == "bond" || l.Kind == "vlan"
+		return kind && l.Role == model.RoleOther && l.Up && l.Carrier && l.Master == 0 && !l.HasIPv4()
+	})
+	if len(nics) != 1 {
+		return
+	}
+	nic := nics[0]
+	f := finding{page: "BridgePortBlocked-nic", facts: facts{"nic": nic, "bridge": b, "ports": len(ports), "route": v.routeText(&route)}}
+	f.LastHopAlive, f.facts["hairpin"] = v.place(b.Name, model.Egress), v.hairpins(ports)
+	for _, p := range ports {
+		f.Pods = append(f.Pods, podAddrs(p)...)
+	}
+	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
+		between := len(v.pods[d.Src]) > 0 && len(v.pods[d.Dst]) > 0
+		return !between && (d.NeighborFailed() || d.OtherHost() || d.ReverseFiltered() && d.IfIndex == nic.Index)
+	}
+	if f.Packets = v.dropped(f.claims); f.Packets == 0 {
+		f.stateAlone()
+	}
+	v.report(f)
+}
+
+// hairpins reports whether most of the ports send frames back out of their port.
+func (v *view) hairpins(ports []*model.Pod) bool {
+	n := len(model.Filter(ports, func(o *model.Pod) bool { return v.links[o.LinkIndex].Hairpin }))
+	return 2*n > len(ports)
 }

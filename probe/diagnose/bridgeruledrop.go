@@ -15,7 +15,7 @@ import (
 const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) {
-	drops := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+	drops := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) &&
 			v.drops.Class(d) != loss.ByDesign
 	})
@@ -41,7 +41,7 @@ func findBridgeRuleDrop(v *view) {
 // droppingRules are the rules of bridges that dropped in the window and should
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *view) []*model.FrameRule {
-	out := chosen(v.FrameRules, func(r *model.FrameRule) bool {
+	out := model.Chosen(v.FrameRules, func(r *model.FrameRule) bool {
 		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops &&
 			!loss.Deduplicates(v.Snapshot, r)
 	})
@@ -120,7 +120,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) 
 		f.silences = silencesAll(f.Pods)
 	}
 	f.claims = func(d *model.Drop) bool {
-		return mine[d] > 0 && left[d] == 0 || arp && d.NeighborFailed() && fromOrTo(f.Pods, d)
+		return mine[d] > 0 && left[d] == 0 || arp && d.NeighborFailed() && d.FromOrTo(f.Pods)
 	}
 	v.report(f)
 }

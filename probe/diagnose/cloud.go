@@ -181,7 +181,7 @@ func (v *view) findTables() []*model.RouteTable {
 		hops.add(n.Addresses...)
 	}
 	tables := v.Cluster.Azure.Tables
-	some := chosen(tables, func(t *model.RouteTable) bool {
+	some := model.Chosen(tables, func(t *model.RouteTable) bool {
 		return slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
 			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return cidrs[p] }) ||
 				slices.ContainsFunc(r.NextHops, func(a netip.Addr) bool { return hops[a] })

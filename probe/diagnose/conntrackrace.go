@@ -35,7 +35,7 @@ func findConntrackRace(v *view) {
 			}
 		}
 	}
-	services, backends := destinations(chosen(v.Flows, func(f *model.Flow) bool {
+	services, backends := destinations(model.Chosen(v.Flows, func(f *model.Flow) bool {
 		return l.pods[f.Original.Src] && l.peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
 	})), sorted(l.peers)
 	f := finding{lost: &l, facts: facts{

@@ -102,7 +102,7 @@ func triedEnough(v *view, a netip.Addr, b *backend) bool {
 
 // lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
 func (v *view) lostFor(a netip.Addr) *lost {
-	l := &lost{drops: chosen(v.Traffic.Drops, lostTo(a))}
+	l := &lost{drops: model.Chosen(v.Traffic.Drops, lostTo(a))}
 	for _, d := range l.drops {
 		if l.packets += d.Packets; len(v.pods[d.Src]) > 0 {
 			l.with(d.Src, netip.Addr{})

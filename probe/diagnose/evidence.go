@@ -20,16 +20,6 @@ func sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
 }
 
-func chosen[T any](list []T, match func(*T) bool) []*T {
-	var out []*T
-	for x := range model.Each(list) {
-		if match(x) {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
 // groups are values by their keys, in the order in which these came first.
 type groups[K comparable, V any] struct {
 	byKey map[K]*V

@@ -23,11 +23,11 @@ func (v *view) hairpinDropped(l *lost) finding {
 	l.peers = nil // The pods' own addresses are no others.
 	// The services whose translation leads the pods back to themselves are those that flows asked, and those of
 	// rules: a packet that is dropped before it is delivered leaves no flow; the rule has counted it.
-	asked := destinations(chosen(v.Flows, func(f *model.Flow) bool {
+	asked := destinations(model.Chosen(v.Flows, func(f *model.Flow) bool {
 		a := f.Original.Src
 		return l.pods[a] && f.Reply.Src == a && f.Original.Dst != a
 	}))
-	rules := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+	rules := model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
 		return r.Target == "DNAT" && l.pods[r.To.Addr()] && r.Counter.Delta > 0
 	})
 	f := finding{lost: l, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}

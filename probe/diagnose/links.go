@@ -111,11 +111,6 @@ func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Si
 
 func podAddrs(p *model.Pod) []netip.Addr { return model.Map(p.Addresses, netip.Prefix.Addr) }
 
-// fromOrTo reports whether a packet is of one of the addresses.
-func fromOrTo(list []netip.Addr, d *model.Drop) bool {
-	return slices.Contains(list, d.Src) || slices.Contains(list, d.Dst)
-}
-
 func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
 	return model.Filter(list, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 }
@@ -194,7 +189,7 @@ func (v *view) wrongEntry(n *model.Neighbor, sent uint64, claims func(*model.Dro
 }
 
 func (v *view) bridgePods(b *model.Link) []*model.Pod {
-	return chosen(v.Pods, func(p *model.Pod) bool { return v.bridgeOf(p) == b })
+	return model.Chosen(v.Pods, func(p *model.Pod) bool { return v.bridgeOf(p) == b })
 }
 
 // podOnly reports whether every port of the bridge is a running pod's link, so that nobody else can be behind it.
@@ -227,20 +222,5 @@ func (v *view) addIsolation(f *finding, p *model.Pod) bool {
 
 // unresolvedFor accounts for packets from or to the addresses that waited for a MAC in vain.
 func unresolvedFor(pods []netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return d.NeighborFailed() && fromOrTo(pods, d) }
-}
-
-// commonest is the first element of a list of the shape that most of it have, and how many
-// have that; the zero value for an empty list.
-func commonest[E any, K comparable](list []E, shape func(E) K) (best E, votes int) {
-	n := map[K]int{}
-	for _, e := range list {
-		n[shape(e)]++
-	}
-	for _, e := range list {
-		if x := n[shape(e)]; x > votes {
-			best, votes = e, x
-		}
-	}
-	return best, votes
+	return func(d *model.Drop) bool { return d.NeighborFailed() && d.FromOrTo(pods) }
 }

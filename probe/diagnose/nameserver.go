@@ -61,7 +61,7 @@ func (v *view) findNameServers() []*nameServer {
 // namesOfCilium are Cilium's services of an address for names.
 func (v *view) namesOfCilium(a netip.Addr) []*model.CiliumService {
 	of := netip.AddrPortFrom(a, dnsPort)
-	return chosen(v.Cilium.Services, func(s *model.CiliumService) bool { return s.Addr == of })
+	return model.Chosen(v.Cilium.Services, func(s *model.CiliumService) bool { return s.Addr == of })
 }
 
 // unserved reports whether Cilium refuses what is sent to the name server, since it has no backend.

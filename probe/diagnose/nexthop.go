@@ -187,7 +187,7 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 		shown = append(shown, words.Say("nexthop", facts{
 			"addr": a, "link": link, "port": port, "requests": hop.requests, "gateway": hop.gateway,
 			"askers":  sorted(hop.askers),
-			"entries": chosen(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == ifindex && n.Addr == a }),
+			"entries": model.Chosen(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == ifindex && n.Addr == a }),
 		})...)
 	}
 	f.Pods, f.Peers = sorted(pods), model.Hosts(remotes)
@@ -254,7 +254,7 @@ func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip
 
 // portOf is the link by which a link's packets leave the node: itself, or the one port of a bridge that is an uplink.
 func portOf(v *view, ifindex int) string {
-	ports := chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink && l.Master == ifindex })
+	ports := model.Chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink && l.Master == ifindex })
 	if len(ports) == 1 && !v.isUplink(ifindex) {
 		return ports[0].Name
 	}

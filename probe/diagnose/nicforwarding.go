@@ -14,7 +14,7 @@ func findNICForwarding(v *view) {
 	}
 	ranges, self := v.remoteRanges(), v.self()
 	answered := slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.answers })
-	others := chosen(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return n != self })
+	others := model.Chosen(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return n != self })
 	for _, n := range append([]*model.ClusterNode{self}, others...) {
 		nic := model.First(v.Cluster.Azure.NICs, func(c *model.NIC) bool {
 			return c.ForwardsKnown && !c.Forwards &&

@@ -230,10 +230,10 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	f.LastHopAlive = v.place(name, model.Egress)
 	pinged := v.pingedOnly(func(f *model.Flow) bool { return x.pods[f.Original.Src] && g[f.Reply.Src] != nil })
 	flows, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] })
-	led := chosen(v.Flows, func(f *model.Flow) bool {
+	led := model.Chosen(v.Flows, func(f *model.Flow) bool {
 		return !f.Replied && f.Original.Dst != f.Reply.Src && g[f.Reply.Src] != nil && g[f.Reply.Src].pods[f.Original.Src]
 	})
-	leading := chosen(v.PacketRules, func(r *model.PacketRule) bool {
+	leading := model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
 		return r.Target == "DNAT" && g[r.To.Addr()] != nil && (r.Counter.Delta > 0 || slices.Contains(servers(led), r.To.Addr()))
 	})
 	f.facts = facts{

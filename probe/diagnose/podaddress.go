@@ -75,7 +75,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (nameless bool) {
 			"guessed": !known && u.packets() > 0,
 		},
 		cutOff: given,
-		claims: func(d *model.Drop) bool { return fromOrTo(given, d) },
+		claims: func(d *model.Drop) bool { return d.FromOrTo(given) },
 	}
 	f.Pods, f.LastHopAlive, f.Packets = given, v.place(p.Link, model.Egress), u.packets()
 	if u.packets() == 0 {

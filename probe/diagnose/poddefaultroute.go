@@ -42,7 +42,7 @@ func withoutPodDefault(v *view, p *model.Pod, own []netip.Addr, isIPv6 bool) {
 	if len(with) > 0 {
 		f.facts["usual"] = podDefault(with[0], isIPv6)
 	}
-	from, votes := commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
+	from, votes := model.Commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
 	if gw := v.bridgePrefix(p, own[0]).Addr(); votes > 1 || len(with) == 1 {
 		f.facts["routes"] = lackedRoutes(p, from, isIPv6)
 	} else if gw.IsValid() {
@@ -105,7 +105,7 @@ func (v *view) defaultElsewhere(f *finding, p *model.Pod, u *unsent, isIPv6 bool
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
 func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
-	return chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
+	return model.Chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
 }
 
 // unsent is what a pod should have sent to addresses that none of its routes leads to.

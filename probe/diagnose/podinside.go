@@ -24,7 +24,7 @@ func (v *view) enterablePods() []*model.Pod {
 	if v.Status(model.SourcePods) == model.Missing {
 		return nil
 	}
-	return chosen(v.Pods, v.enterable)
+	return model.Chosen(v.Pods, v.enterable)
 }
 
 // alike are the other pods that hang on the node as a pod does: on the same bridge,
@@ -32,7 +32,7 @@ func (v *view) enterablePods() []*model.Pod {
 // have other names than the first one, and are compared among themselves.
 func (v *view) alike(p *model.Pod) []*model.Pod {
 	l := v.links[p.LinkIndex]
-	return chosen(v.Pods, func(o *model.Pod) bool {
+	return model.Chosen(v.Pods, func(o *model.Pod) bool {
 		x := v.links[o.LinkIndex]
 		return x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface &&
 			v.enterable(o)
@@ -61,7 +61,7 @@ func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
 // settledRoutes are the routes of a pod that did not come with its address, in the
 // order in which they can be made: the route to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
-	out := chosen(p.Routes, func(r *model.Route) bool {
+	out := model.Chosen(p.Routes, func(r *model.Route) bool {
 		if !r.Dst.IsValid() || r.Dst.Addr().Is6() != isIPv6 {
 			return false
 		}
@@ -128,7 +128,7 @@ func pattern(list []*model.Pod, isIPv6 bool) *model.Pod {
 	if len(routed) > 0 {
 		list = routed
 	}
-	from, _ := commonest(list, func(p *model.Pod) shape {
+	from, _ := model.Commonest(list, func(p *model.Pod) shape {
 		s := shape{bits: firstIn(p, isIPv6).Bits()}
 		if r := podDefault(p, isIPv6); r != nil {
 			s.gateway = r.Gateway

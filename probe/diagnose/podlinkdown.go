@@ -28,7 +28,7 @@ func findPodLinkDown(v *view) {
 func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	f := finding{
 		facts:    facts{"pod": p, "link": l},
-		claims:   func(d *model.Drop) bool { return fromOrTo(pods, d) || hadAddress(v, p, d) },
+		claims:   func(d *model.Drop) bool { return d.FromOrTo(pods) || hadAddress(v, p, d) },
 		silences: silencesAll(pods),
 	}
 	f.Pods, f.LastHopAlive = pods, model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress}
@@ -94,7 +94,7 @@ func (v *view) addLostRoutes(f *finding, p *model.Pod) {
 // siblings are the other pods that are connected as this one is and are up: by
 // links of their own, or as ports of the same bridge.
 func siblings(v *view, p *model.Pod) []*model.Pod {
-	return chosen(v.Pods, func(o *model.Pod) bool {
+	return model.Chosen(v.Pods, func(o *model.Pod) bool {
 		l := v.links[o.LinkIndex]
 		return o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master
 	})

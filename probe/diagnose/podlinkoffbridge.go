@@ -69,7 +69,7 @@ func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *mod
 func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) {
 	pods, ports := podAddrs(p), v.bridgePods(b)
 	f := finding{facts: x, cutOff: pods, claims: func(d *model.Drop) bool {
-		return fromOrTo(pods, d) && (d.NeighborFailed() || d.ReverseFiltered() || d.OtherHost() || d.OwnSource())
+		return d.FromOrTo(pods) && (d.NeighborFailed() || d.ReverseFiltered() || d.OtherHost() || d.OwnSource())
 	}}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
 	if !v.addIsolation(&f, p) {
@@ -85,8 +85,6 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) {
 	if r := v.lookup(pods[0]); r != nil {
 		x["route"] = v.routeText(r)
 	}
-	hairpin := func(o *model.Pod) bool { return v.links[o.LinkIndex].Hairpin }
-	most, votes := commonest(ports, hairpin)
-	x["hairpin"] = 2*votes > len(ports) && hairpin(most)
+	x["hairpin"] = v.hairpins(ports)
 	v.report(f)
 }

@@ -135,7 +135,7 @@ func (v *view) untrackedSilence(d *silentReceiver, all map[service]*asks) bool {
 
 func (v *view) notReplying(d *silentReceiver) finding {
 	watched, asking := v.Has(model.SourceDrops), clients(d.flows)
-	l := &lost{drops: chosen(v.Traffic.Drops, func(x *model.Drop) bool {
+	l := &lost{drops: model.Chosen(v.Traffic.Drops, func(x *model.Drop) bool {
 		return (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x)
 	})}
 	translated := slices.DeleteFunc(slices.Clone(d.flows),

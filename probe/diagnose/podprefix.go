@@ -24,7 +24,7 @@ func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Pref
 	isIPv6 := a.Addr().Is6()
 	bits := func(o *model.Pod) int { return firstIn(o, isIPv6).Bits() }
 	others := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return !firstIn(o, isIPv6).IsValid() })
-	from, votes := commonest(others, bits)
+	from, votes := model.Commonest(others, bits)
 	if from == nil {
 		return nil, netip.Prefix{}
 	}

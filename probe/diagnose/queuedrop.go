@@ -153,7 +153,7 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 
 // queuedDrops are the node's drops in the queues of links.
 func queuedDrops(s *model.Snapshot) []*model.Drop {
-	return chosen(s.Traffic.Drops, func(d *model.Drop) bool {
+	return model.Chosen(s.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns)
 	})
 }

@@ -39,7 +39,7 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 		}
 	}
 	f.facts["most"], f.facts["unreplied"] = mostDropped(l.drops)[0], unreplied
-	f.facts["limits"] = chosen(v.SocketLimits, (*model.SocketLimit).Near)
+	f.facts["limits"] = model.Chosen(v.SocketLimits, (*model.SocketLimit).Near)
 	return f
 }
 

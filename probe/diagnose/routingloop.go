@@ -89,7 +89,7 @@ func circling(v *view) {
 		}
 		entry := v.links[l.Peer]
 		// What may hand packets to pods, up to Cilium's program, which does.
-		programs, cilium := chosen(v.Programs, func(p *model.Program) bool {
+		programs, cilium := model.Chosen(v.Programs, func(p *model.Program) bool {
 			return p.Netns == v.Node.Netns && p.IfIndex == entry.Index && p.Direction == model.Egress
 		}), false
 		if i := slices.IndexFunc(programs, func(p *model.Program) bool { return p.Owner() == model.OwnerCilium }); i >= 0 {

@@ -58,7 +58,7 @@ func (v *view) tunnelEndsUnknown() {
 func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	pods, bridge := podAddrs(p), v.linkName(e.Bridge)
 	f := finding{cutOff: pods, claims: func(d *model.Drop) bool {
-		return fromOrTo(pods, d) && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || d.NotBridged())
+		return d.FromOrTo(pods) && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || d.NotBridged())
 	}}
 	var frames uint64
 	if e.IfIndex != p.LinkIndex {

@@ -74,7 +74,7 @@ func rewrittenUnseen(v *view, list []*model.MACRewrite) finding {
 	f.LastHopAlive, f.claims = v.place(r.From.Link, r.From.Direction), func(d *model.Drop) bool {
 		return slices.Contains(f.Pods, d.Dst) && d.DstMAC == r.To.MAC
 	}
-	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool {
+	rules := model.Chosen(v.FrameRules, func(x *model.FrameRule) bool {
 		return x.Target == model.TargetDNAT && x.MAC == r.To.MAC
 	})
 	// Asking for a legacy table that is not there makes the kernel load it: so it is asked

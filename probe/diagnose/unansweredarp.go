@@ -16,7 +16,7 @@ func findUnansweredARP(v *view) {
 	var byCause groups[any, []unanswered]
 	hops, watched := v.silentNextHops(), v.Has(model.SourceTC)
 	for p := range model.Each(v.Pods) {
-		for g := range model.Each(nextHopsIn(p)) {
+		for g := range model.Each(p.NextHops()) {
 			pods := sameFamily(podAddrs(p), g.Addr)
 			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], model.Host(g.Addr)) {
 				continue
@@ -46,18 +46,6 @@ func findUnansweredARP(v *view) {
 	}
 	unheldAddresses(v)
 	v.silentBeyond(hops)
-}
-
-// nextHopsIn are the next hops of a pod's routes. Of those that no default route has, the entry is not known.
-func nextHopsIn(p *model.Pod) []model.Neighbor {
-	out := slices.Clone(p.Gateways)
-	for r := range model.Each(p.Routes) {
-		known := func(n model.Neighbor) bool { return n.Addr == r.Gateway }
-		if r.Gateway.IsValid() && !slices.ContainsFunc(out, known) {
-			out = append(out, model.Neighbor{Addr: r.Gateway})
-		}
-	}
-	return out
 }
 
 // unanswered is a pod that does not learn its gateway's MAC.

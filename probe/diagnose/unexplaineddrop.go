@@ -20,13 +20,13 @@ type dropKind struct {
 }
 
 func findUnexplainedDrop(v *view) {
-	left := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		// Before Linux 5.17 a segment without a socket may be the last of a connection. NoListener tells of requests.
 		old := d.Reason == "" && d.NoSocket()
 		return !old && v.ofPod(d) && v.drops.Class(d) == loss.Lost && !v.explained(d)
 	})
 	groups := map[dropKind]*lost{}
-	folded := chosen(v.whole.Traffic.Drops, func(d *model.Drop) bool {
+	folded := model.Chosen(v.whole.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Range.IsValid() && v.ofPod(d) && v.foldedCause(d) == (model.DropCause{})
 	})
 	for _, d := range append(left, folded...) {
@@ -55,7 +55,7 @@ func (v *view) unexplained(k dropKind, l *lost) finding {
 	var rules []*model.PacketRule
 	if v.lowered(first) {
 		w = dropWords{key: "lowered", broken: true}
-		rules = chosen(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "TTL" || r.Target == "HL" })
+		rules = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "TTL" || r.Target == "HL" })
 	}
 	ends := v.nothingPasses(l)
 	from, to := first.Src, first.Dst

@@ -107,7 +107,7 @@ func newView(whole *model.Snapshot) *view {
 	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
 	v.unrepliedFlows, v.translatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
-	v.untracking = sync.OnceValue(func() []*model.PacketRule { return chosen(s.PacketRules, (*model.PacketRule).Untracks) })
+	v.untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.unhearing, v.nameServers = sync.OnceValue(v.findUnhearing), sync.OnceValue(v.findNameServers)
 	for l := range model.Each(s.Links) {
 		v.byName[l.Name] = l
@@ -134,7 +134,7 @@ func newView(whole *model.Snapshot) *view {
 	for h := range model.Each(s.Traffic.Hops) {
 		v.hops[h.Addr] = append(v.hops[h.Addr], h)
 	}
-	v.folded = chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
+	v.folded = model.Chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
 	indexUplinks(v)
 	v.peers = append(model.MergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
 	v.indexFlows()
@@ -147,7 +147,7 @@ func newView(whole *model.Snapshot) *view {
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
 func indexUplinks(v *view) {
-	v.uplinks = chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
+	v.uplinks = model.Chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 	for r := range model.Each(v.Routes) {
 		v.nextHops[r.Gateway] = true
 		for h := range model.Each(r.NextHops) {

@@ -168,7 +168,7 @@ func (v *view) sendersOn(link int) map[model.MAC]bool {
 // otherEntries are the entries for other machines of the same link and IP
 // version: how many have the same MAC, and those that have another.
 func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
-	others := chosen(v.Neighbors, func(o *model.Neighbor) bool {
+	others := model.Chosen(v.Neighbors, func(o *model.Neighbor) bool {
 		return o.IfIndex == n.IfIndex && o.Addr != n.Addr && o.Addr.Is4() == n.Addr.Is4() && path.Resolved(o) &&
 			len(v.pods[o.Addr]) == 0 && !v.past[o.Addr]
 	})

@@ -78,7 +78,7 @@ func wrongRow(
 	v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr,
 ) finding {
 	leads := func(to func(netip.Addr) bool) bool { return slices.ContainsFunc(fact.Row.NextHops, to) }
-	others := chosen(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
+	others := model.Chosen(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
 		return o != n && leads(func(a netip.Addr) bool { return slices.Contains(o.Addresses, a) })
 	})
 	hop := nextHop(n, cidr)

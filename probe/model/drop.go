@@ -126,6 +126,11 @@ func (d *Drop) CookieRefused() bool {
 	return d.Reason == "NO_SOCKET" && (d.Location == "cookie_v4_check" || d.Location == "cookie_v6_check")
 }
 
+// FromOrTo reports whether the packet is of one of the addresses.
+func (d *Drop) FromOrTo(list []netip.Addr) bool {
+	return slices.Contains(list, d.Src) || slices.Contains(list, d.Dst)
+}
+
 // OtherHost reports whether the frame was for another MAC than the receiver's.
 func (d *Drop) OtherHost() bool { return d.Reason == "OTHERHOST" }
 

@@ -273,6 +273,18 @@ type Pod struct {
 // Has reports whether the pod's interface has the address.
 func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }
 
+// NextHops are those of the pod's routes. Of those that no default route has, the entry is not known.
+func (p *Pod) NextHops() []Neighbor {
+	out := slices.Clone(p.Gateways)
+	for r := range Each(p.Routes) {
+		known := func(n Neighbor) bool { return n.Addr == r.Gateway }
+		if r.Gateway.IsValid() && !slices.ContainsFunc(out, known) {
+			out = append(out, Neighbor{Addr: r.Gateway})
+		}
+	}
+	return out
+}
+
 // Known are the addresses that the pod is known by: its interface's, and those given to it.
 func (p *Pod) Known() []netip.Addr {
 	var out []netip.Addr

@@ -243,6 +243,32 @@ func First[T any](list []T, is func(*T) bool) *T {
 	return nil
 }
 
+// Chosen are those elements of a list for which is holds, as they stand in it.
+func Chosen[T any](list []T, is func(*T) bool) []*T {
+	var out []*T
+	for x := range Each(list) {
+		if is(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// Commonest is the first element of a list of the shape that most of it have, and how many
+// have that; the zero value for an empty list.
+func Commonest[E any, K comparable](list []E, shape func(E) K) (best E, votes int) {
+	n := map[K]int{}
+	for _, e := range list {
+		n[shape(e)]++
+	}
+	for _, e := range list {
+		if x := n[shape(e)]; x > votes {
+			best, votes = e, x
+		}
+	}
+	return best, votes
+}
+
 // Either is one of two values that are at hand: both are evaluated.
 func Either[T any](is bool, yes, no T) T {
 	if is {
