@@ -156,8 +156,8 @@ test-kernels: need-kernels ## try other kernels (KERNELS), of amd64 or ARCH=arm6
 AGENT_FOR ?= 1m
 
 .PHONY: bench-agent
-bench-agent: need-test build ## measure the cost of the agent in normal operation, for AGENT_FOR (1m), by pods and rules
-	$(with-commands) go test ./cmd/lasthop -run '^$$' -bench BenchmarkAgent -benchtime 1x -timeout 0 -agent-for '$(AGENT_FOR)' -agent-binary '$(CURDIR)/bin/lasthop'
+bench-agent: need-test build ## measure the cost of the agent in normal operation, and of bpftrace if it is on PATH, for AGENT_FOR (1m), by pods and rules
+	bpftrace=$$(command -v bpftrace || true); $(with-commands) go test ./cmd/lasthop -run '^$$' -bench BenchmarkAgent -benchtime 1x -timeout 0 -agent-for '$(AGENT_FOR)' -agent-binary '$(CURDIR)/bin/lasthop' -bpftrace-binary "$$bpftrace"
 
 ROUNDS ?= 11
 

@@ -21,10 +21,18 @@ import (
 // agentBinary is better the real one: that of the tests is larger.
 var agentBinary = flag.String("agent-binary", "lasthop", "measure this `PROGRAM`")
 
+// bpftraceBinary is not among the commands of the tests, which PATH alone has.
+var bpftraceBinary = flag.String("bpftrace-binary", "", "measure this `PROGRAM` beside the agent")
+
 var agentFor = flag.Duration("agent-for", time.Minute, "measure the agent for so long, after half of that")
 
+// byReason is what of bpftrace comes nearest to the agent: each second, how many drops had which reason. Not every
+// machine has tracefs mounted.
+const byReason = `[ -d /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing
+	exec "$0" -e 'tracepoint:skb:kfree_skb { @[args->reason] = count(); } interval:s:1 { print(@); clear(@); }'`
+
 // BenchmarkAgent measures what the agent takes of a node in ordinary life: each pod answers
-// once a second over a connection that stays.
+// once a second over a connection that stays. bpftrace is measured beside it where there is one.
 func BenchmarkAgent(b *testing.B) {
 	for _, tt := range []struct{ pods, services int }{{100, 0}, {250, 10_000}} {
 		b.Run(fmt.Sprintf("%d pods, %d rules", tt.pods, 5*tt.services), func(b *testing.B) {
@@ -37,10 +45,11 @@ func BenchmarkAgent(b *testing.B) {
 				}
 			}
 			converse(b, node, tt.pods)
-			for b.Loop() {
-				measureAgent(b, *agentBinary, node)
+			dir := b.TempDir()
+			measured(b, "lasthop", dir, *agentBinary, "agent", "--netns", node, "--dir", dir, "--listen", "127.0.0.1:0")
+			if *bpftraceBinary != "" {
+				measured(b, "bpftrace", b.TempDir(), "unshare", "--mount", "sh", "-ec", byReason, *bpftraceBinary)
 			}
-			b.ReportMetric(0, "ns/op")
 		})
 	}
 }
@@ -121,11 +130,18 @@ func converse(b *testing.B, node string, pods int) {
 	}
 }
 
-// measureAgent runs an agent, and reports what it takes.
-func measureAgent(b *testing.B, command, node string) {
+// measured is a benchmark of what a program takes that runs until it is interrupted, and what it writes to a directory.
+func measured(b *testing.B, name, dir string, command ...string) {
+	b.Run(name, func(b *testing.B) {
+		for b.Loop() {
+			measure(b, dir, exec.Command(command[0], command[1:]...))
+		}
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+func measure(b *testing.B, dir string, cmd *exec.Cmd) {
 	b.Helper()
-	dir := b.TempDir()
-	cmd := exec.Command(command, "agent", "--netns", node, "--dir", dir, "--listen", "127.0.0.1:0")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
