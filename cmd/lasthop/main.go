@@ -89,7 +89,8 @@ func (a *app) execute(ctx context.Context, args []string) int {
 			}
 			lines[i] = report.Clean(line)
 		}
-		fmt.Fprintf(a.stderr, "lasthop: %s\n", strings.Join(lines, "\n"))
+		// What fails at each link fails for one reason.
+		fmt.Fprintf(a.stderr, "lasthop: %s\n", strings.Join(model.With(nil, lines...), "\n"))
 	}
 	if code == exitUsage && !a.started {
 		fmt.Fprintf(a.stderr, "lasthop: see `%s --help`\n", cmd.CommandPath())

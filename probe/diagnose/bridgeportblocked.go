@@ -228,7 +228,7 @@ func nicOffBridge(v *view, b *model.Link) {
 		return
 	}
 	nics := model.Chosen(v.Links, func(l *model.Link) bool {
-		kind := l.Kind == "" && l.Name != "lo" || l.Kind == "veth" || l.Kind == "bond" || l.Kind == "vlan"
+		kind := l.Kind == "" && l.Name != "lo" || slices.Contains([]string{"bond", "team", "veth", "vlan"}, l.Kind)
 		return kind && l.Role == model.RoleOther && l.Up && l.Carrier && l.Master == 0 && !l.HasIPv4()
 	})
 	if len(nics) != 1 {
