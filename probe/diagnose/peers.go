@@ -14,8 +14,9 @@ import (
 // pair is a local address and an address off the node.
 type pair struct{ local, remote netip.Addr }
 
-// settled is how long before the window's end a packet must have left for its missing answer to mean anything.
-const settled = time.Second
+// settled is how long before the window's end a packet must have left for its missing answer to mean anything. Times of
+// packets are those of polls, a second apart: a multiple of that would leave it to chance which side a time is on.
+const settled = 750 * time.Millisecond
 
 // unanswered reports whether packets that want a reply left for a peer and nothing proves that they arrived: no answer
 // on the wire, no reply that connection tracking saw, no ICMP error about them. Where not every peer of the local

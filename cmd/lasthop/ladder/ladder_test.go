@@ -107,15 +107,15 @@ func TestLadder(t *testing.T) {
 	for _, c := range readme.capabilities {
 		lesser = append(lesser, readme.without(c))
 	}
-	rows := map[string]row{}
+	rows, documents := map[string]row{}, map[string]string{}
 	var mu sync.Mutex
 	try := func(p profile) func(*testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
-			r := m.try(t, p)
+			r, seen := m.try(t, p)
 			mu.Lock()
 			defer mu.Unlock()
-			rows[p.name] = r
+			rows[p.name], documents[p.name] = r, seen
 		}
 	}
 	t.Run("at once", func(t *testing.T) {
@@ -133,17 +133,22 @@ func TestLadder(t *testing.T) {
 			t.Errorf("%s nothing is lost: the profile has no need of it", p.name)
 		}
 	}
+	was := documented(t)
 	var table strings.Builder
 	fmt.Fprint(&table, "| session | `check --active` | `check --engine state` | incomplete | `doctor` |\n|---|---|---|---|---|\n")
 	for _, p := range slices.Concat(kubectl, []profile{readme, same, least, counting}, lesser) {
 		r := rows[p.name]
-		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", p.name, r.check, r.state, r.gaps, r.doctor)
+		line := fmt.Sprintf("| %s | %s | %s | %s | %s |\n", p.name, r.check, r.state, r.gaps, r.doctor)
+		table.WriteString(line)
+		if !*update && !strings.Contains(was, line) {
+			t.Errorf("not as documented: %s%s", line, documents[p.name])
+		}
 	}
-	compare(t, table.String())
+	compare(t, was, table.String())
 }
 
-// try runs doctor, and check with and without watching packets.
-func (m *machine) try(t *testing.T, p profile) row {
+// try runs doctor, and check with and without watching packets. It returns their documents as well.
+func (m *machine) try(t *testing.T, p profile) (r row, documents string) {
 	doctor := m.run(t, p, "doctor", "-o", "json")
 	check := m.run(t, p, "check", "--for", "3s", "--active", "-o", "json")
 	state := m.run(t, p, "check", "--for", "1s", "--engine", "state", "-o", "json")
@@ -158,7 +163,7 @@ func (m *machine) try(t *testing.T, p profile) row {
 	return row{
 		check: check.verdict(t), state: state.verdict(t),
 		gaps: cmp.Or(strings.Join(slices.Compact(gaps), ", "), "none"), doctor: doctor.advice(t),
-	}
+	}, doctor.stdout + check.stdout + check.stderr + state.stdout + state.stderr
 }
 
 // gaps are the entries of a list of the document that are not whole. That the other
@@ -219,24 +224,38 @@ func (r result) advice(t *testing.T) string {
 	return ""
 }
 
-// compare wants the table between the marks of the document.
-func compare(t *testing.T, table string) {
+// begin and end are around the table in the document.
+const begin, end = "<!-- ladder -->\n", "<!-- /ladder -->"
+
+// documented is the table of the document.
+func documented(t *testing.T) string {
 	t.Helper()
-	const begin, end = "<!-- ladder -->\n", "<!-- /ladder -->"
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, _ := strings.Cut(string(text), begin)
-	was, after, found := strings.Cut(rest, end)
-	switch {
-	case !found:
+	_, rest, _ := strings.Cut(string(text), begin)
+	table, _, found := strings.Cut(rest, end)
+	if !found {
 		t.Fatalf("%s has no place for the table", document)
-	case *update:
-		if err := os.WriteFile(document, []byte(before+begin+table+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	case was != table:
-		t.Errorf("%s is not what was seen (go test ./cmd/lasthop/ladder -update):\n%s", document, table)
+	}
+	return table
+}
+
+// compare wants the table to be the document's.
+func compare(t *testing.T, was, table string) {
+	t.Helper()
+	switch {
+	case was == table:
+		return
+	case !*update:
+		t.Fatalf("%s is not what was seen (go test ./cmd/lasthop/ladder -update):\n%s", document, table)
+	}
+	text, err := os.ReadFile(document)
+	if err == nil {
+		err = os.WriteFile(document, []byte(strings.Replace(string(text), begin+was, begin+table, 1)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
