@@ -9,7 +9,8 @@ import (
 type Reading struct {
 	// At is when the counters were read.
 	At time.Time
-	// Snapshot is of the selected window, which ends at At.
+	// Snapshot is of the selected window, which ends at At. It is nil, and there are no series, in readings of
+	// an observation that is to take little, unless the state was read.
 	Snapshot *Snapshot
 	// Findings are the open ones in the order of WorstFirst, of those alike the
 	// oldest first, then those that closed since the observation began, latest first.

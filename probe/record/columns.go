@@ -50,15 +50,23 @@ func identity[T any](l layout, x T) T {
 // encode appends a list and returns the entries without a counterpart in key.
 func encode[T comparable](c *columns, key, now []T, at time.Time) (fresh []T) {
 	l := layoutOf(reflect.TypeFor[T]())
-	place := make(map[T]int, len(key))
-	for i := range key {
-		place[identity(l, key[i])] = i
-	}
+	var place map[T]int
 	c.b = binary.AppendUvarint(c.b, uint64(len(now)))
-	var old, changed []reflect.Value
+	old, changed := make([]reflect.Value, 0, len(now)), make([]reflect.Value, 0, len(now))
 	next := 0
 	for i := range now {
-		k, ok := place[identity(l, now[i])]
+		// Both lists are in the same order, so most counterparts come one after the other.
+		id := identity(l, now[i])
+		k, ok := next, next < len(key) && identity(l, key[next]) == id
+		if !ok {
+			if place == nil {
+				place = make(map[T]int, len(key))
+				for i := range key {
+					place[identity(l, key[i])] = i
+				}
+			}
+			k, ok = place[id]
+		}
 		if !ok {
 			c.b = append(c.b, 0)
 			fresh = append(fresh, now[i])

@@ -25,8 +25,8 @@ type Writer struct {
 	keyed time.Time
 	key   model.Traffic
 	held  []byte
-	// raw is what the last frame was before it was compressed. It is not kept if it was large, but its length is:
-	// states are, which come seldom.
+	// raw is what the last frame was before it was compressed. It is not kept if it was large: states are, which
+	// come seldom. large is the length of the latest key's.
 	raw   bytes.Buffer
 	large int
 	last  time.Time
@@ -60,10 +60,11 @@ func (w *Writer) Begin(to io.Writer, h Head) error {
 }
 
 // The windows of compressors, which take as much memory: what is alike in a state is near, but
-// that of a difference has to hold the key and what follows.
+// that of a difference has to hold the key and what follows. With tens of thousands of rules that takes three times the
+// memory of the state, so there each state is a key.
 const (
 	plainWindow = 1 << 20
-	mostWindow  = 16 << 20
+	mostDiffed  = 4 << 20
 )
 
 func options(level zstd.EncoderLevel, window int, more ...zstd.EOption) []zstd.EOption {
@@ -94,7 +95,7 @@ func (w *Writer) Write(r model.Reading) error {
 	switch {
 	case !r.Point.Whole:
 		p.Snapshot = model.Snapshot{Window: s.Window}
-	case w.held == nil || at.Sub(w.keyed) >= keyEvery:
+	case w.held == nil || at.Sub(w.keyed) >= keyEvery || w.large > mostDiffed:
 		kind = kindKey
 	default:
 		if err := w.differ(); err != nil {
@@ -112,10 +113,10 @@ func (w *Writer) Write(r model.Reading) error {
 	}
 	held := pack.EncodeAll(raw, nil)
 	if kind == kindKey {
-		w.keyed, w.key, w.held, w.diff = at, s.Traffic, held, nil
+		w.keyed, w.key, w.held, w.diff, w.large = at, s.Traffic, held, nil, len(raw)
 	}
 	if w.raw.Cap() > plainWindow {
-		w.large, w.raw = len(raw), bytes.Buffer{}
+		w.raw = bytes.Buffer{}
 	}
 	if err := w.frame(kind, at, held); err != nil {
 		return err
@@ -137,7 +138,7 @@ func (w *Writer) differ() error {
 	raw, err := unpacks.DecodeAll(w.held, nil)
 	if err == nil {
 		window := plainWindow
-		for window < 2*len(raw) && window < mostWindow {
+		for window < 2*len(raw) {
 			window *= 2
 		}
 		w.diff, err = zstd.NewWriter(nil, options(zstd.SpeedDefault, window, zstd.WithEncoderDictRaw(dictionary, raw))...)

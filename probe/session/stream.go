@@ -149,7 +149,8 @@ func (r *running) tick(ctx context.Context) error {
 	if err := r.count(now); err != nil {
 		return err
 	}
-	reading := r.timeline.Add(model.Point{Snapshot: r.total(now, r.traffic())})
+	add := model.Either(r.pace.rarely, r.timeline.Note, r.timeline.Add)
+	reading := add(model.Point{Snapshot: r.total(now, r.traffic())})
 	r.feed.Publish(reading)
 	if r.pace.rarely && begins(reading.Drops) {
 		// Why shows only with the state.

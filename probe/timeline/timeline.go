@@ -88,6 +88,13 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	return t.reading(s)
 }
 
+// Note takes a point that is not whole. Its reading has no window, and no rates but those of drops.
+func (t *Timeline) Note(p model.Point) model.Reading {
+	t.Count(p)
+	t.series.add(p.Snapshot)
+	return t.bare()
+}
+
 // Count takes the next point without a reading: windows know when counters moved, and it is not judged.
 func (t *Timeline) Count(p model.Point) {
 	t.begin(p)
@@ -126,9 +133,16 @@ func (t *Timeline) Again() (model.Reading, bool) {
 }
 
 func (t *Timeline) reading(s *model.Snapshot) model.Reading {
+	r := t.bare()
+	r.Snapshot, r.Series = s, t.series.list(t.last.Snapshot.Traffic.Hops)
+	return r
+}
+
+// bare is a reading of the latest point, without a window.
+func (t *Timeline) bare() model.Reading {
+	s := t.last.Snapshot
 	r := model.Reading{
-		At: s.Window.End, Snapshot: s, Findings: t.tracker.findings(), Judged: t.judged, Verdict: t.verdict,
-		Series: t.series.list(t.last.Snapshot.Traffic.Hops), Point: t.last,
+		At: s.Window.End, Findings: t.tracker.findings(), Judged: t.judged, Verdict: t.verdict, Point: t.last,
 	}
 	if s.Status(model.SourceDrops) != model.Missing {
 		r.Drops = slices.Clone(t.series.drops.rates)

@@ -121,26 +121,24 @@ func (c *counters) pollHops(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	keys := read[bpf.TCHopKey](c.hopKeys, 0, used*hopKeySize)
-	sums := make([]hop, used*sides)
+	c.hops = append(c.hops, make([]hop, max(0, used*sides-len(c.hops)))...)
 	more := len(c.macs.pairs) > 0
-	for cpu := range c.cpus {
-		list := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopCounters.stride, len(sums)*hopSize)
-		for i := range list {
-			sums[i].add(&list[i])
-			more = more || list[i].Macs[bpf.TCLimitHOP_MACS-1].Packets > 0
+	for i := range c.hops {
+		h := &c.hops[i]
+		before := h.n.Packets
+		h.n = bpf.TCHopCounter{}
+		clear(h.macs)
+		for cpu := range c.cpus {
+			n := one[bpf.TCHopCounter](c.hopCounters, cpu*c.hopCounters.stride+i*hopSize)
+			h.add(&n)
+			more = more || n.Macs[bpf.TCLimitHOP_MACS-1].Packets > 0
 		}
-	}
-	c.hops = append(c.hops, make([]hop, max(0, len(sums)-len(c.hops)))...)
-	for i := range sums {
-		h, before := &sums[i], &c.hops[i]
-		h.key, h.first, h.last = keys[i/sides], before.first, before.last
+		h.key = one[bpf.TCHopKey](c.hopKeys, i/sides*hopKeySize)
 		h.side, h.direction = side(uint8(i%sides)), direction(uint8(i%sides)^h.key.Way)
-		if h.n.Packets != before.n.Packets {
+		if h.n.Packets != before {
 			h.first, h.last = cmp.Or(h.first, now), now
 		}
 	}
-	c.hops = sums
 	if more {
 		c.pollMACs(now)
 	}

@@ -133,7 +133,8 @@ func (p *peer) update(n peerCounts, now time.Time) {
 // addOthers adds what was counted with no peer's entry.
 func (p *peers) addOthers(sums map[peerKey]peerCounts) {
 	p.full = false
-	for i, s := range read[bpf.TCPeerShare](p.shares, 0, p.cpus*p.slots*shareSize) {
+	for i := range p.cpus * p.slots {
+		s := one[bpf.TCPeerShare](p.shares, i*p.shares.stride)
 		for far, most := range p.most {
 			p.full = p.full || s.Quota.Taken[far]-s.Quota.Freed[far] >= most
 		}

@@ -41,8 +41,13 @@ func (e *Engine) linkOf(slot uint16) (int, string) {
 }
 
 func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
-	var hops []model.HopCount
-	var pairs []model.MACPair
+	counted, seen := 0, 0
+	for h := range model.Each(e.counters.hops) {
+		if h.n.Packets > 0 {
+			counted, seen = counted+1, seen+len(h.macs)
+		}
+	}
+	hops, pairs := slices.Grow([]model.HopCount(nil), counted), slices.Grow([]model.MACPair(nil), seen)
 	for h := range model.Each(e.counters.hops) {
 		addr, prefix, ok := e.addrs.of(h.key.Addr)
 		if !ok || h.n.Packets == 0 {
@@ -67,7 +72,10 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 		}
 	}
 	slices.SortFunc(hops, func(a, b model.HopCount) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), a.Prefix.Compare(b.Prefix), cmp.Compare(a.IfIndex, b.IfIndex),
+		if c := a.Addr.Compare(b.Addr); c != 0 {
+			return c // comparing prefixes takes long
+		}
+		return cmp.Or(a.Prefix.Compare(b.Prefix), cmp.Compare(a.IfIndex, b.IfIndex),
 			cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Side, b.Side))
 	})
 	slices.SortFunc(pairs, func(a, b model.MACPair) int {
@@ -79,7 +87,7 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 }
 
 func (e *Engine) peers() []model.Peer {
-	var out []model.Peer
+	out := slices.Grow([]model.Peer(nil), len(e.counters.peers.list))
 	for key, p := range e.counters.peers.list {
 		addr, _, ok := e.addrs.of(key.local)
 		if !ok {
@@ -109,7 +117,7 @@ func peerCount(n bpf.TCPeerCount) model.PeerCount {
 }
 
 func (e *Engine) pairs() []model.PairCount {
-	var out []model.PairCount
+	out := slices.Grow([]model.PairCount(nil), len(e.counters.pairs.entries))
 	for key, t := range e.counters.pairs.entries {
 		index := int(key.Ifindex)
 		out = append(out, model.PairCount{
@@ -125,7 +133,7 @@ func (e *Engine) pairs() []model.PairCount {
 }
 
 func (e *Engine) arp() []model.ARPCount {
-	var out []model.ARPCount
+	out := slices.Grow([]model.ARPCount(nil), len(e.counters.neighbors.entries))
 	for key, t := range e.counters.neighbors.entries {
 		index := int(key.Ifindex)
 		out = append(out, model.ARPCount{
