@@ -51,10 +51,14 @@ func text(t testing.TB, v any) string {
 // hold.
 func recording(t testing.TB, seconds int) (file []byte, points []string) {
 	t.Helper()
+	return recordingOf(t, newNode(2), seconds)
+}
+
+func recordingOf(t testing.TB, n *node, seconds int) (file []byte, points []string) {
+	t.Helper()
 	var b bytes.Buffer
 	w, err := NewWriter(&b, Head{Writer: "test", Node: "worker-7", Window: 10 * time.Second})
 	check(t, err)
-	n := newNode(2)
 	for i := range seconds {
 		if i == 6 {
 			// Something new is counted, and something is not any more.
@@ -99,9 +103,27 @@ func TestOlder(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	file, want := recording(t, 40)
+	roundTrip(t, file, want)
+}
+
+// TestRoundTripLarge is of a node whose states are not written as differences.
+func TestRoundTripLarge(t *testing.T) {
+	n := newNode(2)
+	n.s.PacketRules = newNode(1800).s.PacketRules
+	file, want := recordingOf(t, n, 12)
+	f := roundTrip(t, file, want)
+	for i := range f.frames {
+		if f.frames[i].kind == kindDiff {
+			t.Errorf("reading %d is a difference", i)
+		}
+	}
+}
+
+func roundTrip(t *testing.T, file []byte, want []string) *File {
+	t.Helper()
 	f, err := Open(bytes.NewReader(file), int64(len(file)))
 	check(t, err)
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
 	if f.Damage != nil || f.Len() != len(want) || f.Head != (Head{Writer: "test", Node: "worker-7", Window: 10 * time.Second}) {
 		t.Fatalf("damage %v, %d readings, head %+v", f.Damage, f.Len(), f.Head)
 	}
@@ -120,6 +142,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("reading %d: at %v, whole %v", n, r.At, r.Point.Whole)
 		}
 	}
+	return f
 }
 
 // difference is where two texts first differ.
@@ -221,15 +244,20 @@ func FuzzDocument(f *testing.F) {
 	n := newNode(1)
 	key := n.second(0).Point.Snapshot
 	rest, counts := encodeTraffic(key.Traffic, n.second(1).Point.Snapshot.Traffic, key.Window.End, key.Window.End)
-	raw, err := new(Writer).document(point{Rest: rest}, counts)
-	check(f, err)
-	f.Add(raw)
-	first, err := new(Writer).document(point{Snapshot: *key}, nil)
-	check(f, err)
 	var b bytes.Buffer
 	w, err := NewWriter(&b, Head{})
 	check(f, err)
-	check(f, w.frame(kindKey, time.Unix(1, 0), w.plain.EncodeAll(first, nil)))
+	first, err := w.content(point{Snapshot: *key}, nil, w.plain)
+	check(f, err)
+	check(f, w.frame(kindKey, time.Unix(1, 0), first))
+	held, err := w.content(point{Rest: rest}, counts, w.plain)
+	check(f, err)
+	unpacks, err := newUnpacker()
+	check(f, err)
+	defer unpacks.Close()
+	raw, err := unpacks.DecodeAll(held, nil)
+	check(f, err)
+	f.Add(raw)
 	begun := b.Len()
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		b.Truncate(begun)

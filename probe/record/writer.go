@@ -3,6 +3,7 @@ package record
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -25,12 +26,11 @@ type Writer struct {
 	keyed time.Time
 	key   model.Traffic
 	held  []byte
-	// raw is what the last frame was before it was compressed. It is not kept if it was large: states are, which
-	// come seldom. large is the length of the latest key's.
-	raw   bytes.Buffer
-	large int
-	last  time.Time
-	size  int64
+	// length is that of the latest state before it was compressed, packed the latest frame's content.
+	length int
+	packed bytes.Buffer
+	last   time.Time
+	size   int64
 	// readings is how many were written, failed whether one could not be.
 	readings int
 	failed   bool
@@ -48,7 +48,7 @@ func NewWriter(w io.Writer, h Head) (*Writer, error) {
 
 // Begin starts another recording, with the memory that the one before took.
 func (w *Writer) Begin(to io.Writer, h Head) error {
-	*w = Writer{w: to, plain: w.plain, raw: w.raw}
+	*w = Writer{w: to, plain: w.plain, packed: w.packed}
 	if err := w.write(binary.BigEndian.AppendUint16([]byte(magic), Version)); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (w *Writer) Write(r model.Reading) error {
 	switch {
 	case !r.Point.Whole:
 		p.Snapshot = model.Snapshot{Window: s.Window}
-	case w.held == nil || at.Sub(w.keyed) >= keyEvery || w.large > mostDiffed:
+	case w.held == nil || at.Sub(w.keyed) >= keyEvery || w.length > mostDiffed:
 		kind = kindKey
 	default:
 		if err := w.differ(); err != nil {
@@ -107,16 +107,12 @@ func (w *Writer) Write(r model.Reading) error {
 		p.Snapshot.Traffic = model.Traffic{}
 		p.Rest, counts = encodeTraffic(w.key, s.Traffic, w.keyed, at)
 	}
-	raw, err := w.document(p, counts)
+	held, err := w.content(p, counts, pack)
 	if err != nil {
 		return err
 	}
-	held := pack.EncodeAll(raw, nil)
 	if kind == kindKey {
-		w.keyed, w.key, w.held, w.diff, w.large = at, s.Traffic, held, nil, len(raw)
-	}
-	if w.raw.Cap() > plainWindow {
-		w.raw = bytes.Buffer{}
+		w.keyed, w.key, w.held, w.diff = at, s.Traffic, held, nil
 	}
 	if err := w.frame(kind, at, held); err != nil {
 		return err
@@ -152,29 +148,40 @@ func (w *Writer) differ() error {
 // encoded is how documents are written: as encoding/json does, without fields that are zero, which is most of a rule.
 var encoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.OmitZeroStructFields(true))
 
-// document is the content of a frame, until the next one.
-func (w *Writer) document(p point, counts []byte) ([]byte, error) {
-	// The length is written in front of the document once that is known.
-	const front = binary.MaxVarintLen64
-	w.raw.Reset()
-	if p.Snapshot.Links != nil {
-		w.raw.Grow(w.large + w.large/8)
+// content is that of a frame, compressed. Documents may be large, so that they are encoded twice rather than held: first
+// for their length, which comes before them.
+func (w *Writer) content(p point, counts []byte, pack *zstd.Encoder) ([]byte, error) {
+	var size measure
+	err := json.MarshalWrite(&size, p, encoded)
+	front := binary.AppendUvarint(nil, uint64(size.bytes))
+	all := len(front) + size.bytes + len(counts)
+	switch {
+	case err == nil && (all > maxRaw || size.values > maxValues):
+		err = fmt.Errorf("the state of this node is too large: %d bytes, %d values", all, size.values)
+	case err == nil:
+		w.packed.Reset()
+		pack.ResetContentSize(&w.packed, int64(all))
+		_, before := pack.Write(front)
+		doc := json.MarshalWrite(pack, p, encoded)
+		_, after := pack.Write(counts)
+		err = errors.Join(before, doc, after, pack.Close())
 	}
-	w.raw.Write(make([]byte, front))
-	if err := json.MarshalWrite(&w.raw, p, encoded); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("write recording: %w", err)
 	}
-	doc := w.raw.Bytes()[front:]
-	length := binary.AppendUvarint(nil, uint64(len(doc)))
-	begin := front - len(length)
-	w.raw.Write(counts)
-	raw := w.raw.Bytes()[begin:]
-	copy(raw, length)
-	doc = raw[len(length) : len(raw)-len(counts)]
-	if n := values(doc); len(raw) > maxRaw || n > maxValues {
-		return nil, fmt.Errorf("write recording: the state of this node is too large: %d bytes, %d values", len(raw), n)
+	if p.Snapshot.Links != nil {
+		w.length = all
 	}
-	return raw, nil
+	return bytes.Clone(w.packed.Bytes()), nil
+}
+
+// measure is a writer that holds nothing.
+type measure struct{ bytes, values int }
+
+func (m *measure) Write(b []byte) (int, error) {
+	m.bytes += len(b)
+	m.values += values(b)
+	return len(b), nil
 }
 
 // values bounds the large values that a document decodes to: structs.

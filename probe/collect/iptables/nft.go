@@ -74,7 +74,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 			b.item(item)
 		}
 		t.Rules = append(t.Rules, b.build())
-		r.Items = nil // Of tens of thousands, both forms would be held at once.
+		*r = nft.Rule{} // Of tens of thousands, both forms would be held at once.
 	}
 	t.Sets = looked.out
 	return t
