@@ -49,8 +49,9 @@ func (o *options) connect() (*connected, error) {
 	}
 	// That the pod would violate a policy that only warns is no news.
 	config.WarningHandler = rest.NoWarnings{}
-	// The default, 5 requests a second, would have a thousand nodes wait for a quarter of an hour.
-	config.QPS, config.Burst = 100, 200
+	// With the default, 5 requests a second, a thousand nodes would wait for a quarter of an hour. API servers
+	// have limits of their own, which share what they can do among users.
+	config.QPS, config.Burst = 250, 500
 	c := &connected{}
 	if c.namespace, c.explicit, err = client.Namespace(); err != nil {
 		return nil, err

@@ -48,6 +48,7 @@ type runner struct {
 	several bool
 	gate    *gate
 	room    chan struct{}
+	trial   *session.Trial
 	// recordings is the directory of the nodes' recordings that are judged together;
 	// empty where each node judges for itself.
 	recordings string
@@ -143,7 +144,7 @@ func (r *runner) each(ctx context.Context, targets []target, known *facts) (int,
 
 // onAll runs the command on all nodes in the same window.
 func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []outcome {
-	r.room = make(chan struct{}, r.atOnce)
+	r.room, r.trial = make(chan struct{}, r.atOnce), new(session.Trial)
 	if r.several {
 		r.say("starting lasthop on %d nodes", len(targets))
 	} else if !r.past() {
@@ -315,6 +316,7 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 	out.status, out.err = r.cluster.Run(within, session.Options{
 		Namespace: cmp.Or(r.debugNamespace, r.cluster.namespace), Node: t.node,
 		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(), StartWithin: time.Duration(r.within),
+		Trial: r.trial,
 	}, start, near, r.say)
 	return out
 }

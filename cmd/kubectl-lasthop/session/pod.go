@@ -2,6 +2,7 @@ package session
 
 import (
 	"cmp"
+	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -39,6 +40,14 @@ type Options struct {
 	Deadline time.Duration
 	// StartWithin is how long it may take to start, 0 for a minute.
 	StartWithin time.Duration
+	// Trial is of all sessions that are started together.
+	Trial *Trial
+}
+
+// Trial is whether the cluster lets such a pod be made, which is tried once.
+type Trial struct {
+	once sync.Once
+	err  error
 }
 
 func (o Options) within() time.Duration { return cmp.Or(o.StartWithin, startTime) }

@@ -141,11 +141,13 @@ func (c Cluster) awaitFate(ctx context.Context, job *batchv1.Job, o Options) (wh
 // create makes the job. What is refused to its pod would show only in events, so it is tried first.
 func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 	job := o.job()
-	trial := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: job.Spec.Template.Spec}
-	trial.GenerateName, trial.Namespace = job.GenerateName, o.Namespace
-	_, err := c.Pods(o.Namespace).create(ctx, trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	o.Trial.once.Do(func() {
+		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: job.Spec.Template.Spec}
+		pod.GenerateName, pod.Namespace = job.GenerateName, o.Namespace
+		_, o.Trial.err = c.Pods(o.Namespace).create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	})
 	// A webhook that cannot do without effects tells nothing.
-	if err != nil && !strings.Contains(err.Error(), "does not support dry run") {
+	if err := o.Trial.err; err != nil && !strings.Contains(err.Error(), "does not support dry run") {
 		return nil, Explain(err, "create a debug pod", o.Namespace)
 	}
 	if ctx.Err() != nil {
@@ -154,7 +156,7 @@ func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 	// An answer that nobody awaited would leave a job of which nobody knows the name.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
-	job, err = c.jobs(o.Namespace).create(ctx, job, metav1.CreateOptions{})
+	job, err := c.jobs(o.Namespace).create(ctx, job, metav1.CreateOptions{})
 	return job, Explain(err, "create the job of the debug pod", o.Namespace)
 }
 
