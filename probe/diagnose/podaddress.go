@@ -51,10 +51,10 @@ var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
 // withoutAddress is the finding on a pod that has no address of a family. nameless: nor is it
 // known which it should have.
 func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (nameless bool) {
-	if len(ownIn(p, isIPv6)) > 0 {
+	if firstIn(p, isIPv6).IsValid() {
 		return false
 	}
-	with := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return len(ownIn(o, isIPv6)) == 0 })
+	with := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return !firstIn(o, isIPv6).IsValid() })
 	given := slices.DeleteFunc(slices.Clone(p.Given), func(a netip.Addr) bool {
 		return a.Is6() != isIPv6 || len(v.pods[a]) > 0 || v.nodeAddrs[a]
 	})

@@ -41,13 +41,17 @@ func (v *view) alike(p *model.Pod) []*model.Pod {
 
 // ownIn are the global addresses of a pod's interface in a family.
 func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.Prefix) bool {
-		return a.Addr().Is6() != isIPv6 || !a.Addr().IsGlobalUnicast()
-	})
+	return model.Filter(p.Addresses, func(a netip.Prefix) bool { return isOwn(a, isIPv6) })
 }
 
 // firstIn is the first of them; not valid without one.
-func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix { return cmp.Or(ownIn(p, isIPv6)...) }
+func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix {
+	return model.Find(p.Addresses, func(a netip.Prefix) bool { return isOwn(a, isIPv6) })
+}
+
+func isOwn(a netip.Prefix, isIPv6 bool) bool {
+	return a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast()
+}
 
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
 	return model.First(p.Routes, func(r *model.Route) bool { return model.RoutesAll(r.Dst, isIPv6) })
