@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -26,9 +27,9 @@ type Writer struct {
 	keyed time.Time
 	key   model.Traffic
 	held  []byte
-	// length is that of the latest state before it was compressed, packed the latest frame's content.
+	// length is that of the latest state before it was compressed, doc the latest document.
 	length int
-	packed bytes.Buffer
+	doc    document
 	last   time.Time
 	size   int64
 	// readings is how many were written, failed whether one could not be.
@@ -48,7 +49,7 @@ func NewWriter(w io.Writer, h Head) (*Writer, error) {
 
 // Begin starts another recording, with the memory that the one before took.
 func (w *Writer) Begin(to io.Writer, h Head) error {
-	*w = Writer{w: to, plain: w.plain, packed: w.packed}
+	*w = Writer{w: to, plain: w.plain, doc: w.doc}
 	if err := w.write(binary.BigEndian.AppendUint16([]byte(magic), Version)); err != nil {
 		return err
 	}
@@ -148,23 +149,28 @@ func (w *Writer) differ() error {
 // encoded is how documents are written: as encoding/json does, without fields that are zero, which is most of a rule.
 var encoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.OmitZeroStructFields(true))
 
-// content is that of a frame, compressed. Documents may be large, so that they are encoded twice rather than held: first
-// for their length, which comes before them.
+// content is that of a frame, compressed. A large document is not held, but encoded twice: first for its length, which
+// comes before it.
 func (w *Writer) content(p point, counts []byte, pack *zstd.Encoder) ([]byte, error) {
-	var size measure
-	err := json.MarshalWrite(&size, p, encoded)
-	front := binary.AppendUvarint(nil, uint64(size.bytes))
-	all := len(front) + size.bytes + len(counts)
+	w.doc = document{held: w.doc.held[:0]}
+	err := json.MarshalWrite(&w.doc, p, encoded)
+	front := binary.AppendUvarint(nil, uint64(w.doc.bytes))
+	all := len(front) + w.doc.bytes + len(counts)
+	var held []byte
 	switch {
-	case err == nil && (all > maxRaw || size.values > maxValues):
-		err = fmt.Errorf("the state of this node is too large: %d bytes, %d values", all, size.values)
-	case err == nil:
-		w.packed.Reset()
-		pack.ResetContentSize(&w.packed, int64(all))
+	case err != nil:
+	case all > maxRaw || w.doc.values > maxValues:
+		err = fmt.Errorf("the state of this node is too large: %d bytes, %d values", all, w.doc.values)
+	case len(w.doc.held) == w.doc.bytes:
+		held = pack.EncodeAll(slices.Concat(front, w.doc.held, counts), nil)
+	default:
+		var packed bytes.Buffer
+		pack.ResetContentSize(&packed, int64(all))
 		_, before := pack.Write(front)
 		doc := json.MarshalWrite(pack, p, encoded)
 		_, after := pack.Write(counts)
 		err = errors.Join(before, doc, after, pack.Close())
+		held = packed.Bytes()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write recording: %w", err)
@@ -172,15 +178,21 @@ func (w *Writer) content(p point, counts []byte, pack *zstd.Encoder) ([]byte, er
 	if p.Snapshot.Links != nil {
 		w.length = all
 	}
-	return bytes.Clone(w.packed.Bytes()), nil
+	return held, nil
 }
 
-// measure is a writer that holds nothing.
-type measure struct{ bytes, values int }
+// document is a writer that holds what it gets, up to plainWindow.
+type document struct {
+	held          []byte
+	bytes, values int
+}
 
-func (m *measure) Write(b []byte) (int, error) {
-	m.bytes += len(b)
-	m.values += values(b)
+func (d *document) Write(b []byte) (int, error) {
+	d.bytes += len(b)
+	d.values += values(b)
+	if d.bytes <= plainWindow {
+		d.held = append(d.held, b...)
+	}
 	return len(b), nil
 }
 
