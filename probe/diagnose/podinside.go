@@ -40,17 +40,13 @@ func (v *view) alike(p *model.Pod) []*model.Pod {
 }
 
 // ownIn are the global addresses of a pod's interface in a family.
-func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
-	return model.Filter(p.Addresses, func(a netip.Prefix) bool { return isOwn(a, isIPv6) })
-}
+func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix { return model.Filter(p.Addresses, own(isIPv6)) }
 
 // firstIn is the first of them; not valid without one.
-func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix {
-	return model.Find(p.Addresses, func(a netip.Prefix) bool { return isOwn(a, isIPv6) })
-}
+func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix { return model.Find(p.Addresses, own(isIPv6)) }
 
-func isOwn(a netip.Prefix, isIPv6 bool) bool {
-	return a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast()
+func own(isIPv6 bool) func(netip.Prefix) bool {
+	return func(a netip.Prefix) bool { return a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() }
 }
 
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
