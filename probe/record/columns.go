@@ -3,10 +3,8 @@ package record
 import (
 	"encoding/binary"
 	"errors"
-	"reflect"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -19,57 +17,78 @@ type columns struct {
 	failed bool
 }
 
-// layout holds the offsets of the fields of a count's type that change: numbers and times. All others identify what is
-// counted.
-type layout struct{ numbers, times []uintptr }
+// fields are the fields of a count that change, in the order of their columns; nil after the last. All others identify
+// what is counted.
+type fields struct {
+	numbers [10]*uint64
+	times   [3]*time.Time
+}
 
-func layoutOf(t reflect.Type) (l layout) {
-	for i := range t.NumField() {
-		switch f := t.Field(i); {
-		case f.Type == reflect.TypeFor[time.Time]():
-			l.times = append(l.times, f.Offset)
-		case f.Type.Kind() == reflect.Uint64:
-			l.numbers = append(l.numbers, f.Offset)
-		case f.Type == reflect.TypeFor[model.PeerCount]():
-			for _, n := range layoutOf(f.Type).numbers {
-				l.numbers = append(l.numbers, f.Offset+n)
-			}
+func hop(x *model.HopCount) fields {
+	return fields{
+		[10]*uint64{&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors, &x.FromInside, &x.FromUplink, &x.TTLs},
+		[3]*time.Time{&x.First, &x.Last},
+	}
+}
+
+func peer(x *model.Peer) fields {
+	o, i := &x.Out, &x.In
+	return fields{
+		[10]*uint64{
+			&o.Packets, &o.Requests, &o.Replies, &o.Other, &o.ICMPErrors,
+			&i.Packets, &i.Requests, &i.Replies, &i.Other, &i.ICMPErrors,
+		},
+		[3]*time.Time{&x.FirstOut, &x.LastOut, &x.LastIn},
+	}
+}
+
+func pair(x *model.PairCount) fields { return fields{numbers: [10]*uint64{&x.Packets}} }
+
+func mac(x *model.MACPair) fields { return fields{numbers: [10]*uint64{&x.Packets}} }
+
+func arp(x *model.ARPCount) fields { return fields{numbers: [10]*uint64{&x.Packets}} }
+
+func drop(x *model.Drop) fields {
+	return fields{[10]*uint64{&x.Packets}, [3]*time.Time{&x.First, &x.Last}}
+}
+
+// identify makes id what x counts.
+func identify[T any](of func(*T) fields, id *T, x T) {
+	*id = x
+	f := of(id)
+	for _, n := range f.numbers {
+		if n != nil {
+			*n = 0
 		}
 	}
-	return l
-}
-
-// at is the field of x at an offset of its layout. There are very many: reflection takes twice as long.
-func at[F uint64 | time.Time, T any](x *T, offset uintptr) *F {
-	return (*F)(unsafe.Add(unsafe.Pointer(x), offset))
-}
-
-func identity[T any](l layout, x T) T {
-	for _, f := range l.numbers {
-		*at[uint64](&x, f) = 0
+	for _, t := range f.times {
+		if t != nil {
+			*t = time.Time{}
+		}
 	}
-	for _, f := range l.times {
-		*at[time.Time](&x, f) = time.Time{}
-	}
-	return x
 }
 
 // encode appends a list and returns the entries without a counterpart in key.
-func encode[T comparable](c *columns, key, now []T, from time.Time) (fresh []T) {
-	l := layoutOf(reflect.TypeFor[T]())
+func encode[T comparable](c *columns, of func(*T) fields, key, now []T, from time.Time) (fresh []T) {
+	var id, guess T
 	var place map[T]int
 	c.b = binary.AppendUvarint(c.b, uint64(len(now)))
 	old, changed := make([]*T, 0, len(now)), make([]*T, 0, len(now))
 	next := 0
 	for i := range now {
 		// Both lists are in the same order, so most counterparts come one after the other.
-		id := identity(l, now[i])
-		k, ok := next, next < len(key) && identity(l, key[next]) == id
+		identify(of, &id, now[i])
+		k, ok := next, false
+		if next < len(key) {
+			identify(of, &guess, key[next])
+			ok = guess == id
+		}
 		if !ok {
 			if place == nil {
 				place = make(map[T]int, len(key))
 				for i := range key {
-					place[identity(l, key[i])] = i
+					identify(of, &guess, key[i])
+					place[guess] = i
 				}
 			}
 			k, ok = place[id]
@@ -83,15 +102,18 @@ func encode[T comparable](c *columns, key, now []T, from time.Time) (fresh []T) 
 		next = k + 1
 		old, changed = append(old, &key[k]), append(changed, &now[i])
 	}
-	for _, f := range l.numbers {
+	for column := range (fields{}).numbers {
 		for i := range changed {
-			more := *at[uint64](changed[i], f) - *at[uint64](old[i], f)
-			c.b = binary.AppendUvarint(c.b, zigzag(int64(more)))
+			if n := of(changed[i]).numbers[column]; n != nil {
+				c.b = binary.AppendUvarint(c.b, zigzag(int64(*n-*of(old[i]).numbers[column])))
+			}
 		}
 	}
-	for _, f := range l.times {
+	for column := range (fields{}).times {
 		for i := range changed {
-			c.b = binary.AppendUvarint(c.b, since(*at[time.Time](changed[i], f), from))
+			if t := of(changed[i]).times[column]; t != nil {
+				c.b = binary.AppendUvarint(c.b, since(*t, from))
+			}
 		}
 	}
 	return fresh
@@ -107,8 +129,7 @@ func zigzag(n int64) uint64 { return uint64(n<<1) ^ uint64(n>>63) }
 func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
 // decode reads a list from encode; fresh are the entries that were not encoded.
-func decode[T comparable](c *columns, key, fresh []T, from time.Time) []T {
-	l := layoutOf(reflect.TypeFor[T]())
+func decode[T any](c *columns, of func(*T) fields, key, fresh []T, from time.Time) []T {
 	n := c.next()
 	if n == 0 || n > uint64(len(c.b)) {
 		c.failed = c.failed || n > 0
@@ -130,18 +151,23 @@ func decode[T comparable](c *columns, key, fresh []T, from time.Time) []T {
 			changed = append(changed, &out[i])
 		}
 	}
-	for _, f := range l.numbers {
+	for column := range (fields{}).numbers {
 		for _, x := range changed {
-			*at[uint64](x, f) += uint64(unzigzag(c.next()))
+			if n := of(x).numbers[column]; n != nil {
+				*n += uint64(unzigzag(c.next()))
+			}
 		}
 	}
-	for _, f := range l.times {
+	for column := range (fields{}).times {
 		for _, x := range changed {
-			t := time.Time{}
-			if u := c.next(); u > 0 {
-				t = from.Add(time.Duration(unzigzag(u - 1)))
+			t := of(x).times[column]
+			if t == nil {
+				break
 			}
-			*at[time.Time](x, f) = t
+			*t = time.Time{}
+			if u := c.next(); u > 0 {
+				*t = from.Add(time.Duration(unzigzag(u - 1)))
+			}
 		}
 	}
 	return out
@@ -161,12 +187,12 @@ func (c *columns) next() uint64 {
 func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traffic, counts []byte) {
 	c := &columns{}
 	rest = now
-	rest.Hops = encode(c, key.Hops, now.Hops, at)
-	rest.Peers = encode(c, key.Peers, now.Peers, at)
-	rest.MACs = encode(c, key.MACs, now.MACs, at)
-	rest.ARP = encode(c, key.ARP, now.ARP, at)
-	rest.Drops = encode(c, key.Drops, now.Drops, at)
-	rest.Pairs = encode(c, key.Pairs, now.Pairs, at)
+	rest.Hops = encode(c, hop, key.Hops, now.Hops, at)
+	rest.Peers = encode(c, peer, key.Peers, now.Peers, at)
+	rest.MACs = encode(c, mac, key.MACs, now.MACs, at)
+	rest.ARP = encode(c, arp, key.ARP, now.ARP, at)
+	rest.Drops = encode(c, drop, key.Drops, now.Drops, at)
+	rest.Pairs = encode(c, pair, key.Pairs, now.Pairs, at)
 	old := func(s model.Sample) bool { return !s.Time.After(keyed) }
 	rest.Samples = slices.DeleteFunc(slices.Clone(now.Samples), old)
 	return rest, c.b
@@ -176,13 +202,13 @@ func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traf
 func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at time.Time) (now model.Traffic, err error) {
 	c := &columns{b: counts}
 	now = rest
-	now.Hops = decode(c, key.Hops, rest.Hops, at)
-	now.Peers = decode(c, key.Peers, rest.Peers, at)
-	now.MACs = decode(c, key.MACs, rest.MACs, at)
-	now.ARP = decode(c, key.ARP, rest.ARP, at)
-	now.Drops = decode(c, key.Drops, rest.Drops, at)
+	now.Hops = decode(c, hop, key.Hops, rest.Hops, at)
+	now.Peers = decode(c, peer, key.Peers, rest.Peers, at)
+	now.MACs = decode(c, mac, key.MACs, rest.MACs, at)
+	now.ARP = decode(c, arp, key.ARP, rest.ARP, at)
+	now.Drops = decode(c, drop, key.Drops, rest.Drops, at)
 	if version >= versionPairs {
-		now.Pairs = decode(c, key.Pairs, rest.Pairs, at)
+		now.Pairs = decode(c, pair, key.Pairs, rest.Pairs, at)
 	}
 	now.Samples = append(older(key.Samples, rest.Samples), rest.Samples...)
 	if c.failed {
