@@ -27,12 +27,34 @@ func (v *view) refused4(d *model.Drop) string {
 		link = d.Link
 	case d.NeighborFailed() && d.Link == "" && d.Src.Is4():
 		for _, p := range v.pods[d.Src] {
-			if l := v.router(p); l != nil && !v.nodeAddrs[p.Gateways[0].Addr] {
-				link = l.Name
+			for g := range model.Each(p.Gateways) {
+				if v.unproxied(p, g) {
+					link = v.links[p.LinkIndex].Name
+				}
 			}
 		}
 	}
 	return model.Either(v.Settings.NotForwarding(link, false) == "", "", link)
+}
+
+// unproxied reports whether the node would answer a pod for its gateway by proxy alone, and does not, since
+// the pod's link does not forward.
+func (v *view) unproxied(p *model.Pod, g *model.Neighbor) bool {
+	return g.Addr.Is4() && v.routed(p) && !v.nodeAddrs[g.Addr] &&
+		v.Settings.NotForwarding(v.links[p.LinkIndex].Name, false) != ""
+}
+
+// stuck are the addresses of pods that asked for their gateway and do not learn it for this reason.
+func (v *view) stuck() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for p := range model.Each(v.Pods) {
+		for g := range model.Each(p.Gateways) {
+			if (g.State == "FAILED" || g.State == "INCOMPLETE") && v.unproxied(p, g) {
+				maps.Copy(out, setOf(sameFamily(podAddrs(p), g.Addr)))
+			}
+		}
+	}
+	return out
 }
 
 // refused6 is the same for IPv6, where one setting counts for all links. A
@@ -77,7 +99,12 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) {
 			links[refused(d)] = true
 		}
 		f := v.withoutForwarding(refused, links, global)
-		f.lost, f.silences, f.facts["drops"] = l, silencesAll(sorted(l.pods)), l.evidence()
+		pods := maps.Clone(l.pods)
+		if global == path.Forward4 {
+			maps.Copy(pods, v.stuck())
+		}
+		f.Pods = sorted(pods)
+		f.lost, f.silences, f.facts["drops"] = l, silencesAll(f.Pods), l.evidence()
 		f.LastHopAlive = v.place(refused(mostDropped(l.drops)[0]), model.Ingress)
 		return f
 	})
@@ -96,9 +123,10 @@ func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[str
 }
 
 // unforwardedUnseen reports the settings alone: pods have the node for their gateway, the link by which their
-// packets arrive does not forward, and none of them was seen to leave by other means.
+// packets arrive does not forward, and none of them was seen to leave by other means. Pods that do not learn their
+// gateway make it likely.
 func (v *view) unforwardedUnseen() {
-	pods, links := map[netip.Addr]bool{}, map[string]bool{}
+	pods, links, stuck := map[netip.Addr]bool{}, map[string]bool{}, v.stuck()
 	for p := range model.Each(v.Pods) {
 		if link := v.router(p); link != nil && v.Settings.NotForwarding(link.Name, false) != "" {
 			for _, a := range podAddrs(p) {
@@ -109,10 +137,11 @@ func (v *view) unforwardedUnseen() {
 		}
 	}
 	leaves := func(p model.Peer) bool { return p.Out.Packets > 0 && pods[p.Local] }
-	if len(pods) == 0 || slices.ContainsFunc(v.peers, leaves) {
+	if len(pods) == 0 || len(stuck) == 0 && slices.ContainsFunc(v.peers, leaves) {
 		return
 	}
 	f := v.withoutForwarding(v.refused4, links, path.Forward4)
-	f.Confidence, f.Pods = model.Possible, sorted(pods)
+	f.Confidence, f.Pods = model.Either(len(stuck) > 0, model.Likely, model.Possible), sorted(pods)
+	f.silences = silencesAll(sorted(stuck))
 	v.report(f)
 }

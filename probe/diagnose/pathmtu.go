@@ -14,8 +14,9 @@ import (
 // tooBig is the reason where the next link's MTU is smaller than the packet.
 const tooBig model.Reason = "PKT_TOO_BIG"
 
-// learnt is how long after the first error a sender must have learnt the size.
-const learnt = time.Second
+// learnt is how long after the first error a sender must have learnt the size. Times of drops are those of polls, a
+// second apart: it is between two of them, and at least a second in fact.
+const learnt = 1500 * time.Millisecond
 
 func findPathMTU(v *view) {
 	groups := map[int]*lost{}

@@ -483,6 +483,24 @@ func TestRouting(t *testing.T) {
 			n.sysctl("net.ipv4.conf.tap11.forwarding", "0")
 			return n
 		}, []string{"ForwardingDisabled possible 10.50.0.20 10.50.0.21"}},
+		{"it does not, and a pod asks for its gateway", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.ip_forward", "0")
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.Pods[0].Gateways[0].State = "INCOMPLETE"
+			n.arp("169.254.1.1", n.Pods[0].LinkIndex, model.Ingress, false, "0a:58:00:00:00:20", 5)
+			return n
+		}, []string{"ForwardingDisabled likely 10.50.0.20"}},
+		{"it does not, and of two pods that ask one has given up", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.sysctl("net.ipv4.conf.tap11.forwarding", "0")
+			for i := range n.Pods {
+				n.Pods[i].Gateways[0].State = "INCOMPLETE"
+			}
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.50.0.20", "203.0.113.9", 7)
+			return n
+		}, []string{"ForwardingDisabled proven 10.50.0.20 10.50.0.21 203.0.113.9"}},
 		{"a program forwards instead", func() *node {
 			n := routed()
 			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
@@ -772,9 +790,9 @@ func TestRouting(t *testing.T) {
 			d.First, d.Last = start, start.Add(5*time.Second)
 			n.Links[1].Addresses = []netip.Prefix{prefix("172.20.1.1/24")}
 			n.drop("NETFILTER_DROP", "nft_do_chain", "172.20.1.1", "172.20.1.5", 8).Proto = 1
-			// Another pod learns the size, as it should.
+			// Another pod learns the size, as it should, between two polls.
 			d = n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.6", "203.0.113.9", 8)
-			d.First, d.Last = start, start.Add(time.Millisecond)
+			d.First, d.Last = start, start.Add(1001*time.Millisecond)
 			return n
 		}, []string{"PathMTU proven 172.20.1.5 203.0.113.9"}},
 		{"too big for a path beyond", func() *node {

@@ -14,11 +14,11 @@ import (
 func findUnansweredARP(v *view) {
 	// One setting that silences the node for several pods is one cause.
 	var byCause groups[any, []unanswered]
-	hops, watched := v.silentNextHops(), v.Has(model.SourceTC)
+	hops, watched, stuck := v.silentNextHops(), v.Has(model.SourceTC), v.stuck()
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.NextHops()) {
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], model.Host(g.Addr)) {
+			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], model.Host(g.Addr)) || stuck[pods[0]] {
 				continue
 			}
 			t := v.resolutions(model.Ingress)[question{p.LinkIndex, g.Addr}]
