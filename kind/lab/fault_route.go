@@ -242,6 +242,9 @@ var routeFaults = map[scenario.FaultType]injection{
 	scenario.PodAddressOnNode: func(x *target) error {
 		return x.sp.haveAddr("lo", netip.PrefixFrom(x.pod.IP, x.pod.IP.BitLen()), !x.undo)
 	},
+	scenario.PodRouteLocal: func(x *target) error {
+		return x.sp.haveRoute(route{dst: netip.PrefixFrom(x.pod.IP, x.pod.IP.BitLen()), link: "lo", local: true}, !x.undo)
+	},
 	scenario.PodWithoutAddress: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			if x.undo {

@@ -351,7 +351,9 @@ type route struct {
 	onlink bool
 	// blackhole drops silently, and needs no link.
 	blackhole bool
-	table     int
+	// local delivers to the node itself.
+	local bool
+	table int
 	// protocol is who made it.
 	protocol netlink.RouteProtocol
 }
@@ -365,6 +367,9 @@ func (sp *space) routeOf(r route) (*netlink.Route, error) {
 		return nil, err
 	}
 	out := &netlink.Route{Dst: ipNet(r.dst), LinkIndex: l.Attrs().Index, Table: r.table, Scope: netlink.SCOPE_LINK, Protocol: r.protocol}
+	if r.local {
+		out.Type, out.Table, out.Scope = unix.RTN_LOCAL, unix.RT_TABLE_LOCAL, netlink.SCOPE_HOST
+	}
 	if r.via.IsValid() {
 		out.Scope, out.Gw = netlink.SCOPE_UNIVERSE, r.via.AsSlice()
 	}

@@ -80,6 +80,7 @@ const (
 const (
 	BridgeWithoutAddress   FaultType = "bridge-without-address"
 	PodAddressOnNode       FaultType = "pod-address-on-node"
+	PodRouteLocal          FaultType = "pod-route-local"
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodDuplicateDetected   FaultType = "pod-duplicate-detected"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
@@ -304,6 +305,7 @@ var faultRows = map[FaultType]faultRow{
 
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodAddressOnNode:       {args: "pod", family: oneFamily, doc: "gives the loopback interface of pod's node pod's address, as a leftover virtual address"},
+	PodRouteLocal:          {args: "pod", family: oneFamily, doc: "gives pod's node a route of type local to pod's address, as something that redirects packets to itself leaves behind"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodDuplicateDetected:   {args: "pod via", family: oneFamily, refuse: []refusal{routed, otherNodesPod, notIPv6}, doc: "adds pod's IPv6 address anew while the pod that has via has it as well, and then takes it from there: the kernel does not use what failed duplicate detection"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},

@@ -106,9 +106,16 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 // asNode is the finding on a pod that has an address of the node: the node takes what is for the pod, and
 // refuses what the pod sends as its own.
 func asNode(v *view, a netip.Addr, p *model.Pod, l *model.Link) finding {
-	f := finding{page: "DuplicatePodIP-node", lost: v.lostTo(lostToDuplicateIP(a)), claims: lostToDuplicateIP(a)}
-	at := slices.IndexFunc(l.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
-	f.facts = facts{"pod": p, "link": l, "addr": l.Addresses[at]}
+	claims := lostToDuplicateIP(a)
+	f := finding{page: "DuplicatePodIP-node", claims: claims}
+	f.lost = v.lostTo(func(d *model.Drop) bool { return claims(d) && v.drops.Lost(d) })
+	f.facts = facts{"pod": p, "link": l, "addr": model.Host(a)}
+	if own := model.First(l.Addresses, func(x *netip.Prefix) bool { return x.Addr() == a }); own != nil {
+		f.facts["addr"] = *own
+	} else {
+		f.facts["route"] = v.shown(model.First(v.Routes,
+			func(r *model.Route) bool { return r.Type == "local" && r.Dst == model.Host(a) }))
+	}
 	f.Pods, f.cutOff, f.LastHopAlive = []netip.Addr{a}, []netip.Addr{a}, v.place(p.Link, model.Ingress)
 	return f
 }

@@ -221,6 +221,13 @@ func TestLayer2(t *testing.T) {
 			n.drop("NO_SOCKET", "tcp_v4_rcv", "203.0.113.9", "10.60.0.20", 30)
 			return n
 		}, []string{"DuplicatePodIP proven 10.60.0.20"}},
+		{"the node takes a pod's address for its own", func() *node {
+			n := routedNode()
+			n.Routes = append(n.Routes, model.Route{Table: 255, Dst: prefix("10.60.0.20/32"), IfIndex: 10, Type: "local"})
+			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.60.0.20", "203.0.113.9", 30)
+			n.drop("NO_SOCKET", "tcp_v4_rcv", "203.0.113.9", "10.60.0.20", 30)
+			return n
+		}, []string{"DuplicatePodIP proven 10.60.0.20 203.0.113.9"}},
 		{"an address is handed over", func() *node {
 			n := routedNode()
 			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)

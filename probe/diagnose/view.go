@@ -114,9 +114,9 @@ func newView(whole *model.Snapshot) *view {
 		if !l.MAC.IsZero() {
 			v.macs[l.MAC] = l.Name
 		}
-		for _, a := range l.Addresses {
-			v.nodeAddrs[a.Addr()] = true
-		}
+	}
+	for a := range v.Own {
+		v.nodeAddrs[a] = true
 	}
 	for p := range model.Each(s.Pods) {
 		if !p.MAC.IsZero() {

@@ -18,7 +18,7 @@ type State struct {
 	// ByIndex are the links, Outer those that lead off the node: uplinks, and the bridges and bonds that hold them.
 	ByIndex map[int]*model.Link
 	Outer   map[int]bool
-	// Own are the links that hold the node's own addresses.
+	// Own are the links of the addresses that the node takes for its own: it has them, or routes of type local.
 	Own map[netip.Addr]*model.Link
 	// Owners are the running pods that have an address.
 	Owners map[netip.Addr][]*model.Pod
@@ -57,6 +57,13 @@ func NewState(s *model.Snapshot) *State {
 		}
 	}
 	delete(st.Outer, 0)
+	for r := range model.Each(s.Routes) {
+		// Rules lead some packets alone to other tables.
+		every := r.Table == tableLocal || r.Table == tableMain
+		if l := st.ByIndex[r.IfIndex]; l != nil && every && r.Type == "local" && r.Dst.IsSingleIP() {
+			st.Own[r.Dst.Addr()] = cmp.Or(st.Own[r.Dst.Addr()], l)
+		}
+	}
 	for p := range model.Each(s.Pods) {
 		for _, a := range p.Addresses {
 			st.Owners[a.Addr()] = append(st.Owners[a.Addr()], p)
