@@ -35,7 +35,7 @@ plugin: need-go ## build bin/kubectl-lasthop, the plugin for kubectl; GOOS and G
 plugins: need-go ## build the plugin for other systems in bin/plugins, and compile its tests for them
 	for system in darwin windows; do \
 		GOOS=$$system $(GO) build -trimpath -ldflags '-s -w' -o bin/plugins/$$system/ ./cmd/kubectl-lasthop; \
-		GOOS=$$system $(GO) vet ./cmd/kubectl-lasthop/...; \
+		GOOS=$$system $(GO) vet -trimpath ./cmd/kubectl-lasthop/...; \
 	done
 
 .PHONY: generate
