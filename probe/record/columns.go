@@ -26,7 +26,10 @@ type fields struct {
 
 func hop(x *model.HopCount) fields {
 	return fields{
-		[10]*uint64{&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors, &x.FromInside, &x.FromUplink, &x.TTLs},
+		[10]*uint64{
+			&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors,
+			&x.FromInside, &x.FromUplink, &x.TTLs,
+		},
 		[3]*time.Time{&x.First, &x.Last},
 	}
 }
