@@ -21,7 +21,7 @@ func findDuplicatePodIP(v *view) {
 			v.report(duplicate(v, a, holders))
 		}
 		for _, p := range v.pods[a] {
-			if l := v.Own[a]; l != nil && p.Up && !a.IsLinkLocalUnicast() && l == v.bridgeOf(p) {
+			if l := v.Own[a]; l != nil && p.Up && !a.IsLinkLocalUnicast() && l == v.bridgeOf(p) && l.Has(a) {
 				v.report(asGateway(v, a, p, l))
 			} else if l != nil && p.Up && !a.IsLinkLocalUnicast() {
 				v.report(asNode(v, a, p, l))
@@ -36,7 +36,8 @@ func findDuplicatePodIP(v *view) {
 		return own, pod
 	}, func(own netip.Addr, l *lost) finding {
 		f, link := finding{page: "DuplicatePodIP-source", lost: l}, l.drops[0].Link
-		f.facts, f.LastHopAlive = facts{"addr": own, "own": v.Own[own], "link": link}, v.place(link, model.Ingress)
+		f.facts = facts{"addr": own, "own": v.Own[own], "link": link, "route": v.ownRoute(own)}
+		f.LastHopAlive = v.place(link, model.Ingress)
 		return f
 	})
 }
@@ -109,15 +110,20 @@ func asNode(v *view, a netip.Addr, p *model.Pod, l *model.Link) finding {
 	claims := lostToDuplicateIP(a)
 	f := finding{page: "DuplicatePodIP-node", claims: claims}
 	f.lost = v.lostTo(func(d *model.Drop) bool { return claims(d) && v.drops.Lost(d) })
-	f.facts = facts{"pod": p, "link": l, "addr": model.Host(a)}
+	f.facts = facts{"pod": p, "link": l, "addr": model.Host(a), "route": v.ownRoute(a)}
 	if own := model.First(l.Addresses, func(x *netip.Prefix) bool { return x.Addr() == a }); own != nil {
 		f.facts["addr"] = *own
-	} else {
-		f.facts["route"] = v.shown(model.First(v.Routes,
-			func(r *model.Route) bool { return r.Type == "local" && r.Dst == model.Host(a) }))
 	}
 	f.Pods, f.cutOff, f.LastHopAlive = []netip.Addr{a}, []netip.Addr{a}, v.place(p.Link, model.Ingress)
 	return f
+}
+
+// ownRoute is the route by which the node takes an address for its own that its link has not.
+func (v *view) ownRoute(a netip.Addr) *shownRoute {
+	if v.Own[a].Has(a) {
+		return nil
+	}
+	return v.shown(model.First(v.Routes, func(r *model.Route) bool { return r.Dst.Addr() == a && path.MakesOwn(r) }))
 }
 
 // lostToDuplicateIP accounts for what becomes of packets of an address with two owners:

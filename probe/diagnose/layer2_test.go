@@ -228,6 +228,17 @@ func TestLayer2(t *testing.T) {
 			n.drop("NO_SOCKET", "tcp_v4_rcv", "203.0.113.9", "10.60.0.20", 30)
 			return n
 		}, []string{"DuplicatePodIP proven 10.60.0.20 203.0.113.9"}},
+		{"the node takes the address of another machine for its own", func() *node {
+			n := routedNode()
+			n.Routes = append(n.Routes, model.Route{Table: 255, Dst: prefix("10.61.0.9/32"), IfIndex: 10, Type: "local"})
+			n.dropOn(n.Links[0].Name, "IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.61.0.9", "10.60.0.20", 30)
+			return n
+		}, []string{"DuplicatePodIP proven 10.60.0.20 10.61.0.9"}},
+		{"a rule's table has such a route, which packets with a mark take", func() *node {
+			n := routedNode()
+			n.Routes = append(n.Routes, model.Route{Table: 100, Dst: prefix("10.60.0.20/32"), IfIndex: 10, Type: "local"})
+			return n
+		}, nil},
 		{"an address is handed over", func() *node {
 			n := routedNode()
 			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)

@@ -58,9 +58,7 @@ func NewState(s *model.Snapshot) *State {
 	}
 	delete(st.Outer, 0)
 	for r := range model.Each(s.Routes) {
-		// Rules lead some packets alone to other tables.
-		every := r.Table == tableLocal || r.Table == tableMain
-		if l := st.ByIndex[r.IfIndex]; l != nil && every && r.Type == "local" && r.Dst.IsSingleIP() {
+		if l := st.ByIndex[r.IfIndex]; l != nil && MakesOwn(r) {
 			st.Own[r.Dst.Addr()] = cmp.Or(st.Own[r.Dst.Addr()], l)
 		}
 	}
@@ -208,6 +206,11 @@ const (
 	Forward4 = "net.ipv4.ip_forward"
 	Forward6 = "net.ipv6.conf.all.forwarding"
 )
+
+// MakesOwn reports whether a route makes one address the node's own. Rules lead some packets alone to further tables.
+func MakesOwn(r *model.Route) bool {
+	return r.Type == "local" && r.Dst.IsSingleIP() && (r.Table == tableLocal || r.Table == tableMain)
+}
 
 // LinkSetting names an IPv4 setting of a link's own.
 func LinkSetting(link, name string) string { return linkSetting("ipv4", link, name) }

@@ -22,15 +22,17 @@ func testFields[T any](t *testing.T, of func(*T) fields) {
 	t.Helper()
 	var x T
 	var want fields
-	numbers, times := want.numbers[:0], want.times[:0]
+	numbers, times := 0, 0
 	var walk func(v reflect.Value)
 	walk = func(v reflect.Value) {
 		for i := range v.NumField() {
 			switch f := v.Field(i).Addr().Interface().(type) {
 			case *uint64:
-				numbers = append(numbers, f)
+				want.numbers[numbers] = f
+				numbers++
 			case *time.Time:
-				times = append(times, f)
+				want.times[times] = f
+				times++
 			case *model.PeerCount:
 				walk(v.Field(i))
 			}
