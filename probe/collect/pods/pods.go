@@ -141,8 +141,7 @@ func (n Node) enterAll(ctx context.Context, candidates []Candidate, wanted map[i
 		}
 		g.Go(func() error {
 			id, ns, err := n.enter(each, c, wanted)
-			// A name is a plain file before its namespace is mounted on it.
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace) {
+			if isGone(err, c.Path) {
 				return each.Err()
 			}
 			mu.Lock()
@@ -157,6 +156,16 @@ func (n Node) enterAll(ctx context.Context, candidates []Candidate, wanted map[i
 		})
 	}
 	return refused, g.Wait()
+}
+
+// isGone reports whether a candidate is no namespace any more: its process has ended, or its name is a plain file, as
+// before a namespace is mounted on it and after. That file has mode 0: who lacks CAP_DAC_OVERRIDE may not open it.
+func isGone(err error, path string) bool {
+	if errors.Is(err, fs.ErrPermission) {
+		var st unix.Stat_t
+		return unix.Stat(path, &st) == nil && st.Dev != namespaces
+	}
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace)
 }
 
 // enter opens a candidate and reads it if it is one of those wanted, else it returns nil.

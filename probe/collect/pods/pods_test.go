@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns/nstest"
+	"golang.org/x/sys/unix"
 )
 
 func TestIsPod(t *testing.T) {
@@ -84,5 +86,33 @@ func TestFind(t *testing.T) {
 	}
 	if !slices.ContainsFunc(list, func(c Candidate) bool { return filepath.Dir(filepath.Dir(filepath.Dir(c.Path))) == "/proc" }) {
 		t.Errorf("no namespace of a process: %+v", list)
+	}
+}
+
+// TestGone: a name that is no namespace any more is no gap, also where its file may not be opened; a namespace that may
+// not be opened is one.
+func TestGone(t *testing.T) {
+	ns := nstest.Named(t, "there")
+	plain := filepath.Join(t.TempDir(), "unmounted")
+	if err := os.WriteFile(plain, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	refused := &fs.PathError{Op: "open", Path: "x", Err: unix.EACCES}
+	for _, tt := range []struct {
+		name string
+		err  error
+		path string
+		want bool
+	}{
+		{"refused, and unmounted", refused, plain, true},
+		{"refused, and removed", refused, plain + "-removed", false},
+		{"refused, and there", refused, ns.Path(), false},
+		{"removed", fs.ErrNotExist, plain + "-removed", true},
+		{"its process ended", unix.ESRCH, ns.Path(), true},
+		{"no rights", unix.EPERM, ns.Path(), false},
+	} {
+		if got := isGone(tt.err, tt.path); got != tt.want {
+			t.Errorf("%s: got %v", tt.name, got)
+		}
 	}
 }
