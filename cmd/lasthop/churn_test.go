@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
@@ -31,10 +30,7 @@ traffic:
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := upScenario(t, s)
 			stop, err := startTraffic(t.Context(), l)
 			if err != nil {
 				t.Fatal(err)

@@ -58,7 +58,7 @@ func watchClosely(t *testing.T, name string) *model.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkAgreed(t, snapshot)
+	inTurn(func() { checkAgreed(t, snapshot) })
 	return snapshot
 }
 

@@ -360,6 +360,7 @@ func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 		if err := started(); err != nil {
 			return err
 		}
+		fit(t)
 		s, err := a.observe(t.Context(), o.session(ns, node))
 		if err == nil {
 			r, err = o.judge(s, nil, nil)

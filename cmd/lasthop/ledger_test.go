@@ -52,10 +52,7 @@ func newLedgerLab(t *testing.T, topology, faults string) *ledgerLab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := upScenario(t, s)
 	return &ledgerLab{Lab: l, t: t, node: l.Nodes()[0].Netns}
 }
 

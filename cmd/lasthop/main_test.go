@@ -21,6 +21,7 @@ import (
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -59,10 +60,19 @@ func upLab(t *testing.T, name string) *lab.Lab {
 	for i := range s.Traffic {
 		s.Traffic[i].Rate /= float64(*testSlow)
 	}
-	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error), Tables: tables()})
+	return upScenario(t, s)
+}
+
+// upScenario is upLab of a scenario without a name. It returns when the machine is fit for a window.
+func upScenario(t *testing.T, s *scenario.Scenario) *lab.Lab {
+	t.Helper()
+	var l *lab.Lab
+	var err error
+	inTurn(func() { l, err = lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error), Tables: tables()}) })
 	if err != nil {
 		t.Fatal(err)
 	}
+	fit(t)
 	return l
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -31,10 +30,7 @@ func TestEndedRecording(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := upScenario(t, s)
 	for _, tt := range []struct {
 		signal syscall.Signal
 		status int

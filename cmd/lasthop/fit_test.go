@@ -1,0 +1,63 @@
+package main
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Windows of labs run side by side, since most of a window is waiting. What needs a CPU all the while, such as bringing
+// a lab up or judging a snapshot forty times, takes turns: two for each CPU, so that windows get one when they need it.
+var turns = make(chan struct{}, 2*runtime.NumCPU())
+
+// inTurn runs f when it is its turn.
+func inTurn(f func()) {
+	turns <- struct{}{}
+	defer func() { <-turns }()
+	f()
+}
+
+const (
+	// burst is the CPU time by which fit measures. A thread that shares its CPU gets it in slices of some milliseconds.
+	burst = 6 * time.Millisecond
+	// tolerable is how many times longer than on an idle machine a burst may take. Labs answer in time at this.
+	tolerable = 5.0
+	// pause is between two measurements of a busy machine, patience how long it may stay so.
+	pause, patience = 600 * time.Millisecond, 15 * time.Minute
+)
+
+// fit waits until the machine is fit for a window of a lab: until a burst of work does not take much longer than the CPU
+// time that it needs. If it stays busy, the test fails for that, which is nobody's verdict. It is no retry: a window
+// that has begun counts.
+func fit(t *testing.T) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(pause) {
+		slower := slowdown(t)
+		if slower <= tolerable {
+			return
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("the machine is too busy: for %v, work has taken %.1f times as long as alone (at most %.1f is fit)", patience, slower, tolerable)
+		}
+	}
+}
+
+// slowdown is the time that a burst of work takes, by its CPU time.
+func slowdown(t *testing.T) float64 {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	spent := func() time.Duration {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(ts.Nano())
+	}
+	from, began := spent(), time.Now()
+	for spent()-from < burst { //nolint:revive // The work is to ask for the time.
+	}
+	return float64(time.Since(began)) / float64(spent()-from)
+}
