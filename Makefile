@@ -72,41 +72,46 @@ with-commands = $(link-commands); $(only-commands)
 # that pass within a second are not worth a line.
 #
 # Most of a scenario is waiting, so more of them run at once than there are CPUs.
-# The servers of their labs are goroutines beside much other work: with more
-# threads than CPUs it is the kernel that shares these out, in milliseconds, while
-# Go lets others go on for ten, one after the other. And they come before compilers.
-# The package that takes longest is first. make lint looks for what go vet finds.
+# What needs a CPU takes turns in the tests themselves, and a window begins when the
+# machine is fit for it. The package that takes longest is first. make lint looks for
+# what go vet finds.
 PARALLEL ?= 14
 ACCURACY = bin/accuracy.txt
 TRACERS = bin/tracers.md
+CPU = bin/cpu
 define run-tests
-	rm -f $(ACCURACY) $(TRACERS); failed=0; $(only-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
+	rm -rf $(ACCURACY) $(TRACERS) $(CPU); mkdir -p $(CPU); failed=0; $(only-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
 		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
-		-count=1 -p 3 -parallel $(PARALLEL) -cpu 8 -exec 'nice -n -5' -vet=off -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
-	cat $(ACCURACY) || failed=1; exit $$failed
+		-count=1 -p 2 -parallel $(PARALLEL) -exec '$(CURDIR)/tools/timed $(CURDIR)/$(CPU)' -vet=off -timeout 60m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
+	cat $(ACCURACY) || failed=1; tools/timed --sum $(CPU); exit $$failed
 endef
+# The first build has a hundred packages to download and compile: go build names each.
+announce-build = @echo "downloading modules, and compiling packages that are not yet:"; $(GO) mod download; $(GO) build -v ./...
 
 test: SEEDS ?= 1
+test-all: SEEDS ?= 2
 test-lab: SEEDS ?= 3
 
 .PHONY: test
-test: need-test ## run every test, as root, including those in network namespaces; healthy scenarios at SEEDS (1) seeds
-	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped. The first build takes a while."
+test: need-test ## run every test, as root, including those in network namespaces; long ones in a short form
+	$(announce-build)
+	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
 	@$(link-commands)
-	@$(only-commands) nice -n 19 $(count-growth) >$(GROWTH) 2>&1 & growth=$$!; trap 'kill $$growth 2>/dev/null || true' EXIT; \
-		failed=0; ($(call run-tests,./cmd/lasthop ./...)) || failed=1; \
-		wait $$growth || failed=1; cat $(GROWTH); exit $$failed
+	@$(call run-tests,-short ./cmd/lasthop ./...)
 
-# It compiles much anew, for which it gets what the tests leave of the CPUs.
-GROWTH = bin/growth.txt
+.PHONY: test-all
+test-all: need-test ## run every test in its long form; healthy scenarios at SEEDS (2) seeds
+	$(announce-build)
+	@$(link-commands)
+	@$(call run-tests,./cmd/lasthop ./...)
+	@$(MAKE) growth
+
 # Coverage counts each statement that is executed. In slices loops hide.
-count-growth = go test -count=1 -run '^TestGrowth$$' -covermode=atomic -coverpkg=./probe/...,./tui/...,slices \
-		$$(grep -rl --include='*_test.go' 'growth\.Test(' probe tui | xargs -rn1 dirname | sort -u | sed 's|^|./|')
-
 .PHONY: growth
 growth: need-test ## check that four times the input takes at most five times the work
-	$(with-commands) $(count-growth)
+	$(with-commands) go test -count=1 -run '^TestGrowth$$' -covermode=atomic -coverpkg=./probe/...,./tui/...,slices \
+		$$(grep -rl --include='*_test.go' 'growth\.Test(' probe tui | xargs -rn1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-lab
 test-lab: need-test ## run the tests on nodes in network namespaces, and print the accuracy of verdicts; healthy scenarios at SEEDS (3) seeds

@@ -19,7 +19,7 @@ import (
 
 // provided are programs that nobody installs: Go, what is built here, and the
 // test itself.
-var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "lasthop-watched", "tools/need", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
+var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "lasthop-watched", "tools/need", "tools/timed", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
 	"kubectl", "kube-proxy", "helm", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../../../tools/cilium/run", "../../../tools/cilium/pod", "../../../bin/cilium.test", "cilium-dbg", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
 
 // essential are the commands that a script may run before it has installed
@@ -32,7 +32,7 @@ var essential = []string{
 
 // builtins are commands of the shell itself.
 var builtins = []string{
-	":", "[", "break", "cd", "continue", "declare", "echo", "exit", "export", "fg", "getopts", "kill", "local", "printf", "pwd", "read", "return", "set", "shift", "test", "trap",
+	":", "[", "break", "cd", "continue", "declare", "echo", "exit", "export", "fg", "getopts", "kill", "local", "printf", "pwd", "read", "return", "set", "shift", "test", "times", "trap",
 	"true", "type", "unset", "wait",
 }
 
@@ -40,12 +40,12 @@ var builtins = []string{
 // there: by the labs of `make demo`, by the tests, and by recipes and scripts.
 func TestNeeds(t *testing.T) {
 	needed := map[string][]string{}
-	for _, target := range []string{"demo", "build", "plugin", "plugins", "generate", "fmt", "lint", "test", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "faults", "soak", "image-archive", "test-cluster", "test-cilium", "test-kind"} {
+	for _, target := range []string{"demo", "build", "plugin", "plugins", "generate", "fmt", "lint", "test", "test-all", "growth", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "faults", "soak", "image-archive", "test-cluster", "test-cilium", "test-kind"} {
 		recipe := parseShell(t, "make "+target, recipe(t, target))
 		needed[target] = append(recipe.needs(t), provided...)
 		check(t, recipe.runs, append(needed[target], essential...))
 	}
-	for _, script := range []string{".ci/run", "tools/need"} {
+	for _, script := range []string{".ci/run", "tools/need", "tools/timed"} {
 		s := parseShell(t, script, read(t, script))
 		check(t, s.runs, slices.Concat(s.needs(t), provided, essential))
 	}
@@ -97,7 +97,7 @@ func TestNeeds(t *testing.T) {
 	// Who wants labs on kind has both; lasthop says so where not.
 	check(t, clusters, []string{"docker", "kind"})
 	check(t, append(labs, tests...), needed["test"])
-	for _, target := range []string{"test-lab", "fuzz", "bench", "soak"} {
+	for _, target := range []string{"growth", "test-lab", "fuzz", "bench", "soak"} {
 		if !slices.Equal(needed[target], needed["test"]) {
 			t.Errorf("make %s installs %v, and make test %v", target, needed[target], needed["test"])
 		}

@@ -121,11 +121,14 @@ func words(rule string, args ...any) []string {
 	return out
 }
 
+// restorers read rules from their input.
+var restorers = map[string]string{iptables: iptables + "-restore", ip6tables: ip6tables + "-restore"}
+
 // runAll gives a program each list of arguments, in their order. What changes tables of iptables is one transaction for
 // each table: a cluster has a hundred rules, and starting a program for each would take longer than all else.
 func (sp *space) runAll(tool string, lists ...[]string) error {
-	if len(lists) > 1 && (tool == iptables || tool == ip6tables) {
-		_, err := sp.pipe(restored(lists), tool+"-restore", "--noflush")
+	if restore := restorers[tool]; restore != "" && len(lists) > 1 {
+		_, err := sp.pipe(restored(lists), restore, "--noflush")
 		return err
 	}
 	for _, args := range lists {
