@@ -11,10 +11,10 @@ import (
 // the address of one that just went: nothing is wrong with that.
 func TestChurn(t *testing.T) {
 	t.Parallel()
-	for _, cluster := range []struct{ plugin, stack string }{
+	for _, cluster := range few([]struct{ plugin, stack string }{
 		{"kubenet", "ipv4"}, {"azure-bridge", "ipv4"}, {"azure-transparent", "ipv4"}, {"bridge", "ipv4"}, {"ptp", "ipv4"},
 		{"kindnet", "ipv6"}, {"bridge", "ipv6"}, {"calico", "ipv6"}, {"cilium", "ipv6"},
-	} {
+	}, 4) {
 		t.Run(cluster.plugin+"-"+cluster.stack, func(t *testing.T) {
 			t.Parallel()
 			s, err := scenario.Parse("churn.yaml", []byte(`

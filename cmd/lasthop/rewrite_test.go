@@ -18,11 +18,11 @@ import (
 // everything must be answered.
 func TestRewrittenRules(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{
+	for _, name := range few([]string{
 		"healthy-kubenet", "healthy-kubenet-dockershim", "healthy-azure-bridge", "healthy-azure-tunnel", "healthy-azure-podsubnet",
 		"healthy-azure-calico", "healthy-azure-calico-nft", "healthy-azure-npm", "healthy-azure-cilium-redirect",
 		"healthy-cilium-over-azure", "healthy-calico", "healthy-kindnet",
-	} {
+	}, 4) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := upLab(t, name)

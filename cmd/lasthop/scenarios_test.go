@@ -118,6 +118,29 @@ func TestDemos(t *testing.T) {
 	}
 }
 
+// few are n of a list in the short form of a test, spread over it, and all of it in the long one.
+func few[T any](list []T, n int) []T {
+	if !testing.Short() || len(list) <= n {
+		return list
+	}
+	var out []T
+	for i := range n {
+		out = append(out, list[i*len(list)/n])
+	}
+	return out
+}
+
+// healthyScenarios are the names of those that come with lasthop.
+func healthyScenarios() []string {
+	var out []string
+	for _, info := range kind.Scenarios() {
+		if strings.HasPrefix(info.Name, "healthy-") {
+			out = append(out, info.Name)
+		}
+	}
+	return out
+}
+
 // whole is of how many scenarios one is judged in every way in the short form of TestDemos: also without each source in
 // turn, redacted, and in every format.
 const whole = 5

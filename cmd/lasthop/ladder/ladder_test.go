@@ -104,8 +104,10 @@ func TestLadder(t *testing.T) {
 		p.capabilities = append(p.capabilities, "PERFMON")
 	})
 	var lesser []profile
-	for _, c := range readme.capabilities {
-		lesser = append(lesser, readme.without(c))
+	for i, c := range readme.capabilities {
+		if !testing.Short() || i%4 == 0 {
+			lesser = append(lesser, readme.without(c))
+		}
 	}
 	rows, documents := map[string]row{}, map[string]string{}
 	var mu sync.Mutex
@@ -226,6 +228,16 @@ func (r result) advice(t *testing.T) string {
 	return ""
 }
 
+// contains reports whether all lines of the part are in the whole table.
+func contains(whole, part string) bool {
+	for line := range strings.Lines(part) {
+		if !strings.Contains(whole, line) {
+			return false
+		}
+	}
+	return true
+}
+
 // compare wants the table between the marks of the document, and returns what was there.
 func compare(t *testing.T, table string) (was string) {
 	t.Helper()
@@ -243,7 +255,7 @@ func compare(t *testing.T, table string) (was string) {
 		if err := os.WriteFile(document, []byte(before+begin+table+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	case was != table:
+	case was != table && !(testing.Short() && contains(was, table)):
 		t.Errorf("%s is not what was seen (go test ./cmd/lasthop/ladder -update):\n%s", document, table)
 	}
 	return was
