@@ -144,6 +144,12 @@ AT ?= 2,3,5,9,17,40,3+,7+,30+
 faults: need-test ## have system calls and commands of bpf(2) of a check fail, those with the numbers AT, as no two runs do
 	$(with-commands) go test ./cmd/lasthop -run 'TestInjected(Errors|BPF)' -count=1 -timeout 0 -inject-at '$(AT)'
 
+EVERY ?= 1
+
+.PHONY: mutate
+mutate: need-test ## change the judge's conditions, each EVERY-th (1), and list the changes that no unit test notices
+	$(with-commands) go test -tags mutate -count=1 -timeout 0 -v -run '^TestMutate$$' . -every '$(EVERY)'
+
 .PHONY: bench
 bench: need-test ## measure the cost of watching, relative to an empty program, and of judging, by size
 	$(with-commands) go test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
