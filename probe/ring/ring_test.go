@@ -384,7 +384,7 @@ func tmpfs(t *testing.T, size string) (dir string) {
 	dir = t.TempDir()
 	check(t, unix.Mount("none", dir, "tmpfs", 0, "size="+size))
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
