@@ -107,14 +107,12 @@ func (r *Ring) write(now model.Reading) error {
 	if now.Point.Whole {
 		r.stated = now.At
 	}
-	var err error
+	err := model.Either(r.failed != nil, r.failed, errState)
 	switch {
 	case r.file != nil:
 		err = r.leads(lockName, r.lock)
 	case now.Point.Whole:
 		err = r.begin(now)
-	default:
-		err = model.Either(r.failed != nil, r.failed, errState)
 	}
 	if err == nil {
 		err = errors.Join(r.mark(now), r.writer.Write(now))
@@ -162,31 +160,24 @@ func (r *Ring) current() *segment { return &r.segments[len(r.segments)-1] }
 
 // take takes over what is in the directory, and makes and locks that unless it is still locked.
 func (r *Ring) take() (err error) {
-	if r.lock != nil && r.leads(lockName, r.lock) == nil {
-		r.segments, err = list(r.Dir)
-		return err
-	}
-	if err := r.release(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(filepath.Join(r.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			err = ErrHeld
+	if r.lock == nil || r.leads(lockName, r.lock) != nil {
+		if err := errors.Join(r.release(), os.MkdirAll(r.Dir, 0o700)); err != nil {
+			return err
 		}
-		return errors.Join(err, lock.Close())
+		lock, err := os.OpenFile(filepath.Join(r.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+				err = ErrHeld
+			}
+			return errors.Join(err, lock.Close())
+		}
+		r.lock = lock
 	}
-	if r.segments, err = list(r.Dir); err != nil {
-		return errors.Join(err, lock.Close())
-	}
-	r.lock = lock
-	return nil
+	r.segments, err = list(r.Dir)
+	return err
 }
 
 // begin begins a segment.
@@ -259,30 +250,27 @@ type appending struct{ *Ring }
 
 // Write makes room first.
 func (a appending) Write(b []byte) (int, error) {
-	if err := a.room(int64(len(b))); err != nil {
-		return 0, err
+	err := a.room(int64(len(b)))
+	if err == nil {
+		err = a.add(b)
 	}
-	err := a.add(b)
 	if i := a.oldest(); errors.Is(err, unix.ENOSPC) && i >= 0 {
 		// The latest is worth more than the oldest. That alone goes: while something reads it, this frees nothing.
 		if err = a.remove(i); err == nil {
 			err = a.add(b)
 		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	a.current().size += int64(len(b))
-	return len(b), nil
+	return model.Either(err == nil, len(b), 0), err
 }
 
 // add takes back what was written in part.
 func (a appending) add(b []byte) error {
-	_, err := a.file.Write(b)
-	if err != nil {
-		err = errors.Join(err, a.file.Truncate(a.current().size))
+	s := a.current()
+	if _, err := a.file.Write(b); err != nil {
+		return errors.Join(err, a.file.Truncate(s.size))
 	}
-	return err
+	s.size += int64(len(b))
+	return nil
 }
 
 // mark keeps the segments of a finding that opens, with the one before, and of one that closes.
