@@ -109,8 +109,8 @@ const (
 	again = 30 * time.Second
 	// restEvery is how long the agent keeps the memory that it does not need, at least.
 	restEvery = 10 * time.Second
-	// slow is how long a write to the ring may take, and stale how old the latest reading
-	// may be, before the agent is not ready.
+	// slow is how much older than the latest reading the newest in the ring may be, and stale how old the latest may be,
+	// before the agent is not ready.
 	slow  = 10 * time.Second
 	stale = 90 * time.Second
 )
@@ -139,11 +139,11 @@ type health struct {
 	unwatched string
 	findings  []model.Tracked
 	sources   []model.Source
-	// ring is why the latest reading was not written, since when a write has taken so
-	// far, or zero, and missed how many readings were not written at all.
-	ring   error
-	since  time.Time
-	missed uint64
+	// ring is why the latest reading was not recorded, recorded when the newest came that can be read back, and missed
+	// how many were not recorded.
+	ring     error
+	recorded time.Time
+	missed   uint64
 	// size and span are the ring's bytes and recorded time.
 	size int64
 	span time.Duration
@@ -209,32 +209,36 @@ func openOf(r model.Reading) []model.Tracked {
 func (g *agent) record() {
 	to, rested := ring.New(g.to), time.Time{}
 	for r := range g.writes {
-		g.update(func(h *health) { h.since = time.Now() })
-		err := to.Write(r)
+		g.write(to, r)
 		if r.Point.Whole && time.Since(rested) >= restEvery {
 			rest()
 			rested = time.Now()
 		}
-		size, span := to.Size()
-		said := ""
-		g.update(func(h *health) {
-			if (h.ring == nil) != (err == nil) {
-				said = "the ring is written again"
-			}
-			if err != nil {
-				h.missed++
-			}
-			h.since, h.ring, h.size, h.span = time.Time{}, err, size, span
-		})
-		switch {
-		case said != "" && err != nil:
-			g.say("%s", report.Clean(err.Error()))
-		case said != "":
-			g.say("%s", said)
-		}
 	}
 	if err := to.Close(); err != nil {
 		g.say("%s", report.Clean(err.Error()))
+	}
+}
+
+// write writes a reading to the ring.
+func (g *agent) write(to *ring.Ring, r model.Reading) {
+	begun := time.Now()
+	err := to.Write(r)
+	size, span := to.Size()
+	var before error
+	g.update(func(h *health) {
+		if err == nil {
+			h.recorded = begun
+		} else {
+			h.missed++
+		}
+		before, h.ring, h.size, h.span = h.ring, err, size, span
+	})
+	switch {
+	case before == nil && err != nil:
+		g.say("%s", report.Clean(err.Error()))
+	case before != nil && err == nil:
+		g.say("the ring is written again")
 	}
 }
 
@@ -254,10 +258,20 @@ func (h *health) unready(now time.Time) string {
 		return fmt.Sprintf("no reading for %v", now.Sub(h.at).Round(time.Second))
 	case h.unwatched != "":
 		return h.unwatched
-	case !h.since.IsZero() && now.Sub(h.since) > slow:
-		return fmt.Sprintf("the disk is slow: a write to the ring has taken %v so far", now.Sub(h.since).Round(time.Second))
+	}
+	return h.unrecorded()
+}
+
+// unrecorded is why the latest readings cannot be read from the ring, empty if they can.
+func (h *health) unrecorded() string {
+	behind := h.at.Sub(h.recorded)
+	switch {
 	case h.ring != nil:
 		return h.ring.Error()
+	case !h.at.IsZero() && h.recorded.IsZero():
+		return "no reading is recorded yet"
+	case behind > slow:
+		return fmt.Sprintf("the disk is slow: the newest reading in the ring is %v older than the latest", behind.Round(time.Second))
 	}
 	return ""
 }

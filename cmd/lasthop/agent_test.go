@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/ring"
 )
 
 // running is an agent that runs, or another process of a test.
@@ -268,22 +269,14 @@ func wantClosed(t *testing.T, text string) {
 	}
 }
 
-// TestAgentDisk: an agent whose disk is full goes on, says so, and records again once there
-// is room.
+// TestAgentDisk: an agent whose disk is full, or whose directory was removed, goes on, says so, and records again
+// once it can.
 func TestAgentDisk(t *testing.T) {
 	t.Parallel()
 	l := upLab(t, "healthy-kubenet")
-	dir := t.TempDir()
-	if err := unix.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := tmpfs(t, "2m")
 	full := filepath.Join(dir, "full")
-	if err := os.WriteFile(full, make([]byte, 1<<20-4096), 0o600); err != nil {
+	if err := os.WriteFile(full, make([]byte, 2<<20-4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a := startProcess(t, "lasthop", "agent", "--netns", l.Nodes()[0].Netns, "--dir", filepath.Join(dir, "ring"), "--listen", "127.0.0.1:0")
@@ -296,6 +289,14 @@ func TestAgentDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.says(t, "the ring is written again")
+	if err := os.RemoveAll(filepath.Join(dir, "ring")); err != nil {
+		t.Fatal(err)
+	}
+	a.says(t, "no such file or directory")
+	a.says(t, "the ring is written again")
+	if _, err := ring.Latest(filepath.Join(dir, "ring")); err != nil {
+		t.Error(err)
+	}
 	if status := a.end(unix.SIGTERM); status != exitInterrupted {
 		t.Errorf("status %d", status)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -13,18 +14,33 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// leastMemory is what reading a small node's state takes at its peak, in bytes, with the
-// pages of the binary: with less, the kernel kills the process without a word.
-const leastMemory = 24 << 20
+// leastMemory is with how much, in bytes, every command can observe the state of a node with up to 250 pods: with less,
+// the kernel kills the process without a word (docs/benchmarks.md).
+const leastMemory = 32 << 20
 
-// checkMemory refuses to start below a limit of a cgroup that observing surely exceeds.
+// checkMemory refuses to start below a limit of a cgroup that observing surely exceeds, and has garbage collected more
+// often near a limit above that.
 func checkMemory() error {
-	limit, err := memlimit.FromCgroup()
-	if err != nil || limit >= leastMemory {
-		return nil // no limit, or none that can be read
+	if limit, err := memlimit.FromCgroup(); err == nil && limit < leastMemory {
+		return fmt.Errorf("cannot observe: the memory of this cgroup is limited to %d MiB, and observing takes %d or more; in a pod: %s",
+			limit>>20, leastMemory>>20, model.MoreMemory)
 	}
-	return fmt.Errorf("cannot observe: the memory of this cgroup is limited to %d MiB, and observing takes %d or more; in a pod: %s",
-		limit>>20, leastMemory>>20, model.MoreMemory)
+	limitMemory(math.MaxInt64)
+	return nil
+}
+
+// heapShare is how many sixteenths of a cgroup's memory Go may use. The others are for BPF maps, the pages of the
+// program, and what the kernel holds for the process.
+const heapShare = 10
+
+// limitMemory has garbage collected more often near a limit, or near that of the cgroup.
+func limitMemory(limit int64) {
+	if cgroup, err := memlimit.FromCgroup(); err == nil {
+		limit = int64(min(uint64(limit), cgroup/16*heapShare))
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit)
+	}
 }
 
 // boundGarbage has garbage collected seldom, which costs little where each reading leaves much
@@ -33,9 +49,7 @@ func boundGarbage(limit int64) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(200)
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit)
-	}
+	limitMemory(limit)
 }
 
 // allowGarbage has garbage collected once there is as much of it as is in use, divided by

@@ -146,7 +146,7 @@ var (
 	metricOwn         = describe("own_losses_total", "What lasthop itself missed.", "what")
 	metricRingBytes   = describe("ring_bytes", "The size of the agent's recordings.")
 	metricRingSpan    = describe("ring_seconds", "Recorded time in the agent's recordings.")
-	metricRingFailing = describe("ring_failing", "1 while the latest reading could not be recorded.")
+	metricRingFailing = describe("ring_failing", "1 while the latest readings cannot be read back from the agent's recordings.")
 	metricRingMissed  = describe("ring_missed_readings_total", "Readings that were not recorded.")
 )
 
@@ -200,7 +200,7 @@ func (g *agent) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(metricRingBytes, float64(g.size))
 	gauge(metricRingSpan, g.span.Seconds())
-	gauge(metricRingFailing, truth(g.ring != nil))
+	gauge(metricRingFailing, truth(g.unrecorded() != ""))
 	counter(metricRingMissed, g.missed)
 }
 

@@ -29,6 +29,9 @@ const (
 // ErrHeld says that another process writes to the directory.
 var ErrHeld = errors.New("another agent writes to it")
 
+// errState says why a reading of counts alone cannot begin a recording.
+var errState = errors.New("a recording begins with the next reading of the node's state")
+
 // Options say where a ring is, and how much of it is kept.
 type Options struct {
 	Dir string
@@ -54,6 +57,8 @@ type Ring struct {
 	stated time.Time
 	// open are the findings that were open at the last reading.
 	open map[int]bool
+	// failed is why the last reading was not recorded, nil if it was.
+	failed error
 }
 
 // New returns a ring. It opens the directory with the first reading, again and again until that succeeds.
@@ -68,9 +73,21 @@ func (r *Ring) Size() (bytes int64, span time.Duration) {
 	return bytes, span
 }
 
-// Write appends a reading. After an error it begins again with the next reading that has
-// state. The ring is never larger than its space.
+// Write appends a reading. If it returns nil, the reading can be read back from the directory. After an error it begins
+// again with the next reading that has state, with what the directory has then. The ring is never larger than its space.
 func (r *Ring) Write(now model.Reading) error {
+	r.failed = r.write(now)
+	if r.failed == nil {
+		return nil
+	}
+	if err := r.finish(); err != nil {
+		r.failed = errors.Join(r.failed, err)
+	}
+	r.segments, _ = list(r.Dir) // none if it is gone
+	return fmt.Errorf("record in %s: %w", r.Dir, r.failed)
+}
+
+func (r *Ring) write(now model.Reading) error {
 	due := func(s *segment) bool { return now.At.Sub(s.start) >= segmentLength || s.size >= r.Space/sizeShare }
 	began := now.Point.Snapshot.Window.Start
 	if !began.Equal(r.began) {
@@ -90,20 +107,36 @@ func (r *Ring) Write(now model.Reading) error {
 	if now.Point.Whole {
 		r.stated = now.At
 	}
-	if r.file == nil {
-		if !now.Point.Whole {
-			return nil
-		}
-		if err := r.begin(now); err != nil {
-			return fmt.Errorf("record in %s: %w", r.Dir, errors.Join(err, r.finish()))
-		}
+	err := model.Either(r.failed != nil, r.failed, errState)
+	switch {
+	case r.file != nil:
+		err = r.leads(lockName, r.lock)
+	case now.Point.Whole:
+		err = r.begin(now)
 	}
-	err := errors.Join(r.mark(now), r.writer.Write(now))
-	r.current().end = now.At
+	if err == nil {
+		err = errors.Join(r.mark(now), r.writer.Write(now))
+	}
 	if err != nil {
-		return fmt.Errorf("record in %s: %w", r.Dir, errors.Join(err, r.finish()))
+		return err
 	}
-	return nil
+	s := r.current()
+	s.end = now.At
+	return r.leads(s.name(), r.file)
+}
+
+// leads returns an error unless a name in the directory leads to a file that was opened by that name, of the
+// size that was written.
+func (r *Ring) leads(name string, file *os.File) error {
+	there, err := os.Stat(filepath.Join(r.Dir, name))
+	if err != nil {
+		return err
+	}
+	opened, err := file.Stat()
+	if err == nil && (!os.SameFile(there, opened) || file == r.file && there.Size() != r.current().size) {
+		err = fmt.Errorf("%s was replaced by another process", name)
+	}
+	return err
 }
 
 // quiet reports whether nothing was found that was not closed.
@@ -113,39 +146,38 @@ func quiet(r model.Reading) bool {
 
 // Close ends the segment that is being written, and gives the directory up.
 func (r *Ring) Close() error {
-	err := r.finish()
+	return errors.Join(r.finish(), r.release())
+}
+
+func (r *Ring) release() (err error) {
 	if r.lock != nil {
-		err = errors.Join(err, r.lock.Close())
-		r.lock = nil
+		err, r.lock = r.lock.Close(), nil
 	}
 	return err
 }
 
 func (r *Ring) current() *segment { return &r.segments[len(r.segments)-1] }
 
-// take opens the directory, and takes over what is there.
-func (r *Ring) take() error {
-	if r.lock != nil {
-		return nil
-	}
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(filepath.Join(r.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			err = ErrHeld
+// take takes over what is in the directory, and makes and locks that unless it is still locked.
+func (r *Ring) take() (err error) {
+	if r.lock == nil || r.leads(lockName, r.lock) != nil {
+		if err := errors.Join(r.release(), os.MkdirAll(r.Dir, 0o700)); err != nil {
+			return err
 		}
-		return errors.Join(err, lock.Close())
+		lock, err := os.OpenFile(filepath.Join(r.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+				err = ErrHeld
+			}
+			return errors.Join(err, lock.Close())
+		}
+		r.lock = lock
 	}
-	if r.segments, err = list(r.Dir); err != nil {
-		return errors.Join(err, lock.Close())
-	}
-	r.lock = lock
-	return nil
+	r.segments, err = list(r.Dir)
+	return err
 }
 
 // begin begins a segment.
@@ -167,7 +199,7 @@ func (r *Ring) begin(now model.Reading) error {
 	if len(r.segments) > 0 {
 		s.number = r.current().number + 1
 	}
-	file, err := os.OpenFile(r.path(s), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(r.path(s), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -183,11 +215,11 @@ func (r *Ring) begin(now model.Reading) error {
 
 func (r *Ring) path(s segment) string { return filepath.Join(r.Dir, s.name()) }
 
-// rename changes what a segment's name says of it.
+// rename changes what a segment's name says of it, if it is still there.
 func (r *Ring) rename(s *segment, how func(*segment)) error {
 	to := *s
 	how(&to)
-	if err := os.Rename(r.path(*s), r.path(to)); err != nil {
+	if err := unlessGone(os.Rename(r.path(*s), r.path(to))); err != nil {
 		return err
 	}
 	*s = to
@@ -209,29 +241,36 @@ func (r *Ring) finish() error {
 	if empty {
 		return errors.Join(err, r.remove(len(r.segments)-1))
 	}
-	return errors.Join(err, r.rename(r.current(), func(s *segment) { s.whole = true }))
+	s := r.current()
+	return errors.Join(err, r.rename(s, func(s *segment) { s.whole = true }), unlessGone(os.Chtimes(r.path(*s), s.end, s.end)))
 }
 
 // appending is the file that is being written, as its writer sees it.
 type appending struct{ *Ring }
 
-// Write makes room first. What was written in part is taken back.
-func (a appending) Write(b []byte) (n int, err error) {
-	if err := a.room(int64(len(b))); err != nil {
-		return 0, err
+// Write makes room first.
+func (a appending) Write(b []byte) (int, error) {
+	err := a.room(int64(len(b)))
+	if err == nil {
+		err = a.add(b)
 	}
-	s := a.current()
-	n, err = a.file.Write(b)
-	if err != nil {
-		err = errors.Join(err, a.file.Truncate(s.size))
-		if errors.Is(err, unix.ENOSPC) && len(a.segments) > 1 {
-			// The latest is worth more than the oldest.
-			err = errors.Join(err, a.remove(a.oldest()))
+	if i := a.oldest(); errors.Is(err, unix.ENOSPC) && i >= 0 {
+		// The latest is worth more than the oldest. That alone goes: while something reads it, this frees nothing.
+		if err = a.remove(i); err == nil {
+			err = a.add(b)
 		}
-		return 0, err
 	}
-	s.size += int64(n)
-	return n, nil
+	return model.Either(err == nil, len(b), 0), err
+}
+
+// add takes back what was written in part.
+func (a appending) add(b []byte) error {
+	s := a.current()
+	if _, err := a.file.Write(b); err != nil {
+		return errors.Join(err, a.file.Truncate(s.size))
+	}
+	s.size += int64(len(b))
+	return nil
 }
 
 // mark keeps the segments of a finding that opens, with the one before, and of one that closes.
@@ -324,9 +363,17 @@ func (r *Ring) oldest() int {
 }
 
 func (r *Ring) remove(i int) error {
-	if err := os.Remove(r.path(r.segments[i])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unlessGone(os.Remove(r.path(r.segments[i]))); err != nil {
 		return err
 	}
 	r.segments = slices.Delete(r.segments, i, i+1)
 	return nil
+}
+
+// unlessGone is an error about a file that another process has not removed.
+func unlessGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

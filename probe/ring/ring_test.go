@@ -3,12 +3,15 @@ package ring
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -179,9 +182,6 @@ func TestKept(t *testing.T) {
 	}
 	equal(t, kept(), "03:14", "03:15", "03:25")
 	check(t, r.Close())
-	for _, s := range segments(t, o.Dir) {
-		check(t, os.Chtimes(r.path(s), s.start, s.start.Add(time.Minute)))
-	}
 	r = New(o)
 	later = begin.Add(25 * time.Hour)
 	for i := range 100 {
@@ -236,19 +236,157 @@ func TestNoDirectory(t *testing.T) {
 	o := options(t)
 	check(t, os.WriteFile(o.Dir, nil, 0o600))
 	r := New(o)
-	for i := range 3 {
-		if err := r.Write(reading(begin, 10*i)); err == nil {
+	for i := range 30 {
+		if err := r.Write(reading(begin, i)); err == nil {
 			t.Fatal("no error")
 		}
 	}
 	check(t, os.Remove(o.Dir))
 	fill(t, r, 30, 50, nil)
-	// The directory goes while it is written to.
-	check(t, os.RemoveAll(o.Dir))
-	for i := 50; i < 130; i++ {
-		if err := r.Write(reading(begin, i)); err != nil {
-			break
+	check(t, r.Close())
+}
+
+// writes writes readings of each second from one to another. An error is returned for those that cannot be read back,
+// and for no others: the first and the last of these are returned, or -1.
+func writes(t *testing.T, r *Ring, from, to int, before func()) (first, last int) {
+	t.Helper()
+	first, last = -1, -1
+	for i := from; i < to; i++ {
+		before()
+		now := reading(begin, i)
+		for link := range 100 {
+			now.Point.Snapshot.Traffic.Hops = append(now.Point.Snapshot.Traffic.Hops, model.HopCount{IfIndex: 100 + link, Packets: rand.Uint64(), Bytes: rand.Uint64()})
+		}
+		err := r.Write(now)
+		read, _ := Latest(r.Dir)
+		if recorded := read.At.Equal(begin.Add(time.Duration(i) * time.Second)); recorded != (err == nil) {
+			t.Fatalf("second %d: recorded %v, error %v", i, recorded, err)
+		}
+		if err != nil {
+			first, last = model.Either(first < 0, i, first), i
 		}
 	}
+	return first, last
+}
+
+// TestGone takes away what a ring has written, while it writes. It says so with each reading that is lost by that, begins
+// anew with the next state, and holds the directory again.
+func TestGone(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		// lost are the seconds of the readings from 95 on that are not recorded.
+		lost [2]int
+		gone func(t *testing.T, dir string, all []segment)
+	}{
+		{"the directory", [2]int{95, 99}, func(t *testing.T, dir string, _ []segment) { check(t, os.RemoveAll(dir)) }},
+		{"and its parent", [2]int{95, 99}, func(t *testing.T, dir string, _ []segment) { check(t, os.RemoveAll(filepath.Dir(dir))) }},
+		{"the directory, for an empty one", [2]int{95, 99}, func(t *testing.T, dir string, _ []segment) {
+			check(t, os.Rename(dir, dir+".old"))
+			check(t, os.Mkdir(dir, 0o700))
+		}},
+		{"the directory, for a copy", [2]int{95, 99}, func(t *testing.T, dir string, _ []segment) {
+			check(t, os.Rename(dir, dir+".old"))
+			check(t, os.CopyFS(dir, os.DirFS(dir+".old")))
+		}},
+		{"all files", [2]int{95, 99}, func(t *testing.T, dir string, all []segment) {
+			for _, s := range all {
+				check(t, os.Remove(filepath.Join(dir, s.name())))
+			}
+			check(t, os.Remove(filepath.Join(dir, lockName)))
+		}},
+		{"the file that is written", [2]int{95, 99}, func(t *testing.T, dir string, all []segment) {
+			check(t, os.Remove(filepath.Join(dir, all[len(all)-1].name())))
+		}},
+		{"what is in the file that is written", [2]int{95, 99}, func(t *testing.T, dir string, all []segment) {
+			check(t, os.Truncate(filepath.Join(dir, all[len(all)-1].name()), 0))
+		}},
+		{"the lock", [2]int{95, 99}, func(t *testing.T, dir string, _ []segment) { check(t, os.Remove(filepath.Join(dir, lockName))) }},
+		{"an older file", [2]int{-1, -1}, func(t *testing.T, dir string, all []segment) {
+			check(t, os.Remove(filepath.Join(dir, all[0].name())))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := options(t)
+			o.Dir = filepath.Join(o.Dir, "inner")
+			r := New(o)
+			writes(t, r, 0, 95, func() {})
+			tt.gone(t, o.Dir, segments(t, o.Dir))
+			if first, last := writes(t, r, 95, 96, func() {}); first != tt.lost[0] || first != last {
+				t.Errorf("second %d to %d not recorded, want %v", first, last, tt.lost)
+			}
+			if _, last := writes(t, r, 96, 300, func() {}); last != tt.lost[1] {
+				t.Errorf("not recorded until %d, want %v", last, tt.lost)
+			}
+			if err := New(o).Write(reading(begin, 300)); !errors.Is(err, ErrHeld) {
+				t.Errorf("a second writer: %v", err)
+			}
+			if size, _ := r.Size(); size != onDisk(t, o.Dir) {
+				t.Errorf("%d bytes, of which %d are on the disk", size, onDisk(t, o.Dir))
+			}
+			one(t, o.Dir, window(120, 290))
+			check(t, r.Close())
+		})
+	}
+}
+
+// TestFullDisk has a disk of 2 MiB that is smaller than the ring may be, and another process that takes what is left of
+// it, once and then whenever there is space. The ring gives up its oldest for the latest, says so while it cannot write,
+// and goes on once there is space.
+func TestFullDisk(t *testing.T) {
+	o := options(t)
+	o.Dir, o.Space = filepath.Join(tmpfs(t, "2m"), "ring"), 4<<20
+	r := New(o)
+	idle := func() {}
+	if first, last := writes(t, r, 0, 1200, idle); first >= 0 || onDisk(t, o.Dir) < 1<<20 {
+		t.Fatalf("a disk that is full of the ring: not recorded from %d to %d, %d bytes", first, last, onDisk(t, o.Dir))
+	}
+	hog, err := os.Create(filepath.Join(filepath.Dir(o.Dir), "full"))
+	check(t, err)
+	t.Cleanup(func() { hog.Close() })
+	fills := func() {
+		for err = nil; err == nil; {
+			_, err = hog.Write(make([]byte, 4096))
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	fills()
+	if first, last := writes(t, r, 1200, 1500, idle); first >= 0 {
+		t.Errorf("a disk that is full once: not recorded from %d to %d", first, last)
+	}
+	first, last := writes(t, r, 1500, 2005, fills)
+	if first < 0 || last != 2004 {
+		t.Errorf("a disk that is kept full: not recorded from %d to %d", first, last)
+	}
+	check(t, hog.Truncate(0))
+	if first, last = writes(t, r, 2005, 2300, idle); first != 2005 || last != 2009 {
+		t.Errorf("once there is space: not recorded from %d to %d", first, last)
+	}
+	one(t, o.Dir, window(2010, 2299))
 	check(t, r.Close())
+}
+
+// one wants one run of a window.
+func one(t *testing.T, dir string, w model.Window) {
+	t.Helper()
+	p, err := Read(dir, w)
+	check(t, err)
+	defer func() { check(t, p.Close()) }()
+	if len(p.Runs) != 1 || p.Runs[0].Start.After(w.Start) || p.Runs[0].End.Before(w.End) {
+		t.Errorf("%v, want all of %v", p.Runs, w)
+	}
+}
+
+// tmpfs is a disk of a size, until the test ends.
+func tmpfs(t *testing.T, size string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	check(t, unix.Mount("none", dir, "tmpfs", 0, "size="+size))
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }

@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -214,4 +215,26 @@ func (m *machine) run(t *testing.T, p profile, args ...string) result {
 		t.Fatal(err)
 	}
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// watch runs a command until it has printed a finding, and then has nobody read any more.
+func (m *machine) watch(t *testing.T, p profile, args ...string) result {
+	t.Helper()
+	cmd := m.command(t, p, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := ""
+	for in := bufio.NewReader(out); err == nil && !strings.Contains(found, `"kind":"Finding"`); {
+		found, err = in.ReadString('\n')
+	}
+	out.Close()
+	cmd.Wait() //nolint:errcheck // its status says it
+	return result{cmd.ProcessState.ExitCode(), found, stderr.String()}
 }

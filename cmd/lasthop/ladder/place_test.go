@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // TestPlace looks for the node from containers that are not in its network namespace.
@@ -94,19 +96,30 @@ func TestSeccomp(t *testing.T) {
 // than anything does: it does what fits and says what it left out, and is never killed.
 func TestMemory(t *testing.T) {
 	m := up(t)
+	const few = "the BPF maps do not fit into the cgroup's memory; in a pod: resources.limits.memory of 64Mi"
 	for _, tt := range []struct {
 		mebibytes int64
+		command   string
 		status    []int
 		says      string
 	}{
-		{64, []int{0, 1}, `"kind":"Drop"`},
-		{32, []int{0, 1}, "the BPF maps do not fit into the cgroup's memory; in a pod: resources.limits.memory of 64Mi"},
-		{16, []int{3}, "the memory of this cgroup is limited to 16 MiB"},
+		{64, "check --for 1s -o ndjson", []int{0, 1}, `"kind":"Drop"`},
+		{64, "watch", []int{0}, `"kind":"Finding"`},
+		{64, "record - --for 15s", []int{0}, "lasthop\n"},
+		{32, "check --for 1s -o ndjson", []int{0, 1}, few},
+		{32, "explain 10.244.0.2 --for 1s", []int{0, 1}, few},
+		{32, "watch", []int{0}, few},
+		{32, "record - --for 15s", []int{0}, few},
+		{24, "check --for 1s", []int{3}, "the memory of this cgroup is limited to 24 MiB, and observing takes 32 or more"},
+		{16, "record -", []int{3}, "the memory of this cgroup is limited to 16 MiB"},
 	} {
-		limited := custom(t).but("", func(p *profile) { p.memory = tt.mebibytes << 20 })
-		r := m.run(t, limited, "check", "--for", "1s", "-o", "ndjson")
-		if !slices.Contains(tt.status, r.status) || !strings.Contains(r.stdout+r.stderr, tt.says) {
-			t.Errorf("%d MiB: want status %v and %q: %+v", tt.mebibytes, tt.status, tt.says, r)
-		}
+		t.Run(fmt.Sprintf("%s with %d MiB", tt.command, tt.mebibytes), func(t *testing.T) {
+			t.Parallel()
+			limited := custom(t).but("", func(p *profile) { p.memory = tt.mebibytes << 20 })
+			r := model.Either(tt.command == "watch", m.watch, m.run)(t, limited, strings.Fields(tt.command)...)
+			if !slices.Contains(tt.status, r.status) || !strings.Contains(r.stdout+r.stderr, tt.says) {
+				t.Errorf("want status %v and %q: status %d: %.500q %s", tt.status, tt.says, r.status, r.stdout, r.stderr)
+			}
+		})
 	}
 }
