@@ -1,6 +1,7 @@
 package flags
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,13 +46,7 @@ func (v *Verdict) Wants(f *model.Finding, focus []netip.Addr) bool {
 
 // Choose returns the findings that the user wants.
 func (v *Verdict) Choose(findings []model.Finding, focus []netip.Addr) []model.Finding {
-	var out []model.Finding
-	for f := range model.Each(findings) {
-		if v.Wants(f, focus) {
-			out = append(out, *f)
-		}
-	}
-	return out
+	return model.Filter(findings, func(f model.Finding) bool { return v.Wants(&f, focus) })
 }
 
 // Limits says what was not judged, by request.
@@ -91,9 +86,7 @@ func Call(names map[netip.Addr]string, s *model.Snapshot) {
 		if name == report.ThisNode {
 			name = strings.TrimSpace("node " + s.Node.Name)
 		}
-		if names[a] == "" {
-			names[a] = name
-		}
+		names[a] = cmp.Or(names[a], name)
 	}
 }
 

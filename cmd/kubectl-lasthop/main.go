@@ -21,6 +21,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -126,14 +127,9 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 		return status
 	}
 	// Errors quote text from the cluster.
-	var lines []string
-	for line := range strings.Lines(err.Error()) {
-		lines = append(lines, report.Clean(strings.TrimSuffix(line, "\n")))
-	}
-	message := strings.Join(lines, "\n")
-	var usage *usageError
-	switch {
-	case errors.As(err, &usage):
+	message := strings.Join(model.Map(strings.Split(strings.TrimSuffix(err.Error(), "\n"), "\n"), report.Clean), "\n")
+	switch _, misused := errors.AsType[*usageError](err); {
+	case misused:
 		fmt.Fprintf(stderr, "lasthop: %s\nlasthop: see `kubectl lasthop --help`\n", message)
 		return exitUsage
 	case asked.Err() != nil || ctx.Err() != nil:

@@ -81,8 +81,8 @@ func (a *app) summarize(r report.Document, j report.Judgement) error {
 
 // annotateScenario puts the mistakes in a scenario's file on the run, if that is wanted.
 func (a *app) annotateScenario(b beside, err error) {
-	var mistakes scenario.Errors
-	if !b.github || !errors.As(err, &mistakes) {
+	mistakes, is := errors.AsType[scenario.Errors](err)
+	if !b.github || !is {
 		return
 	}
 	for _, m := range mistakes {

@@ -254,8 +254,7 @@ func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error
 // mismatches says what differs from the verdict that the scenario expects.
 func (o *observing) mismatches(s *scenario.Scenario, r report.Report, traffic []lab.FlowStats) []string {
 	code := exitClean
-	var status *statusError
-	if errors.As(o.verdict(r), &status) {
+	if status, failed := errors.AsType[*statusError](o.verdict(r)); failed {
 		code = status.code
 	}
 	wrong := s.Alone.Mismatches(code, r.Findings)

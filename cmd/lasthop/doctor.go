@@ -134,8 +134,7 @@ func (e *examination) try(ctx context.Context, o session.Options) error {
 	if err != nil {
 		e.missing = err.Error() + "\n" + remedy()
 	}
-	var unsupported *model.UnsupportedError
-	if errors.As(err, &unsupported) {
+	if wraps[*model.UnsupportedError](err) {
 		o.Engine = session.EngineState
 		if s, failed := session.Observe(ctx, o); failed == nil {
 			e.take(s)
@@ -219,10 +218,7 @@ func (e examination) text(to io.Writer, wide bool) error {
 		}
 	}
 	if wide {
-		total := uint64(0)
-		for _, m := range e.Maps {
-			total += m.Bytes
-		}
+		total := model.Sum(e.Maps, func(m traffic.MapSize) uint64 { return m.Bytes })
 		fmt.Fprint(w, "\nBPF MAP\tMEMORY\tSHARE\n")
 		for _, m := range append(e.Maps, traffic.MapSize{Name: "all", Bytes: total}) {
 			if m.Bytes >= 1<<10 {

@@ -190,8 +190,7 @@ func checkHostRoot(dir string) error {
 		return nil
 	}
 	info, err := os.Stat(dir)
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, is := errors.AsType[*fs.PathError](err); is {
 		// Its Error would repeat the name.
 		err = path.Err
 	}

@@ -150,21 +150,21 @@ func cannotObserve(err error) error {
 
 // misused reports whether an error is a mistake in the command line, or in a file that it names.
 func misused(err error) bool {
-	var (
-		usage    *usageError
-		file     *collect.FileError
-		uplink   *collect.UplinkError
-		scenario scenario.Errors
-	)
-	return errors.As(err, &usage) || errors.As(err, &file) || errors.As(err, &uplink) || errors.As(err, &scenario)
+	return wraps[*usageError](err) || wraps[*collect.FileError](err) || wraps[*collect.UplinkError](err) || wraps[scenario.Errors](err)
+}
+
+// wraps reports whether an error is, or wraps, one of a type.
+func wraps[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
 }
 
 func (a *app) exitCode(ctx context.Context, err error) int {
-	var status *statusError
+	status, failed := errors.AsType[*statusError](err)
 	switch {
 	case err == nil:
 		return exitClean
-	case errors.As(err, &status):
+	case failed:
 		return status.code
 	case ctx.Err() != nil:
 		return exitInterrupted
@@ -178,7 +178,6 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 func explain(cmd *cobra.Command, err error, code int) string {
 	inLab := cmd.HasParent() && cmd.Parent().Name() == "lab"
 	forbidden := code == exitCannot && errors.Is(err, fs.ErrPermission)
-	var unsupported *model.UnsupportedError
 	switch {
 	case err == nil:
 		return ""
@@ -187,7 +186,7 @@ func explain(cmd *cobra.Command, err error, code int) string {
 	case inLab && forbidden:
 		// The rights to watch packets do not suffice for a lab.
 		return err.Error() + "\nlabs need root with all its capabilities"
-	case !inLab && (forbidden || code == exitCannot && errors.As(err, &unsupported)):
+	case !inLab && (forbidden || code == exitCannot && wraps[*model.UnsupportedError](err)):
 		return err.Error() + "\n" + remedy() + "; see `lasthop doctor`"
 	}
 	return err.Error()
@@ -267,8 +266,5 @@ func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []s
 
 // janitor returns the exit code. It has nobody to tell an error to: the next lasthop finds what is left.
 func janitor() int {
-	if traffic.Janitor() != nil {
-		return exitCannot
-	}
-	return exitClean
+	return model.Either(traffic.Janitor() != nil, exitCannot, exitClean)
 }

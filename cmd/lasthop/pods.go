@@ -75,11 +75,7 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 	}
 	var addrs []netip.Addr
 	for p := range model.Each(chosen) {
-		for _, a := range p.Known() {
-			if !slices.Contains(addrs, a) {
-				addrs = append(addrs, a)
-			}
-		}
+		addrs = model.With(addrs, p.Known()...)
 	}
 	if len(names) == 0 && len(addrs) == 0 {
 		return nil, usagef("no pod %s on this node; there are: %s", of, podNames(pods))

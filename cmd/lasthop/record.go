@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,16 +123,12 @@ func (r *recorder) run(s *session.Stream) error {
 			return unix.EPIPE
 		}
 		r.readings++
-		p.show("recording: %v, %d KiB, %d findings open", reading.At.Sub(began).Round(time.Second), r.writer.Size()/1024, open(reading))
+		p.show("recording: %v, %d KiB, %d findings open", reading.At.Sub(began).Round(time.Second), r.writer.Size()/1024, len(openOf(reading)))
 		if r.samples.abandoned() || !r.until.IsZero() && !reading.At.Before(r.until) && reading.Point.Whole {
 			break
 		}
 	}
 	return nil
-}
-
-func open(r model.Reading) int {
-	return len(slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool { return f.Closed }))
 }
 
 // stream begins to observe the node; keep is session.Options.Keep. closeStream waits until everything is detached.

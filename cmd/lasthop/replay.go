@@ -159,12 +159,10 @@ func keep(file *os.File, name string) (*os.File, error) {
 
 // asUsage names the recording in an error, unless that is a usage error. One of its format becomes a usage error.
 func asUsage(name string, err error) error {
-	var usage *usageError
-	var format *record.FormatError
 	switch {
-	case err == nil || errors.As(err, &usage):
+	case err == nil || wraps[*usageError](err):
 		return err
-	case errors.As(err, &format):
+	case wraps[*record.FormatError](err):
 		return usagef("recording %s: %w", name, err)
 	}
 	return fmt.Errorf("recording %s: %w", name, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // args is the command line of a tool, and how long it watches. Inputs become whole words, and
@@ -56,13 +57,8 @@ func (s *Server) words(tool string, in input, args *[]string) ([]string, error) 
 		}
 		return []string{"pod/" + in.From}, nil
 	}
-	var words []string
-	for _, n := range in.Nodes {
-		words = append(words, "node/"+n)
-	}
-	for _, p := range in.Pods {
-		words = append(words, "pod/"+p)
-	}
+	words := model.Map(in.Nodes, func(n string) string { return "node/" + n })
+	words = append(words, model.Map(in.Pods, func(p string) string { return "pod/" + p })...)
 	if in.All && len(words) > 0 {
 		return nil, errors.New("all excludes pods and nodes")
 	}

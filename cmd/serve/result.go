@@ -18,6 +18,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/catalogue"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -84,10 +85,7 @@ func result(status int, stdout []byte, said string) (*mcp.CallToolResult, error)
 	r := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text.String()}}}
 	structured := docs[0].Document
 	if len(docs) > 1 {
-		items := make([]any, len(docs))
-		for i, doc := range docs {
-			items[i] = doc.Document
-		}
+		items := model.Map(docs, func(d document) any { return d.Document })
 		structured = map[string]any{"apiVersion": report.APIVersion, "kind": "List", "items": items}
 	}
 	r.StructuredContent = cut(structured)
@@ -204,10 +202,9 @@ func (t *tail) String() string {
 	if len(text) == mostNotes {
 		_, text, _ = strings.Cut(text, "\n")
 	}
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for i, line := range lines {
-		lines[i] = report.Clean(strings.TrimPrefix(line, "lasthop: "))
-	}
+	lines := model.Map(strings.Split(strings.TrimSpace(text), "\n"), func(line string) string {
+		return report.Clean(strings.TrimPrefix(line, "lasthop: "))
+	})
 	return strings.Join(lines, "\n")
 }
 

@@ -9,6 +9,7 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ type Collector struct {
 // Open opens the sockets and reads the given files. It fails with a *model.UnsupportedError if the namespace may not
 // be entered, a *FileError for a bad file that was given, and an *UplinkError for an uplink that does not exist.
 func Open(o Options) (*Collector, error) {
-	if o.HostRoot == "" {
-		o.HostRoot = "/"
-	}
+	o.HostRoot = cmp.Or(o.HostRoot, "/")
 	c := &Collector{
 		options: o, ns: o.NS, kernel: kmod.New(o.HostRoot), names: naming{finder: names.New(o.HostRoot)},
 		processes: map[uint32][]string{},

@@ -48,10 +48,7 @@ func (n *naming) know(from string, list []cluster.Pod) {
 // else the plugin's files, else the API's file. That may be older than a pod, so that it names those alone that
 // nothing else does. noFiles says why the node's files may not be read, nil if they may.
 func (n *naming) name(list []model.Pod, far map[int]*pods.Namespace, owners map[netip.Addr]files.Owner, noFiles error) (detail string, err error) {
-	processes := map[uint32][]string{}
-	for _, ns := range far {
-		processes[ns.Inode] = ns.Processes
-	}
+	processes := processesOf(far)
 	var found names.Result
 	if err = noFiles; err == nil {
 		found = n.finder.Pods(list, processes)

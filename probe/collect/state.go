@@ -245,48 +245,46 @@ func (r *reading) readPrograms(ctx context.Context) {
 
 // know keeps the processes of the namespaces for Quick.
 func (c *Collector) know(far map[int]*pods.Namespace) {
-	known := map[uint32][]string{}
-	for _, ns := range far {
-		known[ns.Inode] = ns.Processes
-	}
+	known := processesOf(far)
 	c.mu.Lock()
 	c.processes = known
 	c.mu.Unlock()
 }
 
+// processesOf are the processes of namespaces, by inode.
+func processesOf(far map[int]*pods.Namespace) map[uint32][]string {
+	out := map[uint32][]string{}
+	for _, ns := range far {
+		out[ns.Inode] = ns.Processes
+	}
+	return out
+}
+
 // behind reads the namespaces at the far ends of the links, as much as n asks for. Links that
 // a default route uses lead to the network, whose namespaces are not read.
 func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, n pods.Node) (map[int]*pods.Namespace, error) {
-	up := map[int]bool{}
-	for _, hop := range defaults(routes, links) {
-		up[hop.IfIndex] = true
-	}
+	up := model.Table(defaults(routes, links), func(hop *model.Route) (int, bool) { return hop.IfIndex, true })
 	n.Inode, n.Conn, n.Handle, n.Kernel = c.ns.Inode(), c.conn, c.handle, c.kernel
-	for _, l := range links {
-		if !up[l.Index] && !slices.Contains(c.options.Uplinks, l.Name) {
-			n.Links = append(n.Links, l)
-		}
-	}
+	n.Links = model.Filter(links, func(l model.Link) bool {
+		return !up[l.Index] && !slices.Contains(c.options.Uplinks, l.Name)
+	})
 	return pods.Read(ctx, n, c.roots()...)
 }
 
 // label sets the link names of routes, neighbours and queues.
 func (r *reading) label() {
-	names := map[int]string{}
-	for _, l := range r.s.Links {
-		names[l.Index] = l.Name
-	}
+	names := model.Table(r.s.Links, func(l *model.Link) (int, string) { return l.Index, l.Name })
 	for x := range model.Each(r.s.Routes) {
 		x.Link = names[x.IfIndex]
-		for j := range x.NextHops {
-			x.NextHops[j].Link = names[x.NextHops[j].IfIndex]
+		for h := range model.Each(x.NextHops) {
+			h.Link = names[h.IfIndex]
 		}
 	}
 	for q := range model.Each(r.s.Queues) {
 		q.Link = names[q.IfIndex]
 	}
-	for i := range r.s.Neighbors {
-		r.s.Neighbors[i].Link = names[r.s.Neighbors[i].IfIndex]
+	for n := range model.Each(r.s.Neighbors) {
+		n.Link = names[n.IfIndex]
 	}
 }
 
@@ -320,11 +318,7 @@ func (r *reading) localAddresses() map[netip.Addr]bool {
 		return nil
 	}
 	out := nodeAddresses(r.s.Links)
-	for i := range r.s.Pods {
-		for _, a := range r.s.Pods[i].Known() {
-			out[a] = true
-		}
-	}
+	maps.Copy(out, model.SetOf(model.Flat(r.s.Pods, func(p model.Pod) []netip.Addr { return p.Known() })))
 	return out
 }
 
@@ -417,10 +411,7 @@ func (r *reading) readResolvers() {
 	unserved := slices.ContainsFunc(r.s.Cilium.Services, func(x model.CiliumService) bool {
 		return x.Addr.Port() == dnsPort && len(x.Backends) == 0
 	})
-	processes := map[uint32][]string{}
-	for _, ns := range r.far {
-		processes[ns.Inode] = ns.Processes
-	}
+	processes := processesOf(r.far)
 	own, left := sync.OnceValue(func() []netip.Addr { return pods.NodeServers(r.c.options.HostRoot) }), maxResolvers
 	for _, chosen := range []func(netip.Addr) bool{
 		func(a netip.Addr) bool { return asked[a] }, func(a netip.Addr) bool { return r.losses.Addrs[a] || unserved },

@@ -73,13 +73,8 @@ func networked(hop model.Route, links []model.Link) bool {
 }
 
 // networks returns the link's addresses that are in a network of more machines.
-func networks(l *model.Link) (out []netip.Prefix) {
-	for _, a := range l.Addresses {
-		if !a.IsSingleIP() && a.Addr().IsGlobalUnicast() {
-			out = append(out, a)
-		}
-	}
-	return out
+func networks(l *model.Link) []netip.Prefix {
+	return model.Filter(l.Addresses, func(a netip.Prefix) bool { return !a.IsSingleIP() && a.Addr().IsGlobalUnicast() })
 }
 
 // isCard reports whether the link is a network card, a bond, or a card as a container has it: a veth to what is no pod.

@@ -87,10 +87,7 @@ func lostWithoutGateway(pods []netip.Addr) func(*model.Drop) bool {
 
 // gatewayPrefix is a gateway with the prefix length that most of its pods have for its network.
 func gatewayPrefix(pods []*model.Pod, gateway netip.Addr) netip.Prefix {
-	var all []netip.Prefix
-	for _, p := range pods {
-		all = append(all, p.Addresses...)
-	}
+	all := model.Flat(pods, func(p *model.Pod) []netip.Prefix { return p.Addresses })
 	all = slices.DeleteFunc(append(all, model.Host(gateway)), func(a netip.Prefix) bool { return !a.Contains(gateway) })
 	most, _ := model.Commonest(all, netip.Prefix.Bits)
 	return netip.PrefixFrom(gateway, most.Bits())

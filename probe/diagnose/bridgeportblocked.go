@@ -237,9 +237,7 @@ func nicOffBridge(v *view, b *model.Link) {
 	nic := nics[0]
 	f := finding{page: "BridgePortBlocked-nic", facts: facts{"nic": nic, "bridge": b, "ports": len(ports), "route": v.routeText(&route)}}
 	f.LastHopAlive, f.facts["hairpin"] = v.place(b.Name, model.Egress), v.hairpins(ports)
-	for _, p := range ports {
-		f.Pods = append(f.Pods, podAddrs(p)...)
-	}
+	f.Pods = model.Flat(ports, podAddrs)
 	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
 		between := len(v.pods[d.Src]) > 0 && len(v.pods[d.Dst]) > 0
 		return !between && (d.NeighborFailed() || d.OtherHost() || d.ReverseFiltered() && d.IfIndex == nic.Index)

@@ -68,10 +68,7 @@ func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
 
 // sameDrops explains these drops and no others; there may be thousands.
 func sameDrops(list []*model.Drop) func(*model.Drop) bool {
-	set := make(map[*model.Drop]bool, len(list))
-	for _, d := range list {
-		set[d] = true
-	}
+	set := model.SetOf(list)
 	return func(d *model.Drop) bool { return set[d] }
 }
 

@@ -46,9 +46,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 	f := finding{facts: facts{
 		"pods": list, "mac": mac, "bridge": bridge, "stray": v.strayFrames(list), "changes": v.anotherMAC(list),
 	}}
-	for _, p := range list {
-		f.Pods = append(f.Pods, podAddrs(p)...)
-	}
+	f.Pods = model.Flat(list, podAddrs)
 	e := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local })
 	if e != nil {
 		f.facts["port"] = v.linkName(e.IfIndex)

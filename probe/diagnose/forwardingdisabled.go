@@ -94,10 +94,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) {
 		}
 		return all, v.pod(d)
 	}, func(_ struct{}, l *lost) finding {
-		links := map[string]bool{}
-		for _, d := range l.drops {
-			links[refused(d)] = true
-		}
+		links := model.SetOf(model.Map(l.drops, refused))
 		f := v.withoutForwarding(refused, links, global)
 		pods := maps.Clone(l.pods)
 		if global == path.Forward4 {

@@ -194,10 +194,7 @@ func (v *view) bridgePods(b *model.Link) []*model.Pod {
 
 // podOnly reports whether every port of the bridge is a running pod's link, so that nobody else can be behind it.
 func (v *view) podOnly(b *model.Link) bool {
-	ofPods := map[int]bool{}
-	for p := range model.Each(v.Pods) {
-		ofPods[p.LinkIndex] = true
-	}
+	ofPods := model.Table(v.Pods, func(p *model.Pod) (int, bool) { return p.LinkIndex, true })
 	return !slices.ContainsFunc(v.Links, func(l model.Link) bool { return l.Master == b.Index && !ofPods[l.Index] })
 }
 

@@ -27,10 +27,7 @@ type misroutedPod struct {
 
 // findMisroutedPods lists the addresses of pods that some packet would miss.
 func (v *view) findMisroutedPods() []misroutedPod {
-	sources := map[netip.Addr]netip.Addr{}
-	for p := range model.Each(v.peers) {
-		sources[p.Local] = p.Remote
-	}
+	sources := model.Table(v.peers, func(p *model.Peer) (local, remote netip.Addr) { return p.Local, p.Remote })
 	// The addresses with which the node sends are the lowest of each IP version that is on link at an uplink.
 	own := map[bool]netip.Addr{}
 	for _, a := range slices.Backward(sorted(v.nodeAddrs)) {

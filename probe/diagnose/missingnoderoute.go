@@ -114,15 +114,11 @@ func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || model.InA
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
 func nodeRoutes(v *view) []*model.Route {
-	var out []*model.Route
-	for r := range model.Each(v.Routes) {
-		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.Outer[r.IfIndex] &&
+	return model.Chosen(v.Routes, func(r *model.Route) bool {
+		return r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.Outer[r.IfIndex] &&
 			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) &&
-			!v.GatewayAddrs[r.Gateway] {
-			out = append(out, r)
-		}
-	}
-	return out
+			!v.GatewayAddrs[r.Gateway]
+	})
 }
 
 // CloudRoutes is what else may be, where no route of the node's shows that it should have

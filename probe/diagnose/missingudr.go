@@ -143,10 +143,7 @@ func (s *udrSearch) familyAnswered(r *remoteRange) bool { return s.echoAnswered(
 func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
 	v := s.view
 	f := finding{Finding: model.Finding{Peers: model.Map(silent, prefixOf)}}
-	var asks uint64
-	for _, r := range silent {
-		asks += r.asks
-	}
+	asks := model.Sum(silent, func(r *remoteRange) uint64 { return r.asks })
 	x := v.sumPeers(silentPeers(silent))
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	if len(f.Pods) == 0 {

@@ -208,11 +208,7 @@ func (v *view) senders(p *model.Peer) addrSet {
 
 // silentPeers are the peers of the ranges that do not answer.
 func silentPeers(list []*remoteRange) []*model.Peer {
-	var out []*model.Peer
-	for _, r := range list {
-		out = append(out, r.silent...)
-	}
-	return out
+	return model.Flat(list, func(r *remoteRange) []*model.Peer { return r.silent })
 }
 
 // answering are the addresses that answer at the uplinks, but for some.

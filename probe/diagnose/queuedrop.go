@@ -109,12 +109,9 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 	if len(queued)+len(untold) == 0 {
 		return t
 	}
-	node := map[netip.Addr]bool{}
-	for _, l := range s.Links {
-		for _, a := range l.Addresses {
-			node[a.Addr()] = true
-		}
-	}
+	node := model.SetOf(model.Flat(s.Links, func(l model.Link) []netip.Addr {
+		return model.Map(l.Addresses, netip.Prefix.Addr)
+	}))
 	type end struct {
 		addr    netip.Addr
 		ifindex int

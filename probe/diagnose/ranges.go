@@ -159,10 +159,7 @@ func (r *ranges) podBits(a netip.Addr) int {
 			return p.Bits()
 		}
 	}
-	if a.Is4() {
-		return podBits4
-	}
-	return podBits6
+	return model.Either(a.Is4(), podBits4, podBits6)
 }
 
 func (v *view) holdsPods(p netip.Prefix) bool {
@@ -270,10 +267,7 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 // fabricRanges are the remote ranges, and those of known nodes that there was no traffic with.
 func (v *view) fabricRanges() []*remoteRange {
 	ranges := slices.Clone(v.remoteRanges())
-	seen := map[netip.Prefix]bool{}
-	for _, r := range ranges {
-		seen[r.cidr] = true
-	}
+	seen := model.SetOf(model.Map(ranges, prefixOf))
 	for _, n := range v.ranges.nodes {
 		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
 			ranges = append(ranges, v.probed(remoteRange{cidr: n.Prefix}))

@@ -17,12 +17,7 @@ func findUDRLimit(v *view) {
 	if len(v.ownCIDRs()) == 0 {
 		return
 	}
-	needed := map[netip.Prefix]bool{}
-	for _, n := range v.Cluster.Nodes {
-		for _, p := range n.PodCIDRs {
-			needed[p] = true
-		}
-	}
+	needed := model.SetOf(model.Flat(v.Cluster.Nodes, func(n model.ClusterNode) []netip.Prefix { return n.PodCIDRs }))
 	// What the table holds beside the nodes' rows takes room too.
 	var tables []*model.RouteTable
 	rows, others := 0, 0

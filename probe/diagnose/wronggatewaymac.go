@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -22,10 +23,10 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who
 	if g.State != "PERMANENT" && !v.presentWholeWindow(p) {
 		return
 	}
-	pods, sent := podAddrs(p), uint64(0)
-	for _, a := range pods {
-		sent += v.frames(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
-	}
+	pods := podAddrs(p)
+	sent := model.Sum(pods, func(a netip.Addr) uint64 {
+		return v.frames(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
+	})
 	f := v.wrongEntry(g, sent, func(d *model.Drop) bool {
 		// By IPv6 the node asks with the gateway's own address, so that the pod's answer
 		// goes to the wrong MAC too, and the node has no neighbour.

@@ -17,10 +17,7 @@ func findWrongUDR(v *view) {
 		return
 	}
 	self := v.self()
-	ranges := map[netip.Prefix]*remoteRange{}
-	for _, r := range v.remoteRanges() {
-		ranges[r.cidr] = r
-	}
+	ranges := model.Table(v.remoteRanges(), func(r **remoteRange) (netip.Prefix, *remoteRange) { return (*r).cidr, *r })
 	reported := map[netip.Prefix]bool{}
 	for _, n := range v.ranges.nodes {
 		if !v.byDefaultRoute(n.Addr()) || reported[n.Prefix] {

@@ -99,9 +99,7 @@ func sited(f nodeFinding) model.Finding {
 func tell(name string, f *model.Finding) {
 	f.Nodes, f.Evidence = []string{name}, slices.Clone(f.Evidence)
 	for e := range model.Each(f.Evidence) {
-		if e.Node == "" {
-			e.Node = name
-		}
+		e.Node = cmp.Or(e.Node, name)
 		f.Nodes = model.With(f.Nodes, e.Node)
 	}
 }
@@ -161,13 +159,9 @@ func (n *node) supposesLess(far *node, p *model.EndPair) bool {
 // supposes is the node's finding that the route is missing by which its pod would reach
 // an address; nil where it has none.
 func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
-	for f := range model.Each(n.findings) {
-		if f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) &&
-			slices.Contains(f.Pods, pod) {
-			return f
-		}
-	}
-	return nil
+	return model.First(n.findings, func(f *model.Finding) bool {
+		return f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
+	})
 }
 
 func (n *node) silentPairs() iter.Seq[*model.EndPair] {
@@ -322,10 +316,7 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 			f.Packets += uint64(n)
 			return "lost-connections", words.Facts{"n": n, "kind": kindText(*c.guess.port)}
 		}
-		var sent uint64
-		for _, w := range by[k] {
-			sent += w.sent()
-		}
+		sent := model.Sum(by[k], (*leg).sent)
 		if c.found == nil || c.found.Packets == 0 {
 			// Otherwise the node's own finding has counted its packets already.
 			f.Packets += sent

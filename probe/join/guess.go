@@ -104,11 +104,7 @@ func extents(legs []*leg) map[fault][]*group {
 }
 
 func count(lost []*group) int {
-	n := 0
-	for _, g := range lost {
-		n += g.legs
-	}
-	return n
+	return model.Sum(lost, func(g *group) int { return g.legs })
 }
 
 // shownBy reports whether lost packets have the shape of the fault, and not that of

@@ -191,10 +191,7 @@ func (w *leg) untracked() []model.Asked {
 // in the time that is compared. The replies that both counted say how much longer one of
 // them was watched: as large a share of the requests left or arrived then.
 func (w *leg) misses(ports []model.Asked) bool {
-	began := 0
-	for _, a := range ports {
-		began += a.Unreplied
-	}
+	began := model.Sum(ports, func(a model.Asked) int { return a.Unreplied })
 	if w.shared {
 		part := w.from.inner.window.Duration().Seconds() / w.from.seen.Window.Duration().Seconds()
 		began = max(minLost, int(part*float64(began)))

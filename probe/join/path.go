@@ -45,13 +45,10 @@ func Follow(nodes []End, findings []model.Finding, e path.Ends) model.Path {
 
 // holder is the node that has the pod with an address; nil if none has.
 func holder(nodes []End, a netip.Addr) *End {
-	for n := range model.Each(nodes) {
-		if n.Snapshot != nil && slices.ContainsFunc(slices.Concat(n.Snapshot.Pods, n.Snapshot.PastPods),
-			func(p model.Pod) bool { return slices.Contains(p.Known(), a) }) {
-			return n
-		}
-	}
-	return nil
+	return model.First(nodes, func(n *End) bool {
+		return n.Snapshot != nil && slices.ContainsFunc(slices.Concat(n.Snapshot.Pods, n.Snapshot.PastPods),
+			func(p model.Pod) bool { return slices.Contains(p.Known(), a) })
+	})
 }
 
 // placed are the findings whose packets end at a node itself.

@@ -27,11 +27,7 @@ func Balance(s *model.Snapshot, causes []model.DropCause) []model.LedgerRow {
 		}
 	}
 	b.bound()
-	out := make([]model.LedgerRow, len(b.rows))
-	for i, r := range b.rows {
-		out[i] = r.ledgerRow()
-	}
-	return out
+	return model.Map(b.rows, (*row).ledgerRow)
 }
 
 // balance is a snapshot, its counts indexed, and the rows that are being made.
@@ -363,10 +359,4 @@ func (r *row) ledgerRow() model.LedgerRow {
 	return out
 }
 
-func total(parts []part) uint64 {
-	var n uint64
-	for _, p := range parts {
-		n += p.window()
-	}
-	return n
-}
+func total(parts []part) uint64 { return model.Sum(parts, part.window) }

@@ -207,11 +207,7 @@ func (b *balance) mixes() bool {
 }
 
 func sumEdges(rows []*row) uint64 {
-	var n uint64
-	for _, r := range rows {
-		n += r.edgeIn + r.edgeOut
-	}
-	return n
+	return model.Sum(rows, func(r *row) uint64 { return r.edgeIn + r.edgeOut })
 }
 
 // boundReceived compares what reached pods and is not known to have come in with what arrived for the node's address

@@ -67,22 +67,12 @@ type CiliumCount struct {
 
 // Numbered is the endpoint of a number, nil for none.
 func (c *Cilium) Numbered(id uint16) *CiliumEndpoint {
-	for e := range Each(c.Endpoints) {
-		if e.ID == id && id != 0 {
-			return e
-		}
-	}
-	return nil
+	return First(c.Endpoints, func(e *CiliumEndpoint) bool { return e.ID == id && id != 0 })
 }
 
 // Labels are those of an identity by which a person knows it, nil where no endpoint here has it.
 func (c *Cilium) Labels(id CiliumIdentity) []string {
-	for e := range Each(c.Endpoints) {
-		if e.Identity == id {
-			return e.Labels
-		}
-	}
-	return nil
+	return Find(c.Endpoints, func(e CiliumEndpoint) bool { return e.Identity == id }).Labels
 }
 
 // Service is what an address is translated by; no port and no protocol stand for any. It is nil
@@ -118,11 +108,7 @@ func (c CiliumDrop) Compare(o CiliumDrop) int {
 
 // Source is the line of Cilium's source.
 func (c CiliumDrop) Source() string {
-	file := ciliumFiles[c.File]
-	if file == "" {
-		file = fmt.Sprintf("file %d", c.File)
-	}
-	return fmt.Sprintf("%s:%d", file, c.Line)
+	return fmt.Sprintf("%s:%d", cmp.Or(ciliumFiles[c.File], fmt.Sprintf("file %d", c.File)), c.Line)
 }
 
 // CiliumReason is a number of pkg/monitor/api/drop.go. Versions only add some.

@@ -86,14 +86,7 @@ type MatrixPair struct {
 var reaches = [...]Reach{ReachNone, ReachWell, ReachSilent, ReachUnclear, ReachLossy, ReachOneWay, ReachDead}
 
 // Rank orders kinds of reach: a worse one has a higher rank.
-func (r Reach) Rank() int {
-	for i, x := range reaches {
-		if x == r {
-			return i
-		}
-	}
-	return 0
-}
+func (r Reach) Rank() int { return max(0, slices.Index(reaches[:], r)) }
 
 // Dead reports whether packets do not pass, in one direction at least.
 func (r Reach) Dead() bool { return r == ReachOneWay || r == ReachDead }

@@ -287,11 +287,7 @@ func (p *Pod) NextHops() []Neighbor {
 
 // Known are the addresses that the pod is known by: its interface's, and those given to it.
 func (p *Pod) Known() []netip.Addr {
-	var out []netip.Addr
-	for _, a := range p.Addresses {
-		out = append(out, a.Addr())
-	}
-	return append(out, p.Given...)
+	return append(Map(p.Addresses, netip.Prefix.Addr), p.Given...)
 }
 
 // Inside is what decides in a pod's namespace on what comes to it or leaves it.

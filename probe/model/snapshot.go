@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -131,12 +132,7 @@ type Source struct {
 
 // Status returns the status of the named source, Missing if there is none.
 func (s *Snapshot) Status(source string) Status {
-	for _, src := range s.Sources {
-		if src.Name == source {
-			return src.Status
-		}
-	}
-	return Missing
+	return cmp.Or(Find(s.Sources, func(x Source) bool { return x.Name == source }).Status, Missing)
 }
 
 // Has reports whether every named source was read completely.
@@ -218,6 +214,42 @@ func Map[T, R any](list []T, f func(T) R) []R {
 		out[i] = f(x)
 	}
 	return out
+}
+
+// Flat is the list of all that f makes of each element of another.
+func Flat[T, R any](list []T, f func(T) []R) []R {
+	var out []R
+	for _, x := range list {
+		out = append(out, f(x)...)
+	}
+	return out
+}
+
+// Sum is the sum of what f counts of each element of a list.
+func Sum[T any, N int | uint64 | float64](list []T, f func(T) N) (n N) {
+	for _, x := range list {
+		n += f(x)
+	}
+	return n
+}
+
+// SetOf has the elements of a list.
+func SetOf[K comparable](list []K) map[K]bool {
+	set := make(map[K]bool, len(list))
+	for _, k := range list {
+		set[k] = true
+	}
+	return set
+}
+
+// Table has an element of a list, as of makes it, by its key; the last one of several.
+func Table[T any, K comparable, V any](list []T, of func(*T) (K, V)) map[K]V {
+	table := make(map[K]V, len(list))
+	for x := range Each(list) {
+		k, v := of(x)
+		table[k] = v
+	}
+	return table
 }
 
 // Filter is a new list of those elements for which is holds.

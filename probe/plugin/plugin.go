@@ -103,10 +103,7 @@ type signs struct {
 }
 
 func gather(s *model.Snapshot, c Config) *signs {
-	g := &signs{s: s, c: c}
-	for _, ch := range s.Chains {
-		g.chains = append(g.chains, ch.Name)
-	}
+	g := &signs{s: s, c: c, chains: model.Map(s.Chains, func(ch model.Chain) string { return ch.Name })}
 	slices.Sort(g.chains)
 	ports := map[*model.Link]int{}
 	for l := range model.Each(s.Links) {
@@ -132,14 +129,7 @@ func gather(s *model.Snapshot, c Config) *signs {
 }
 
 // link returns the first link that matches, nil if there is none.
-func (g *signs) link(match func(*model.Link) bool) *model.Link {
-	for l := range model.Each(g.s.Links) {
-		if match(l) {
-			return l
-		}
-	}
-	return nil
-}
+func (g *signs) link(match func(*model.Link) bool) *model.Link { return model.First(g.s.Links, match) }
 
 // chain returns the first chain in order whose name matches, empty if there is none.
 func (g *signs) chain(match func(string) bool) string {
@@ -173,13 +163,10 @@ func (g *signs) file(by []string, types ...string) []string {
 // program returns the first BPF program on a pod link whose name has the prefix,
 // nil if there is none. Programs on other links may outlive their plugin.
 func (g *signs) program(prefix string) *model.Program {
-	for p := range model.Each(g.s.Programs) {
-		if strings.HasPrefix(p.Name, prefix) && p.Netns == g.s.Node.Netns &&
-			g.link(func(l *model.Link) bool { return l.Index == p.IfIndex && l.Role == model.RolePodLink }) != nil {
-			return p
-		}
-	}
-	return nil
+	return model.First(g.s.Programs, func(p *model.Program) bool {
+		return strings.HasPrefix(p.Name, prefix) && p.Netns == g.s.Node.Netns &&
+			g.link(func(l *model.Link) bool { return l.Index == p.IfIndex && l.Role == model.RolePodLink }) != nil
+	})
 }
 
 // gateway returns a pod's gateway that is an address of the link to that pod, the zero address if there is none.

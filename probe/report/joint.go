@@ -27,12 +27,9 @@ func (r Joint) Write(w io.Writer, f Format, style Style) error { return write(w,
 
 // Incomplete is the first node that was not seen whole; nil if all were.
 func (r Joint) Incomplete() *model.NodeSeen {
-	for n := range model.Each(r.Nodes) {
-		if n.Reason != "" || len(Gaps(&model.Snapshot{Sources: n.Sources})) > 0 {
-			return n
-		}
-	}
-	return nil
+	return model.First(r.Nodes, func(n *model.NodeSeen) bool {
+		return n.Reason != "" || len(Gaps(&model.Snapshot{Sources: n.Sources})) > 0
+	})
 }
 
 type (

@@ -71,10 +71,7 @@ func (r Path) verdict() string {
 	case !r.counted():
 		return "no dead hop in the node's tables; no packet of this path was seen in " + window
 	}
-	if r.Far != nil {
-		return "no dead hop on either node or between them in " + window
-	}
-	return "no dead hop on this node in " + window
+	return "no dead hop " + model.Either(r.Far != nil, "on either node or between them", "on this node") + " in " + window
 }
 
 // names are those of Called, of both nodes.

@@ -138,9 +138,6 @@ func linkRoles(s *model.Snapshot) func(*model.HopCount) model.Role {
 		index int
 		name  string
 	}
-	roles := make(map[link]model.Role, len(s.Links))
-	for _, l := range s.Links {
-		roles[link{l.Index, l.Name}] = l.Role
-	}
+	roles := model.Table(s.Links, func(l *model.Link) (link, model.Role) { return link{l.Index, l.Name}, l.Role })
 	return func(h *model.HopCount) model.Role { return roles[link{h.IfIndex, h.Link}] }
 }

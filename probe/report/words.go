@@ -139,9 +139,7 @@ func Names(s *model.Snapshot) map[netip.Addr]string {
 func Called(s *model.Snapshot) map[netip.Addr]string {
 	names := Names(s)
 	add := func(a netip.Addr, name string) {
-		if names[a] == "" {
-			names[a] = name
-		}
+		names[a] = cmp.Or(names[a], name)
 	}
 	for _, p := range allPods(s) {
 		for _, a := range p.Given {

@@ -186,10 +186,7 @@ func lostSince(b, now model.Lost) model.Lost {
 		return []*uint64{&l.Events, &l.Counters, &l.MACs, &l.Others, &l.Unparsed, &l.Malformed, &l.Missed, &l.Gaps}
 	})
 	out.Addrs, out.Detail = nil, nil
-	lost := map[netip.Addr]model.AddrLoss{}
-	for _, l := range b.Addrs {
-		lost[l.Addr] = l
-	}
+	lost := model.Table(b.Addrs, func(l *model.AddrLoss) (netip.Addr, model.AddrLoss) { return l.Addr, *l })
 	for _, l := range now.Addrs {
 		l = difference(lost[l.Addr], l, func(l *model.AddrLoss) []*uint64 {
 			return []*uint64{&l.Hops, &l.Peers, &l.Pairs, &l.Drops, &l.MACs}

@@ -272,9 +272,6 @@ func Moved(before, now *model.Traffic) model.Traffic {
 }
 
 func moved[T comparable](before, now []T) []T {
-	seen := make(map[T]bool, len(before))
-	for _, x := range before {
-		seen[x] = true
-	}
+	seen := model.SetOf(before)
 	return slices.Clone(model.Filter(now, func(x T) bool { return !seen[x] })) // no larger than it has to be
 }

@@ -13,11 +13,9 @@ type queueKey struct {
 }
 
 func queuesOf(s *model.Snapshot) map[queueKey]model.Queue {
-	out := make(map[queueKey]model.Queue, len(s.Queues))
-	for _, q := range s.Queues {
-		out[queueKey{q.IfIndex, q.Kind, q.Handle}] = q
-	}
-	return out
+	return model.Table(s.Queues, func(q *model.Queue) (queueKey, model.Queue) {
+		return queueKey{q.IfIndex, q.Kind, q.Handle}, *q
+	})
 }
 
 // compareQueues sets the differences of the queues, in copies. What a queue that the
@@ -33,11 +31,9 @@ func (m *mark) compareQueues(s *model.Snapshot) {
 }
 
 func ciliumOf(s *model.Snapshot) map[model.CiliumCount]uint64 {
-	out := make(map[model.CiliumCount]uint64, len(s.Cilium.Counts))
-	for _, c := range s.Cilium.Counts {
-		out[model.CiliumCount{Reason: c.Reason, Direction: c.Direction}] = c.Packets
-	}
-	return out
+	return model.Table(s.Cilium.Counts, func(c *model.CiliumCount) (model.CiliumCount, uint64) {
+		return model.CiliumCount{Reason: c.Reason, Direction: c.Direction}, c.Packets
+	})
 }
 
 // compareCilium sets the differences of what Cilium's programs counted, in copies.

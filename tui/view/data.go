@@ -267,11 +267,7 @@ func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 		if s.Side != side || link != "" && s.Link != link {
 			continue
 		}
-		n := 0.0
-		for _, r := range s.Rates {
-			n += r
-		}
-		if n > sum {
+		if n := model.Sum(s.Rates, func(r float64) float64 { return r }); n > sum {
 			best, sum = s.Rates, n
 		}
 	}

@@ -183,12 +183,7 @@ func (f Frame) header() string {
 
 // verdict counts the open findings of a severity, if there are any.
 func (f Frame) verdict(s model.Severity) string {
-	n := 0
-	for _, x := range f.Data.open {
-		if x.Severity == s {
-			n++
-		}
-	}
+	n := len(model.Filter(f.Data.open, func(x model.Finding) bool { return x.Severity == s }))
 	return model.Either(n == 0, "", fmt.Sprintf("%s %d %s", f.Theme.Sign(severityStyle(s)), n, severityWord(s)))
 }
 
@@ -291,10 +286,7 @@ func (f Frame) filter() string {
 		at := max(0, min(f.Caret, len(runes)))
 		s = clean(string(runes[:at])) + "_" + clean(string(runes[at:]))
 	}
-	if s == "" {
-		s = "-"
-	}
-	s = model.Either(f.Width < oneColumn, "/", "/filter: ") + s
+	s = model.Either(f.Width < oneColumn, "/", "/filter: ") + cmp.Or(s, "-")
 	return model.Either(f.FilterError != "", f.Theme.paint(Warning, s+" (!)"), s)
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -104,12 +105,7 @@ func (d *Data) node(name string) *Data {
 
 func (d *Data) home(a netip.Addr) *Data { return d.where(func(n *Data) bool { return n.isPod(a) }) }
 
-func (d *Data) where(is func(*Data) bool) *Data {
-	if i := slices.IndexFunc(d.nodes, is); i >= 0 {
-		return d.nodes[i]
-	}
-	return d
-}
+func (d *Data) where(is func(*Data) bool) *Data { return cmp.Or(model.Find(d.nodes, is), d) }
 
 func (d *Data) on(n *Data) string { return model.Either(n == d, "", " on "+n.nodeName()) }
 
@@ -119,13 +115,7 @@ func (d *Data) engine() string {
 
 // joined are what differs among several nodes.
 func joined(nodes []*Data, by string, of func(*Data) string) string {
-	var parts []string
-	for _, n := range nodes {
-		if part := of(n); !slices.Contains(parts, part) {
-			parts = append(parts, part)
-		}
-	}
-	return strings.Join(parts, by)
+	return strings.Join(model.With(nil, model.Map(nodes, of)...), by)
 }
 
 func (d *Data) silence() string {

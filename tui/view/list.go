@@ -17,15 +17,7 @@ func compare(a, b Cell) int {
 }
 
 // compareBool puts what is false first.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
+func compareBool(a, b bool) int { return model.Either(a, 1, 0) - model.Either(b, 1, 0) }
 
 // List is a list and how it is shown.
 type List struct {

@@ -144,12 +144,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 // hops lists what was counted of an address, hop by hop, with the recent rates.
 func (d *Data) hops(p *page, a netip.Addr) {
 	d = d.home(a)
-	var hops []model.HopCount
-	for _, h := range d.Reading.Snapshot.Traffic.Hops {
-		if h.Addr == a {
-			hops = append(hops, h)
-		}
-	}
+	hops := model.Filter(d.Reading.Snapshot.Traffic.Hops, func(h model.HopCount) bool { return h.Addr == a })
 	slices.SortStableFunc(hops, report.HopOrder(d.Reading.Snapshot))
 	// A narrow pane names the direction once, above its hops.
 	narrow, above := p.w < 48, ""
@@ -189,12 +184,8 @@ func (d *Data) hops(p *page, a netip.Addr) {
 
 // why is what a source says about itself.
 func (d *Data) why(source string) string {
-	for _, src := range d.Reading.Snapshot.Sources {
-		if src.Name == source {
-			return cmp.Or(src.Detail, string(src.Status))
-		}
-	}
-	return "no data yet"
+	src := model.Find(d.Reading.Snapshot.Sources, func(x model.Source) bool { return x.Name == source })
+	return cmp.Or(src.Detail, string(src.Status), "no data yet")
 }
 
 // nodePage is what is known of the node itself, or of each of several.

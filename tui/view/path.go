@@ -206,12 +206,7 @@ func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
 	if h.Kind != model.HopPod {
 		return h.Link
 	}
-	for p := range model.Each(d.Reading.Snapshot.Pods) {
-		if p.Has(pod) {
-			return p.Link
-		}
-	}
-	return ""
+	return model.Find(d.Reading.Snapshot.Pods, func(p model.Pod) bool { return p.Has(pod) }).Link
 }
 
 // hopPage is all that is known of one hop.

@@ -109,8 +109,7 @@ func (f *farEnd) run(ctx context.Context, cmd *exec.Cmd, s *Start, in io.Reader)
 	go f.obey(cmd.Process, t, in)
 	t.output.Wait()
 	err = cmd.Wait()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		return 0, err
 	}
 	if status := cmd.ProcessState.ExitCode(); status >= 0 {

@@ -77,8 +77,7 @@ func Explain(err error, tried, namespace string) error {
 	case apierrors.IsNotFound(err) && strings.Contains(text, "namespaces"):
 		return advise("no namespace %s: `kubectl get namespaces` lists them", namespace)
 	}
-	var unreachable *url.Error
-	if errors.As(err, &unreachable) && !errors.Is(err, context.Canceled) {
+	if _, unreachable := errors.AsType[*url.Error](err); unreachable && !errors.Is(err, context.Canceled) {
 		return advise("the API server does not answer: `kubectl cluster-info` shows its address; --context selects " +
 			"another cluster")
 	}

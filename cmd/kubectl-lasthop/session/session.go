@@ -334,10 +334,7 @@ func state(pod *corev1.Pod) (up bool, waitsFor string, err error) {
 		return false, "", fmt.Errorf("the node %s does not admit the debug pod: %s %s", pod.Spec.NodeName,
 			pod.Status.Reason, pod.Status.Message)
 	}
-	if waitsFor == "" {
-		waitsFor = "the kubelet of " + pod.Spec.NodeName
-	}
-	return false, waitsFor, nil
+	return false, cmp.Or(waitsFor, "the kubelet of "+pod.Spec.NodeName), nil
 }
 
 // call attaches to the pod, or runs the far end in it, and runs the command.

@@ -1,6 +1,7 @@
 package ebtables
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/lasthop/lasthop/probe/collect/nft"
@@ -54,14 +55,10 @@ func (b *builder) build() model.FrameRule {
 	parts := b.native
 	if !b.Native {
 		parts = append([]string{b.proto, b.src, b.dst, b.in, b.logicalIn, b.out, b.logicalOut}, b.options...)
-		if b.target == "" {
-			b.target = "-j CONTINUE"
-		}
+		b.target = cmp.Or(b.target, "-j CONTINUE")
 		parts = append(parts, b.target)
 	}
-	if b.Target == "" {
-		b.Target = model.TargetContinue
-	}
+	b.Target = cmp.Or(b.Target, model.TargetContinue)
 	b.Text = xt.Join(parts...)
 	return b.FrameRule
 }

@@ -189,11 +189,7 @@ func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.L
 }
 
 func byIndex(links []model.Link) map[int]*model.Link {
-	at := make(map[int]*model.Link, len(links))
-	for l := range model.Each(links) {
-		at[l.Index] = l
-	}
-	return at
+	return model.Table(links, func(l *model.Link) (int, *model.Link) { return l.Index, l })
 }
 
 // address is an address with the prefix length of its network, and the index of

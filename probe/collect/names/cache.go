@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,9 +135,7 @@ func (r *record) attach(c *cached) (inside map[int]bool) {
 			r.hostLinks = append(r.hostLinks, x.Name)
 		case x.Name == c.IfName:
 			inside[i] = true
-			if r.netns == "" {
-				r.netns = nameOfNetns(x.Sandbox)
-			}
+			r.netns = cmp.Or(r.netns, nameOfNetns(x.Sandbox))
 			// Not every interface has an Ethernet address.
 			r.mac, _ = model.ParseMAC(x.MAC)
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 const (
@@ -89,10 +90,7 @@ func readSets(c *dump.Conn, family nftables.TableFamily, rules []Rule, parts Par
 	if err != nil {
 		return nil, err
 	}
-	handles := map[string]uint64{}
-	for _, t := range tables {
-		handles[t.name] = t.handle
-	}
+	handles := model.Table(tables, func(t *table) (string, uint64) { return t.name, t.handle })
 	if parts[family] == nil {
 		parts[family] = map[part][]Element{}
 	}

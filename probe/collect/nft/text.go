@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables/expr"
+	"github.com/lasthop/lasthop/probe/model"
 	"golang.org/x/sys/unix"
 )
 
@@ -110,10 +111,7 @@ func InterfaceText(name string) string {
 
 // Differs is nft's negation of a comparison, or empty.
 func Differs(invert bool) string {
-	if invert {
-		return "!= "
-	}
-	return ""
+	return model.Either(invert, "!= ", "")
 }
 
 // Comment is what nft keeps beside a rule for people: attributes of one byte

@@ -160,11 +160,7 @@ func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) 
 		return index, index != 0, err
 	}
 	list, err := dump.List(ctx, "list qdiscs", conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, decode)
-	out := map[int]bool{}
-	for _, index := range list {
-		out[index] = true
-	}
-	return out, err
+	return model.SetOf(list), err
 }
 
 // decodeQdisc decodes an RTM_NEWQDISC message. It returns the link's index if the qdisc holds filters, else 0.
