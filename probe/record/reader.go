@@ -109,6 +109,8 @@ func (f *File) scan(size int64) error {
 			return &FormatError{offset, "want a key frame before other readings"}
 		case len(f.frames) > 0 && !fr.at.After(f.frames[len(f.frames)-1].at):
 			return &FormatError{offset, "this reading is not later than the previous one"}
+		case len(f.frames) == maxReadings:
+			return &FormatError{offset, fmt.Sprintf("more than %d readings", maxReadings)}
 		}
 		n := len(f.frames)
 		if fr.kind == kindKey {
@@ -165,8 +167,11 @@ func (f *File) head(held []byte) error {
 		return err
 	}
 	raw, err := unpacks.DecodeAll(held, nil)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case len(raw) > maxHead:
+		return fmt.Errorf("%d bytes: want at most %d", len(raw), maxHead)
 	}
 	return json.Unmarshal(raw, &f.Head, decoded)
 }
@@ -278,7 +283,7 @@ func (f *File) unpacker(kind byte) (_ *zstd.Decoder, err error) {
 }
 
 // decoded is how documents are read: as encoding/json does, but at once. What is wrong is an error sooner or later.
-var decoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
+var decoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), bounded)
 
 type brief struct {
 	point
@@ -294,7 +299,10 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 	if err != nil {
 		return p, nil, nil, err
 	}
-	if raw, err = unpacks.DecodeAll(held, into); err != nil {
+	if raw, err = unpacks.DecodeAll(held, into); errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+		err = &sizeError{maxRaw, "bytes"}
+	}
+	if err != nil {
 		return p, nil, nil, err
 	}
 	length, n := binary.Uvarint(raw)
@@ -302,8 +310,8 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 		return p, nil, nil, errors.New("the document is longer than its frame")
 	}
 	doc := raw[n : n+int(length)]
-	if values(doc) > maxValues {
-		return p, nil, nil, fmt.Errorf("more than %d values", maxValues)
+	if err := checkDocument(doc); err != nil {
+		return p, nil, nil, err
 	}
 	if state {
 		err = json.Unmarshal(doc, &p, decoded)
@@ -312,6 +320,9 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 		err = json.Unmarshal(doc, &b, decoded)
 		p = b.point
 		p.Snapshot.Window = b.Snapshot.Window
+	}
+	if big := (*sizeError)(nil); errors.As(err, &big) {
+		err = big // it says all
 	}
 	return p, raw, raw[n+int(length):], err
 }

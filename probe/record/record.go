@@ -54,11 +54,6 @@ const (
 const (
 	frontSize = len(magic) + 2
 	headSize  = 1 + 8 + 4 + 4
-	// maxFrame and maxRaw bound the compressed and the decompressed content of
-	// a frame, maxValues the structs in its document.
-	maxFrame  = 64 << 20
-	maxRaw    = 64 << 20
-	maxValues = 1 << 20
 )
 
 const keyEvery = 30 * time.Second
