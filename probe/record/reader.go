@@ -49,20 +49,17 @@ type cached struct {
 // Open indexes the frames of a recording of size bytes. The error is a *FormatError if the file is no recording
 // or has no complete reading. If it is damaged after that, Damage says where, and the readings before are valid.
 func Open(r io.ReaderAt, size int64) (*File, error) {
-	if size == 0 {
-		return nil, &FormatError{0, "not a lasthop recording: the file is empty"}
-	}
 	f := &File{r: r, key: cached{number: -1}, state: cached{number: -1}}
 	defer f.Forget()
-	front := make([]byte, frontSize)
-	if _, err := r.ReadAt(front, 0); err != nil && !errors.Is(err, io.EOF) {
+	front := make([]byte, FrontSize)
+	n, err := r.ReadAt(front, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read recording: %w", err)
-	} else if err != nil || string(front[:len(magic)]) != magic {
-		return nil, &FormatError{0, `not a lasthop recording: want "lasthop\n" and the format version`}
 	}
-	if f.version = binary.BigEndian.Uint16(front[len(magic):]); f.version < oldest || f.version > Version {
-		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has format version %d; this lasthop reads versions %d to %d", f.version, oldest, Version)}
+	if err := CheckFront(front[:n]); err != nil {
+		return nil, err
 	}
+	f.version = binary.BigEndian.Uint16(front[len(magic):])
 	if err := f.scan(size); err != nil {
 		if damage := (*FormatError)(nil); !errors.As(err, &damage) || len(f.frames) == 0 {
 			return nil, err
@@ -75,6 +72,20 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
+// CheckFront returns a *FormatError unless a recording begins with these FrontSize bytes, or all if it is shorter.
+func CheckFront(front []byte) error {
+	switch {
+	case len(front) == 0:
+		return &FormatError{0, "not a lasthop recording: the file is empty"}
+	case len(front) < FrontSize || string(front[:len(magic)]) != magic:
+		return &FormatError{0, `not a lasthop recording: want "lasthop\n" and the format version`}
+	}
+	if v := binary.BigEndian.Uint16(front[len(magic):]); v < oldest || v > Version {
+		return &FormatError{int64(len(magic)), fmt.Sprintf("the recording has format version %d; this lasthop reads versions %d to %d", v, oldest, Version)}
+	}
+	return nil
+}
+
 func newUnpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 	d, err := zstd.NewReader(nil, append(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecoderLowmem(true))...)
 	if err != nil {
@@ -85,7 +96,7 @@ func newUnpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 
 // scan indexes the complete frames. It returns a *FormatError for damage, which does not affect the frames before it.
 func (f *File) scan(size int64) error {
-	offset, key, state := int64(frontSize), -1, -1
+	offset, key, state := int64(FrontSize), -1, -1
 	for first := true; ; first = false {
 		fr, held, err := f.next(offset, size)
 		if err != nil {

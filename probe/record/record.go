@@ -51,9 +51,11 @@ const (
 	kindEnd    = 'E'
 )
 
+// FrontSize is how many bytes at its beginning show whether a file is a recording.
+const FrontSize = len(magic) + 2
+
 const (
-	frontSize = len(magic) + 2
-	headSize  = 1 + 8 + 4 + 4
+	headSize = 1 + 8 + 4 + 4
 )
 
 const keyEvery = 30 * time.Second
