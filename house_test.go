@@ -3,8 +3,10 @@ package lasthop_test
 import (
 	"encoding/json"
 	"errors"
+	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io"
 	"os"
 	"os/exec"
@@ -30,6 +32,7 @@ type direction struct {
 var directions = []direction{
 	{"probe/model", nil, "the vocabulary belongs to nobody: it must not know who speaks it"},
 	{"probe/netns", nil, "a tool of the edge, below every collector"},
+	{"probe/input", nil, "a tool of the edge: whoever reads a file of others reads it with a bound"},
 	{"probe/claim", nil, "a tool of the edge, as collectors and counters have to agree about it"},
 	{"probe/loss", []string{"probe/model"}, "what was lost, and what excuses it, is said once, for prediction, judgement and display alike"},
 	{"probe/path", []string{"probe/model", "probe/loss", "probe/words"}, "prediction is pure: values in, values out"},
@@ -48,14 +51,14 @@ var directions = []direction{
 	{"probe/timeline", []string{"probe/model", "probe/loss"}, "windows are cut from values, live or recorded alike"},
 	{"probe/record", []string{"probe/model", "probe/loss", "probe/timeline"}, "a recording is of the model, not of what filled it"},
 	{"probe/ring", []string{"probe/model", "probe/loss", "probe/timeline", "probe/record"}, "recordings that are kept for a while are files, whoever makes their readings"},
-	{"probe/collect", []string{"probe/model", "probe/netns", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
-	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "bpf"}, "the counters become the model here and nowhere else"},
+	{"probe/collect", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
+	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
-	{"probe/session", []string{"probe/model", "probe/netns", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/diagnose", "probe/loss", "probe/path", "probe/words", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
+	{"probe/session", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/diagnose", "probe/loss", "probe/path", "probe/words", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
 	{"tui", []string{"probe/model", "probe/loss", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},
 	{"bpf", nil, "the programs and their bindings, below everything"},
 	{"kind/peers", []string{"probe/netns", "bpf"}, "it compares what programs cost, an empty one of ours among them"},
-	{"kind", []string{"probe/model", "probe/netns"}, "the lab makes the faults: it must not know how they are found"},
+	{"kind", []string{"probe/model", "probe/netns", "probe/input"}, "the lab makes the faults: it must not know how they are found"},
 	{"cmd", []string{"probe", "kind", "tui", "bpf"}, "the command wires everything, and nothing rests on it"},
 }
 
@@ -77,12 +80,12 @@ var bans = []ban{
 	{[]string{"flag"}, []string{"cmd"}, "only the command has flags"},
 	{
 		[]string{"os", "os/exec", "net", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth", "probe/ring", "probe/model"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/input", "probe/claim", "probe/growth", "probe/ring", "probe/model"},
 		"what is pure reads no file, opens no socket and starts no process",
 	},
 	{
 		[]string{"os", "os/exec", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth", "probe/ring"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/input", "probe/claim", "probe/growth", "probe/ring"},
 		"the model is plain values",
 	},
 	{[]string{"unsafe", "C"}, []string{"bpf", "probe/traffic", "probe/collect", "kind/lab"}, "memory is shared with the kernel only at the edge"},
@@ -209,6 +212,40 @@ func TestBannedImports(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestInput keeps reading to probe/input, where it has a bound. The kernel's own files have one.
+func TestInput(t *testing.T) {
+	for _, p := range packages(t) {
+		if within(p.part(), "probe/input", "kind/lab", "kind/peers", "kind/cluster", "tools") {
+			continue // these read what they wrote
+		}
+		for _, name := range p.GoFiles {
+			set := token.NewFileSet()
+			f, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				call, is := n.(*ast.CallExpr)
+				if !is {
+					return true
+				}
+				switch of := types.ExprString(call.Fun); {
+				case of == "os.ReadFile" && kernels(call.Args[0]), of == "io.ReadAll" && strings.HasPrefix(types.ExprString(call.Args[0]), "io.LimitReader("):
+				case of == "os.ReadFile", of == "io.ReadAll":
+					t.Errorf("%s: %s has no bound: use probe/input", set.Position(n.Pos()), of)
+				}
+				return true
+			})
+		}
+	}
+}
+
+// kernels reports whether a path is one of the kernel's files.
+func kernels(path ast.Expr) bool {
+	text := types.ExprString(path)
+	return strings.HasPrefix(text, `"/proc/`) || strings.HasPrefix(text, `"/sys/`)
 }
 
 func TestPackageComments(t *testing.T) {

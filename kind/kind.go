@@ -8,11 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/input"
 )
 
 //go:embed scenarios/*.yaml
@@ -62,7 +62,7 @@ func load(nameOrPath string, parse parser) (*scenario.Scenario, error) {
 	if !strings.ContainsRune(nameOrPath, '/') && path.Ext(nameOrPath) != ext && path.Ext(nameOrPath) != ".yml" {
 		return embedded(nameOrPath, parse)
 	}
-	data, err := os.ReadFile(nameOrPath)
+	data, err := input.Read(nameOrPath, input.Pipe, scenario.MaxSize)
 	if err != nil {
 		return nil, fmt.Errorf("read scenario: %w", err)
 	}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/collect/files"
 )
 
 // facts are the files that lasthop gets on each node, and the flags that name them.
@@ -85,13 +84,7 @@ func (r *runner) gather(ctx context.Context, targets int) (*facts, error) {
 
 // read reads a file of this machine; - is standard input.
 func (r *runner) read(flag, file string) ([]byte, error) {
-	var content []byte
-	var err error
-	if file == "-" {
-		content, err = io.ReadAll(r.stdin)
-	} else {
-		content, err = os.ReadFile(file)
-	}
+	_, content, err := files.Given{Stdin: r.stdin}.Read(file)
 	if err != nil {
 		return nil, usagef("--%s: %w", flag, err)
 	}

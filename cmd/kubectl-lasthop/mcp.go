@@ -44,7 +44,7 @@ func (o *options) forTool(tool string) []string {
 			values = list.GetSlice()
 		}
 		_, passed := f.Value.(*passedFlag)
-		if passed || tool == "doctor" && slices.Contains(files, f.Name) {
+		if passed || tool == "doctor" && slices.Contains(fileFlags, f.Name) {
 			return
 		}
 		for _, v := range values {

@@ -202,16 +202,16 @@ const screen = "screen"
 
 var commands = []string{"check", "explain", "watch", "record", "doctor", "replay", "mcp", screen}
 
-// files are the flags that name files for lasthop. takes are, of the commands that do not
+// fileFlags are the flags that name files for lasthop. takes are, of the commands that do not
 // take all of lasthop's flags, those that they take.
 var (
-	files = []string{"nodes", "pods", "routes", "pcap"}
-	takes = map[string][]string{
-		"watch":  slices.Concat(recorded, files, []string{"only", "skip"}),
-		"record": slices.Concat(recorded, files),
+	fileFlags = []string{"nodes", "pods", "routes", "pcap"}
+	takes     = map[string][]string{
+		"watch":  slices.Concat(recorded, fileFlags, []string{"only", "skip"}),
+		"record": slices.Concat(recorded, fileFlags),
 		"doctor": {"output"},
 		"replay": append([]string{"for", "redact"}, judging...),
-		"mcp":    slices.Concat([]string{"uplink", "pod-cidr", "engine", "attach", "redact", "debug"}, files[:3]),
+		"mcp":    slices.Concat([]string{"uplink", "pod-cidr", "engine", "attach", "redact", "debug"}, fileFlags[:3]),
 	}
 )
 
@@ -279,7 +279,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 	if taken, fewer := takes[p.command]; fewer {
 		var foreign []string
 		o.given.Visit(func(f *pflag.Flag) {
-			if _, passed := f.Value.(*passedFlag); (passed || slices.Contains(files, f.Name)) && !slices.Contains(taken, f.Name) {
+			if _, passed := f.Value.(*passedFlag); (passed || slices.Contains(fileFlags, f.Name)) && !slices.Contains(taken, f.Name) {
 				foreign = append(foreign, "--"+f.Name)
 			}
 		})

@@ -102,7 +102,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"check", "node1", "--all"}, "exclude each other"},
 		{[]string{"check", "node1", "--frist"}, "unknown flag: --frist"},
 		{[]string{"check", "node1", "--profile=root"}, "want one of least, sysadmin"},
-		{[]string{"check", "node1", "--routes=none.json"}, "--routes: open none.json"},
+		{[]string{"check", "node1", "--routes=none.json"}, "--routes: none.json: no such file"},
 		{[]string{"check", "node1", "--context=none"}, `context "none" does not exist`},
 	} {
 		if r := plugin(t, c.args...); r.status != exitUsage || !strings.Contains(r.stderr, c.want) {

@@ -21,6 +21,7 @@ import (
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -285,7 +286,7 @@ func (j *judged) readRecording(name string) (s *model.Snapshot, told []model.Tra
 
 // openRecording has a node's recording read.
 func openRecording(name string, read func(*record.File) error) error {
-	file, err := os.Open(name)
+	file, err := input.Open(name, input.Regular)
 	if err != nil {
 		return err
 	}

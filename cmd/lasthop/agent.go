@@ -47,6 +47,7 @@ func (a *app) agentCommand() *cobra.Command {
 	f.Var(&space, "space", "how much disk space to use at most")
 	f.StringVar(&ringOptions.Dir, "dir", agentDir, "the `DIR` for recordings")
 	f.StringVar(&listen, "listen", ":9464", "the `ADDRESS` for metrics and health checks; empty for none")
+	f.Lookup("listen").Annotations = map[string][]string{mayBeEmpty: {}}
 	f.BoolVar(&events, "events", false,
 		"create a Kubernetes Event for the node $NODE_NAME when a finding opens or closes; needs the rights in its pod")
 	o.pick(f, append(onNode, "debug")...)

@@ -60,7 +60,11 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 		return err
 	}
 	var past []model.Tracked
-	return a.snapshot(ctx, o, nil, out, &past, func(s *model.Snapshot) error {
+	known := func(s *model.Snapshot) ([]netip.Addr, error) {
+		_, err := o.choosePods(s, pods)
+		return nil, err
+	}
+	return a.snapshot(ctx, o, known, out, &past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
 		if err != nil {
 			return err
@@ -81,7 +85,7 @@ func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
 
 // print writes a report to the standard output. A closed pipe is no error.
 func (a *app) print(o *observing, r report.Document) error {
-	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout), Columns: flags.Columns(a.stdout), ASCII: !report.UTF8(os.Environ())}
+	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout), Columns: flags.Columns(a.stdout), ASCII: plain()}
 	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
 }
 

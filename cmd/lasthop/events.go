@@ -16,12 +16,16 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/catalogue"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// tokenDir has what a pod needs to speak to the API.
-const tokenDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+// tokenDir has what a pod needs to speak to the API, in files of at most maxSecret bytes.
+const (
+	tokenDir  = "/var/run/secrets/kubernetes.io/serviceaccount"
+	maxSecret = 1 << 20
+)
 
 // eventEvery is the least time between two Events that a kind of finding opened on a node: one
 // that comes and goes is told as often. Its end is told at once.
@@ -59,7 +63,7 @@ func newEvents() (*events, error) {
 	if host == "" || node == "" {
 		return nil, usagef("--events: needs a pod of the cluster with NODE_NAME in its environment")
 	}
-	ca, err := os.ReadFile(filepath.Join(tokenDir, "ca.crt"))
+	ca, err := input.Read(filepath.Join(tokenDir, "ca.crt"), input.Regular, maxSecret)
 	if err != nil {
 		return nil, usagef("--events: the pod has no token (automountServiceAccountToken): %w", err)
 	}
@@ -142,7 +146,7 @@ func (e *events) run(ctx context.Context, say func(format string, args ...any)) 
 }
 
 func (e *events) post(ctx context.Context, made event) error {
-	token, err := os.ReadFile(e.token) // it is renewed
+	token, err := input.Read(e.token, input.Regular, maxSecret) // it is renewed
 	if err != nil {
 		return fmt.Errorf("create an Event: %w", err)
 	}

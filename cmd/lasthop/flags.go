@@ -136,6 +136,9 @@ func (o *observing) validate() error {
 	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, o.Judges) {
 		return usagef("--skip excludes everything in --only: nothing is left to judge")
 	}
+	if !o.selector.empty() && o.pods == "" && len(o.replay) == 0 && !o.past.asked() {
+		return errLabels
+	}
 	if err := cmp.Or(checkTexts(o.given), checkHostRoot(o.hostRoot), o.checkStdin()); err != nil {
 		return err
 	}
@@ -168,8 +171,11 @@ func (o *observing) checkStdin() error {
 	return nil
 }
 
+// mayBeEmpty is the annotation of a flag for which an empty value means none.
+const mayBeEmpty = "lasthop_empty"
+
 // checkTexts refuses empty values. They mostly come from an unset variable, and
-// would mean another node, or the node instead of a recording.
+// would mean another node, or the node instead of a recording. Some flags have a meaning for it.
 func checkTexts(given *pflag.FlagSet) error {
 	var err error
 	given.Visit(func(f *pflag.Flag) {
@@ -177,7 +183,7 @@ func checkTexts(given *pflag.FlagSet) error {
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			texts = list.GetSlice()
 		}
-		if what, _ := pflag.UnquoteUsage(f); err == nil && slices.Contains(texts, "") {
+		if what, _ := pflag.UnquoteUsage(f); err == nil && f.Annotations[mayBeEmpty] == nil && slices.Contains(texts, "") {
 			err = usagef("--%s: want a %s, got an empty value", f.Name, what)
 		}
 	})

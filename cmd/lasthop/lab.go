@@ -131,7 +131,7 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) er
 
 // say prints a line about progress to the standard error.
 func (a *app) say(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "lasthop: "+format+"\n", args...)
+	a.complain(fmt.Sprintf(format, args...))
 }
 
 // kindImageVariable names the image of kind's nodes where no flag does.

@@ -72,6 +72,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return a.execute(ctx, args)
 }
 
+// plain reports whether the locale has 7 bits.
+func plain() bool { return !report.UTF8(os.Environ()) }
+
+// complain writes to the standard error.
+func (a *app) complain(what string) {
+	fmt.Fprintf(a.stderr, "lasthop: %s\n", model.Either(plain(), report.ASCII(what), what))
+}
+
 // execute executes a command line, until ctx ends, and returns the exit code.
 func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
@@ -90,7 +98,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 			lines[i] = report.Clean(line)
 		}
 		// What fails at each link fails for one reason.
-		fmt.Fprintf(a.stderr, "lasthop: %s\n", strings.Join(model.With(nil, lines...), "\n"))
+		a.complain(strings.Join(model.With(nil, lines...), "\n"))
 	}
 	if code == exitUsage && !a.started {
 		fmt.Fprintf(a.stderr, "lasthop: see `%s --help`\n", cmd.CommandPath())

@@ -11,7 +11,9 @@ import (
 	"syscall"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -40,7 +42,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 	}
 	if !first && inForeignRoot() {
 		ns, err = openFirst()
-		return ns, filedName(), err
+		return ns, files.Hostname(hostRoot("")), err // the container's own name is the pod's
 	}
 	if ns, err = netns.Current(); err != nil {
 		return nil, "", err
@@ -62,12 +64,6 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 // nameOf is a namespace's name, even if it was given as a path.
 func nameOf(flag string) string {
 	return model.Either(slices.Contains(netns.Dirs, filepath.Dir(flag)), filepath.Base(flag), flag)
-}
-
-// filedName is the node's name by its files. The container's own is the pod's.
-func filedName() string {
-	text, _ := os.ReadFile(filepath.Join(hostRoot(""), "etc/hostname"))
-	return strings.TrimSpace(string(text))
 }
 
 // withFirst reports whether PID 1 is in the same network namespace. Reading /proc/1/ns/net takes rights over PID 1;
@@ -178,7 +174,7 @@ func outward(links []model.Link) []string {
 func runsPods() bool {
 	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // only a bad pattern is an error
 	return slices.ContainsFunc(comms, func(file string) bool {
-		text, err := os.ReadFile(file)
+		text, err := input.Read(file, input.Regular, 1<<10)
 		// k3s and k0s run all in one process, as microk8s does (kubelite).
 		name, _, _ := strings.Cut(strings.TrimSpace(string(text)), "-")
 		return err == nil && slices.Contains([]string{"kubelet", "kubelite", "k3s", "k0s", "rke2", "containerd", "crio", "dockerd"}, name)

@@ -39,6 +39,10 @@ func (c selection) String() string {
 	return strings.Join(words, " ")
 }
 
+// errLabels says that a selector has nothing to select by.
+var errLabels = usagef("--selector: labels are unknown: only the Kubernetes API has them; use kubectl get pods -A -o " +
+	"json | lasthop … --pods -")
+
 // choosePods returns the addresses of the named pods that the flags leave. Without
 // names and flags it returns nil: no choice.
 func (o *observing) choosePods(s *model.Snapshot, names []string) ([]netip.Addr, error) {
@@ -55,8 +59,7 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 			return nil, usagef("--selector and names of pods exclude each other")
 		}
 		if !slices.ContainsFunc(pods, func(p model.Pod) bool { return p.Labels != nil }) {
-			return nil, usagef("--selector: labels are unknown: only the Kubernetes API has them; use kubectl get pods -A -o " +
-				"json | lasthop … --pods -")
+			return nil, errLabels
 		}
 	}
 	var chosen []model.Pod

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
@@ -104,6 +106,10 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 // openRecorded opens a recording. closeFile is to be called in any case.
 func openRecorded(name string) (f *record.File, closeFile func(), err error) {
 	file, err := openInput(name)
+	var format *record.FormatError
+	if errors.As(err, &format) {
+		return nil, func() {}, err
+	}
 	if err != nil {
 		return nil, func() {}, usagef("open recording: %w", err)
 	}
@@ -127,31 +133,45 @@ func openRecorded(name string) (f *record.File, closeFile func(), err error) {
 // openInput opens a file. What comes by a pipe, or by the standard input where the name
 // is -, is kept in memory, since a recording is read from its end.
 func openInput(name string) (*os.File, error) {
-	if slices.Contains(stdinNames, name) {
-		// A socket cannot be opened by those names.
-		info, err := os.Stdin.Stat()
-		if err != nil || info.Mode().IsRegular() || flags.Terminal(os.Stdin) {
-			return os.Stdin, err
+	file := os.Stdin // a socket cannot be opened by its names
+	if !slices.Contains(stdinNames, name) {
+		var err error
+		if file, err = input.Open(name, input.Pipe); err != nil {
+			return nil, err
 		}
-		return keep(os.Stdin, name)
 	}
-	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil || !isPipe(file.Stat()) {
+	if info, err := file.Stat(); err != nil || info.Mode().IsRegular() || flags.Terminal(file) {
 		return file, err
 	}
-	defer file.Close()
+	if file != os.Stdin {
+		defer file.Close()
+	}
 	return keep(file, name)
 }
 
-// keep reads a file to its end, and keeps it in memory.
+// maxPiped is the most of a pipe that is kept, in bytes.
+const maxPiped = 256 << 20
+
+// keep reads a recording to its end, and keeps it in memory. What is none is not read any further.
 func keep(file *os.File, name string) (*os.File, error) {
+	front := make([]byte, record.FrontSize)
+	n, err := io.ReadFull(file, front)
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = record.CheckFront(front[:n])
+	}
+	if err != nil {
+		return nil, err
+	}
 	number, err := unix.MemfdCreate("recording", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("buffer a pipe: %w", err)
 	}
 	kept := os.NewFile(uintptr(number), name)
-	if _, err := io.Copy(kept, file); err != nil {
+	size, err := io.Copy(kept, io.MultiReader(bytes.NewReader(front), io.LimitReader(file, maxPiped)))
+	if err == nil && size > maxPiped {
+		err = fmt.Errorf("more than %d MiB from a pipe: write it to a file first", maxPiped>>20)
+	}
+	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}
 	return kept, nil

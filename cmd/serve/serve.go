@@ -173,8 +173,8 @@ func (s *Server) watches(tool string) bool {
 	return s.Place != Recordings && slices.Contains([]string{"check", "explain", "doctor"}, tool)
 }
 
-// logged logs the calls of tools, those that are refused as well, and bounds what is said of
-// an error: it may quote the input.
+// logged logs the calls of tools, those that are refused as well, and cleans and bounds what
+// is said of an error: it may quote the input.
 func (s *Server) logged(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		began := time.Now()
@@ -186,8 +186,11 @@ func (s *Server) logged(next mcp.MethodHandler) mcp.MethodHandler {
 		r, _ := result.(*mcp.CallToolResult)
 		if r != nil && r.IsError {
 			for _, c := range r.Content {
-				if text, is := c.(*mcp.TextContent); is && len(text.Text) > mostError {
-					text.Text = strings.ToValidUTF8(text.Text[:mostError], "") + "…"
+				if text, is := c.(*mcp.TextContent); is {
+					text.Text = report.Clean(text.Text)
+					if len(text.Text) > mostError {
+						text.Text = strings.ToValidUTF8(text.Text[:mostError], "") + "…"
+					}
 				}
 			}
 		}

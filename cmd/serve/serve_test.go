@@ -1,7 +1,11 @@
 package serve
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +62,41 @@ func TestArgs(t *testing.T) {
 		if got := strings.Join(args, " "); (err != nil) != (c.want == "") || err == nil && got != c.want {
 			t.Errorf("%s %+v: got %q, %v; want %q", c.tool, c.in, got, err, c.want)
 		}
+	}
+}
+
+// TestErrors: what an error quotes of an input is cleaned.
+func TestErrors(t *testing.T) {
+	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"check","arguments":{"window":"\u001b[2J\u0000"}}}
+{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"\u001b[2J\u0000","arguments":{}}}
+{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"check","arguments":{"\u001b[2J\u0000":1}}}
+{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"replay","arguments":{"path":"/\u001b[2J\u0000"}}}
+{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"findings","arguments":{"code":"\u001b[2J\u0000"}}}
+`
+	s := &Server{AtOnce: 1, Log: slog.New(slog.DiscardHandler), Flags: func(string) []string { return nil }}
+	requests, client := io.Pipe()
+	answers, server := io.Pipe()
+	served := make(chan error, 2)
+	go func() { served <- s.Serve(t.Context(), requests, server) }()
+	go func() {
+		_, err := io.WriteString(client, in)
+		served <- err
+	}()
+	lines := bufio.NewScanner(answers)
+	for range 6 {
+		if !lines.Scan() {
+			t.Fatal(lines.Err())
+		}
+		for _, control := range []string{"\x1b", "\x00", `\u001b`, `\u0000`} {
+			if strings.Contains(strings.ReplaceAll(lines.Text(), `\\`, ""), control) {
+				t.Errorf("%q in %s", control, lines.Text())
+			}
+		}
+	}
+	if err := errors.Join(client.Close(), <-served, <-served); err != nil {
+		t.Error(err)
 	}
 }
 

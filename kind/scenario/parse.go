@@ -18,8 +18,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// maxSize bounds a file: 1 MiB, far above any that a person writes.
-const maxSize = 1 << 20
+// MaxSize bounds a file: 1 MiB, far above any that a person writes.
+const MaxSize = 1 << 20
 
 // The bounds of a scenario.
 const (
@@ -90,8 +90,8 @@ var lineOf = regexp.MustCompile(`line (\d+): `)
 // tree parses the YAML to its one document's root.
 func (d *decoder) tree(data []byte) *yaml.Node {
 	start := &yaml.Node{Line: 1, Column: 1}
-	if len(data) > maxSize {
-		d.errorf(start, "file is larger than %d bytes", maxSize)
+	if len(data) > MaxSize {
+		d.errorf(start, "file is larger than %d bytes", MaxSize)
 		return nil
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))

@@ -327,7 +327,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	if !errors.As(err, &got) || len(got) != maxErrors {
 		t.Errorf("%d errors", len(got))
 	}
-	if _, err := Parse("f", make([]byte, maxSize+1)); err == nil {
+	if _, err := Parse("f", make([]byte, MaxSize+1)); err == nil {
 		t.Error("read a huge file")
 	}
 }

@@ -277,10 +277,8 @@ func (c *Collector) nodeName(links []model.Link) string {
 	if name := c.namespaceName(); name != "" {
 		return name
 	}
-	if b, err := os.ReadFile(filepath.Join(c.options.HostRoot, "etc/hostname")); err == nil {
-		if name := strings.TrimSpace(string(b)); name != "" {
-			return name
-		}
+	if name := files.Hostname(c.options.HostRoot); name != "" {
+		return name
 	}
 	name, _ := os.Hostname()
 	return name

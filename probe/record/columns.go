@@ -134,7 +134,7 @@ func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 // decode reads a list from encode; fresh are the entries that were not encoded.
 func decode[T any](c *columns, of func(*T) fields, key, fresh []T, from time.Time) []T {
 	n := c.next()
-	if n == 0 || n > uint64(len(c.b)) {
+	if n == 0 || n > uint64(len(key)+len(fresh)) {
 		c.failed = c.failed || n > 0
 		return nil
 	}

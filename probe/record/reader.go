@@ -49,20 +49,17 @@ type cached struct {
 // Open indexes the frames of a recording of size bytes. The error is a *FormatError if the file is no recording
 // or has no complete reading. If it is damaged after that, Damage says where, and the readings before are valid.
 func Open(r io.ReaderAt, size int64) (*File, error) {
-	if size == 0 {
-		return nil, &FormatError{0, "not a lasthop recording: the file is empty"}
-	}
 	f := &File{r: r, key: cached{number: -1}, state: cached{number: -1}}
 	defer f.Forget()
-	front := make([]byte, frontSize)
-	if _, err := r.ReadAt(front, 0); err != nil && !errors.Is(err, io.EOF) {
+	front := make([]byte, FrontSize)
+	n, err := r.ReadAt(front, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read recording: %w", err)
-	} else if err != nil || string(front[:len(magic)]) != magic {
-		return nil, &FormatError{0, `not a lasthop recording: want "lasthop\n" and the format version`}
 	}
-	if f.version = binary.BigEndian.Uint16(front[len(magic):]); f.version < oldest || f.version > Version {
-		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has format version %d; this lasthop reads versions %d to %d", f.version, oldest, Version)}
+	if err := CheckFront(front[:n]); err != nil {
+		return nil, err
 	}
+	f.version = binary.BigEndian.Uint16(front[len(magic):])
 	if err := f.scan(size); err != nil {
 		if damage := (*FormatError)(nil); !errors.As(err, &damage) || len(f.frames) == 0 {
 			return nil, err
@@ -75,6 +72,20 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
+// CheckFront returns a *FormatError unless a recording begins with these FrontSize bytes, or all if it is shorter.
+func CheckFront(front []byte) error {
+	switch {
+	case len(front) == 0:
+		return &FormatError{0, "not a lasthop recording: the file is empty"}
+	case len(front) < FrontSize || string(front[:len(magic)]) != magic:
+		return &FormatError{0, `not a lasthop recording: want "lasthop\n" and the format version`}
+	}
+	if v := binary.BigEndian.Uint16(front[len(magic):]); v < oldest || v > Version {
+		return &FormatError{int64(len(magic)), fmt.Sprintf("the recording has format version %d; this lasthop reads versions %d to %d", v, oldest, Version)}
+	}
+	return nil
+}
+
 func newUnpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 	d, err := zstd.NewReader(nil, append(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecoderLowmem(true))...)
 	if err != nil {
@@ -85,7 +96,7 @@ func newUnpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 
 // scan indexes the complete frames. It returns a *FormatError for damage, which does not affect the frames before it.
 func (f *File) scan(size int64) error {
-	offset, key, state := int64(frontSize), -1, -1
+	offset, key, state := int64(FrontSize), -1, -1
 	for first := true; ; first = false {
 		fr, held, err := f.next(offset, size)
 		if err != nil {
@@ -109,6 +120,8 @@ func (f *File) scan(size int64) error {
 			return &FormatError{offset, "want a key frame before other readings"}
 		case len(f.frames) > 0 && !fr.at.After(f.frames[len(f.frames)-1].at):
 			return &FormatError{offset, "this reading is not later than the previous one"}
+		case len(f.frames) == maxReadings:
+			return &FormatError{offset, fmt.Sprintf("more than %d readings", maxReadings)}
 		}
 		n := len(f.frames)
 		if fr.kind == kindKey {
@@ -165,8 +178,11 @@ func (f *File) head(held []byte) error {
 		return err
 	}
 	raw, err := unpacks.DecodeAll(held, nil)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case len(raw) > maxHead:
+		return fmt.Errorf("%d bytes: want at most %d", len(raw), maxHead)
 	}
 	return json.Unmarshal(raw, &f.Head, decoded)
 }
@@ -278,7 +294,7 @@ func (f *File) unpacker(kind byte) (_ *zstd.Decoder, err error) {
 }
 
 // decoded is how documents are read: as encoding/json does, but at once. What is wrong is an error sooner or later.
-var decoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
+var decoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), bounded)
 
 type brief struct {
 	point
@@ -294,7 +310,10 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 	if err != nil {
 		return p, nil, nil, err
 	}
-	if raw, err = unpacks.DecodeAll(held, into); err != nil {
+	if raw, err = unpacks.DecodeAll(held, into); errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+		err = &sizeError{maxRaw, "bytes"}
+	}
+	if err != nil {
 		return p, nil, nil, err
 	}
 	length, n := binary.Uvarint(raw)
@@ -302,8 +321,8 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 		return p, nil, nil, errors.New("the document is longer than its frame")
 	}
 	doc := raw[n : n+int(length)]
-	if values(doc) > maxValues {
-		return p, nil, nil, fmt.Errorf("more than %d values", maxValues)
+	if err := checkDocument(doc); err != nil {
+		return p, nil, nil, err
 	}
 	if state {
 		err = json.Unmarshal(doc, &p, decoded)
@@ -312,6 +331,9 @@ func (f *File) unpack(fr frame, into []byte, state bool) (p point, raw, counts [
 		err = json.Unmarshal(doc, &b, decoded)
 		p = b.point
 		p.Snapshot.Window = b.Snapshot.Window
+	}
+	if big := (*sizeError)(nil); errors.As(err, &big) {
+		err = big // it says all
 	}
 	return p, raw, raw[n+int(length):], err
 }

@@ -51,14 +51,11 @@ const (
 	kindEnd    = 'E'
 )
 
+// FrontSize is how many bytes at its beginning show whether a file is a recording.
+const FrontSize = len(magic) + 2
+
 const (
-	frontSize = len(magic) + 2
-	headSize  = 1 + 8 + 4 + 4
-	// maxFrame and maxRaw bound the compressed and the decompressed content of
-	// a frame, maxValues the structs in its document.
-	maxFrame  = 64 << 20
-	maxRaw    = 64 << 20
-	maxValues = 1 << 20
+	headSize = 1 + 8 + 4 + 4
 )
 
 const keyEvery = 30 * time.Second

@@ -196,9 +196,9 @@ func TestForeign(t *testing.T) {
 	older := bytes.Clone(file)
 	binary.BigEndian.PutUint16(older[len(magic):], oldest-1)
 	broken := bytes.Clone(file)
-	broken[frontSize+headSize+3] ^= 1
+	broken[FrontSize+headSize+3] ^= 1
 	long := bytes.Clone(file)
-	binary.BigEndian.PutUint32(long[frontSize+9:], maxFrame+1)
+	binary.BigEndian.PutUint32(long[FrontSize+9:], maxFrame+1)
 	for want, b := range map[string][]byte{
 		"byte 0: not a lasthop recording:": []byte("\x0a\x0d\x0d\x0aand so on and so on"),
 		"the file is empty":                nil,
@@ -206,7 +206,7 @@ func TestForeign(t *testing.T) {
 		"lasthop reads versions 2 to 3":    older,
 		"byte 10: wrong frame checksum":    broken,
 		"byte 10: frame of":                long,
-		"byte 10: unknown frame kind":      append(bytes.Clone(file[:frontSize]), make([]byte, 40)...),
+		"byte 10: unknown frame kind":      append(bytes.Clone(file[:FrontSize]), make([]byte, 40)...),
 	} {
 		_, err := Open(bytes.NewReader(b), int64(len(b)))
 		var format *FormatError
@@ -271,7 +271,7 @@ func FuzzDocument(f *testing.F) {
 
 // mend sets the checksums of the frames that there seem to be.
 func mend(b []byte) {
-	for at := frontSize; at+headSize <= len(b); {
+	for at := FrontSize; at+headSize <= len(b); {
 		length := int(binary.BigEndian.Uint32(b[at+9:]))
 		end := at + headSize + length
 		if length > len(b) || end > len(b) {

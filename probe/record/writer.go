@@ -153,13 +153,16 @@ var encoded = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.OmitZeroStructFie
 // comes before it.
 func (w *Writer) content(p point, counts []byte, pack *zstd.Encoder) ([]byte, error) {
 	w.doc = document{held: w.doc.held[:0]}
-	err := json.MarshalWrite(&w.doc, p, encoded)
+	err := checkSnapshot(&p.Snapshot)
+	if err == nil {
+		err = json.MarshalWrite(&w.doc, p, encoded)
+	}
 	front := binary.AppendUvarint(nil, uint64(w.doc.bytes))
 	all := len(front) + w.doc.bytes + len(counts)
 	var held []byte
 	switch {
 	case err != nil:
-	case all > maxRaw || w.doc.values > maxValues:
+	case all > maxRaw || w.doc.values > maxStructs:
 		err = fmt.Errorf("the state of this node is too large: %d bytes, %d values", all, w.doc.values)
 	case len(w.doc.held) == w.doc.bytes:
 		held = pack.EncodeAll(slices.Concat(front, w.doc.held, counts), nil)

@@ -11,7 +11,9 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -67,6 +69,23 @@ type Style struct {
 	ASCII   bool
 }
 
+// ASCII writes a text with 7 bits: signs of ours as others, letters as escapes.
+func ASCII(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if sign := plainSigns[r]; sign != "" {
+			b.WriteString(sign)
+		} else if r < utf8.RuneSelf {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+var plainSigns = map[rune]string{'—': "-", '–': "-", '…': "...", '→': "->", '←': "<-", '×': "x", '·': "*", '≥': ">=", '≤': "<="}
+
 // UTF8 reports whether an environment is that of a terminal which shows UTF-8. As for any
 // program, the first locale variable that is set decides.
 func UTF8(env []string) bool {
@@ -96,7 +115,9 @@ type Document interface {
 }
 
 func write(to io.Writer, f Format, style Style, r Document) error {
-	w := bufio.NewWriter(to)
+	var rich strings.Builder
+	plain := style.ASCII && (f == Text || f == Wide)
+	w := bufio.NewWriter(model.Either[io.Writer](plain, &rich, to))
 	var err error
 	switch f {
 	case Text, Wide:
@@ -118,6 +139,9 @@ func write(to io.Writer, f Format, style Style, r Document) error {
 	}
 	if err == nil {
 		err = w.Flush()
+	}
+	if err == nil && plain {
+		_, err = io.WriteString(to, ASCII(rich.String()))
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)

@@ -122,8 +122,8 @@ func lockdown() string {
 
 // confinement is the label that AppArmor or SELinux gives this process; empty if none confines it.
 func confinement() string {
-	for _, file := range []string{"/proc/self/attr/apparmor/current", "/proc/self/attr/current"} {
-		text, err := os.ReadFile(file)
+	for _, file := range []string{"apparmor/current", "current"} {
+		text, err := os.ReadFile("/proc/self/attr/" + file)
 		label := strings.Trim(string(text), "\x00\n ")
 		if err == nil && label != "" && !strings.Contains(label, "unconfined") && !strings.Contains(label, "spc_t") {
 			return label

@@ -156,6 +156,9 @@ func plain(v reflect.Value) (any, bool) {
 	if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, false
 	}
+	if x, is := v.Interface().(interface{ IsValid() bool }); is && !x.IsValid() {
+		return nil, false // no address, or no range
+	}
 	switch x := v.Interface().(type) {
 	case *model.Pod:
 		return PodName(x), true

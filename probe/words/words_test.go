@@ -79,7 +79,7 @@ func describe(f *model.Finding) string {
 // TestValues: an observation has the values that its text shows, of all or of the element of a
 // list that it is about, and none that only decide about it.
 func TestValues(t *testing.T) {
-	page, err := readPage(pageSet(), "Test", `tc if .dead: {{.link}} egress: {{count .n "packet"}} to {{few .to}}{{if .some}}, {{.some}}{{end}}
+	page, err := readPage(pageSet(), "Test", `tc if .dead: {{.link}} egress: {{count .n "packet"}} to {{few .to}}{{.unset}}{{if .some}}, {{.some}}{{end}}
 pods each .pods: {{pod .Pod}} sent {{.Packets}} of {{$.n}}
 nat: {{with .rule}}{{.Text}}{{end}}{{.rule.Table}}
 `)
@@ -92,7 +92,7 @@ nat: {{with .rule}}{{.Text}}{{end}}{{.rule.Table}}
 	}
 	var f model.Finding
 	put(page, Facts{
-		"dead": true, "link": "eth0", "n": uint64(3), "to": []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		"dead": true, "link": "eth0", "n": uint64(3), "to": []netip.Addr{netip.MustParseAddr("192.0.2.1")}, "unset": netip.Prefix{},
 		"pods": []sender{{&model.Pod{Link: "veth1"}, 0}, {&model.Pod{Namespace: "shop", Name: "cart"}, 2}}, "rule": &model.PacketRule{Table: "nat", Text: "-j DROP"},
 	}, &f)
 	want := []model.Values{

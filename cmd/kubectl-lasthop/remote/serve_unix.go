@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/lasthop/lasthop/probe/input"
 )
 
 // helloEvery is how often the far end says that it is there.
@@ -195,7 +197,7 @@ func (f *farEnd) sendFiles(s *Start) {
 		if _, given := s.Files[e.Name()]; given || !e.Type().IsRegular() {
 			continue
 		}
-		content, err2 := os.ReadFile(filepath.Join(f.dir, e.Name()))
+		content, err2 := input.Read(filepath.Join(f.dir, e.Name()), input.NoLink, limit)
 		if err2 == nil {
 			err2 = f.out.frame(kindFile, append([]byte(e.Name()+"\n"), content...))
 		}

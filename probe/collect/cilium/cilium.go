@@ -20,8 +20,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/collect/names"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -56,7 +56,7 @@ type readFile struct {
 // Read reads the endpoints and maps below root. With an error, what could be read is returned too.
 func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail string, err error) {
 	for _, dir := range stateDirs {
-		entries, err := files.Entries(filepath.Join(root, dir), maxEntries, "endpoints")
+		entries, err := input.Entries(filepath.Join(root, dir), maxEntries, "endpoints")
 		if entries == nil && err == nil {
 			continue
 		}
@@ -112,7 +112,7 @@ func readEndpoint(path string, before readFile) (readFile, error) {
 	if b := before.info; b != nil && os.SameFile(b, info) && b.ModTime().Equal(info.ModTime()) && b.Size() == info.Size() {
 		return before, nil
 	}
-	text, err := files.ReadRegular(path, maxFile)
+	text, err := input.Read(path, input.NoLink, maxFile)
 	if err != nil {
 		return readFile{}, err
 	}

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"path/filepath"
@@ -40,12 +39,10 @@ func isResourceName(name string) bool {
 
 func (f *Files) readAzureCloud(root string) error {
 	path := filepath.Join(root, azureCloud)
-	text, err := readLimited(path, maxCloud)
+	text, err := read(path, maxCloud)
 	if err != nil {
 		return err
 	}
-	// What was written on Windows may begin with a byte order mark.
-	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	var c cloud
 	if err := DecodeJSON(path, text, "an Azure cloud provider configuration", &c); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -8,10 +9,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"reflect"
 
-	"golang.org/x/sys/unix"
+	"github.com/lasthop/lasthop/probe/input"
 )
 
 // Error says that a file cannot be read, or where its content is not what was expected.
@@ -53,13 +53,17 @@ func NewError(path string, text []byte, offset int64, want string, err error) *E
 	}
 }
 
-// maxFile limits a file's size: 5,000 nodes as kubectl prints them are some 100 MiB.
+// maxFile limits the size of what the user names: 5,000 nodes as kubectl prints them are some 100 MiB.
 // maxObjects limits the JSON objects in it, of which each takes memory, however short it is: as many as kubectl prints
-// in so many bytes.
+// in so many bytes. maxBlank limits what may stand before them.
 const (
 	maxFile    = 256 << 20
 	maxObjects = 2 << 20
+	maxBlank   = 64 << 10
 )
+
+// mark is what Windows may write at the beginning of a text.
+const mark = "\ufeff"
 
 // Given reads the files that the user names.
 type Given struct {
@@ -67,44 +71,71 @@ type Given struct {
 	Stdin io.Reader
 }
 
-// Read reads a file of limited size, as ReadText. It returns the name by which errors and reports call it, too.
-// Of standard input it reads one JSON value and does not wait for the end, which a container may never see: the
-// runtime keeps its standard input open for the next to attach (stdinOnce is not set in debug pods).
+// Read reads a file of limited size. It returns the name by which errors and reports call it, too. Every error is an
+// *Error. Of standard input and of a pipe it reads one JSON value and does not wait for the end, which a container may
+// never see: the runtime keeps its standard input open for the next to attach (stdinOnce is not set in debug pods).
 func (g Given) Read(path string) (name string, text []byte, err error) {
-	const stdin = "standard input"
-	if name = path; path != "-" {
-		text, err = ReadText(path)
-	} else if name = stdin; g.Stdin == nil {
+	name, want := path, "a readable file, or a pipe with a writer"
+	if path != "-" {
+		text, err = readNamed(path)
+	} else if name, want = "standard input", "a file"; g.Stdin == nil {
 		err = errors.New("it is closed")
-	} else if text, err = readValue(g.Stdin); err == nil && len(text) == 0 {
-		err = errors.New("it is empty")
+	} else {
+		text, err = readValue(g.Stdin)
 	}
 	switch {
-	case err != nil && name == stdin:
-		err = &Error{Path: stdin, Want: "a file", Err: err}
-	case len(text) > maxFile:
-		err = tooLarge(stdin, maxFile)
-	case bytes.Count(text, []byte("{")) > maxObjects:
-		err = &Error{Path: name, Want: fmt.Sprintf("at most %d JSON objects", maxObjects), Err: errors.New("the file has too many objects")}
+	case err == nil && len(text) == 0 && path == "-":
+		err = errors.New("it is empty")
+	case err == nil && len(text) > maxFile:
+		err = &input.SizeError{Limit: maxFile}
+	case err == nil && bytes.Count(text, []byte("{")) > maxObjects:
+		err, want = errors.New("the file has too many objects"), fmt.Sprintf("at most %d JSON objects", maxObjects)
 	}
-	return name, text, err
+	return name, text, fileError(name, want, err)
+}
+
+// readNamed reads a file, or a pipe such as <(kubectl …).
+func readNamed(path string) ([]byte, error) {
+	f, err := input.Open(path, input.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || info.Mode().IsRegular() {
+		text, err := input.All(f, maxFile)
+		return bytes.TrimPrefix(text, []byte(mark)), err
+	}
+	text, err := readValue(f)
+	if err == nil && len(text) == 0 {
+		err = errors.New("no process writes to this pipe")
+	}
+	return text, err
 }
 
 // readValue reads up to the end of a JSON value, or to what is none, which whoever decodes the text finds.
 func readValue(r io.Reader) ([]byte, error) {
+	in := bufio.NewReader(io.LimitReader(r, maxFile+1))
+	if first, _ := in.Peek(1); string(first) == mark[:1] {
+		if all, _ := in.Peek(len(mark)); string(all) == mark {
+			_, _ = in.Discard(len(mark))
+		}
+	}
 	var text bytes.Buffer
 	var lost error
 	source := readerFunc(func(b []byte) (int, error) {
-		n, err := r.Read(b)
+		n, err := in.Read(b)
 		text.Write(b[:n])
 		if err != nil && !errors.Is(err, io.EOF) {
 			lost = err
+		}
+		if text.Len() > maxBlank && len(bytes.TrimSpace(text.Bytes()[:maxBlank])) == 0 {
+			err = io.EOF
 		}
 		return n, err
 	})
 	var skipped struct{}
 	// What is wrong with the value shows again where it is decoded.
-	_ = json.NewDecoder(io.LimitReader(source, maxFile+1)).Decode(&skipped)
+	_ = json.NewDecoder(source).Decode(&skipped)
 	return text.Bytes(), lost
 }
 
@@ -112,90 +143,26 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-func tooLarge(path string, limit int64) *Error {
-	return &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", limit>>20), Err: errors.New("the file is too large")}
+// read reads a file of the node. Every error is an *Error.
+func read(path string, limit int64) ([]byte, error) {
+	text, err := input.Read(path, input.Regular, limit)
+	return bytes.TrimPrefix(text, []byte(mark)), fileError(path, "a readable file", err)
 }
 
-// ReadText reads a file of limited size, which may be a named pipe that somebody writes to. Every error is an *Error.
-func ReadText(path string) ([]byte, error) { return readLimited(path, maxFile) }
-
-// readLimited is ReadText with another limit, in bytes.
-func readLimited(path string, limit int64) ([]byte, error) {
-	text, err := readText(path, limit)
-	var bad *Error
-	if err == nil || errors.As(err, &bad) {
-		return text, err
+// fileError is an error about a file: an *Error, unless there is none.
+func fileError(path, want string, err error) error {
+	var size *input.SizeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &size):
+		want = "" // it says so
 	}
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		// The path is in Error already.
 		err = p.Err
 	}
-	return nil, &Error{Path: path, Want: "a readable file", Err: err}
-}
-
-func readText(path string, limit int64) ([]byte, error) {
-	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe:
-		return nil, &Error{Path: path, Want: "a file, or a pipe with a writer", Err: errors.New("no process writes to this pipe")}
-	case int64(len(text)) > limit:
-		return nil, tooLarge(path, limit)
-	}
-	return text, nil
-}
-
-// ReadRegular reads a file of limited size that is neither a link nor a device: what
-// makes them may have written anything there.
-func ReadRegular(path string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errors.New("not a regular file")
-	}
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if int64(len(text)) > limit {
-		return nil, fmt.Errorf("larger than %d KiB", limit>>10)
-	}
-	return text, err
-}
-
-// Entries are the names in a directory, nil if it does not exist, and of too many some.
-func Entries(dir string, most int, what string) ([]string, error) {
-	d, err := os.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(most + 1)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	if len(names) > most {
-		names, err = names[:most], fmt.Errorf("%s: more than %d %s", dir, most, what)
-	}
-	return append([]string{}, names...), err
+	return &Error{Path: path, Want: want, Err: err}
 }
 
 // DecodeJSON decodes the text of a file into v. Every error is an *Error.

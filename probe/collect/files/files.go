@@ -12,11 +12,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/plugin"
 )
@@ -51,6 +52,12 @@ const (
 	hostLocalDir = "var/lib/cni/networks"
 )
 
+// Bounds of what is read of the node: the bytes of a file, the entries of a directory.
+const (
+	maxNode    = 4 << 20
+	maxEntries = 1 << 16
+)
+
 // Read reads the plugins' files below root. Each file that is malformed adds an
 // *Error, and the others are read all the same.
 func Read(root string) (Files, error) {
@@ -81,19 +88,14 @@ func (f *Files) readConfigs(root string) error {
 }
 
 func (f *Files) readConfigsIn(root, dir string) error {
-	entries, err := os.ReadDir(filepath.Join(root, dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var errs []error
+	entries, err := input.Entries(filepath.Join(root, dir), maxEntries, "files")
+	slices.Sort(entries)
+	errs := []error{err}
 	for _, e := range entries {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e)) {
 			continue
 		}
-		name := filepath.Join(dir, e.Name())
+		name := filepath.Join(dir, e)
 		var list conflist
 		if _, err := f.readJSON(root, name, "a CNI configuration", &list); err != nil {
 			errs = append(errs, err)
@@ -113,7 +115,7 @@ func (f *Files) readConfigsIn(root, dir string) error {
 // readJSON reads a file below root and adds it to the names. It returns the file's text.
 func (f *Files) readJSON(root, name, want string, v any) ([]byte, error) {
 	path := filepath.Join(root, name)
-	text, err := ReadText(path)
+	text, err := read(path, maxNode)
 	if err == nil {
 		err = DecodeJSON(path, text, want, v)
 	}
@@ -206,31 +208,36 @@ func (f *Files) readAzureCNS(root string) error {
 // readHostLocal lists the networks of the IPAM plugin host-local and the addresses in use, which its files are
 // named after. They hold the id of a container, but not the name of its pod.
 func (f *Files) readHostLocal(root string) error {
-	entries, err := os.ReadDir(filepath.Join(root, hostLocalDir))
-	if err != nil {
-		return err
-	}
-	var errs []error
+	entries, err := input.Entries(filepath.Join(root, hostLocalDir), maxEntries, "networks")
+	slices.Sort(entries)
+	errs := []error{err}
 	for _, network := range entries {
-		if !network.IsDir() {
+		name := filepath.Join(hostLocalDir, network)
+		taken, err := input.Entries(filepath.Join(root, name), maxEntries, "addresses")
+		if errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}
-		name := filepath.Join(hostLocalDir, network.Name())
-		taken, err := os.ReadDir(filepath.Join(root, name))
-		if err != nil {
-			errs = append(errs, err)
+		errs = append(errs, err)
+		if taken == nil {
 			continue
 		}
+		slices.Sort(taken)
 		f.Names = append(f.Names, name)
-		f.Config.HostLocal = append(f.Config.HostLocal, network.Name())
+		f.Config.HostLocal = append(f.Config.HostLocal, network)
 		for _, t := range taken {
 			// Colons of IPv6 addresses are kept in file names.
-			if ip, err := netip.ParseAddr(t.Name()); err == nil {
+			if ip, err := netip.ParseAddr(t); err == nil {
 				f.Config.Taken = append(f.Config.Taken, ip)
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Hostname is the node's name by its files below root, empty if they do not say it.
+func Hostname(root string) string {
+	text, _ := read(filepath.Join(root, "etc/hostname"), maxNode)
+	return strings.TrimSpace(string(text))
 }
 
 // Detail lists the files that were read, for people.

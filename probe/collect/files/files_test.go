@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/probe/plugin"
 )
 
@@ -159,6 +161,78 @@ func FuzzAzureVNet(f *testing.F) {
 	})
 }
 
+// endless is a reader without an end.
+type endless string
+
+func (e endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = e[i%len(e)]
+	}
+	return len(p), nil
+}
+
+// TestEndless refuses what has no end by its first bytes.
+func TestEndless(t *testing.T) {
+	for name, text := range map[string]string{"zeros": "\x00", "yes": "y\n", "white space": " \n", "a mark and zeros": "\ufeff\x00"} {
+		_, text, err := Given{Stdin: endless(text)}.Read("-")
+		var v any
+		if err == nil {
+			err = DecodeJSON("-", text, "JSON", &v)
+		}
+		if err == nil || len(text) > 4*maxBlank {
+			t.Errorf("%s: read %d bytes, %v", name, len(text), err)
+		}
+	}
+	if _, text, err := (Given{}).Read("/dev/zero"); err == nil || !strings.Contains(err.Error(), "/dev/zero: not a regular file: want a readable file, or a pipe") {
+		t.Errorf("a device: %d bytes, %v", len(text), err)
+	}
+}
+
+// TestMark: a text may begin with a byte order mark, as Windows writes it, wherever it comes from.
+func TestMark(t *testing.T) {
+	const text = `{"a": 1}`
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("\ufeff"+text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{path, "-"} {
+		if _, got, err := (Given{Stdin: strings.NewReader("\ufeff" + text)}).Read(from); string(got) != text || err != nil {
+			t.Errorf("%s: %q, %v", from, got, err)
+		}
+	}
+}
+
+// TestOddFiles has links to devices, pipes, and far too large files in the place of each file that is read of a node.
+func TestOddFiles(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"a device without end": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a pipe":               func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a large file": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40))
+		},
+	} {
+		for _, file := range []string{
+			configDir + "/x.conflist", k3sConfigDir + "/x.conf", azureVNet, azureCNS, azureCloud, "etc/systemd/networkd.conf", hostLocalDir, "etc/hostname",
+		} {
+			dir := root(t, map[string]string{configDir + "/a.conflist": conflistText, "run/systemd/netif/state": ""})
+			path := filepath.Join(dir, file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), make(path)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Read(dir)
+			if file == "etc/hostname" {
+				if name := Hostname(dir); name != "" {
+					t.Errorf("%s as %s: the name is %.10q", name, file, name)
+				}
+				continue
+			}
+			if err == nil || !strings.Contains(err.Error(), path) || len(got.Config.Plugins) != 2 {
+				t.Errorf("%s as %s: %v, %d plugins", name, file, err, len(got.Config.Plugins))
+			}
+		}
+	}
+}
+
 // TestGiven reads standard input once, and tells an empty one from a file.
 func TestGiven(t *testing.T) {
 	g := Given{Stdin: strings.NewReader("no JSON")}
@@ -193,7 +267,7 @@ func TestGiven(t *testing.T) {
 	if name, text, err := g.Read(path); name != path || string(text) != "file" || err != nil {
 		t.Errorf("got %q, %q, %v", name, text, err)
 	}
-	if _, err := readLimited(path, 3); err == nil || !strings.Contains(err.Error(), "too large") {
+	if _, err := read(path, 3); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("too much: %v", err)
 	}
 }

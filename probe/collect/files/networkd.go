@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -30,9 +31,12 @@ func (f *Files) readNetworkd(root string) error {
 		if _, err := os.Stat(filepath.Join(dir, "networkd.conf")); err == nil {
 			main = filepath.Join(dir, "networkd.conf")
 		}
-		names, _ := filepath.Glob(filepath.Join(dir, "networkd.conf.d", "*.conf"))
+		dir = filepath.Join(dir, "networkd.conf.d")
+		names, _ := input.Entries(dir, maxEntries, "files")
 		for _, name := range names {
-			more[filepath.Base(name)] = name
+			if filepath.Ext(name) == ".conf" {
+				more[name] = filepath.Join(dir, name)
+			}
 		}
 	}
 	paths := []string{main}
@@ -44,7 +48,7 @@ func (f *Files) readNetworkd(root string) error {
 		if path == "" {
 			continue
 		}
-		text, err := ReadText(path)
+		text, err := read(path, maxNode)
 		if err == nil {
 			decodeNetworkd(string(text), f.Networkd)
 		} else if !errors.Is(err, fs.ErrNotExist) {

@@ -14,6 +14,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/sockopt"
 	"github.com/lasthop/lasthop/probe/collect/xt"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -99,7 +100,7 @@ func (r *reading) legacy(ns *netns.NS, kernel *kmod.Kernel) (detail string, err 
 	err = ns.Do(func() (err error) {
 		for _, l := range []layout{layout4, layout6} {
 			// The list has those that this namespace has. It is there with the module.
-			names, failed := os.ReadFile(l.names)
+			names, failed := input.Read(l.names, input.Regular, 1<<16)
 			state := kmod.Loaded
 			if errors.Is(failed, os.ErrNotExist) {
 				state = kernel.State(l.module)

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -209,13 +211,16 @@ func readFiles(root string) (files, error) {
 	)
 }
 
+// maxList is more than any list of modules or of a kernel's symbols has, in bytes.
+const maxList = 64 << 20
+
 func lines(path string, f func(string)) error {
-	file, err := os.Open(path)
+	file, err := input.Open(path, input.Regular)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	s := bufio.NewScanner(file)
+	s := bufio.NewScanner(io.LimitReader(file, maxList))
 	// A line of modules.dep has all that a module needs.
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -191,7 +191,7 @@ func (c *cache) read() found {
 	seen := map[string]remembered{}
 	for _, dir := range cacheDirs {
 		path := filepath.Join(c.root, dir)
-		names, err := files.Entries(path, maxFiles, "files")
+		names, err := input.Entries(path, maxFiles, "files")
 		if err != nil {
 			out.loss.add(1, err)
 		}
@@ -238,7 +238,7 @@ func (c *cache) readFile(path string) (remembered, error) {
 	if old, ok := c.known[path]; ok && old.stamp == now.stamp {
 		return old, old.err
 	}
-	text, err := files.ReadRegular(path, maxCached)
+	text, err := input.Read(path, input.NoLink, maxCached)
 	if err != nil {
 		return remembered{}, err
 	}

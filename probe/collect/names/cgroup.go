@@ -7,7 +7,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/input"
 )
 
 // logDir has a folder NAMESPACE_NAME_UID for each pod.
@@ -76,7 +76,7 @@ func podUID(netns uint32, processes []string, own string) string {
 
 // readUID is the UID of the pod that the process with this directory belongs to.
 func readUID(process string) string {
-	text, err := files.ReadRegular(filepath.Join(process, "cgroup"), maxCgroup)
+	text, err := input.Read(filepath.Join(process, "cgroup"), input.NoLink, maxCgroup)
 	if err != nil {
 		return ""
 	}
@@ -86,7 +86,7 @@ func readUID(process string) string {
 // logFolders are the pods that have a folder for their logs, by UID. That of several pods has none.
 func logFolders(root string) (map[string]owner, error) {
 	out := map[string]owner{}
-	list, err := files.Entries(filepath.Join(root, logDir), maxFolders, "folders")
+	list, err := input.Entries(filepath.Join(root, logDir), maxFolders, "folders")
 	for _, folder := range list {
 		// Names of Kubernetes hold no such character.
 		parts := strings.Split(folder, "_")

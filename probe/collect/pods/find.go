@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/input"
 )
 
 // Candidate is a network namespace that can be opened by Path.
@@ -24,6 +26,9 @@ type Candidate struct {
 
 // maxProcesses bounds Candidate.Processes. One would do, but for those that somebody else started there.
 const maxProcesses = 8
+
+// maxNamespaces bounds what is listed: 1<<22 is the most processes that there can be.
+const maxNamespaces = 1 << 22
 
 // namedDirs are the directories of named namespaces below a root.
 var namedDirs = []string{"run/netns", "var/run/netns", "run/docker/netns", "var/run/docker/netns"}
@@ -53,15 +58,10 @@ func (s *search) add(c Candidate) {
 }
 
 // names are the entries of a directory, none if it does not exist.
-func (s *search) names(of, dir string) (list []string) {
-	d, err := os.Open(dir)
-	if err == nil {
-		defer d.Close()
-		list, err = d.Readdirnames(-1)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (s *search) names(of, dir string) []string {
+	list, err := input.Entries(dir, maxNamespaces, of)
+	if err != nil {
 		s.errs = append(s.errs, fmt.Errorf("list %s: %w", of, err))
-		return nil
 	}
 	return list
 }

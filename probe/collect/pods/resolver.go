@@ -1,8 +1,6 @@
 package pods
 
 import (
-	"errors"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -90,11 +89,11 @@ func readIn(root, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return "", errors.Join(err, errors.New("not a regular file"))
+	f, err := input.Opened(os.NewFile(uintptr(fd), name), input.Regular)
+	if err != nil {
+		return "", err
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
+	defer f.Close()
+	text, err := input.All(f, maxResolvConf)
 	return string(text), err
 }
