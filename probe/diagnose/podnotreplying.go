@@ -107,7 +107,7 @@ func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	// Its replies may wait in the pod for a gateway that does not answer. Nor does connection tracking see one of which a
 	// rule drops the node's copy, while a bridge forwards it.
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Src == pod && d.Dst == client && d.Netfilter() && d.Packets >= minDrops || (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) &&
+		if d.Src == pod && d.Dst == client && d.Is(model.Netfilter) && d.Packets >= minDrops || (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) &&
 			(v.explained(d) || refused(d)) {
 			return true
 		}

@@ -294,7 +294,7 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 			Packets: k.packets, First: k.first, Last: k.last,
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)
-		if m.AtHook() {
+		if m.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
 			m.Cilium = ciliumDrop(key.Cilium)
 		}
 		// Several locations in one function count as one, and an address whose slot has changed.
@@ -349,7 +349,7 @@ func (d *drops) sampled(linkName func(netns uint32, index int) string) []model.S
 		s.Reason = d.reason(&key.drop)
 		s.Location = d.symbols.name(key.drop.Location)
 		s.Link = linkName(key.drop.Netns, int(key.drop.Ifindex))
-		if d := s.Drop(); d.AtHook() {
+		if d := s.Drop(); d.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
 			s.Cilium = ciliumDrop(key.drop.Cilium)
 		}
 		out = append(out, s)

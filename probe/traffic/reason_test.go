@@ -164,7 +164,7 @@ func TestDeliveredIsNoDrop(t *testing.T) {
 	// What is lost after them shows that they were handled.
 	ends.lose(t, netip.MustParseAddr("203.0.113.9"), 1)
 	for _, d := range dropped(t, e, 1).Drops {
-		if d.Proto != unix.IPPROTO_UDP && !d.Delivered() {
+		if d.Proto != unix.IPPROTO_UDP && !d.Is(model.Delivered) {
 			t.Errorf("delivered, and taken for lost: %+v", d)
 		}
 	}
@@ -210,7 +210,7 @@ func TestHandshakesThatFindNoRoom(t *testing.T) {
 		ends.sendFrame(t, ack)
 	}
 	for _, d := range dropped(t, e, clients-room).Drops {
-		if d.Proto != unix.IPPROTO_TCP || d.Packets != clients-room || d.NoSocket() || d.CookieRefused() == d.Delivered() {
+		if d.Proto != unix.IPPROTO_TCP || d.Packets != clients-room || d.Is(model.NoSocket) || d.Is(model.CookieRefused) == d.Is(model.Delivered) {
 			t.Errorf("drop %+v", d)
 		}
 	}
