@@ -105,7 +105,13 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
 	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, model.Chosen(v.Links, func(o *model.Link) bool {
 		return o.Master == b.Index && o != l && o.Port != nil && o.Port.State == model.PortForwarding
 	})
-	switch lost := v.addIsolation(&f, p); {
+	lost := v.addIsolation(&f, p)
+	refused := v.dropped(func(d *model.Drop) bool { return d.Is(model.PortBlocked) && d.FromOrTo(pods) })
+	if refused >= minDrops {
+		lost, x["refused"] = true, refused
+	}
+	f.Packets += refused
+	switch {
 	case x["delay"] != nil && !lost:
 		return // A delay that costs nothing is nothing.
 	case x["delay"] != nil:
