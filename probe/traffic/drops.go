@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -28,7 +29,8 @@ type drops struct {
 	link    link.Link
 	reader  *ringbuf.Reader
 	names   map[uint32]model.Reason // of drop reasons; nil before Linux 5.17
-	release uint32                  // the running kernel's
+	module  func(string) (*btf.Spec, error)
+	release uint32 // the running kernel's
 	symbols *symbols
 
 	namespaces map[uint32]uint64
@@ -53,7 +55,8 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		return nil, fmt.Errorf("watch drops: read kernel version: %w", err)
 	}
 	d := &drops{
-		names:      reasons.names,
+		names:      maps.Clone(reasons.names),
+		module:     btf.LoadKernelModuleSpec,
 		release:    running,
 		symbols:    newSymbols(),
 		namespaces: map[uint32]uint64{},
