@@ -73,7 +73,7 @@ type invalidDrops struct {
 // invalidReason says why connection tracking calls the packets of a drop invalid, and which rules exclude the other
 // direction.
 func (v *view) invalidReason(d *model.Drop) (why string, excluded []*model.PacketRule) {
-	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
+	if d.Packets < minDrops || !d.Last.IsZero() && !model.Lasted(d.First, d.Last) {
 		return flowClosed, nil
 	}
 	x := path.Packet{Src: d.Dst, Dst: d.Src, Proto: d.Proto, Sampled: true}

@@ -5,14 +5,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
-
-// learnt is how long after the first error a sender must have learnt the size. Times of drops are those of polls, a
-// second apart: it is between two of them, and at least a second in fact.
-const learnt = 1500 * time.Millisecond
 
 func findPathMTU(v *view) {
 	groups := map[int]*lost{}
@@ -23,7 +18,7 @@ func findPathMTU(v *view) {
 		return pair{d.Src, d.Dst}, pod
 	}) {
 		for _, d := range l.drops {
-			if l.span() >= learnt {
+			if l.lasted() { // Else the sender learnt the size.
 				model.GetOrInsert(groups, nextLink(v, d)).add(v, d)
 			}
 		}

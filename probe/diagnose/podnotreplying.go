@@ -121,7 +121,7 @@ const manySYNs = 9
 // untrackedSilence reports whether a pod replies to no connection at all, where
 // connection tracking has no flow to it to tell them apart.
 func (v *view) untrackedSilence(d *silentReceiver, all map[service]*asks) bool {
-	if d.silent < manySYNs || d.silent < d.in.SYN || d.in.Last.Sub(d.in.First) < 2*settled {
+	if d.silent < manySYNs || d.silent < d.in.SYN || !model.Lasted(d.in.First, d.in.Last) {
 		return false
 	}
 	tracked := slices.ContainsFunc(services(all, d.addr), func(s service) bool { return s.proto == tcp })

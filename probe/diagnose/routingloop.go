@@ -125,7 +125,7 @@ func forNobody(v *view, h *model.HopCount) bool {
 // none, and was asked for a moment only: a pod that went as the window began.
 func justLeft(v *view, p *model.Peer) bool {
 	near := v.vacant(p.Remote) || model.InAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
-	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 &&
+	return near && p.In.Replies == 0 && model.Lasted(p.LastOut, v.Window.End) && p.Out.Packets > 0 &&
 		!p.LastOut.IsZero()
 }
 

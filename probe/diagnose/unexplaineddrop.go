@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -106,11 +105,11 @@ func atLoopback(d *model.Drop) bool { return d.Dst.IsLoopback() && d.Is(model.No
 func refused(d *model.Drop) bool { return d.Is(model.Broken) || atLoopback(d) }
 
 // lasting reports whether drops went on for a while.
-func (l *lost) lasting() bool { return l.packets >= manyRefused && l.span() >= 2*settled }
+func (l *lost) lasting() bool { return l.packets >= manyRefused && l.lasted() }
 
-func (l *lost) span() time.Duration {
+func (l *lost) lasted() bool {
 	first := slices.MinFunc(l.drops, func(a, b *model.Drop) int { return a.First.Compare(b.First) }).First
-	return slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last.Sub(first)
+	return model.Lasted(first, slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last)
 }
 
 // nothingPasses are two ends whose drops go on while no flow shows that packets get from one to the other, those that
