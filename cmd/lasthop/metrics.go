@@ -103,7 +103,7 @@ func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 		t.causes[d.Key()] = why
 	}
 	kind := dropKind{string(d.Reason), string(why.Code)}
-	if d.Unspecified() {
+	if d.Is(model.Unspecified) {
 		kind.reason = "NOT_SPECIFIED"
 	}
 	switch {

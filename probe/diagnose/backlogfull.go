@@ -14,7 +14,7 @@ const maxBacklog = "net.core.netdev_max_backlog"
 const usualBacklog = 1000
 
 func findBacklogFull(v *view) {
-	l := v.lostTo((*model.Drop).BacklogFull)
+	l := v.lostTo(func(d *model.Drop) bool { return d.Is(model.BacklogFull) })
 	limit, own := v.limit(maxBacklog)
 	dropped, processed, cpus := v.softnet()
 	n := l.packets

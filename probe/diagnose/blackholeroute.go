@@ -47,8 +47,7 @@ func findBlackholeRoute(v *view) {
 // discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
 func discardedBy(v *view, d *model.Drop) discard {
 	// A rule that says unreachable is reported as a route that is not there.
-	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() ||
-		d.Link == "" {
+	if !d.Is(model.Discarded|model.NoRoute) || d.Link == "" {
 		return discard{}
 	}
 	q := v.arrived(d)
@@ -84,7 +83,7 @@ func discarding(d path.Decision) discard {
 // unreturnable finds the route or rule because of which the reverse path filter
 // refused a packet: the return path to its source is discarded.
 func unreturnable(v *view, d *model.Drop) discard {
-	if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] {
+	if !d.Is(model.ReverseFiltered) || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}
 	}
 	return discarding(v.returnPath(d))
@@ -135,7 +134,7 @@ func (v *view) blackhole(by discard, l *lost) finding {
 func (v *view) discards(by discard, l *lost) finding {
 	before := l.packets
 	for d := range model.Each(v.Traffic.Drops) {
-		if v.ofPod(d) && !v.explained(d) && !d.Delivered() && unreturnable(v, d) == by {
+		if v.ofPod(d) && !v.explained(d) && !d.Is(model.Delivered) && unreturnable(v, d) == by {
 			l.add(v, d)
 		}
 	}

@@ -10,15 +10,15 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// hookReasons are those with which the kernel drops what a program says. A netkit pair's have none, so that
-// they have names of their own: what the other end sends, and what the primary sends.
-var hookReasons = []model.Reason{"TC_INGRESS", "TC_EGRESS", "XDP", "BPF_CGROUP_EGRESS", netkitPeer, netkitPrimary}
-
-const netkitPeer, netkitPrimary model.Reason = "NETKIT_PEER", "NETKIT_PRIMARY"
+// hooks are the kinds of hooks. The first that a drop may be of is meant.
+var hooks = []model.DropKind{model.AtXDP, model.AtNetkit, model.AtIngress, model.AtEgress, model.AtCgroup}
 
 // hook is one place where programs are attached.
 type hook struct {
-	reason  model.Reason
+	kind model.DropKind
+	// out: programs at it see what leaves its device. Of a netkit pair that is what the primary sends, and not what the
+	// other end does.
+	out     bool
 	netns   uint32
 	ifindex int
 	link    string
@@ -27,12 +27,9 @@ type hook struct {
 }
 
 // ofCgroup reports whether the hook is a cgroup's, whatever link packets are for.
-func (h *hook) ofCgroup() bool { return h.reason == "BPF_CGROUP_EGRESS" }
+func (h *hook) ofCgroup() bool { return h.kind == model.AtCgroup }
 
-func (h *hook) direction() model.Direction {
-	out := h.reason == "TC_EGRESS" || h.reason == netkitPrimary || h.ofCgroup()
-	return model.Either(out, model.Egress, model.Ingress)
-}
+func (h *hook) direction() model.Direction { return model.Either(h.out, model.Egress, model.Ingress) }
 
 func findBPFDrop(v *view) {
 	reportBy(v, func(d *model.Drop) (hook, netip.Addr) {
@@ -45,18 +42,16 @@ func findBPFDrop(v *view) {
 // hookOf is the hook whose program dropped a packet, and the pod that it concerns: that whose
 // link the program is on, where one is.
 func (v *view) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
-	k = hook{reason: d.Reason, netns: d.Netns, ifindex: d.IfIndex, link: d.Link}
-	switch {
-	case d.XDP():
-		k.reason = "XDP"
-	case d.Location == "netkit_xmit":
-		k = v.netkitHook(k, d)
-	}
-	if !slices.Contains(hookReasons, k.reason) {
+	k = hook{kind: model.Find(hooks, d.Is), netns: d.Netns, ifindex: d.IfIndex, link: d.Link}
+	switch k.kind {
+	case 0:
 		return k, netip.Addr{}
-	}
-	if k.ofCgroup() {
-		k.ifindex, k.link = 0, ""
+	case model.AtNetkit:
+		k = v.netkitHook(k, d)
+	case model.AtEgress:
+		k.out = true
+	case model.AtCgroup:
+		k.out, k.ifindex, k.link = true, 0, ""
 	}
 	for _, a := range []netip.Addr{d.Src, d.Dst} {
 		for _, p := range v.pods[a] {
@@ -71,11 +66,10 @@ func (v *view) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
 // netkitHook is the hook of a netkit pair that a packet was dropped at. By then it is
 // the receiving end's, whose programs have their place at the primary.
 func (v *view) netkitHook(k hook, d *model.Drop) hook {
-	k.reason = netkitPeer
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
 		for _, p := range v.pods[a] {
 			if k.netns != v.Node.Netns && p.Netns == k.netns {
-				return hook{reason: netkitPrimary, netns: v.Node.Netns, ifindex: p.LinkIndex, link: p.Link}
+				return hook{kind: k.kind, out: true, netns: v.Node.Netns, ifindex: p.LinkIndex, link: p.Link}
 			}
 		}
 	}
@@ -98,8 +92,8 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	// shown, and none is to be detached, since any may be of no concern to the pod.
 	cgroup, owners := h.ofCgroup(), map[string]bool{}
 	f := finding{lost: l, facts: facts{
-		"reason": h.reason, "cgroup": cgroup, "xdp": h.reason == "XDP", "inside": v.inside(&h), "owners": owners, "enter": "",
-		"netkit":    h.reason == netkitPeer || h.reason == netkitPrimary,
+		"cgroup": cgroup, "xdp": h.kind == model.AtXDP, "inside": v.inside(&h), "owners": owners, "enter": "",
+		"netkit":    h.kind == model.AtNetkit,
 		"direction": h.direction(), "read": v.Has(model.SourcePrograms),
 	}}
 	link, programs := h.link, []ownedProgram(nil)
@@ -144,7 +138,7 @@ func (v *view) before(h *hook, pods []*model.Pod) model.Place {
 		return model.Place{Link: h.link, Role: model.RolePod, Direction: h.direction()}
 	case h.ofCgroup():
 		return model.Place{Direction: h.direction()}
-	case h.reason == "XDP" && h.netns == v.Node.Netns:
+	case h.kind == model.AtXDP && h.netns == v.Node.Netns:
 		for _, p := range pods {
 			if p.LinkIndex == h.ifindex {
 				return model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
@@ -163,10 +157,10 @@ func (h *hook) holds(p *model.Program) bool {
 	if p.Netns != h.netns || p.IfIndex != h.ifindex || p.Direction != h.direction() {
 		return false
 	}
-	switch h.reason {
-	case "XDP":
+	switch h.kind {
+	case model.AtXDP:
 		return p.Kind == model.ProgramXDP
-	case netkitPeer, netkitPrimary:
+	case model.AtNetkit:
 		return p.Kind == model.ProgramNetkit
 	}
 	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC

@@ -81,7 +81,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 func lostWithoutGateway(pods []netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return slices.Contains(pods, d.Src) != slices.Contains(pods, d.Dst) &&
-			(d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OwnSource() || d.ReverseFiltered())
+			d.Is(model.NeighborFailed|model.LookupRefused|model.Expired|model.OwnSource|model.ReverseFiltered)
 	}
 }
 

@@ -24,7 +24,7 @@ func findBridgeNetfilterOff(v *view) {
 		}
 		f.facts["setting"], f.facts["loaded"] = name, known
 		f.claims = func(d *model.Drop) bool {
-			return pairs[bypass{d.Dst, d.Src}] && (d.NoSocket() || d.Netfilter()) || pairs[bypass{d.Src, d.Dst}] && d.Netfilter()
+			return pairs[bypass{d.Dst, d.Src}] && d.Is(model.NoSocket|model.Netfilter) || pairs[bypass{d.Src, d.Dst}] && d.Is(model.Netfilter)
 		}
 		v.report(*f)
 	}
@@ -100,7 +100,7 @@ func (v *view) shareBridge(p bypass) bool {
 }
 
 func (v *view) filtered(p bypass) uint64 {
-	return v.dropped(func(d *model.Drop) bool { return d.Netfilter() && d.Src == p.client && d.Dst == p.backend })
+	return v.dropped(func(d *model.Drop) bool { return d.Is(model.Netfilter) && d.Src == p.client && d.Dst == p.backend })
 }
 
 // refusesReplies reports whether a pod sent resets or ICMP errors, as it does for replies to nothing that it asked.

@@ -105,7 +105,13 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
 	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, model.Chosen(v.Links, func(o *model.Link) bool {
 		return o.Master == b.Index && o != l && o.Port != nil && o.Port.State == model.PortForwarding
 	})
-	switch lost := v.addIsolation(&f, p); {
+	lost := v.addIsolation(&f, p)
+	refused := v.dropped(func(d *model.Drop) bool { return d.Is(model.PortBlocked) && d.FromOrTo(pods) })
+	if refused >= minDrops {
+		lost, x["refused"] = true, refused
+	}
+	f.Packets += refused
+	switch {
 	case x["delay"] != nil && !lost:
 		return // A delay that costs nothing is nothing.
 	case x["delay"] != nil:
@@ -123,7 +129,7 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
 func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 	waits := unresolvedFor(pods)
 	return func(d *model.Drop) bool {
-		return d.FromOrTo(pods) && (waits(d) || d.NotBridged() || d.Location == "br_handle_frame")
+		return d.FromOrTo(pods) && (waits(d) || d.Is(model.NotBridged|model.PortBlocked))
 	}
 }
 
@@ -169,7 +175,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) {
 	}
 	between := func(d *model.Drop) bool {
 		from, to := isolated[d.Src], isolated[d.Dst]
-		return from != nil && to != nil && from != to && (d.NeighborFailed() || d.NotBridged())
+		return from != nil && to != nil && from != to && d.Is(model.NeighborFailed|model.NotBridged)
 	}
 	var l lost
 	var concerned addrSet
@@ -240,7 +246,7 @@ func nicOffBridge(v *view, b *model.Link) {
 	f.Pods = model.Flat(ports, podAddrs)
 	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
 		between := len(v.pods[d.Src]) > 0 && len(v.pods[d.Dst]) > 0
-		return !between && (d.NeighborFailed() || d.OtherHost() || d.ReverseFiltered() && d.IfIndex == nic.Index)
+		return !between && (d.Is(model.NeighborFailed|model.OtherHost) || d.Is(model.ReverseFiltered) && d.IfIndex == nic.Index)
 	}
 	if f.Packets = v.dropped(f.claims); f.Packets == 0 {
 		f.stateAlone()

@@ -16,7 +16,7 @@ const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) {
 	drops := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
-		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) &&
+		return d.Is(model.Netfilter) && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) &&
 			v.drops.Class(d) != loss.ByDesign
 	})
 	// left are the packets of each drop that no rule has been found for.
@@ -120,7 +120,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) 
 		f.silences = silencesAll(f.Pods)
 	}
 	f.claims = func(d *model.Drop) bool {
-		return mine[d] > 0 && left[d] == 0 || arp && d.NeighborFailed() && d.FromOrTo(f.Pods)
+		return mine[d] > 0 && left[d] == 0 || arp && d.Is(model.NeighborFailed) && d.FromOrTo(f.Pods)
 	}
 	v.report(f)
 }

@@ -13,7 +13,7 @@ func findConntrackFull(v *view) {
 	var l lost
 	for d := range model.Each(v.Traffic.Drops) {
 		// Connection tracking drops in the hook itself, never within nft.
-		if c.Drop > 0 && d.Netfilter() && d.Location != model.LocationNFT && v.ofPod(d) && !v.inPod(d).IsValid() {
+		if c.Drop > 0 && d.Is(model.Netfilter) && !d.Is(model.ByNFT) && v.ofPod(d) && !v.inPod(d).IsValid() {
 			l.add(v, d)
 		}
 	}

@@ -8,10 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// refusedLocations are the functions that free a packet whose entry was refused:
-// those that run the hooks, and those that continue one that a queue held.
-var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
-
 func findConntrackRace(v *view) {
 	failed := v.Conntrack.InsertFailed
 	if failed < minDrops {
@@ -51,8 +47,7 @@ func (v *view) refusedEntries(failed uint64) (l lost, out []*dropped) {
 	rules := newDropRules(v.State, nil)
 	var list []*dropped
 	for d := range model.Each(v.Traffic.Drops) {
-		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
-			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
+		if !d.Is(model.EntryRefused) || !v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		x := v.dropIn(rules, d)

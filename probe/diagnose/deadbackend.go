@@ -117,7 +117,7 @@ func (v *view) lostFor(a netip.Addr) *lost {
 // node still has the neighbour of a pod that is gone.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OtherHost() ||
+		return d.Dst == a && (d.Is(model.NeighborFailed|model.LookupRefused|model.Expired|model.OtherHost) ||
 			d.Cilium.Reason.NoTarget())
 	}
 }

@@ -488,9 +488,15 @@ func TestDiagnose(t *testing.T) {
 		{"packets of the last moment are not judged", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")
-			n.Traffic.Peers[0].FirstOut = end.Add(-time.Millisecond)
+			n.Traffic.Peers[0].FirstOut = end.Add(-749 * time.Millisecond)
 			return n
 		}, nil},
+		{"packets that a reply had time for are", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Peers[0].FirstOut = end.Add(-750 * time.Millisecond)
+			return n
+		}, []string{"NoReply possible 172.20.1.5 172.20.3.9"}},
 		{"the node routes that range itself", func() *node {
 			n := kubenet()
 			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.3.0/24"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})

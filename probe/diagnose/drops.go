@@ -76,7 +76,7 @@ func sameDrops(list []*model.Drop) func(*model.Drop) bool {
 func (v *view) dropped(match func(*model.Drop) bool) uint64 {
 	var n uint64
 	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; !d.Delivered() && match(d) && !v.explained(d) {
+		if d := &v.Traffic.Drops[i]; !d.Is(model.Delivered) && match(d) && !v.explained(d) {
 			n += d.Packets
 		}
 	}
@@ -267,13 +267,7 @@ func (v *view) sampledPorts(l *lost) []string {
 
 // errorDropped reports whether a rule dropped what the node would tell one of the senders by ICMP.
 func (v *view) errorDropped(d *model.Drop, l *lost) bool {
-	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
-}
-
-// wasFull reports whether a queue or buffer had no room for the packet.
-func wasFull(d *model.Drop) bool {
-	return d.CookieRefused() || slices.Contains([]model.Reason{"SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM",
-		"TCP_LISTEN_OVERFLOW"}, d.Reason)
+	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Is(model.Netfilter) && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
 // single is the snapshot with the counts of single addresses only. Those of ranges come from the busiest pods,

@@ -55,7 +55,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 	f.claims = func(d *model.Drop) bool {
 		// It was freed at the wrong pod, or waited in vain for a reply that went there.
 		wrong := func(p *model.Pod) bool { return d.Netns == p.Netns && !p.Has(d.Dst) }
-		return d.FromOrTo(f.cutOff) && (d.NeighborFailed() || slices.ContainsFunc(list, wrong))
+		return d.FromOrTo(f.cutOff) && (d.Is(model.NeighborFailed) || slices.ContainsFunc(list, wrong))
 	}
 	f.Packets = v.dropped(f.claims)
 	return f

@@ -30,7 +30,7 @@ func findDuplicatePodIP(v *view) {
 	}
 	contested(v)
 	reportBy(v, func(d *model.Drop) (own, pod netip.Addr) {
-		if d.OwnSource() && v.nodeAddrs[d.Src] && v.Outer[d.IfIndex] && v.drops.Lost(d) {
+		if d.Is(model.OwnSource) && v.nodeAddrs[d.Src] && v.Outer[d.IfIndex] && v.drops.Lost(d) {
 			own, pod = d.Src, v.pod(d)
 		}
 		return own, pod
@@ -99,7 +99,7 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 	f.facts = facts{"addr": a, "pod": p, "bridge": b, "believers": believers}
 	f.Pods, f.LastHopAlive = sorted(affected), v.place(b.Name, model.Ingress)
 	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
-		return lostToDuplicateIP(a)(d) || p.Netns != 0 && d.Netns == p.Netns || affected[d.Src] && d.OtherHost()
+		return lostToDuplicateIP(a)(d) || p.Netns != 0 && d.Netns == p.Netns || affected[d.Src] && d.Is(model.OtherHost)
 	}
 	return f
 }
@@ -131,7 +131,7 @@ func (v *view) ownRoute(a netip.Addr) *shownRoute {
 func lostToDuplicateIP(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return (d.Dst == a || d.Src == a) &&
-			(d.OtherHost() || d.NoSocket() || d.NeighborFailed() || d.ReverseFiltered() || d.OwnSource())
+			(d.Is(model.OtherHost | model.NoSocket | model.NeighborFailed | model.ReverseFiltered | model.OwnSource))
 	}
 }
 
@@ -193,7 +193,7 @@ func contest(v *view, a *model.ARPCount) finding {
 	if own := v.ownAddress(a.Addr); own != nil {
 		everything := v.allSilent()
 		f.facts["own"] = own
-		f.claims = func(d *model.Drop) bool { return d.OtherHost() && d.Link == a.Link }
+		f.claims = func(d *model.Drop) bool { return d.Is(model.OtherHost) && d.Link == a.Link }
 		f.silences = func(asker netip.Addr, _ netip.Prefix) bool { return everything || asker == a.Addr }
 		return f
 	}

@@ -39,7 +39,7 @@ func findForeignSNAT(v *view) {
 			// It asked before the window and in it.
 			g.asking, g.asks = append(g.asking, f), g.asks+2
 		case f.Replied:
-		case !f.Start.After(v.Window.End.Add(-settled)) && wantsReply(f):
+		case v.Window.Settled(f.Start) && wantsReply(f):
 			g.asking, g.asks = append(g.asking, f), g.asks+1
 			if !f.Start.IsZero() {
 				g.begun++

@@ -23,9 +23,9 @@ func findForwardingDisabled(v *view) {
 func (v *view) refused4(d *model.Drop) string {
 	link := ""
 	switch {
-	case d.LookupRefusedFor("IP_INADDRERRORS") && d.Dst.Is4():
+	case d.Is(model.NotForwarded) && d.Dst.Is4():
 		link = d.Link
-	case d.NeighborFailed() && d.Link == "" && d.Src.Is4():
+	case d.Is(model.NeighborFailed) && d.Link == "" && d.Src.Is4():
 		for _, p := range v.pods[d.Src] {
 			for g := range model.Each(p.Gateways) {
 				if v.unproxied(p, g) {
@@ -63,10 +63,10 @@ func (v *view) refused6(d *model.Drop) string {
 	if v.Settings.NotForwarding("", true) == "" {
 		return ""
 	}
-	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
+	if d.Is(model.NotForwarded) && d.Dst.Is6() {
 		return d.Link
 	}
-	if !d.NeighborFailed() || d.Link != "" || !d.Src.Is6() {
+	if !d.Is(model.NeighborFailed) || d.Link != "" || !d.Src.Is6() {
 		return ""
 	}
 	for _, p := range v.pods[d.Src] {

@@ -32,7 +32,7 @@ func (v *view) hairpinDropped(l *lost) finding {
 	})
 	f := finding{lost: l, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}
 	f.Peers, f.LastHopAlive = model.Hosts(model.Unique(append(asked, translated(rules)...))), v.entering(l.pods)
-	if slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return d.Src == pods[0] && d.OwnSource() }) {
+	if slices.ContainsFunc(l.drops, func(d *model.Drop) bool { return d.Src == pods[0] && d.Is(model.OwnSource) }) {
 		f.LastHopAlive.Direction = model.Egress
 	}
 	mends := make([]hairpinMend, len(pods))
@@ -73,8 +73,8 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 // dropped it, or the pod when it came back. Packets over the pod's own loopback never left it.
 func (v *view) hairpin(d *model.Drop) bool {
 	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback &&
-		!d.NoSocket() && !d.Delivered() && !wasFull(d)
-	return d.Src == d.Dst && len(v.pods[d.Src]) > 0 && (d.OwnSource() || onNode)
+		!d.Is(model.NoSocket|model.Delivered|model.NoRoom)
+	return d.Src == d.Dst && len(v.pods[d.Src]) > 0 && (d.Is(model.OwnSource) || onNode)
 }
 
 // loopback is the index of every namespace's loopback link.

@@ -73,7 +73,7 @@ type invalidDrops struct {
 // invalidReason says why connection tracking calls the packets of a drop invalid, and which rules exclude the other
 // direction.
 func (v *view) invalidReason(d *model.Drop) (why string, excluded []*model.PacketRule) {
-	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
+	if d.Packets < minDrops || !d.Last.IsZero() && !model.Lasted(d.First, d.Last) {
 		return flowClosed, nil
 	}
 	x := path.Packet{Src: d.Dst, Dst: d.Src, Proto: d.Proto, Sampled: true}
@@ -137,7 +137,7 @@ func (v *view) mostOf(d *model.Drop) bool {
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	var dropped, total uint64
 	for x := range model.Each(v.Traffic.Drops) {
-		if x.Netfilter() && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod &&
+		if x.Is(model.Netfilter) && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod &&
 			len(v.pods[x.Src]) == 0) {
 			dropped += x.Packets
 		}
@@ -172,7 +172,7 @@ func (v *view) invalid(group *invalidDrops) finding {
 		}
 		these := f.claims
 		f.claims = func(d *model.Drop) bool {
-			return these(d) || d.Netfilter() && f.silences(d.Src, model.Host(d.Dst))
+			return these(d) || d.Is(model.Netfilter) && f.silences(d.Src, model.Host(d.Dst))
 		}
 	}
 	for why, d := range group.reasons {

@@ -176,7 +176,7 @@ func (v *view) frames(a netip.Addr, ifindex int, d model.Direction, side model.S
 
 // wrongEntry is the finding on a neighbour entry with a wrong MAC by which frames were sent.
 func (v *view) wrongEntry(n *model.Neighbor, sent uint64, claims func(*model.Drop) bool) finding {
-	drops := v.dropped(func(d *model.Drop) bool { return claims(d) && d.OtherHost() })
+	drops := v.dropped(func(d *model.Drop) bool { return claims(d) && d.Is(model.OtherHost) })
 	f := finding{cause: belief{n.Addr, n.MAC}, claims: claims, facts: facts{
 		"entry": n, "holder": v.owner(n.MAC), "sent": sent, "drops": drops,
 	}}
@@ -219,5 +219,5 @@ func (v *view) addIsolation(f *finding, p *model.Pod) bool {
 
 // unresolvedFor accounts for packets from or to the addresses that waited for a MAC in vain.
 func unresolvedFor(pods []netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return d.NeighborFailed() && d.FromOrTo(pods) }
+	return func(d *model.Drop) bool { return d.Is(model.NeighborFailed) && d.FromOrTo(pods) }
 }

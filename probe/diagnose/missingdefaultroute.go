@@ -30,7 +30,7 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 	}}
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	f.facts = facts{"link": "UPLINK", "drops": l.evidence(), "to": sorted(l.peers)[0]}
-	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
+	if i := slices.IndexFunc(l.drops, func(d *model.Drop) bool { return d.Is(model.ReverseFiltered) }); i >= 0 {
 		f.facts["link"], f.facts["filtered"] = l.drops[i].Link, true
 	} else if nic := downNIC(v); nic != nil {
 		f.facts["link"], f.facts["card"] = nic.Name, nic

@@ -81,11 +81,11 @@ func (v *view) routedElsewhere(list []*misroutedPod) {
 func (v *view) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		// What the node itself sends comes back to it with its own address.
-		own := v.nodeAddrs[d.Src] && (d.OwnSource() || d.Location == "ip_rcv_finish_core")
+		own := v.nodeAddrs[d.Src] && d.Is(model.OwnSource|model.InputRouting)
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
-		return wrong[d.Dst] && (d.LookupRefused() || d.Expired() || d.NeighborFailed() || own) ||
-			(wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
+		return wrong[d.Dst] && (d.Is(model.LookupRefused|model.Expired|model.NeighborFailed) || own) ||
+			(wrong[d.Src] || wrong[d.Dst]) && d.Is(model.ReverseFiltered) || wrong[d.Src] && d.Link == "" && d.Is(model.NeighborFailed)
 	}
 }
 
@@ -111,7 +111,7 @@ func (v *view) findElsewhere(a *misroutedPod) {
 	}
 	var l lost
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
+		if d.Dst == a.addr && d.Is(model.LookupRefused|model.NeighborFailed) && !v.explained(d) {
 			l.add(v, d)
 		}
 	}

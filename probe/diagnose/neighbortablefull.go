@@ -18,7 +18,7 @@ func findNeighborTableFull(v *view) {
 			func(x *model.NeighborTable) bool { return x.Name == name }); counted != nil {
 			t = *counted
 		}
-		l := v.lostTo(func(d *model.Drop) bool { return d.TableFull() && d.Dst.Is6() == t.Is6() })
+		l := v.lostTo(func(d *model.Drop) bool { return d.Is(model.TableFull) && d.Dst.Is6() == t.Is6() })
 		if n := max(l.packets, t.FullsDelta); n >= minDrops {
 			v.report(v.tableFull(&t, l))
 		}

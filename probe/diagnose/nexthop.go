@@ -33,7 +33,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 	}
 	for d := range model.Each(v.Traffic.Drops) {
 		l := v.links[d.IfIndex]
-		if !d.NeighborFailed() || l == nil || l.Role == model.RolePodLink || v.inPod(d).IsValid() || v.explained(d) {
+		if !d.Is(model.NeighborFailed) || l == nil || l.Role == model.RolePodLink || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		hop, ok := awaitedHop(v, d)
@@ -126,7 +126,7 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 	m.pods.add(pods...)
 	m.askers.add(pods...)
 	for d := range model.Each(v.Traffic.Drops) {
-		if !slices.Contains(pods, d.Src) || !d.NeighborFailed() {
+		if !slices.Contains(pods, d.Src) || !d.Is(model.NeighborFailed) {
 			continue
 		}
 		// What is on its own link a pod asks for itself too.
@@ -206,12 +206,12 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 	}
 	f.facts["bad"], f.facts["instead"] = v.spareOf(ifindex, hops)
 	f.claims = func(d *model.Drop) bool {
-		if d.ReverseFiltered() && d.Link != "" {
+		if d.Is(model.ReverseFiltered) && d.Link != "" {
 			back := v.returnPath(d)
 			return back.Through(ifindex) && hops[back.Hops[0].Gateway] != nil
 		}
-		if !d.NeighborFailed() || d.IfIndex != ifindex || v.inPod(d).IsValid() {
-			return d.NeighborFailed() && askers[d.Src]
+		if !d.Is(model.NeighborFailed) || d.IfIndex != ifindex || v.inPod(d).IsValid() {
+			return d.Is(model.NeighborFailed) && askers[d.Src]
 		}
 		hop, ok := awaitedHop(v, d)
 		return ok && hops[hop] != nil || askers[d.Src]

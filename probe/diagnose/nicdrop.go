@@ -38,7 +38,9 @@ func (v *view) nicSends(d *model.Device) {
 	if n < minDrops && hung == 0 {
 		return
 	}
-	l := v.lostTo(func(x *model.Drop) bool { return x.ByDriver() && x.IfIndex == d.IfIndex && !v.inPod(x).IsValid() })
+	l := v.lostTo(func(x *model.Drop) bool {
+		return x.Is(model.ByDriver) && x.IfIndex == d.IfIndex && !v.inPod(x).IsValid()
+	})
 	list, severe := risen(d, model.LossSent, model.LossTimeout)
 	severe = severe || v.starve(l)
 	others := n - min(n, l.packets)

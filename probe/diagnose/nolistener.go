@@ -10,7 +10,7 @@ import (
 
 func findNoListener(v *view) {
 	nobody := func(d *model.Drop) bool {
-		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || v.drops.Samples.Of(d) != nil)
+		return d.Is(model.NoSocket) && v.drops.Lost(d) && (d.Reason != "" || v.drops.Samples.Of(d) != nil)
 	}
 	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d) }
 	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d) }

@@ -168,7 +168,7 @@ func (v *view) pingedOnly(match func(*model.Flow) bool) (to addrSet) {
 
 // lasted reports whether requests left over some time, as far as that is known:
 // a destination that was just taken away is asked for a moment more.
-func lasted(p *model.Peer) bool { return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled }
+func lasted(p *model.Peer) bool { return p.LastOut.IsZero() || model.Lasted(p.FirstOut, p.LastOut) }
 
 // silencedFor is the finding that claims that the peer does not reply to one of the pods, for
 // which the local end stands; empty for none.

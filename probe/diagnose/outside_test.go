@@ -28,7 +28,7 @@ func TestBesideThePlugin(t *testing.T) {
 			n := kubenet().live()
 			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", counted, model.PacketRule{Target: name})
-			reason, location := model.Reason("NETFILTER_DROP"), model.LocationNFT
+			reason, location := model.Reason("NETFILTER_DROP"), "nft_do_chain"
 			if name == "NFQUEUE" {
 				reason, location = "NOT_SPECIFIED", "nf_queue"
 			}
@@ -61,7 +61,7 @@ func TestBesideThePlugin(t *testing.T) {
 				r := &n.PacketRules[len(n.PacketRules)-1]
 				r.Family, r.Table = "netdev", hook
 			}
-			lasting(n.dropOn("ens5", "NETFILTER_DROP", model.LocationNFT, far, pod, 40))
+			lasting(n.dropOn("ens5", "NETFILTER_DROP", "nft_do_chain", far, pod, 40))
 			return n
 		}, []string{"warning PolicyDrop INGRESS INGRESS drops packets of 172.20.1.5"}},
 		{"a queue's program does not run", target("NFQUEUE", 50),
@@ -102,7 +102,7 @@ func TestBesideThePlugin(t *testing.T) {
 			n.filter(model.NFT, "FORWARD", 90, model.PacketRule{Target: "DROP", Text: "-m set --match-set s src -j DROP",
 				Unknown: []string{"-m set --match-set s src"}})
 			for _, to := range []string{"10.50.0.21", "203.0.113.9"} {
-				lasting(n.dropOn(n.Pods[0].Link, "NETFILTER_DROP", model.LocationNFT, "10.50.0.20", to, 40))
+				lasting(n.dropOn(n.Pods[0].Link, "NETFILTER_DROP", "nft_do_chain", "10.50.0.20", to, 40))
 			}
 			return n
 		}, []string{"warning PolicyDrop filter FORWARD drops packets of 10.50.0.20"}},

@@ -5,29 +5,20 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// tooBig is the reason where the next link's MTU is smaller than the packet.
-const tooBig model.Reason = "PKT_TOO_BIG"
-
-// learnt is how long after the first error a sender must have learnt the size. Times of drops are those of polls, a
-// second apart: it is between two of them, and at least a second in fact.
-const learnt = 1500 * time.Millisecond
-
 func findPathMTU(v *view) {
 	groups := map[int]*lost{}
 	for _, l := range lostBy(v, func(d *model.Drop) (_ pair, pod netip.Addr) {
-		if d.Reason == tooBig {
+		if d.Is(model.TooBig) {
 			pod = v.pod(d)
 		}
 		return pair{d.Src, d.Dst}, pod
 	}) {
 		for _, d := range l.drops {
-			if l.span() >= learnt {
+			if l.lasted() { // Else the sender learnt the size.
 				model.GetOrInsert(groups, nextLink(v, d)).add(v, d)
 			}
 		}
@@ -66,7 +57,7 @@ func narrow(v *view, next int, l *lost) finding {
 		f.facts["errors"] = errors.evidence()
 	}
 	// Those by which other senders learn the size have the same cause.
-	f.claims = func(d *model.Drop) bool { return d.Reason == tooBig && nextLink(v, d) == next || v.errorDropped(d, l) }
+	f.claims = func(d *model.Drop) bool { return d.Is(model.TooBig) && nextLink(v, d) == next || v.errorDropped(d, l) }
 	return f
 }
 
@@ -93,7 +84,7 @@ func (v *view) unlikeEnds() {
 	}
 	found := map[key]*misfit{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Unspecified() || !v.ofPod(d) || v.explained(d) {
+		if !d.Is(model.Unspecified) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
 		s := v.drops.Samples.Of(d)
@@ -124,9 +115,7 @@ func (v *view) unlikeEnds() {
 // misfitOf says between which links a packet of that length did not fit; nil where it
 // would have, or where it was dropped elsewhere.
 func (v *view) misfitOf(d *model.Drop, length int) *misfit {
-	across := strings.HasPrefix(d.Location, "__dev_forward_skb") || strings.HasPrefix(d.Location, "____dev_forward_skb")
-	bridged := slices.Contains([]string{"br_nf_dev_queue_xmit", "br_dev_queue_push_xmit", "__br_forward",
-		"br_forward_finish"}, d.Location)
+	across, bridged := d.Is(model.Across), d.Is(model.ToPort)
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
 		if l == nil || l.MTU == 0 || !p.Has(d.Src) && !p.Has(d.Dst) {

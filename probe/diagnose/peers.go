@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -14,10 +13,6 @@ import (
 // pair is a local address and an address off the node.
 type pair struct{ local, remote netip.Addr }
 
-// settled is how long before the window's end a packet must have left for its missing answer to mean anything. Times of
-// packets are those of polls, a second apart: a multiple of that would leave it to chance which side a time is on.
-const settled = 750 * time.Millisecond
-
 // unanswered reports whether packets that want a reply left for a peer and nothing proves that they arrived: no answer
 // on the wire, no reply that connection tracking saw, no ICMP error about them. Where not every peer of the local
 // address was counted by itself, a reply may be among the others: then connection tracking must have seen none either.
@@ -25,7 +20,7 @@ func (v *view) unanswered(p *model.Peer) bool {
 	if v.others.Explains != nil && v.others.Explains(p.Local, p.Remote) {
 		return false
 	}
-	if v.answered(p) || !wanting(v, p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
+	if v.answered(p) || !wanting(v, p) || !v.Window.Settled(p.FirstOut) {
 		return false
 	}
 	return v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p) || len(v.flowsOf(p).silent) > 0

@@ -161,7 +161,7 @@ func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
 		t := v.resolutions(model.Egress)[question{p.LinkIndex, a}]
 		u.answers = u.answers || t.replies > 0 && t.replies*2 >= t.requests
 		u.requests += t.requests
-		drops := v.dropped(func(d *model.Drop) bool { return d.Dst == a && (d.Netns == p.Netns || d.NeighborFailed()) })
+		drops := v.dropped(func(d *model.Drop) bool { return d.Dst == a && (d.Netns == p.Netns || d.Is(model.NeighborFailed)) })
 		u.drops += drops
 		x := facts{"link": p.Link, "addr": a, "requests": t.requests, "replies": t.replies, "drops": drops}
 		if r := v.lookup(a); r != nil && r.IfIndex == p.LinkIndex && r.Dst.IsSingleIP() {

@@ -93,7 +93,7 @@ func (v *view) defaultElsewhere(f *finding, p *model.Pod, u *unsent, isIPv6 bool
 	x := v.sumPeers(v.inVain(mine))
 	f.claims = func(d *model.Drop) bool {
 		return (mine[d.Src] || mine[d.Dst]) &&
-			(d.NeighborFailed() || d.ReverseFiltered() || d.Netns == p.Netns && d.LookupRefused())
+			(d.Is(model.NeighborFailed|model.ReverseFiltered) || d.Netns == p.Netns && d.Is(model.LookupRefused))
 	}
 	dropped := v.dropped(f.claims)
 	f.page, f.cutOff = "PodDefaultRoute-elsewhere", sorted(mine)

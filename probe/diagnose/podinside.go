@@ -114,7 +114,7 @@ func (f *finding) takeAfter(p, from *model.Pod, isIPv6 bool, addrs ...netip.Pref
 // lately reports whether something was last seen so near to the window's end that
 // it holds for the state that was read there. A time that is not known does.
 func (v *view) lately(last time.Time) bool {
-	return last.IsZero() || last.After(v.Window.End.Add(-2*settled))
+	return last.IsZero() || !model.Lasted(last, v.Window.End)
 }
 
 // pattern is the pod of a list that another is to be like: one that shares prefix length and gateway with most,

@@ -62,7 +62,7 @@ func routedTo(v *view, l *model.Link) []netip.Addr {
 // hadAddress reports whether a drop is for an IPv6 address that the pod may have
 // had: its interface is down and has none any more, and nobody else has this one.
 func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
-	if p.Up || !d.Dst.Is6() || !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || !model.InAny(v.ranges.local, d.Dst) {
+	if p.Up || !d.Dst.Is6() || !d.Is(model.NeighborFailed) || len(v.pods[d.Dst]) > 0 || !model.InAny(v.ranges.local, d.Dst) {
 		return false
 	}
 	return !slices.ContainsFunc(podAddrs(p), netip.Addr.Is6)

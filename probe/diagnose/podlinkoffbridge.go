@@ -69,7 +69,7 @@ func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *mod
 func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) {
 	pods, ports := podAddrs(p), v.bridgePods(b)
 	f := finding{facts: x, cutOff: pods, claims: func(d *model.Drop) bool {
-		return d.FromOrTo(pods) && (d.NeighborFailed() || d.ReverseFiltered() || d.OtherHost() || d.OwnSource())
+		return d.FromOrTo(pods) && d.Is(model.NeighborFailed|model.ReverseFiltered|model.OtherHost|model.OwnSource)
 	}}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
 	if !v.addIsolation(&f, p) {

@@ -107,7 +107,7 @@ func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	// Its replies may wait in the pod for a gateway that does not answer. Nor does connection tracking see one of which a
 	// rule drops the node's copy, while a bridge forwards it.
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Src == pod && d.Dst == client && d.Netfilter() && d.Packets >= minDrops || (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) &&
+		if d.Src == pod && d.Dst == client && d.Is(model.Netfilter) && d.Packets >= minDrops || (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) &&
 			(v.explained(d) || refused(d)) {
 			return true
 		}
@@ -121,7 +121,7 @@ const manySYNs = 9
 // untrackedSilence reports whether a pod replies to no connection at all, where
 // connection tracking has no flow to it to tell them apart.
 func (v *view) untrackedSilence(d *silentReceiver, all map[service]*asks) bool {
-	if d.silent < manySYNs || d.silent < d.in.SYN || d.in.Last.Sub(d.in.First) < 2*settled {
+	if d.silent < manySYNs || d.silent < d.in.SYN || !model.Lasted(d.in.First, d.in.Last) {
 		return false
 	}
 	tracked := slices.ContainsFunc(services(all, d.addr), func(s service) bool { return s.proto == tcp })

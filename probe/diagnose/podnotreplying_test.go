@@ -89,7 +89,7 @@ func TestPodNotReplying(t *testing.T) {
 			n := kubenet().live()
 			n.requested(client, server, udp, 53, 4, false)
 			n.link(3).Promisc = true
-			n.dropOn("br-pods", "NETFILTER_DROP", model.LocationNFT, server, client, 4).DstMAC = n.Pods[1].MAC
+			n.dropOn("br-pods", "NETFILTER_DROP", "nft_do_chain", server, client, 4).DstMAC = n.Pods[1].MAC
 			n.chain(model.NFT, "ip", "raw", "PREROUTING", "PREROUTING", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", 4, model.PacketRule{Target: "DROP", Text: "-s 172.20.1.5/32 -j DROP", Src: model.AddrMatch{Prefix: prefix(server + "/32")}})
 			n.PacketRules[0].Table, n.PacketRules[0].Chain = "raw", "PREROUTING"

@@ -75,7 +75,7 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) {
 		if !prefixRoute(p, a) || answered && len(asked) == 0 {
 			return
 		}
-		drops = v.dropped(func(d *model.Drop) bool { return missent(d) && d.NeighborFailed() })
+		drops = v.dropped(func(d *model.Drop) bool { return missent(d) && d.Is(model.NeighborFailed) })
 	} else {
 		// A pod of ptp asks its gateway for its neighbours too, whatever its prefix.
 		if reachesOnLink(p, want) || !reachesOnLink(from, want) {
@@ -89,7 +89,7 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) {
 			"asked": sorted(asked), "requests": requests, "drops": drops,
 		},
 		cutOff: own,
-		claims: func(d *model.Drop) bool { return missent(d) && (d.NeighborFailed() || !wide) },
+		claims: func(d *model.Drop) bool { return missent(d) && (d.Is(model.NeighborFailed) || !wide) },
 	}
 	f.Pods, f.Peers, f.Packets = f.cutOff, model.Hosts(sorted(asked)), drops
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}

@@ -82,7 +82,7 @@ func (v *view) netfilterDrops() (drops []*dropped, unread, unmatched *lost, unkn
 	inside := map[*model.Pod]*dropRules{}
 	unread, unmatched, unknown = &lost{}, &lost{}, map[*model.Drop]bool{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Netfilter() || !v.ofPod(d) || v.drops.Class(d) != loss.Lost || v.explained(d) {
+		if !d.Is(model.Netfilter) || !v.ofPod(d) || v.drops.Class(d) != loss.Lost || v.explained(d) {
 			continue
 		}
 		if a := v.inPod(d); a.IsValid() {
@@ -173,7 +173,7 @@ func (d *dropped) best(packets uint64) *candidate {
 // sure reports whether a rule whose count does not tell dropped the packets: they surely
 // meet it and match; or the kernel says that a rule of nft did, and no other can be.
 func (d *dropped) sure(c *candidate) bool {
-	alone := len(d.candidates) == 1 && d.whole && !d.open && d.Location == model.LocationNFT
+	alone := len(d.candidates) == 1 && d.whole && !d.open && d.Is(model.ByNFT)
 	return c.fit == path.Yes || c.fit == path.Maybe && alone
 }
 
@@ -210,7 +210,9 @@ func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 		}
 	}
 	these := sameDrops(drops)
-	return func(d *model.Drop) bool { return these(d) || unresolved[d.Src] && d.Link == "" && d.NeighborFailed() }
+	return func(d *model.Drop) bool {
+		return these(d) || unresolved[d.Src] && d.Link == "" && d.Is(model.NeighborFailed)
+	}
 }
 
 // doubt is what is not known of a rule and its drops: a key of the page, or a match.

@@ -54,7 +54,7 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
 		loose: map[path.ChainKey][]path.ChainKey{}, sets: v.Tables().Sets, chosen: map[chosenBy]*candidateRule{},
 		pod:   pod,
-		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
+		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Is(model.ByNFT) }),
 	}
 	chains := map[path.ChainKey]bool{}
 	for c := range model.Each(v.Chains) {

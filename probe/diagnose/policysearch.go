@@ -57,7 +57,7 @@ func (t *dropRules) search(d *dropped) {
 		// What is not for the node does not come to INPUT, and what is not of it not to OUTPUT. A bridge's chains see frames.
 		if c.Family == "ip" && isIPv6 || c.Family == "ip6" && !isIPv6 ||
 			c.Family != "bridge" && (c.Hook == "INPUT" && !d.packet.DstLocal || c.Hook == "OUTPUT" && !d.packet.SrcLocal) ||
-			!t.atDevice(c, d) || t.inNFT && (c.Backend == model.NFT) != (d.Location == model.LocationNFT) {
+			!t.atDevice(c, d) || t.inNFT && (c.Backend == model.NFT) != d.Is(model.ByNFT) {
 			continue
 		}
 		if s.enter(path.KeyOf(c), nil, path.Yes) == path.End {
@@ -159,7 +159,7 @@ func (s *search) enter(k path.ChainKey, by *model.PacketRule, fit path.Fit) path
 
 // add notes a rule, or that the packet comes to it more surely another way, and ends the search where it surely does.
 func (s *search) add(c *candidateRule, fit path.Fit) path.Action {
-	if strings.HasSuffix(c.Target(), "QUEUE") != s.FromQueue() {
+	if strings.HasSuffix(c.Target(), "QUEUE") != s.Is(model.FromQueue) {
 		return path.Next
 	} else if mayDrop(c.Rule) {
 		fit = min(fit, path.Unlikely)

@@ -29,7 +29,7 @@ func findQueueDrop(v *view) {
 func (v *view) queuesInPods() {
 	reportBy(v, func(d *model.Drop) (p *model.Pod, pod netip.Addr) {
 		i := slices.IndexFunc(v.pods[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
-		if !d.Queued() || v.inPod(d) != d.Src || i < 0 {
+		if !d.Is(model.Queued) || v.inPod(d) != d.Src || i < 0 {
 			return p, pod
 		}
 		return v.pods[d.Src][i], d.Src
@@ -151,7 +151,7 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 // queuedDrops are the node's drops in the queues of links.
 func queuedDrops(s *model.Snapshot) []*model.Drop {
 	return model.Chosen(s.Traffic.Drops, func(d *model.Drop) bool {
-		return d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns)
+		return d.Is(model.Queued) && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns)
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 
 func findReceiveOverflow(v *view) {
 	all := v.asksOf()
-	v.atSockets(wasFull, func(_ netip.Addr, l *lost) finding { return v.overflowed(l, all) })
+	v.atSockets(func(d *model.Drop) bool { return d.Is(model.NoRoom) }, func(_ netip.Addr, l *lost) finding { return v.overflowed(l, all) })
 	for p := range model.Each(v.Pods) {
 		if p.Backlog == nil || p.Backlog.Delta < minDrops {
 			continue

@@ -32,7 +32,7 @@ func findReversePathFilter(v *view) {
 // detourOf is the detour of a packet that the filter refused, zero for others. A node's own
 // address as source is refused in the same place.
 func (v *view) detourOf(d *model.Drop) (k detour) {
-	if d.ReverseFiltered() && d.Link != "" && !v.nodeAddrs[d.Src] {
+	if d.Is(model.ReverseFiltered) && d.Link != "" && !v.nodeAddrs[d.Src] {
 		back := v.returnPath(d)
 		k = detour{d.Link, back.Route, back.Type}
 	}
@@ -45,7 +45,7 @@ func (v *view) filteredOn(k detour, l *lost) finding {
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		// What pods send by that route may find nobody there.
 		return v.detourOf(d) == k ||
-			k.route != nil && (d.NeighborFailed() && v.Routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
+			k.route != nil && (d.Is(model.NeighborFailed) && v.Routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
 	}}
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	in := v.byName[k.link]

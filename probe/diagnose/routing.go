@@ -89,9 +89,9 @@ func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
 	switch {
 	case d.Link == "":
 		return a, false
-	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
+	case d.Is(model.NoRoute):
 		a, decision = d.Dst, v.Routing().Lookup(v.arrived(d))
-	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
+	case d.Is(model.ReverseFiltered) && !v.nodeAddrs[d.Src]:
 		a, decision = d.Src, v.returnPath(d)
 	default:
 		return a, false

@@ -42,7 +42,7 @@ func findRoutingLoop(v *view) {
 	}
 	filtered := map[looped]uint64{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.ReverseFiltered() && v.drops.Lost(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
+		if d.Is(model.ReverseFiltered) && v.drops.Lost(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
 	}
@@ -82,7 +82,7 @@ func circling(v *view) {
 			h.Direction != model.Ingress || len(v.pods[h.Addr]) == 0 || bits.OnesCount64(h.TTLs) < loopTTLs {
 			continue
 		}
-		expired := func(d *model.Drop) bool { return d.Dst == h.Addr && d.IfIndex == h.IfIndex && d.Expired() }
+		expired := func(d *model.Drop) bool { return d.Dst == h.Addr && d.IfIndex == h.IfIndex && d.Is(model.Expired) }
 		n := v.dropped(expired)
 		if n < minDrops {
 			continue
@@ -125,7 +125,7 @@ func forNobody(v *view, h *model.HopCount) bool {
 // none, and was asked for a moment only: a pod that went as the window began.
 func justLeft(v *view, p *model.Peer) bool {
 	near := v.vacant(p.Remote) || model.InAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
-	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 &&
+	return near && p.In.Replies == 0 && model.Lasted(p.LastOut, v.Window.End) && p.Out.Packets > 0 &&
 		!p.LastOut.IsZero()
 }
 
@@ -145,9 +145,9 @@ func looping(v *view, k loops, list []loop) finding {
 	pods := setOf(f.Pods)
 	f.claims = func(d *model.Drop) bool {
 		if k.side == model.AsDestination {
-			return pods[d.Dst] && d.Expired()
+			return pods[d.Dst] && d.Is(model.Expired)
 		}
-		return pods[d.Src] && (d.Expired() || d.ReverseFiltered() && d.IfIndex == k.ifindex)
+		return pods[d.Src] && (d.Is(model.Expired) || d.Is(model.ReverseFiltered) && d.IfIndex == k.ifindex)
 	}
 	return f
 }

@@ -41,6 +41,19 @@ func TestSentences(t *testing.T) {
 		{"a rule that was not read whole", unsureMasquerade(false)},
 		{"a native rule", unsureMasquerade(true)},
 		{"other rules may match", rivalRules()},
+		{"a bridge port that is not the pod's", steady("BRIDGE_INGRESS_STP_STATE", "br_handle_frame")},
+		{"a blackhole that is gone", steady("BLACKHOLE", "dst_discard_out")},
+		{"a request by the link that leads there", steady("ARP_PVLAN_DISABLE", "ip_rcv_finish_core")},
+		{"a wrong source MAC", steady("MAC_INVALID_SOURCE", "br_handle_frame")},
+		{"the tunnel's own frames", steady("LOCAL_MAC", "vxlan_rcv")},
+		{"no such VNI", steady("VXLAN_VNI_NOT_FOUND", "vxlan_rcv")},
+		{"a wrong VXLAN header", steady("VXLAN_INVALID_HDR", "vxlan_rcv")},
+		{"congestion in a tunnel", steady("IP_TUNNEL_ECN", "vxlan_rcv")},
+		{"a security module", steady("SECURITY_HOOK", "tcp_v4_rcv")},
+		{"a loop of devices", steady("RECURSION_LIMIT", "__dev_queue_xmit")},
+		{"a queue for L4S", steady("DUALPI2_STEP_DROP", "__dev_queue_xmit")},
+		{"PSP", steady("PSP_INPUT", "tcp_v4_rcv")},
+		{"Open vSwitch", steady("OVS_DROP_LAST_ACTION", "do_execute_actions")},
 	} {
 		for _, f := range Diagnose(&tt.node.Snapshot) {
 			fmt.Fprintf(&b, "## %s\n%s %s %s %d %v\n%s\n%s\n", tt.name, brief(f), f.Severity, f.LastHopAlive, f.Packets, f.Cause, f.Title, f.Why)
@@ -63,6 +76,14 @@ func TestSentences(t *testing.T) {
 	if got := b.String(); got != string(want) {
 		t.Errorf("findings say something else than in %s:\n%s", path, got)
 	}
+}
+
+// steady is a node that drops packets to a pod for as long as it is watched.
+func steady(reason model.Reason, location string) *node {
+	n := kubenet()
+	d := n.drop(reason, location, far, pod5, 40)
+	d.First, d.Last = n.Window.Start, n.Window.End
+	return n
 }
 
 func repliesLeave() *node {

@@ -37,7 +37,7 @@ func findStaleFDB(v *view) {
 func (v *view) tunnelEndsUnknown() {
 	for hop, l := range lostBy(v, func(d *model.Drop) (hop question, pod netip.Addr) {
 		r := v.lookup(d.Dst)
-		if d.Location != "vxlan_xmit" || r == nil || !v.isTunnel(r.IfIndex) || !v.ofPod(d) {
+		if !d.Is(model.NoTunnelEnd) || r == nil || !v.isTunnel(r.IfIndex) || !v.ofPod(d) {
 			return hop, pod
 		}
 		return question{r.IfIndex, cmp.Or(r.Gateway, d.Dst)}, v.sender(d)
@@ -58,7 +58,7 @@ func (v *view) tunnelEndsUnknown() {
 func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	pods, bridge := podAddrs(p), v.linkName(e.Bridge)
 	f := finding{cutOff: pods, claims: func(d *model.Drop) bool {
-		return d.FromOrTo(pods) && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || d.NotBridged())
+		return d.FromOrTo(pods) && (d.Is(model.NeighborFailed|model.NotBridged) || d.Is(model.OtherHost) && d.DstMAC == e.MAC)
 	}}
 	var frames uint64
 	if e.IfIndex != p.LinkIndex {

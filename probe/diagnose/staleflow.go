@@ -52,7 +52,7 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 	sampled := map[model.Tuple]*model.Drop{}
 	for d := range model.Each(v.Traffic.Drops) {
 		from, to, ok := v.drops.Samples.Of(d).Ports()
-		if ok && d.Netfilter() && d.Proto == tcp && !v.explained(d) && v.drops.Lost(d) {
+		if ok && d.Is(model.Netfilter) && d.Proto == tcp && !v.explained(d) && v.drops.Lost(d) {
 			sampled[model.Tuple{Src: d.Src, Dst: d.Dst, SrcPort: from, DstPort: to}] = d
 		}
 	}

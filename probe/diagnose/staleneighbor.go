@@ -31,7 +31,7 @@ func findStaleNeighbor(v *view) {
 			continue
 		}
 		// Without packets lost to it the entry is only a memory.
-		p, drops := owners[0], v.dropped(func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() })
+		p, drops := owners[0], v.dropped(func(d *model.Drop) bool { return d.Dst == n.Addr && d.Is(model.NeighborFailed) })
 		if drops >= minDrops && v.presentWholeWindow(p) && p.Up {
 			silent[n.IfIndex] = append(silent[n.IfIndex], unresolved{n, p.MAC, drops})
 		}
@@ -52,7 +52,7 @@ func misdirected(v *view, n *model.Neighbor) {
 	f := v.wrongEntry(n, sent, func(d *model.Drop) bool {
 		// By IPv6 these are also the answers to the pod's own requests for its gateway's MAC,
 		// so that the pod has no neighbour either.
-		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
+		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.Is(model.NeighborFailed)
 	})
 	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.place(link, model.Egress)
 	f.facts["link"], f.facts["pod"] = link, p
@@ -79,7 +79,7 @@ func noneOn(v *view, link string, list []unresolved) finding {
 			families = append(families, n.Addr)
 		}
 	}
-	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Dst) && d.NeighborFailed() }
+	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Dst) && d.Is(model.NeighborFailed) }
 	f.facts = facts{"link": link, "list": list, "families": families, "shown": shown}
 	return f
 }

@@ -61,13 +61,13 @@ func unansweredGateway(v *view, list []unanswered) finding {
 	f.Severity, f.LastHopAlive = model.Critical, v.place(list[0].pod.Link, model.Ingress)
 	var shown []model.Evidence
 	for _, x := range list {
-		packets := v.dropped(func(d *model.Drop) bool { return slices.Contains(x.addrs, d.Src) && d.NeighborFailed() })
+		packets := v.dropped(func(d *model.Drop) bool { return slices.Contains(x.addrs, d.Src) && d.Is(model.NeighborFailed) })
 		x.facts["packets"] = packets
 		shown = append(shown, words.Say("gateway", x.facts)...)
 		f.Pods, f.Packets = append(f.Pods, x.addrs...), f.Packets+packets
 	}
 	f.Pods = model.Unique(f.Pods)
-	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Src) && d.NeighborFailed() }
+	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Src) && d.Is(model.NeighborFailed) }
 	f.facts["shown"], f.facts["joined"] = shown, len(list) > 1
 	if f.facts["watched"] == false {
 		f.Confidence = model.Possible
@@ -167,7 +167,7 @@ func unheldAddresses(v *view) {
 	}
 	found := map[netip.Addr]*lost{}
 	for a, l := range lostBy(v, func(d *model.Drop) (addr, asker netip.Addr) {
-		if !d.NeighborFailed() || !v.vacant(d.Dst) || len(v.pods[d.Src]) == 0 {
+		if !d.Is(model.NeighborFailed) || !v.vacant(d.Dst) || len(v.pods[d.Src]) == 0 {
 			return addr, asker
 		}
 		return d.Dst, d.Src
@@ -212,7 +212,7 @@ func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*lost) finding 
 			}
 		}
 	}
-	f.claims = func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }
+	f.claims = func(d *model.Drop) bool { return gone[d.Dst] && d.Is(model.NeighborFailed) }
 	f.facts = facts{"addrs": addrs, "shown": shown, "held": held, "asker": asker, "scan": len(addrs) > sweep}
 	if len(addrs) > sweep {
 		f.Severity = model.Info

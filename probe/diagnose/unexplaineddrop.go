@@ -5,8 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -22,7 +20,7 @@ type dropKind struct {
 func findUnexplainedDrop(v *view) {
 	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		// Before Linux 5.17 a segment without a socket may be the last of a connection. NoListener tells of requests.
-		old := d.Reason == "" && d.NoSocket()
+		old := d.Reason == "" && d.Is(model.NoSocket)
 		return !old && v.ofPod(d) && v.drops.Class(d) == loss.Lost && !v.explained(d)
 	})
 	groups := map[dropKind]*lost{}
@@ -31,7 +29,7 @@ func findUnexplainedDrop(v *view) {
 	})
 	for _, d := range append(left, folded...) {
 		k := dropKind{d.Reason, d.Location}
-		if d.NeighborFailed() {
+		if d.Is(model.NeighborFailed) {
 			// One of the packets that wait is freed as failed, the others are purged.
 			k.reason = "NEIGH_FAILED"
 		}
@@ -41,8 +39,8 @@ func findUnexplainedDrop(v *view) {
 		// What was not read may show that no packet was lost: whose copy it was, or which rule freed one.
 		d := l.drops[0]
 		known := func(d *model.Drop) bool { return len(v.pods[d.Dst]) > 0 }
-		unread := d.Reason == "OTHERHOST" && !v.Has(model.SourceLinks, model.SourcePods) && !slices.ContainsFunc(l.drops, known) ||
-			d.Netfilter() && !v.Has(model.SourceEbtables)
+		unread := d.Is(model.OtherHost) && !v.Has(model.SourceLinks, model.SourcePods) && !slices.ContainsFunc(l.drops, known) ||
+			d.Is(model.Netfilter) && !v.Has(model.SourceEbtables)
 		if l.packets >= minDrops && !unread {
 			v.report(v.unexplained(k, l))
 		}
@@ -51,11 +49,14 @@ func findUnexplainedDrop(v *view) {
 
 func (v *view) unexplained(k dropKind, l *lost) finding {
 	first := mostDropped(l.drops)[0]
-	w := wordsOf(first)
+	means, broken := first.Means(), refused(first)
 	var rules []*model.PacketRule
-	if v.lowered(first) {
-		w = dropWords{key: "lowered", broken: true}
+	switch {
+	case v.lowered(first):
+		means, broken = "lowered", true
 		rules = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "TTL" || r.Target == "HL" })
+	case atLoopback(first):
+		means = "loopback"
 	}
 	ends := v.nothingPasses(l)
 	from, to := first.Src, first.Dst
@@ -64,10 +65,10 @@ func (v *view) unexplained(k dropKind, l *lost) finding {
 	}
 	// What nothing explains stays unexplained.
 	f := finding{lost: l, claims: func(*model.Drop) bool { return false }, facts: facts{
-		"reason": k.reason, "location": k.location, "means": w.key, "from": from, "to": to,
+		"reason": k.reason, "location": k.location, "means": means, "from": from, "to": to,
 		"silent": []netip.Addr{ends.local, ends.remote}, "rules": rules,
 	}}
-	if w.broken && l.lasting() || ends.local.IsValid() {
+	if broken && l.lasting() || ends.local.IsValid() {
 		f.Severity = model.Warning
 	}
 	// A packet dropped on the way out had been routed to the link; any other came in by it.
@@ -82,7 +83,7 @@ func (v *view) unexplained(k dropKind, l *lost) finding {
 func (v *view) lowered(d *model.Drop) bool {
 	pod := v.pod(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
-	return d.Expired() && slices.ContainsFunc(v.hops[pod], func(h *model.HopCount) bool {
+	return d.Is(model.Expired) && slices.ContainsFunc(v.hops[pod], func(h *model.HopCount) bool {
 		entry := v.isUplink(h.IfIndex) || side == model.AsSource && v.pods[pod][0].LinkIndex == h.IfIndex
 		return entry && h.Direction == model.Ingress && h.Side == side && h.TTLs != 0 && h.TTLs&(1<<1) == 0
 	})
@@ -91,59 +92,24 @@ func (v *view) lowered(d *model.Drop) bool {
 // sending reports whether the packet was to leave by its device: it waited for
 // the next hop's MAC, or was handed to the device.
 func sending(d *model.Drop) bool {
-	out := []string{"ip_output", "ip_finish_output", "ip_finish_output2", "ip6_output", "ip6_finish_output",
-		"ip6_finish_output2"}
-	return d.NeighborFailed() || d.Transmitting() || slices.Contains(out, d.Location)
-}
-
-// dropWords is what one of the kernel's reasons means.
-type dropWords struct {
-	// key is what the page of UnexplainedDrop calls it.
-	key     string
-	matches func(*model.Drop) bool
-	// broken is set where no healthy network drops so for long, ordinary where every healthy one may.
-	broken, ordinary bool
+	return d.Is(model.NeighborFailed | model.Transmitting | model.Leaving)
 }
 
 // manyRefused is more packets than bad luck spoils in a window.
 const manyRefused = 9
 
-// knownReasons are those that no other finding is about. The first that matches counts.
-var knownReasons = []dropWords{
-	{key: "checksum", broken: true,
-		matches: func(d *model.Drop) bool { return strings.HasSuffix(string(d.Reason), "_CSUM") }},
-	{key: "signature", broken: true, matches: (*model.Drop).Distrusted},
-	{key: "loopback", broken: true, matches: func(d *model.Drop) bool {
-		return d.Dst.IsLoopback() && (d.Reason == "IP_LOCALNET" || d.Unspecified())
-	}},
-	{key: "queue", ordinary: true, matches: func(d *model.Drop) bool {
-		r := string(d.Reason)
-		return d.Transmitting() && (strings.HasPrefix(r, "QDISC_") || strings.HasPrefix(r, "FQ_"))
-	}},
-	{key: "expired", ordinary: true, matches: func(d *model.Drop) bool { return d.Expired() && d.Reason != "" }},
-	{key: "fragments", matches: func(d *model.Drop) bool { return strings.HasPrefix(string(d.Reason), "FRAG_") }},
-	{key: "protocol", ordinary: true,
-		matches: func(d *model.Drop) bool { return d.Reason == "IP_NOPROTO" || d.Reason == "UNHANDLED_PROTO" }},
-	{key: "rule", matches: (*model.Drop).Netfilter},
-	{key: "vxlan", matches: func(d *model.Drop) bool { return d.Location == "vxlan_xmit" }},
-	{key: "neighbour", matches: (*model.Drop).NeighborFailed},
-	{key: "disabled", ordinary: true, matches: func(d *model.Drop) bool { return d.Reason == "IPV6DISABLED" }},
-}
-
-// wordsOf are the words for a drop, zero where the kernel's reason is all there is.
-func wordsOf(d *model.Drop) dropWords {
-	return model.Find(knownReasons, func(w dropWords) bool { return w.matches(d) })
-}
+// atLoopback reports whether a packet for a loopback address came by another link.
+func atLoopback(d *model.Drop) bool { return d.Dst.IsLoopback() && d.Is(model.NotLocalNet) }
 
 // refused reports whether a drop is of a kind that no healthy network has for long.
-func refused(d *model.Drop) bool { return wordsOf(d).broken }
+func refused(d *model.Drop) bool { return d.Is(model.Broken) || atLoopback(d) }
 
 // lasting reports whether drops went on for a while.
-func (l *lost) lasting() bool { return l.packets >= manyRefused && l.span() >= 2*settled }
+func (l *lost) lasting() bool { return l.packets >= manyRefused && l.lasted() }
 
-func (l *lost) span() time.Duration {
+func (l *lost) lasted() bool {
 	first := slices.MinFunc(l.drops, func(a, b *model.Drop) int { return a.First.Compare(b.First) }).First
-	return slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last.Sub(first)
+	return model.Lasted(first, slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last)
 }
 
 // nothingPasses are two ends whose drops go on while no flow shows that packets get from one to the other, those that
@@ -156,8 +122,8 @@ func (v *view) nothingPasses(l *lost) (most pair) {
 	}
 	byPair := map[pair]*lost{}
 	for _, d := range l.drops {
-		if wordsOf(d).ordinary || wasFull(d) || d.NoSocket() && !v.Has(model.SourcePods) || !model.Unicast(d.Src) || !model.Unicast(d.Dst) ||
-			d.Src.Is6() && d.LookupRefused() && !hasDefault(v, true) {
+		if d.Is(model.Ordinary|model.NoRoom) || d.Is(model.NoSocket) && !v.Has(model.SourcePods) || !model.Unicast(d.Src) || !model.Unicast(d.Dst) ||
+			d.Src.Is6() && d.Is(model.LookupRefused) && !hasDefault(v, true) {
 			continue
 		}
 		model.GetOrInsert(byPair, pair{d.Src, d.Dst}).add(v, d)

@@ -31,7 +31,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who
 		// By IPv6 the node asks with the gateway's own address, so that the pod's answer
 		// goes to the wrong MAC too, and the node has no neighbour.
 		return slices.Contains(pods, d.Src) && d.DstMAC == g.MAC ||
-			g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
+			g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.Is(model.NeighborFailed)
 	})
 	f.Pods, f.LastHopAlive = sameFamily(pods, g.Addr), v.place(p.Link, model.Ingress)
 	f.cutOff = v.silentBy(g.MAC, f.Pods)

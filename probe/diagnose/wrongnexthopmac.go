@@ -184,7 +184,7 @@ func findWrongNextHopMAC(v *view) {
 	// A drop names the link of arrival too where the node itself gave the frame that MAC later.
 	misaddressed := map[int]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.OtherHost() && (v.Outer[d.IfIndex] || v.isTunnel(d.IfIndex)) && len(v.pods[d.Dst]) > 0 &&
+		if d.Is(model.OtherHost) && (v.Outer[d.IfIndex] || v.isTunnel(d.IfIndex)) && len(v.pods[d.Dst]) > 0 &&
 			v.frames(d.Dst, d.IfIndex, model.Ingress, model.AsDestination, d.DstMAC) > 0 && v.drops.Lost(d) && !v.explained(d) {
 			model.GetOrInsert(misaddressed, d.IfIndex).addFor(d.Dst, d)
 		}

@@ -58,7 +58,7 @@ func findWrongNodeRoute(v *view) {
 		}
 	}
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.NeighborFailed() && v.ofPod(d) {
+		if d.Is(model.NeighborFailed) && v.ofPod(d) {
 			if s := of(v.sentBy(v.pod(d), d.Dst)); s != nil {
 				s.drops = append(s.drops, d)
 			}

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -147,6 +146,6 @@ func (h stranger) finding(v *view) finding {
 // explainsRange accounts for drops of packets on their way to a range, or back from there after they went round.
 func explainsRange(cidr netip.Prefix) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return cidr.Contains(d.Dst) && (strings.HasPrefix(d.Location, "ip_") || strings.HasPrefix(d.Location, "ip6_"))
+		return cidr.Contains(d.Dst) && d.Is(model.InIP)
 	}
 }

@@ -147,7 +147,7 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 		return copied
 	}
 	if d.Netns != b.Node.Netns {
-		if d.Netns == r.pod.Netns || d.Reason != "OTHERHOST" && b.netns[d.Dst][d.Netns] {
+		if d.Netns == r.pod.Netns || !d.Is(model.OtherHost) && b.netns[d.Dst][d.Netns] {
 			return notCounted
 		}
 		return copied
@@ -155,14 +155,14 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 	switch class := b.classes.Class(d.Drop); {
 	case class == loss.Copy:
 		return copied
-	case class == loss.PodGone && d.Reason == "OTHERHOST":
+	case class == loss.PodGone && d.Is(model.OtherHost):
 		return copied
 	case class == loss.ByDesign && d.Code == "":
 		// A rule dropped it by design: a ban, or the second copy of a frame that a promiscuous bridge delivers twice.
 		return model.Either(b.netns[d.Dst] != nil, copied, missing)
 	case class != loss.Lost && class != loss.PodGone && class != loss.PodStarting && class != loss.Closed && class != loss.ByDesign:
 		return notCounted
-	case d.XDP(), d.Reason == "CPU_BACKLOG":
+	case d.Is(model.AtXDP | model.BacklogFull):
 		// Before the hook where the packet would be counted.
 		return notCounted
 	case r.direction == model.FromPod && b.node[d.Dst]:
@@ -172,10 +172,10 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 	switch l := b.links[d.IfIndex]; {
 	case l == nil:
 		return missing
-	case d.Reason == "OTHERHOST" && l.Kind == "bridge":
+	case d.Is(model.OtherHost) && l.Kind == "bridge":
 		// A bridge hands up frames that it forwards as well.
 		return copied
-	case d.Transmitting() && (b.podLinks[l.Index] != nil || slices.Contains(b.outer, l.Index)):
+	case d.Is(model.Transmitting) && (b.podLinks[l.Index] != nil || slices.Contains(b.outer, l.Index)):
 		return afterOut
 	}
 	return missing

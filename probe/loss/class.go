@@ -117,9 +117,9 @@ func (c *Classifier) excuses(s *model.Snapshot) map[model.Drop]Class {
 		case slices.ContainsFunc(c.Samples.All(d), (*model.Sample).Redirects):
 			out[*d] = Redirect
 		case len(c.pods[d.Src])+len(c.pods[d.Dst]) == 0:
-		case d.NoSocket() && sample.Late():
+		case d.Is(model.NoSocket) && sample.Late():
 			out[*d] = Closed
-		case d.Netfilter() && !d.Range.IsValid() && rules().take(d):
+		case d.Is(model.Netfilter) && !d.Range.IsValid() && rules().take(d):
 			out[*d] = ByDesign
 		}
 	}
@@ -136,33 +136,30 @@ func (c *Classifier) Lost(d *model.Drop) bool {
 // Class says whether the packets were lost or, if not, why they were freed.
 func (c *Classifier) Class(d *model.Drop) Class {
 	switch {
-	case d.Delivered():
+	case d.Is(model.Delivered):
 		return Delivered
-	case isCopy(d):
+	case d.Is(model.SocketCopy):
 		return Copy
-	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
+	case d.Is(model.AtICMPv6) && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()),
+		d.Is(model.ForOtherNeighbor) && d.Dst.IsMulticast():
 		return NeighborDiscovery
-	case c.toGroup(d.Dst) && noMember(d):
+	case c.toGroup(d.Dst) && d.Is(model.NoMember):
 		return Group
-	case d.NeighborFailed(), d.NoSocket(), d.LookupRefused(), d.ReverseFiltered(), d.OwnSource(), d.Expired(),
-		d.Transmitting():
+	case d.Is(model.NeighborFailed | model.NoSocket | model.LookupRefused | model.ReverseFiltered | model.OwnSource |
+		model.Expired | model.Transmitting):
 		// A pod closes its sockets before its link goes, and its route goes with the link. Without that route
 		// packets for it leave the node, and the network may send them back.
 		if c.Past[d.Dst] {
 			return PodGone
 		}
-	case d.Location == "ip6_mc_input" && d.Dst.IsMulticast():
-		return Group
-	case d.Reason == "IPV6_NDISC_NS_OTHERHOST" && d.Dst.IsMulticast():
-		return NeighborDiscovery
-	case d.Netfilter():
+	case d.Is(model.Netfilter):
 		switch {
 		case c.starting(d):
 			return PodStarting
 		case c.bridgedCopy(d):
 			return Copy
 		}
-	case d.Reason == "OTHERHOST":
+	case d.Is(model.OtherHost):
 		return model.Either(c.Past[d.Dst], PodGone, c.flooded[d.DstMAC])
 	}
 	return c.excused[*d]
@@ -196,25 +193,6 @@ func (c *Classifier) bridgedCopy(d *model.Drop) bool {
 	})
 }
 
-// isCopy reports whether the packet itself goes on: a packet socket had no room for its copy, for
-// which older kernels give no reason, or a queue with a limit by rate cut a large packet into
-// pieces. Each piece that it drops counts by itself.
-func isCopy(d *model.Drop) bool {
-	places := []string{"packet_rcv", "packet_rcv_spkt", "tpacket_rcv", "tbf_enqueue", "tbf_segment"}
-	return d.Reason == "PACKET_SOCK_ERROR" || d.Unspecified() && slices.Contains(places, d.Location)
-}
-
-// noMember reports whether a receiver that has not joined the packet's group, or
-// has no socket for it, freed the packet.
-func noMember(d *model.Drop) bool {
-	switch d.Location {
-	case "ip_rcv_finish_core", "ip_rcv_finish", "__udp4_lib_rcv", "__udp4_lib_mcast_deliver", "__udp6_lib_rcv",
-		"__udp6_lib_mcast_deliver":
-		return d.Unspecified() || d.NoSocket()
-	}
-	return false
-}
-
 // allowances are what the rules of a healthy node drop by design.
 type allowances []allowance
 
@@ -228,7 +206,7 @@ type allowance struct {
 // take reports whether the drop is by design, and uses up what it takes.
 func (list allowances) take(d *model.Drop) bool {
 	for i := range list {
-		if d.Netfilter() && list[i].left >= d.Packets && list[i].takes(d) {
+		if d.Is(model.Netfilter) && list[i].left >= d.Packets && list[i].takes(d) {
 			list[i].left -= d.Packets
 			return true
 		}

@@ -61,6 +61,16 @@ type Window struct {
 // Duration returns the window's length.
 func (w Window) Duration() time.Duration { return w.End.Sub(w.Start) }
 
+// settled is how long an answer may take that is not missing. Times of packets are those of polls, a second apart: a
+// multiple of that would leave it to chance which side a time is on.
+const settled = 750 * time.Millisecond
+
+// Settled reports whether what was asked at a time would have been answered within the window.
+func (w Window) Settled(asked time.Time) bool { return !asked.After(w.End.Add(-settled)) }
+
+// Lasted reports whether something went on for more than a moment: for two polls and the second between them.
+func Lasted(first, last time.Time) bool { return last.Sub(first) >= 2*settled }
+
 // Node is the machine, or a network namespace in its place.
 type Node struct {
 	Name   string

@@ -3,9 +3,26 @@ package model_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
+
+// TestClock has both sides of each limit: polls are a second apart, and their times vary a little.
+func TestClock(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	w := model.Window{Start: start, End: start.Add(30 * time.Second)}
+	for before, want := range map[time.Duration]bool{0: false, 749 * time.Millisecond: false, 750 * time.Millisecond: true, time.Second: true} {
+		if got := w.Settled(w.End.Add(-before)); got != want {
+			t.Errorf("asked %v before the end: settled %v", before, got)
+		}
+	}
+	for span, want := range map[time.Duration]bool{0: false, time.Second: false, 1499 * time.Millisecond: false, 1500 * time.Millisecond: true, 2 * time.Second: true} {
+		if got := model.Lasted(start, start.Add(span)); got != want {
+			t.Errorf("%v: lasted %v", span, got)
+		}
+	}
+}
 
 func TestLostOf(t *testing.T) {
 	a, b, c := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")

@@ -129,10 +129,10 @@ func (j *journey) noteCilium(s *step) {
 		}
 		s.says = slices.Insert(s.says, at, said{"cilium", words.Facts{"endpoint": e}})
 	}
-	reason := map[model.Direction]model.Reason{model.Ingress: "TC_INGRESS", model.Egress: "TC_EGRESS"}[s.direction]
+	hook := model.Either(s.direction == model.Ingress, model.AtIngress, model.AtEgress)
 	dropped := map[model.CiliumReason]uint64{}
 	for d := range model.Each(j.Traffic.Drops) {
-		if d.Cilium.Reason != 0 && d.Reason == reason && d.IfIndex == l.Index && d.Netns == j.Node.Netns &&
+		if d.Cilium.Reason != 0 && d.Is(hook) && d.IfIndex == l.Index && d.Netns == j.Node.Netns &&
 			d.Src == s.src && d.Dst == s.dst {
 			dropped[d.Cilium.Reason] += d.Packets
 		}

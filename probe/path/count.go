@@ -50,7 +50,7 @@ func (t *tracer) behindQueue(p *point, n uint64) model.Count {
 		}
 	}
 	for d := range model.Each(t.Traffic.Drops) {
-		if !d.Queued() || d.IfIndex != p.link.Index || t.elsewhere(d) {
+		if !d.Is(model.Queued) || d.IfIndex != p.link.Index || t.elsewhere(d) {
 			continue
 		}
 		sent, received := d.Src == p.src && p.src == t.ends.Pod, d.Dst == p.dst && p.dst == t.ends.Pod
@@ -128,17 +128,17 @@ func (j *journey) hopOf(d *model.Drop) *step {
 	}
 	of := func(k model.HopKind) func(*step) bool { return func(s *step) bool { return s.Kind == k && ofEnds(s) } }
 	switch {
-	case j.elsewhere(d) && d.OtherHost():
+	case j.elsewhere(d) && d.Is(model.OtherHost):
 		return one(inNetns) // else a copy of a flooded frame
 	case j.elsewhere(d):
 		return one(inNetns, of(model.HopBridge)) // in another pod: the bridge led it there
-	case d.NoSocket():
+	case d.Is(model.NoSocket):
 		return one(inNetns, of(model.HopLocal))
 	case kind == model.HopNeighbor && d.Link != "":
 		return one(inNetns, on(kind)) // another link's next hop is not on this path
 	case kind == "" || kind == model.HopLink:
 		// Without a queue the link is down.
-		return one(inNetns, func(s *step) bool { return d.Queued() && on(model.HopQueue)(s) },
+		return one(inNetns, func(s *step) bool { return d.Is(model.Queued) && on(model.HopQueue)(s) },
 			on(model.HopLink, model.HopBridge))
 	}
 	return one(inNetns,

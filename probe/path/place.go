@@ -98,7 +98,7 @@ func (t *tracer) delivered(s *step) bool {
 			t.ends.Proto != 0 && d.Proto != 0 && d.Proto != t.ends.Proto {
 			continue
 		}
-		if !d.Delivered() {
+		if !d.Is(model.Delivered) {
 			return false
 		}
 		some = true

@@ -320,7 +320,7 @@ func (j *journey) entry() *model.Link {
 		}
 	}
 	for d := range model.Each(j.Traffic.Drops) {
-		if l := j.ByIndex[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.ReverseFiltered() && d.Src == j.src &&
+		if l := j.ByIndex[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.Is(model.ReverseFiltered) && d.Src == j.src &&
 			d.Dst == j.dst {
 			by(d.IfIndex, d.Packets)
 		}

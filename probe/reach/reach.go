@@ -7,13 +7,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
-
-// settled is how long before the window's end a connection must have begun for a missing reply to mean anything.
-const settled = time.Second
 
 const dnsPort = 53
 
@@ -169,7 +165,6 @@ func (b *builder) destination(a netip.Addr) model.Destination {
 
 // flows takes what connection tracking knows: which addresses are services, and who replied.
 func (b *builder) flows() {
-	end := b.Window.End.Add(-settled)
 	for f := range model.Each(b.Flows) {
 		began := !f.Start.IsZero()
 		if p := b.pair(f.Original.Src, f.Reply.Src); p != nil {
@@ -183,21 +178,21 @@ func (b *builder) flows() {
 				k := [2]netip.Addr{f.Reply.Dst, f.Reply.Src}
 				b.hidden[k] = append(b.hidden[k], p)
 			}
-			b.take(p, f, began, end)
+			b.take(p, f, began)
 		}
 		if p := b.pair(f.Reply.Src, f.Original.Src); p != nil {
-			b.take(p, f, began, end)
+			b.take(p, f, began)
 		}
 	}
 }
 
 // take takes a connection of a pair. One whose handshake did not end shows packets in one direction.
-func (b *builder) take(p *pair, f *model.Flow, began bool, end time.Time) {
+func (b *builder) take(p *pair, f *model.Flow, began bool) {
 	half := f.State == "SYN_SENT" || f.State == "SYN_RECV" || f.State == "SYN_SENT2"
 	switch {
 	case began && f.Replied && !half:
 		p.replied = true
-	case began && f.Proto == 6 && b.pods[p.Peer] && !f.Start.After(end):
+	case began && f.Proto == 6 && b.pods[p.Peer] && b.Window.Settled(f.Start):
 		p.asked = true
 	}
 }

@@ -237,6 +237,19 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// A connection that began a moment ago may still get its reply. What that is, the findings' clock says.
+func TestSettled(t *testing.T) {
+	for before, want := range map[time.Duration]map[string]model.Reach{
+		749 * time.Millisecond: {}, 750 * time.Millisecond: {"pods": model.ReachUnclear},
+	} {
+		s := node("10.9.1.5", "10.9.1.6")
+		f := flow("10.9.1.5", "10.9.1.6", "10.9.1.6", 80, 6, false)
+		f.Start = end.Add(-before)
+		s.Flows = []model.Flow{f}
+		equal(t, before.String(), cells(t, Matrix(model.Verdict{On: s}), "10.9.1.5"), want)
+	}
+}
+
 // A connection whose handshake does not end is no sign that packets pass both ways: neither what an
 // uplink counts of it, nor connection tracking.
 func TestHalfOpen(t *testing.T) {

@@ -417,7 +417,7 @@ const mostLossy = 16
 func lossy(drops []model.Drop, node uint32) []uint32 {
 	lost := map[uint32]uint64{}
 	for d := range model.Each(drops) {
-		if d.Netns != 0 && d.Netns != node && (d.Netfilter() || d.NoSocket()) {
+		if d.Netns != 0 && d.Netns != node && d.Is(model.Netfilter|model.NoSocket) {
 			lost[d.Netns] += d.Packets
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -28,7 +29,8 @@ type drops struct {
 	link    link.Link
 	reader  *ringbuf.Reader
 	names   map[uint32]model.Reason // of drop reasons; nil before Linux 5.17
-	release uint32                  // the running kernel's
+	module  func(string) (*btf.Spec, error)
+	release uint32 // the running kernel's
 	symbols *symbols
 
 	namespaces map[uint32]uint64
@@ -53,7 +55,8 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		return nil, fmt.Errorf("watch drops: read kernel version: %w", err)
 	}
 	d := &drops{
-		names:      reasons.names,
+		names:      maps.Clone(reasons.names),
+		module:     btf.LoadKernelModuleSpec,
 		release:    running,
 		symbols:    newSymbols(),
 		namespaces: map[uint32]uint64{},
@@ -294,7 +297,7 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 			Packets: k.packets, First: k.first, Last: k.last,
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)
-		if m.AtHook() {
+		if m.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
 			m.Cilium = ciliumDrop(key.Cilium)
 		}
 		// Several locations in one function count as one, and an address whose slot has changed.
@@ -349,7 +352,7 @@ func (d *drops) sampled(linkName func(netns uint32, index int) string) []model.S
 		s.Reason = d.reason(&key.drop)
 		s.Location = d.symbols.name(key.drop.Location)
 		s.Link = linkName(key.drop.Netns, int(key.drop.Ifindex))
-		if d := s.Drop(); d.AtHook() {
+		if d := s.Drop(); d.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
 			s.Cilium = ciliumDrop(key.drop.Cilium)
 		}
 		out = append(out, s)

@@ -61,17 +61,45 @@ var kernelReasons = sync.OnceValues(func() (reasons, error) {
 	return reasons{hasReason(types), reasonNames(types)}, nil
 })
 
+// subsystems have reasons of their own, in the kernel or in a module. The upper half of such a reason's number is the
+// subsystem's, and differs between kernels as the lower one does; the enum's values contain both.
+var subsystems = []struct{ module, enum string }{
+	{"", "skb_drop_reason"}, {"", "qdisc_drop_reason"}, {"openvswitch", "ovs_drop_reason"}, {"mac80211", "mac80211_drop_reason"},
+}
+
 // reasonNames returns the names of the drop reasons, whose numbers differ between kernels; nil if the kernel has none.
+// What is a module in this kernel is not among its types.
 func reasonNames(types *btf.Spec) map[uint32]model.Reason {
-	var e *btf.Enum
-	if !hasReason(types) || types.TypeByName("skb_drop_reason", &e) != nil {
+	if !hasReason(types) {
 		return nil
 	}
-	names := make(map[uint32]model.Reason, len(e.Values))
-	for _, v := range e.Values {
-		names[uint32(v.Value)] = model.Reason(strings.TrimPrefix(v.Name, "SKB_DROP_REASON_"))
+	names := map[uint32]model.Reason{}
+	for _, s := range subsystems {
+		addNames(names, types, s.enum)
 	}
 	return names
+}
+
+// addModules adds the names of the reasons that modules have which are loaded by now.
+func addModules(names map[uint32]model.Reason, module func(string) (*btf.Spec, error)) {
+	for _, s := range subsystems {
+		if types, err := module(s.module); s.module != "" && err == nil {
+			addNames(names, types, s.enum)
+		}
+	}
+}
+
+// addNames adds the names of an enum's values, as the kernel prints them.
+func addNames(names map[uint32]model.Reason, types *btf.Spec, enum string) {
+	var e *btf.Enum
+	if types.TypeByName(enum, &e) != nil {
+		return
+	}
+	for _, v := range e.Values {
+		if _, known := names[uint32(v.Value)]; !known {
+			names[uint32(v.Value)] = model.Reason(strings.TrimPrefix(v.Name, "SKB_DROP_REASON_"))
+		}
+	}
 }
 
 // reason is why a packet with this key was freed: what the kernel says, or else what derive knows.
@@ -87,16 +115,19 @@ func (d *drops) reason(key *bpf.DropDropKey) model.Reason {
 	return cmp.Or(derive(d.release, d.symbols.name(key.Location), s), given)
 }
 
-// given names a drop reason. Subsystems such as mac80211 register reasons of their
-// own, which the enum does not contain.
+// given names a drop reason. If a subsystem's has no name yet, it is a module's that is loaded by now.
 func (d *drops) given(n uint32) model.Reason {
 	if d.names == nil {
 		return ""
 	}
-	if name, ok := d.names[n]; ok {
-		return name
+	if _, ok := d.names[n]; !ok {
+		if n>>16 != 0 {
+			addModules(d.names, d.module)
+		}
+		// Its number, if no type names it; the modules' types are read once for it.
+		d.names[n] = cmp.Or(d.names[n], model.Reason(fmt.Sprintf("REASON_%d_%d", n>>16, n&0xffff)))
 	}
-	return model.Reason(fmt.Sprintf("REASON_%d_%d", n>>16, n&0xffff))
+	return d.names[n]
 }
 
 // unspecified is what kernels give where a function passes no reason.

@@ -36,12 +36,67 @@ func TestReasonNames(t *testing.T) {
 			t.Errorf("%s is not among the reasons", r)
 		}
 	}
-	d := drops{names: map[uint32]model.Reason{2: unspecified}}
-	if r := d.given(3<<16 | 7); r != "REASON_3_7" {
-		t.Errorf("a subsystem's reason is %s", r)
-	}
 	if r := (&drops{}).given(2); r != "" {
 		t.Errorf("without reasons: %s", r)
+	}
+}
+
+// TestSubsystems: reasons of subsystems have names, those of a module from the time that it is loaded.
+func TestSubsystems(t *testing.T) {
+	enum := func(name string, first uint64, values ...string) *btf.Enum {
+		e := &btf.Enum{Name: name, Size: 4}
+		for i, v := range values {
+			e.Values = append(e.Values, btf.EnumValue{Name: v, Value: first + uint64(i)})
+		}
+		return e
+	}
+	spec := func(types ...btf.Type) *btf.Spec {
+		b, err := btf.NewBuilder(types, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Spec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	tracepoint := &btf.Typedef{Name: "btf_trace_kfree_skb", Type: &btf.Pointer{Target: &btf.FuncProto{
+		Return: (*btf.Void)(nil), Params: make([]btf.FuncParam, kfreeParams)}}}
+	for i := range kfreeParams {
+		tracepoint.Type.(*btf.Pointer).Target.(*btf.FuncProto).Params[i].Type = &btf.Pointer{Target: (*btf.Void)(nil)}
+	}
+	const openvswitch, qdisc = 2 << 16, 3 << 16
+	modules := map[string]*btf.Spec{"mac80211": spec(enum("mac80211_drop_reason", 0, "RX_QUEUED", "RX_CONTINUE"))}
+	read := 0
+	d := drops{
+		names: reasonNames(spec(tracepoint, enum("skb_drop_reason", 0, "SKB_NOT_DROPPED_YET", "SKB_CONSUMED", "SKB_DROP_REASON_NOT_SPECIFIED"),
+			enum("qdisc_drop_reason", qdisc, "__QDISC_DROP_REASON", "QDISC_DROP_GENERIC", "QDISC_DROP_OVERLIMIT"))),
+		module: func(name string) (*btf.Spec, error) {
+			if s := modules[name]; s != nil {
+				read++
+				return s, nil
+			}
+			return nil, os.ErrNotExist
+		},
+	}
+	check := func(n uint32, want model.Reason) {
+		t.Helper()
+		if got := d.given(n); got != want {
+			t.Errorf("reason %#x is %s, not %s", n, got, want)
+		}
+	}
+	check(2, unspecified)
+	check(qdisc|2, "QDISC_DROP_OVERLIMIT")
+	check(openvswitch|9, "REASON_2_9")
+	modules["openvswitch"] = spec(enum("ovs_drop_reason", openvswitch, "__OVS_DROP_REASON", "OVS_DROP_LAST_ACTION", "OVS_DROP_ACTION_ERROR"))
+	check(openvswitch|1, "OVS_DROP_LAST_ACTION")
+	check(openvswitch|2, "OVS_DROP_ACTION_ERROR")
+	check(1, "SKB_CONSUMED")
+	check(77, "REASON_0_77")
+	check(openvswitch|9, "REASON_2_9")
+	if read != 3 {
+		t.Errorf("modules' types were read %d times", read)
 	}
 }
 
@@ -164,7 +219,7 @@ func TestDeliveredIsNoDrop(t *testing.T) {
 	// What is lost after them shows that they were handled.
 	ends.lose(t, netip.MustParseAddr("203.0.113.9"), 1)
 	for _, d := range dropped(t, e, 1).Drops {
-		if d.Proto != unix.IPPROTO_UDP && !d.Delivered() {
+		if d.Proto != unix.IPPROTO_UDP && !d.Is(model.Delivered) {
 			t.Errorf("delivered, and taken for lost: %+v", d)
 		}
 	}
@@ -210,7 +265,7 @@ func TestHandshakesThatFindNoRoom(t *testing.T) {
 		ends.sendFrame(t, ack)
 	}
 	for _, d := range dropped(t, e, clients-room).Drops {
-		if d.Proto != unix.IPPROTO_TCP || d.Packets != clients-room || d.NoSocket() || d.CookieRefused() == d.Delivered() {
+		if d.Proto != unix.IPPROTO_TCP || d.Packets != clients-room || d.Is(model.NoSocket) || d.Is(model.CookieRefused) == d.Is(model.Delivered) {
 			t.Errorf("drop %+v", d)
 		}
 	}

@@ -1,0 +1,108 @@
+package diagnose
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestMain compares the verdict of every snapshot that any test of this package judges with testdata/verdicts, a file
+// for a test. With -update it writes these files: whoever changes the engine sees what the change does to all of them.
+func TestMain(m *testing.M) {
+	held := map[string][]string{}
+	var last *model.Snapshot
+	var before string
+	at := slices.IndexFunc(kinds, func(k kind) bool { return len(k.needs) == 0 })
+	find, judging := kinds[at].find, false
+	kinds[at].find = func(v *view) {
+		if test := callingTest(); test != "" && !judging {
+			judging = true
+			if told := verdictOf(v); v.whole != last || told != before {
+				held[test] = append(held[test], told)
+				last, before = v.whole, told
+			}
+			judging = false
+		}
+		find(v)
+	}
+	code := m.Run()
+	if f := flag.Lookup("test.run").Value.String(); code == 0 && !strings.Contains(f, "/") {
+		code = compareVerdicts(held)
+	}
+	os.Exit(code)
+}
+
+// callingTest is the test that has a snapshot judged; empty where that is none, or one of many alike.
+func callingTest() string {
+	const here = "probe/diagnose.Test"
+	pc := make([]uintptr, 60)
+	frames := runtime.CallersFrames(pc[:runtime.Callers(2, pc)])
+	for {
+		f, more := frames.Next()
+		if slices.ContainsFunc([]string{"agree.Accusations", "TestGrowth", "diagnose.quoted"},
+			func(s string) bool { return strings.Contains(f.Function, s) }) {
+			return ""
+		}
+		if at := strings.Index(f.Function, here); at >= 0 && !strings.Contains(f.Function, "TestMain") {
+			name, _, _ := strings.Cut(f.Function[at+len("probe/diagnose."):], ".")
+			return name
+		}
+		if !more {
+			return ""
+		}
+	}
+}
+
+// verdictOf is all of a view's verdict but its sentences, on a few lines.
+func verdictOf(judged *view) string {
+	v := newView(judged.whole)
+	v.others = judged.others
+	var b strings.Builder
+	for _, f := range v.judge() {
+		fmt.Fprintf(&b, "%s %s pods %v peers %v packets %d", f.Severity, brief(model.Finding{Code: f.Code, Confidence: f.Confidence}),
+			f.Pods, f.Peers, f.Packets)
+		if h := f.LastHopAlive; h != (model.Place{}) {
+			fmt.Fprintf(&b, " alive %s %s %s", h.Link, h.Role, h.Direction)
+		}
+		fmt.Fprintf(&b, " ends %v cause %q\n", f.EndsAt, f.Cause)
+	}
+	for i, c := range v.causes() {
+		d := &v.whole.Traffic.Drops[i]
+		fmt.Fprintf(&b, "  drop %s %s %v > %v proto %d packets %d: %s expected %v\n", d.Reason, d.Location, d.Far(d.Src), d.Far(d.Dst), d.Proto,
+			d.Packets, c.Code, c.Expected)
+	}
+	for _, s := range v.unreplied() {
+		fmt.Fprintf(&b, "  silence %v > %v packets %d: %s %s\n", s.Local, s.Remote, s.Packets, s.Code, s.Ordinary)
+	}
+	return model.Either(b.Len() > 0, b.String(), "nothing\n")
+}
+
+func compareVerdicts(held map[string][]string) (code int) {
+	for test, list := range held {
+		// Some tests range over maps.
+		slices.Sort(list)
+		path := filepath.Join("testdata", "verdicts", test+".txt")
+		text := []byte(strings.Join(list, "--\n"))
+		if *update {
+			if err := os.WriteFile(path, text, 0o644); err != nil {
+				fmt.Println(err)
+				code = 1
+			}
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil || !bytes.Equal(text, want) {
+			fmt.Printf("%s: verdicts are other ones than in %s (%v); see what changes with -update and git diff\n", test, path, err)
+			code = 1
+		}
+	}
+	return code
+}
