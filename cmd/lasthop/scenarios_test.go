@@ -173,11 +173,13 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 func checkAgreed(t *testing.T, s *model.Snapshot) {
 	t.Helper()
 	v := diagnose.Judge(s)
-	found, causes := v.Findings, v.Causes
-	for _, d := range agree.Disagreements(s, found, causes) {
+	for _, d := range agree.Disagreements(s, v.Findings, v.Causes) {
 		t.Error(d)
 	}
-	proven, healthy := agree.Accusations(s, diagnose.Diagnose)
+	for _, u := range agree.Unaccounted(s, v) {
+		t.Error("no name for", u)
+	}
+	proven, healthy := agree.Accusations(s, diagnose.Judge)
 	for _, a := range append(proven, healthy...) {
 		t.Error(a)
 	}
