@@ -17,6 +17,17 @@ const minAsks = 3
 // silence is the traffic to destinations that never answer, by their addresses.
 type silence map[netip.Addr]*lost
 
+func (g silence) sum() *lost {
+	x := &lost{}
+	for _, a := range sorted(g) {
+		m := g[a]
+		x.pods.addAll(m.pods)
+		x.peers.add(a)
+		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
+	}
+	return x
+}
+
 func findNoReply(v *view) {
 	own, translated := silence{}, silence{}         // with the pods' addresses, and with the node's
 	byDefault, misaddressed := silence{}, silence{} // for addresses of links, by the default route; for a MAC of no next hop
@@ -271,13 +282,8 @@ func (v *view) unreplied() []model.Silence {
 // their own addresses, with the node's, or with both.
 func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	var f finding
-	var x lost
-	remotes := sorted(g)
-	for _, a := range remotes {
-		m := g[a]
-		x.pods.addAll(m.pods)
-		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
-	}
+	x := g.sum()
+	remotes := sorted(x.peers)
 	f.Pods, f.Peers, f.Packets = sorted(x.pods), model.Hosts(remotes), x.packets
 	name, tunnel := v.linkName(x.link), v.isTunnel(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
@@ -436,19 +442,16 @@ func (v *view) sentByDefault(a netip.Addr, m *lost) finding {
 
 // misaddressed is the finding on requests whose frames leave for a MAC that is no next hop's.
 func (v *view) misaddressed(g silence) finding {
-	x, entries := &lost{}, []*model.Neighbor(nil)
-	for _, a := range sorted(g) {
-		m := g[a]
-		x.pods.addAll(m.pods)
-		x.peers.add(a)
-		x.packets, x.requests, x.link = x.packets+m.packets, x.requests+m.requests, m.link
-		for _, h := range v.Routing().Lookup(v.sentBy(sorted(m.pods)[0], a)).Hops {
+	x := g.sum()
+	remotes, name := sorted(x.peers), v.linkName(x.link)
+	var entries []*model.Neighbor
+	for _, a := range remotes {
+		for _, h := range v.Routing().Lookup(v.sentBy(sorted(g[a].pods)[0], a)).Hops {
 			if n := v.NeighborAt(cmp.Or(h.Gateway, a), h.IfIndex); n != nil {
 				entries = model.With(entries, n)
 			}
 		}
 	}
-	remotes, name := sorted(x.peers), v.linkName(x.link)
 	frames := model.Chosen(v.Traffic.MACs, func(m *model.MACPair) bool {
 		return x.pods[m.Addr] && m.IfIndex == x.link && m.Side == model.AsSource && m.Direction == model.Egress
 	})
