@@ -77,7 +77,7 @@ func (t *sums) count(r model.Reading) {
 	classes := loss.NewClassifier(&s)
 	if len(openOf(r)) == 0 && !slices.ContainsFunc(s.Traffic.Drops, func(d model.Drop) bool { return classes.Lost(&d) }) {
 		for _, d := range s.Traffic.Drops {
-			t.addDrop(d, model.DropCause{Expected: true})
+			t.addDrop(d, model.DropCause{Ordinary: classes.Class(&d)})
 		}
 		return
 	}
@@ -96,7 +96,7 @@ func (t *sums) count(r model.Reading) {
 func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 	known, is := t.causes[d.Key()]
 	switch unknown := why.Code == "" || why.Code == diagnose.UnexplainedDrop; {
-	case why.Expected:
+	case why.Expected():
 	case unknown && is:
 		why = known
 	case !unknown:
@@ -107,7 +107,7 @@ func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 		kind.reason = "NOT_SPECIFIED"
 	}
 	switch {
-	case why.Expected:
+	case why.Expected():
 		kind.cause = "expected"
 	case why.Code == "", why.Code == diagnose.UnexplainedDrop:
 		kind.cause = cmp.Or(kind.cause, "none")

@@ -204,16 +204,18 @@ func demo(t *testing.T, all *matrix, name string, seed int, every bool) {
 func checkAgreed(t *testing.T, s *model.Snapshot) {
 	t.Helper()
 	v := diagnose.Judge(s)
-	found, causes := v.Findings, v.Causes
-	for _, d := range agree.Disagreements(s, found, causes) {
+	for _, d := range agree.Disagreements(s, v.Findings, v.Causes) {
 		t.Error(d)
+	}
+	for _, u := range agree.Unaccounted(s, v) {
+		t.Error("no name for", u)
 	}
 }
 
 // checkAccusations wants nothing to be found because a source was not read.
 func checkAccusations(t *testing.T, s *model.Snapshot) {
 	t.Helper()
-	proven, healthy := agree.Accusations(s, diagnose.Diagnose)
+	proven, healthy := agree.Accusations(s, diagnose.Judge)
 	for _, a := range append(proven, healthy...) {
 		t.Error(a)
 	}

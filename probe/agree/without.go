@@ -165,11 +165,16 @@ func Poorer(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
 }
 
 // Accusations are what diagnose finds only because a source was not read: what is proven beside the drops that were
-// seen and, where nothing was found, anything. What counts would refute is possible without them.
-func Accusations(s *model.Snapshot, diagnose func(*model.Snapshot) []model.Finding) (proven, healthy []string) {
-	whole := diagnose(s)
+// seen and, where nothing was found, anything. What counts would refute is possible without them. Proven are also the
+// losses that then have no name.
+func Accusations(s *model.Snapshot, judge func(*model.Snapshot) model.Verdict) (proven, healthy []string) {
+	whole := judge(s).Findings
 	for lost, poor := range Poorer(s) {
-		for _, f := range diagnose(poor) {
+		v := judge(poor)
+		for _, u := range Unaccounted(poor, v) {
+			proven = append(proven, fmt.Sprintf("without %s: no name for %s", lost, u))
+		}
+		for _, f := range v.Findings {
 			if slices.ContainsFunc(whole, func(w model.Finding) bool {
 				return w.Code == f.Code && w.Confidence.Rank() >= f.Confidence.Rank()
 			}) {

@@ -17,7 +17,10 @@ func agreed(t *testing.T, n *node) []model.Finding {
 	for _, d := range agree.Disagreements(whole(n), v.Findings, v.Causes) {
 		t.Error(d)
 	}
-	proven, _ := agree.Accusations(&n.Snapshot, Diagnose)
+	for _, u := range agree.Unaccounted(&n.Snapshot, v) {
+		t.Error("no name for", u)
+	}
+	proven, _ := agree.Accusations(&n.Snapshot, Judge)
 	for _, a := range proven {
 		t.Error(a)
 	}

@@ -49,6 +49,8 @@ type finding struct {
 	// silences reports whether the cause makes what one address asks of others unheard or unanswered; nil for the requests
 	// of its pods to its peers, and those to its pods from its peers or, where it has none, from anywhere.
 	silences func(asker netip.Addr, asked netip.Prefix) bool
+	// flows are those that the cause concerns by their protocols and ports, of all between these addresses; nil for all.
+	flows func(*model.Flow) bool
 	// returns are the pods whose packets the cause brings back to the node.
 	returns []netip.Addr
 	// inserts: the cause makes connection tracking refuse new entries.

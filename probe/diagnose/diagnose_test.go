@@ -508,7 +508,7 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.MACs[0].Dst = mac(deadMAC)
 			return n
-		}, nil},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"ranges of another size from the nodes file", func() *node {
 			n := kubenet()
 			n.Cluster.Nodes = []model.ClusterNode{

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -32,11 +31,25 @@ func (v *view) causes() []model.DropCause {
 }
 
 func (v *view) causeOf(d *model.Drop) model.DropCause {
-	if !v.drops.Lost(d) {
-		return model.DropCause{Expected: true}
+	if code := v.byDrop[d].code; code != "" && v.drops.Lost(d) {
+		return model.DropCause{Code: code}
 	}
-	code := v.byDrop[d]
-	return model.DropCause{Code: code, Expected: code == "" && v.drops.Class(d) == loss.ByDesign}
+	return model.DropCause{Ordinary: cmp.Or(v.drops.Class(d), v.inconclusive(d), model.ExcusedFew)}
+}
+
+// inconclusive is why nothing can be concluded from a packet that was lost, however many were; empty where it can.
+func (v *view) inconclusive(d *model.Drop) model.Excuse {
+	switch {
+	case d.Reason == "" && d.Is(model.NoSocket):
+		// NoListener tells of requests.
+		return model.ExcusedNoReason
+	case !v.ofPod(d):
+		return model.ExcusedNoPod
+	case d.Is(model.OtherHost) && !v.Has(model.SourceLinks, model.SourcePods) && len(v.pods[d.Dst]) == 0,
+		d.Is(model.Netfilter) && !v.Has(model.SourceEbtables):
+		return model.ExcusedUnread
+	}
+	return ""
 }
 
 // pod is the address of the drop that a running pod of this node has: the
@@ -292,8 +305,9 @@ func (v *view) foldedReply(p *model.Peer) bool {
 // foldedCause is the cause of the drops of a range: that of those of the same pod, for the same
 // reason at the same place, whose far ends were counted one by one.
 func (v *view) foldedCause(d *model.Drop) model.DropCause {
-	if !v.drops.Lost(d) {
-		return model.DropCause{Expected: true}
+	own := v.causeOf(d)
+	if own.Code != "" || !v.drops.Lost(d) {
+		return own
 	}
 	for e := range model.Each(v.Traffic.Drops) {
 		like := (d.Src.IsValid() && e.Src == d.Src || d.Dst.IsValid() && e.Dst == d.Dst) && e.Reason == d.Reason &&
@@ -302,5 +316,5 @@ func (v *view) foldedCause(d *model.Drop) model.DropCause {
 			return c
 		}
 	}
-	return model.DropCause{}
+	return own
 }

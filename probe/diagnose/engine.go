@@ -11,8 +11,8 @@ import (
 
 // claims are the losses that findings have claimed. That is all that a kind knows of the kinds before it.
 type claims struct {
-	// byDrop are the codes of the findings that claim drops.
-	byDrop map[*model.Drop]model.Code
+	// byDrop are the findings that claim drops.
+	byDrop map[*model.Drop]claimant
 	// silences are what the finding of each code says of requests that got no reply.
 	silences []silenceClaim
 	// returned are pods whose packets come back to the node.
@@ -21,23 +21,32 @@ type claims struct {
 	inserts bool
 }
 
+// claimant is a finding that claims losses. flows are those that it concerns by their protocols and ports; nil for all.
+type claimant struct {
+	code  model.Code
+	flows func(*model.Flow) bool
+}
+
+// concerns reports whether the finding is about a flow, nil for any.
+func (c *claimant) concerns(f *model.Flow) bool { return c.flows == nil || f == nil || c.flows(f) }
+
 type silenceClaim struct {
-	code   model.Code
+	claimant
 	claims func(asker netip.Addr, asked netip.Prefix) bool
 }
 
-func (c *claims) explained(d *model.Drop) bool { return c.byDrop[d] != "" }
+func (c *claims) explained(d *model.Drop) bool { return c.byDrop[d].code != "" }
 
 // silenced reports whether a finding claims that requests of one address to others got no
 // reply. The zero asker is anybody.
 func (c *claims) silenced(asker netip.Addr, asked netip.Prefix) bool {
-	return c.silencedBy(asker, asked) != ""
+	return c.silencedBy(asker, asked, nil) != ""
 }
 
-// silencedBy is the code of the first finding that claims it; empty for none.
-func (c *claims) silencedBy(asker netip.Addr, asked netip.Prefix) model.Code {
-	for _, s := range c.silences {
-		if s.claims(asker, asked) {
+// silencedBy is the code of the first finding that claims that requests of a flow, nil for any, got none; empty for none.
+func (c *claims) silencedBy(asker netip.Addr, asked netip.Prefix, f *model.Flow) model.Code {
+	for s := range model.Each(c.silences) {
+		if s.claims(asker, asked) && s.concerns(f) {
 			return s.code
 		}
 	}
@@ -46,20 +55,28 @@ func (c *claims) silencedBy(asker netip.Addr, asked netip.Prefix) model.Code {
 
 // claim gives a finding the losses that its cause makes. Of a drop it gets what no finding before it has.
 func (c *claims) claim(f *finding, code model.Code, drops []model.Drop) {
-	if f.claims != nil {
+	by := claimant{code, f.flows}
+	switch {
+	case f.claims != nil:
 		for d := range model.Each(drops) {
-			if c.byDrop[d] == "" && f.claims(d) {
-				c.byDrop[d] = code
+			if !c.explained(d) && f.claims(d) {
+				c.byDrop[d] = by
+			}
+		}
+	case f.lost != nil:
+		for _, d := range f.lost.drops {
+			if !c.explained(d) {
+				c.byDrop[d] = by
 			}
 		}
 	}
 	c.returned.add(f.returns...)
 	c.inserts = c.inserts || f.inserts
-	switch {
-	case f.silences != nil:
-		c.silences = append(c.silences, silenceClaim{code, f.silences})
-	case f.Severity != model.Info:
-		c.silences = append(c.silences, silenceClaim{code, silencesPeers(&f.Finding)})
+	if f.silences == nil && f.Severity != model.Info {
+		f.silences = silencesPeers(&f.Finding)
+	}
+	if f.silences != nil {
+		c.silences = append(c.silences, silenceClaim{by, f.silences})
 	}
 }
 
@@ -101,7 +118,7 @@ func (v *view) report(f finding) { v.proposed = append(v.proposed, f) }
 // earlier one's cause becomes evidence of that; one about nothing but what earlier causes cut off is left out.
 func (v *view) judge() []model.Finding {
 	var list []finding
-	var cutOff addrSet
+	cutOff := map[netip.Addr]model.Code{} // by the finding that does
 	for k := range model.Each(kinds) {
 		if !v.Has(k.needs...) {
 			continue
@@ -110,6 +127,7 @@ func (v *view) judge() []model.Finding {
 		k.find(v)
 		before := len(list)
 		for _, f := range v.proposed {
+			f.Severity = cmp.Or(f.Severity, k.severity)
 			f.complete(k.code)
 			f.doubt(model.Filter(k.rests, func(source string) bool { return !v.Has(source) }))
 			at := slices.IndexFunc(list[:before],
@@ -118,9 +136,10 @@ func (v *view) judge() []model.Finding {
 			case at >= 0:
 				list[at].absorb(&f)
 				v.claim(&f, list[at].Code, v.Traffic.Drops)
-			case !consequence(&f.Finding, cutOff):
+			case consequence(&f.Finding, cutOff) != "":
+				v.claim(&f, consequence(&f.Finding, cutOff), v.Traffic.Drops)
+			default:
 				f.Code, f.EndsAt, f.Passes = k.code, k.ends, k.passes
-				f.Severity = cmp.Or(f.Severity, k.severity)
 				f.Verify = cmp.Or(f.Verify, Verify(k.code))
 				f.Pods = model.Unique(f.Pods)
 				if slices.Contains(k.ends, model.HopLocal) {
@@ -133,7 +152,9 @@ func (v *view) judge() []model.Finding {
 			}
 		}
 		for _, f := range list[before:] {
-			cutOff.add(f.cutOff...)
+			for _, a := range f.cutOff {
+				cutOff[a] = cmp.Or(cutOff[a], f.Code)
+			}
 		}
 	}
 	out := model.Map(list, func(f finding) model.Finding { return f.Finding })
@@ -159,9 +180,6 @@ func (f *finding) complete(code model.Code) {
 		}
 		if f.Peers == nil {
 			f.Peers = append(model.Hosts(sorted(l.peers)), slices.SortedFunc(slices.Values(l.ranges), netip.Prefix.Compare)...)
-		}
-		if f.claims == nil {
-			f.claims = sameDrops(l.drops)
 		}
 		f.Packets = cmp.Or(f.Packets, l.packets)
 	}
@@ -199,9 +217,13 @@ func (f *finding) absorb(effect *finding) {
 	f.Packets += effect.Packets
 }
 
-// consequence reports whether all that a finding is about is cut off: its pods, or its peers.
-func consequence(f *model.Finding, cutOff addrSet) bool {
-	return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return !cutOff[a] }) ||
-		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers,
-			func(x netip.Prefix) bool { return !x.IsSingleIP() || !cutOff[x.Addr()] })
+// consequence is the finding that cuts off all that another is about, its pods or its peers; empty where none does.
+func consequence(f *model.Finding, cutOff map[netip.Addr]model.Code) model.Code {
+	for _, ends := range [][]netip.Prefix{model.Hosts(f.Pods), f.Peers} {
+		left := func(x netip.Prefix) bool { return !x.IsSingleIP() || cutOff[x.Addr()] == "" }
+		if len(ends) > 0 && !slices.ContainsFunc(ends, left) {
+			return cutOff[ends[0].Addr()]
+		}
+	}
+	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/agree"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -42,7 +43,11 @@ func FuzzDiagnose(f *testing.F) {
 		if json.Unmarshal(text, &s) != nil {
 			return
 		}
-		found := Diagnose(&s)
+		v := Judge(&s)
+		found := v.Findings
+		if u := agree.Unaccounted(&s, v); len(u) > 0 {
+			t.Errorf("no name for %q", u)
+		}
 		if again := Diagnose(&s); !reflect.DeepEqual(found, again) {
 			t.Errorf("judged twice, found %+v and %+v", found, again)
 		}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,14 +17,24 @@ const minAsks = 3
 // silence is the traffic to destinations that never answer, by their addresses.
 type silence map[netip.Addr]*lost
 
+func (g silence) sum() *lost {
+	x := &lost{}
+	for _, a := range sorted(g) {
+		m := g[a]
+		x.pods.addAll(m.pods)
+		x.peers.add(a)
+		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
+	}
+	return x
+}
+
 func findNoReply(v *view) {
-	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
-	byDefault := silence{}                  // for addresses of links, by the default route
-	reflected, replied := v.reflected(), v.repliedTranslated()
+	own, translated := silence{}, silence{}         // with the pods' addresses, and with the node's
+	byDefault, misaddressed := silence{}, silence{} // for addresses of links, by the default route; for a MAC of no next hop
 	kept := finding{page: "NoReply-untracked", lost: &lost{}}
 	var rules []*model.PacketRule
 	for p := range model.Each(v.peers) {
-		if pods := v.keptFrom(p, replied); len(pods) > 0 && v.silencedFor(pods, p) == "" {
+		if pods := v.keptFrom(p); len(pods) > 0 && v.silencedFor(pods, p) == "" {
 			kept.lost.addPair(p, pods, p.In.Replies)
 			for _, f := range v.flowsOf(p).silent {
 				if pods[f.Original.Src] {
@@ -31,25 +42,20 @@ func findNoReply(v *view) {
 				}
 			}
 		}
-		if !v.unanswered(p) || v.excuse(p) != "" || v.leftWithWrongMAC(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) ||
-			reflected[p.Local] && p.In.Requests > 0 {
+		pods := v.senders(p)
+		if !v.asksInVain(p, pods) || v.silencedFor(pods, p) != "" || v.excuse(p) != "" {
 			continue
 		}
-		ends, pods, group, requests := pair{p.Local, p.Remote}, v.senders(p), own, v.asked(p)
-		if !pods[p.Local] {
-			group = translated
-			if flows := v.unrepliedFlows()[ends]; flows != nil && flows.own {
-				// Some of what leaves is the node's.
-				requests = min(p.Out.Requests, flows.asks) + flows.datagrams
-			}
-		}
-		if requests < minAsks || len(pods) == 0 || replied[ends] || v.silencedFor(pods, p) != "" {
-			continue
-		}
-		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
+		group := own
+		switch {
+		case p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote):
 			group = byDefault
+		case v.leftWithWrongMAC(p):
+			group = misaddressed
+		case !pods[p.Local]:
+			group = translated
 		}
-		model.GetOrInsert(group, p.Remote).addPair(p, pods, min(requests, p.Out.Packets))
+		model.GetOrInsert(group, p.Remote).addPair(p, pods, min(v.askedBy(pods, p), p.Out.Packets))
 	}
 	v.scanned()
 	if l := kept.lost; l.requests > 0 {
@@ -65,6 +71,9 @@ func findNoReply(v *view) {
 	for _, a := range sorted(byDefault) {
 		v.report(v.sentByDefault(a, byDefault[a]))
 	}
+	if len(misaddressed) > 0 {
+		v.report(v.misaddressed(misaddressed))
+	}
 	both := len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated))
 	if both {
 		maps.Copy(translated, own)
@@ -78,7 +87,7 @@ func findNoReply(v *view) {
 
 // keptFrom are pods whose requests to a peer leave with the node's address, and to none of which connection tracking
 // gives the replies that arrive: the node keeps them. Where others get theirs, a rule must concern these pods.
-func (v *view) keptFrom(p *model.Peer, replied map[pair]bool) addrSet {
+func (v *view) keptFrom(p *model.Peer) addrSet {
 	m, st := v.unrepliedFlows()[pair{p.Local, p.Remote}], v.flowsOf(p)
 	if m == nil || m.own || !v.nodeAddrs[p.Local] || m.asks < minAsks || p.In.Replies < m.asks || !lasted(p) ||
 		!v.Has(model.SourceConntrack, model.SourceDrops) {
@@ -86,7 +95,7 @@ func (v *view) keptFrom(p *model.Peer, replied map[pair]bool) addrSet {
 	}
 	return setOf(slices.DeleteFunc(sorted(m.pods), func(pod netip.Addr) bool {
 		ruled := func(f *model.Flow) bool { return f.Original.Src == pod && len(v.oneSided(f)) > 0 }
-		return replied[pair{pod, p.Remote}] || (st.newReplied || st.oldReplied) && !slices.ContainsFunc(st.silent, ruled)
+		return v.repliedTranslated()[pair{pod, p.Remote}] || (st.newReplied || st.oldReplied) && !slices.ContainsFunc(st.silent, ruled)
 	}))
 }
 
@@ -110,9 +119,9 @@ func (v *view) allSilent(remotes ...[]netip.Addr) bool {
 		!slices.ContainsFunc(all, func(a netip.Addr) bool { return v.echoAnswered(a.Is6()) })
 }
 
-// repliedTranslated are the pairs of which the peer replies to the same pod's flows that are
+// findRepliedTranslated are the pairs of which the peer replies to the same pod's flows that are
 // translated: then it is not what is silent.
-func (v *view) repliedTranslated() map[pair]bool {
+func (v *view) findRepliedTranslated() map[pair]bool {
 	out := map[pair]bool{}
 	for f := range model.Each(v.Flows) {
 		if f.Replied && !f.Start.IsZero() && f.Reply.Dst != f.Original.Src {
@@ -170,20 +179,62 @@ func (v *view) pingedOnly(match func(*model.Flow) bool) (to addrSet) {
 // a destination that was just taken away is asked for a moment more.
 func lasted(p *model.Peer) bool { return p.LastOut.IsZero() || model.Lasted(p.FirstOut, p.LastOut) }
 
-// silencedFor is the finding that claims that the peer does not reply to one of the pods, for
-// which the local end stands; empty for none.
-func (v *view) silencedFor(pods addrSet, p *model.Peer) model.Code {
-	for _, a := range sorted(pods) {
-		if code := v.silencedBy(a, model.Host(p.Remote)); code != "" {
-			return code
-		}
-	}
-	return v.silencedBy(p.Local, model.Host(p.Remote))
+// asksInVain reports whether pods asked a peer for something, and nothing proves that it got there.
+func (v *view) asksInVain(p *model.Peer, pods addrSet) bool {
+	st := v.flowsOf(p)
+	asks := p.Out.Packets > 0 && (p.Out.Requests > 0 || st.asking+st.older+st.halfOpen > 0)
+	return len(pods) > 0 && asks && !v.answered(p)
 }
 
-// excuse is why a peer does not reply in a healthy network either; empty where that is not known.
+// askedBy is how much of what leaves for a peer and wants a reply is of pods and of no finding's flows.
+func (v *view) askedBy(pods addrSet, p *model.Peer) uint64 {
+	n := v.asked(p)
+	if m := v.unrepliedFlows()[pair{p.Local, p.Remote}]; !pods[p.Local] && m != nil && m.own {
+		// Some of what leaves is the node's.
+		n = min(p.Out.Requests, m.asks) + m.datagrams
+	}
+	if _, left := v.claimedOf(pods, p); left > 0 {
+		n = min(n, left)
+	}
+	return n
+}
+
+// silencedFor is the finding that claims that the peer does not reply to one of the pods, for
+// which the local end stands; empty for none, and where flows are left to others.
+func (v *view) silencedFor(pods addrSet, p *model.Peer) model.Code {
+	code, left := v.claimedOf(pods, p)
+	return model.Either(left == 0, code, "")
+}
+
+// claimedOf is the finding that claims it, and how many flows are to other ports than it claims.
+func (v *view) claimedOf(pods addrSet, p *model.Peer) (code model.Code, left uint64) {
+	var limited []*silenceClaim
+	for _, a := range append(sorted(pods), p.Local) {
+		for s := range model.Each(v.silences) {
+			switch {
+			case !s.claims(a, model.Host(p.Remote)):
+			case s.flows == nil:
+				return s.code, 0
+			default:
+				limited = append(limited, s)
+			}
+		}
+	}
+	if len(limited) == 0 {
+		return "", 0
+	}
+	for _, f := range v.flowsOf(p).silent {
+		concerns := func(s *silenceClaim) bool { return s.concerns(f) }
+		if pods[f.Original.Src] && (f.Proto != udp || v.datagramAsks(f)) && !slices.ContainsFunc(limited, concerns) {
+			left++
+		}
+	}
+	return limited[0].code, left
+}
+
+// excuse is why it is no finding that a peer does not reply; empty where it must be one.
 func (v *view) excuse(p *model.Peer) model.Excuse {
-	switch {
+	switch why := v.untold(p); {
 	case v.swept[pair{p.Local, p.Remote}]:
 		return model.ExcusedScan
 	case v.onlyPinged(p):
@@ -192,8 +243,20 @@ func (v *view) excuse(p *model.Peer) model.Excuse {
 		return model.ExcusedGone
 	case ofCloud(p.Remote) && !v.silentResolver(p):
 		return model.ExcusedPlatform
+	case !model.Unicast(p.Remote):
+		return model.ExcusedGroup
+	case v.nodeAddrs[p.Remote] || len(v.pods[p.Remote]) > 0:
+		return model.ExcusedHere
+	case why != "":
+		return why
 	case !lasted(p):
 		return model.ExcusedBrief
+	case v.reflected()[p.Local] && p.In.Requests > 0:
+		return model.ExcusedReflected
+	case v.repliedTranslated()[pair{p.Local, p.Remote}]:
+		return model.ExcusedTranslated
+	case v.askedBy(v.senders(p), p) < minAsks:
+		return model.ExcusedFew
 	}
 	return ""
 }
@@ -202,14 +265,15 @@ func (v *view) excuse(p *model.Peer) model.Excuse {
 func (v *view) unreplied() []model.Silence {
 	var out []model.Silence
 	for p := range model.Each(v.peers) {
-		ofPods := len(v.pods[p.Local]) > 0 || v.unrepliedFlows()[pair{p.Local, p.Remote}] != nil
-		if ofPods && v.unanswered(p) {
-			x := model.Silence{Local: p.Local, Remote: p.Remote, Packets: p.Out.Packets, Code: v.silencedFor(v.senders(p), p)}
-			if x.Code == "" {
-				x.Ordinary = v.excuse(p)
-			}
-			out = append(out, x)
+		pods := v.senders(p)
+		if !v.asksInVain(p, pods) {
+			continue
 		}
+		x := model.Silence{Local: p.Local, Remote: p.Remote, Packets: p.Out.Packets, Code: v.silencedFor(pods, p)}
+		if x.Code == "" {
+			x.Ordinary = v.excuse(p)
+		}
+		out = append(out, x)
 	}
 	return out
 }
@@ -218,13 +282,8 @@ func (v *view) unreplied() []model.Silence {
 // their own addresses, with the node's, or with both.
 func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	var f finding
-	var x lost
-	remotes := sorted(g)
-	for _, a := range remotes {
-		m := g[a]
-		x.pods.addAll(m.pods)
-		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
-	}
+	x := g.sum()
+	remotes := sorted(x.peers)
 	f.Pods, f.Peers, f.Packets = sorted(x.pods), model.Hosts(remotes), x.packets
 	name, tunnel := v.linkName(x.link), v.isTunnel(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
@@ -378,5 +437,27 @@ func (v *view) sentByDefault(a netip.Addr, m *lost) finding {
 	f := finding{page: "NoReply-strayed", lost: m}
 	f.facts = facts{"addr": a, "link": name, "requests": m.requests, "route": v.shown(v.lookup(a))}
 	f.Confidence, f.LastHopAlive, f.Cause = model.Proven, v.place(name, model.Egress), "no link has the address"
+	return f
+}
+
+// misaddressed is the finding on requests whose frames leave for a MAC that is no next hop's.
+func (v *view) misaddressed(g silence) finding {
+	x := g.sum()
+	remotes, name := sorted(x.peers), v.linkName(x.link)
+	var entries []*model.Neighbor
+	for _, a := range remotes {
+		for _, h := range v.Routing().Lookup(v.sentBy(sorted(g[a].pods)[0], a)).Hops {
+			if n := v.NeighborAt(cmp.Or(h.Gateway, a), h.IfIndex); n != nil {
+				entries = model.With(entries, n)
+			}
+		}
+	}
+	frames := model.Chosen(v.Traffic.MACs, func(m *model.MACPair) bool {
+		return x.pods[m.Addr] && m.IfIndex == x.link && m.Side == model.AsSource && m.Direction == model.Egress
+	})
+	f := finding{page: "NoReply-misaddressed", lost: x, facts: facts{
+		"remotes": remotes, "link": name, "frames": frames[:min(len(frames), mostEvidence)], "requests": x.requests, "entries": entries,
+	}}
+	f.Confidence, f.LastHopAlive = model.Likely, v.place(name, model.Egress)
 	return f
 }

@@ -14,16 +14,23 @@ import (
 type pair struct{ local, remote netip.Addr }
 
 // unanswered reports whether packets that want a reply left for a peer and nothing proves that they arrived: no answer
-// on the wire, no reply that connection tracking saw, no ICMP error about them. Where not every peer of the local
+// on the wire, no reply that connection tracking saw, no ICMP error about them.
+func (v *view) unanswered(p *model.Peer) bool { return !v.answered(p) && v.untold(p) == "" }
+
+// untold is why it says nothing that a peer does not answer; empty where it does. Where not every peer of the local
 // address was counted by itself, a reply may be among the others: then connection tracking must have seen none either.
-func (v *view) unanswered(p *model.Peer) bool {
-	if v.others.Explains != nil && v.others.Explains(p.Local, p.Remote) {
-		return false
+func (v *view) untold(p *model.Peer) model.Excuse {
+	switch {
+	case v.others.Explains != nil && v.others.Explains(p.Local, p.Remote):
+		return model.ExcusedElsewhere
+	case !wanting(v, p):
+		return model.ExcusedFew
+	case !v.Window.Settled(p.FirstOut):
+		return model.ExcusedRecent
+	case (v.Traffic.Lost.Of(p.Local).Peers > 0 || v.foldedReply(p)) && len(v.flowsOf(p).silent) == 0:
+		return model.ExcusedUncounted
 	}
-	if v.answered(p) || !wanting(v, p) || !v.Window.Settled(p.FirstOut) {
-		return false
-	}
-	return v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p) || len(v.flowsOf(p).silent) > 0
+	return ""
 }
 
 // wanting reports whether packets of the pair, of which some left, want a reply: a TCP SYN or an echo request,
@@ -147,9 +154,9 @@ func besideUplink(v *view, p *model.Peer) bool {
 	})
 }
 
-// reflected are the addresses whose packets leave again through an uplink that they came in by, sent back by a
+// findReflected are the addresses whose packets leave again through an uplink that they came in by, sent back by a
 // bridge or a router: they are counted as if the address had sent them.
-func (v *view) reflected() map[netip.Addr]bool {
+func (v *view) findReflected() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 &&

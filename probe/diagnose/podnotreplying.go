@@ -96,8 +96,8 @@ func queueWasFull(p *model.Pod, s service, silent int, all map[service]*asks) bo
 // of itself comes back with its own address, which the kernel refuses.
 func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	client, to := flow.Original.Src, flow.Original.Dst
-	if client == pod || v.silenced(client, model.Host(pod)) || v.silenced(client, model.Host(to)) ||
-		v.silenced(to, model.Host(pod)) {
+	if client == pod || v.silencedBy(client, model.Host(pod), flow) != "" ||
+		v.silencedBy(client, model.Host(to), flow) != "" || v.silencedBy(to, model.Host(pod), flow) != "" {
 		return true
 	}
 	// A rule may keep its datagrams from connection tracking.
@@ -107,6 +107,9 @@ func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	// Its replies may wait in the pod for a gateway that does not answer. Nor does connection tracking see one of which a
 	// rule drops the node's copy, while a bridge forwards it.
 	for d := range model.Each(v.Traffic.Drops) {
+		if by := v.byDrop[d]; d.Proto != 0 && d.Proto != flow.Proto || !by.concerns(flow) {
+			continue
+		}
 		if d.Src == pod && d.Dst == client && d.Is(model.Netfilter) && d.Packets >= minDrops || (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) &&
 			(v.explained(d) || refused(d)) {
 			return true

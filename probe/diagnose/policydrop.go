@@ -263,6 +263,9 @@ func (v *view) policyDropped(list []*attribution, calico bool) finding {
 		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.lost.packets,
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(doubts),
 	}}
+	f.flows = func(x *model.Flow) bool {
+		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
+	}
 	if dropsInvalid(first.Rule) {
 		// A few late segments of closed connections are no fault.
 		f.Severity = model.Info

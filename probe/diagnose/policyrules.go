@@ -254,6 +254,21 @@ func (c *candidateRule) Remark() string {
 	return c.Rule.Comment
 }
 
+// concerns reports whether the rule may drop packets of a flow, in either direction and before or after translation, as
+// far as protocols and ports tell.
+func (c *candidateRule) concerns(f *model.Flow) bool {
+	asks, answers := f.Original, f.Reply
+	return slices.ContainsFunc([]path.Packet{
+		{SrcPort: asks.SrcPort, DstPort: asks.DstPort}, {SrcPort: asks.SrcPort, DstPort: answers.SrcPort},
+		{SrcPort: answers.SrcPort, DstPort: answers.DstPort}, {SrcPort: asks.DstPort, DstPort: asks.SrcPort},
+	}, func(x path.Packet) bool {
+		x.Proto = f.Proto
+		return !slices.ContainsFunc(c.leading(), func(r *model.PacketRule) bool {
+			return x.Fits(&model.PacketRule{Proto: r.Proto, ProtoNot: r.ProtoNot, SrcPorts: r.SrcPorts, DstPorts: r.DstPorts}) == path.No
+		})
+	})
+}
+
 // leading are the rules that lead to it, its own last where that is a packet rule.
 func (c *candidateRule) leading() []*model.PacketRule {
 	if c.Rule == nil {

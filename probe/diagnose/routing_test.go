@@ -249,7 +249,7 @@ func TestNodeRoutes(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.Traffic.MACs[1].Dst = mac("0a:00:00:00:00:66")
 			return n
-		}, nil},
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
 		{"a cloud's route table was given: it is the cloud that routes", func() *node {
 			n := plain()
 			n.answered("172.20.1.5", "172.20.2.9")

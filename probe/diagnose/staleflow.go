@@ -28,7 +28,7 @@ func findStaleFlow(v *view) {
 	for f := range model.Each(v.Flows) {
 		d := refused[f.Original]
 		if d == nil && !v.goesUnheard(f) || len(v.pods[f.Original.Src]) == 0 ||
-			v.silenced(f.Original.Src, model.Host(f.Reply.Src)) {
+			v.silencedBy(f.Original.Src, model.Host(f.Reply.Src), f) != "" {
 			continue
 		}
 		k, is := v.outdated(f)

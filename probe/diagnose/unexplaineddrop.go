@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -19,13 +18,11 @@ type dropKind struct {
 
 func findUnexplainedDrop(v *view) {
 	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
-		// Before Linux 5.17 a segment without a socket may be the last of a connection. NoListener tells of requests.
-		old := d.Reason == "" && d.Is(model.NoSocket)
-		return !old && v.ofPod(d) && v.drops.Class(d) == loss.Lost && !v.explained(d)
+		return v.causeOf(d).Ordinary == model.ExcusedFew
 	})
 	groups := map[dropKind]*lost{}
 	folded := model.Chosen(v.whole.Traffic.Drops, func(d *model.Drop) bool {
-		return d.Range.IsValid() && v.ofPod(d) && v.foldedCause(d) == (model.DropCause{})
+		return d.Range.IsValid() && v.foldedCause(d).Ordinary == model.ExcusedFew
 	})
 	for _, d := range append(left, folded...) {
 		k := dropKind{d.Reason, d.Location}
@@ -36,12 +33,7 @@ func findUnexplainedDrop(v *view) {
 		model.GetOrInsert(groups, k).add(v, d)
 	}
 	for k, l := range groups {
-		// What was not read may show that no packet was lost: whose copy it was, or which rule freed one.
-		d := l.drops[0]
-		known := func(d *model.Drop) bool { return len(v.pods[d.Dst]) > 0 }
-		unread := d.Is(model.OtherHost) && !v.Has(model.SourceLinks, model.SourcePods) && !slices.ContainsFunc(l.drops, known) ||
-			d.Is(model.Netfilter) && !v.Has(model.SourceEbtables)
-		if l.packets >= minDrops && !unread {
+		if l.packets >= minDrops {
 			v.report(v.unexplained(k, l))
 		}
 	}
@@ -63,8 +55,7 @@ func (v *view) unexplained(k dropKind, l *lost) finding {
 	if v.pods[from] == nil {
 		from, to = to, from
 	}
-	// What nothing explains stays unexplained.
-	f := finding{lost: l, claims: func(*model.Drop) bool { return false }, facts: facts{
+	f := finding{lost: l, facts: facts{
 		"reason": k.reason, "location": k.location, "means": means, "from": from, "to": to,
 		"silent": []netip.Addr{ends.local, ends.remote}, "rules": rules,
 	}}

@@ -77,7 +77,7 @@ func verdictOf(judged *view) string {
 	for i, c := range v.causes() {
 		d := &v.whole.Traffic.Drops[i]
 		fmt.Fprintf(&b, "  drop %s %s %v > %v proto %d packets %d: %s expected %v\n", d.Reason, d.Location, d.Far(d.Src), d.Far(d.Dst), d.Proto,
-			d.Packets, c.Code, c.Expected)
+			d.Packets, c.Code, c.Expected())
 	}
 	for _, s := range v.unreplied() {
 		fmt.Fprintf(&b, "  silence %v > %v packets %d: %s %s\n", s.Local, s.Remote, s.Packets, s.Code, s.Ordinary)

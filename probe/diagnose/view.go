@@ -72,23 +72,25 @@ type index struct {
 	others Beyond
 
 	// What is found when it is first asked for; the functions say what it is.
-	self           func() *model.ClusterNode
-	ownCIDRs       func() []netip.Prefix
-	remoteRanges   func() []*remoteRange
-	clusterTables  func() []*model.RouteTable
-	misroutedPods  func() []misroutedPod
-	unrepliedFlows func() map[pair]*unreplied
-	translatedPods func() map[pair][]netip.Addr
-	untracking     func() []*model.PacketRule
-	unhearing      func() map[netip.Addr]bool
-	wrongHops      func() []*wrongHop
-	nameServers    func() []*nameServer
+	self              func() *model.ClusterNode
+	ownCIDRs          func() []netip.Prefix
+	remoteRanges      func() []*remoteRange
+	clusterTables     func() []*model.RouteTable
+	misroutedPods     func() []misroutedPod
+	unrepliedFlows    func() map[pair]*unreplied
+	translatedPods    func() map[pair][]netip.Addr
+	untracking        func() []*model.PacketRule
+	unhearing         func() map[netip.Addr]bool
+	wrongHops         func() []*wrongHop
+	reflected         func() map[netip.Addr]bool
+	repliedTranslated func() map[pair]bool
+	nameServers       func() []*nameServer
 }
 
 func newView(whole *model.Snapshot) *view {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)
-	v := &view{claims: claims{byDrop: map[*model.Drop]model.Code{}}, index: &index{
+	v := &view{claims: claims{byDrop: map[*model.Drop]claimant{}}, index: &index{
 		State:       path.NewState(s),
 		whole:       whole,
 		drops:       loss.NewClassifier(s),
@@ -106,6 +108,7 @@ func newView(whole *model.Snapshot) *view {
 	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
 	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
+	v.reflected, v.repliedTranslated = sync.OnceValue(v.findReflected), sync.OnceValue(v.findRepliedTranslated)
 	v.unrepliedFlows, v.translatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
 	v.untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.unhearing, v.nameServers = sync.OnceValue(v.findUnhearing), sync.OnceValue(v.findNameServers)

@@ -191,7 +191,7 @@ func findWrongNextHopMAC(v *view) {
 	}
 	for ifindex, l := range misaddressed {
 		if l.lasting() {
-			f := finding{page: "WrongNextHopMAC-own", lost: l, claims: sameDrops(l.drops), facts: facts{
+			f := finding{page: "WrongNextHopMAC-own", lost: l, facts: facts{
 				"link": v.links[ifindex], "for": mostDropped(l.drops)[0].DstMAC, "drops": l.evidence(),
 			}}
 			f.LastHopAlive = v.place(v.linkName(ifindex), model.Ingress)

@@ -127,7 +127,7 @@ func (b *balance) countDrops(causes []model.DropCause) {
 	}
 	// A packet that was the first of its kind to be dropped, and after the window, had come in before.
 	for d := range model.Each(b.Edges.EndAgain.Drops) {
-		add(d, model.DropCause{})
+		add(d, model.DropCause{Ordinary: model.ExcusedRecent})
 	}
 }
 
@@ -254,6 +254,6 @@ func (b *balance) takeBack(r *row, d *dropTally) {
 
 func (r *row) drop(d *dropTally, n uint64) {
 	if n > 0 {
-		r.drops[model.LedgerDrop{Reason: d.Reason, Location: d.Location, Code: d.Code, Expected: d.Expected}] += n
+		r.drops[model.LedgerDrop{Reason: d.Reason, Location: d.Location, DropCause: d.DropCause}] += n
 	}
 }

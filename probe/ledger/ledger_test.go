@@ -11,6 +11,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/growth"
 	"github.com/lasthop/lasthop/probe/ledger"
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -181,7 +182,7 @@ func text(r model.LedgerRow) string {
 func TestBalance(t *testing.T) {
 	p, q := pod(1), pod(2)
 	policy := model.DropCause{Code: "PolicyDrop"}
-	expected := model.DropCause{Expected: true}
+	expected := model.DropCause{Ordinary: loss.ByDesign}
 	tests := []struct {
 		name     string
 		build    func(*world)

@@ -13,7 +13,7 @@ import (
 )
 
 // Class says whether packets that the kernel freed were lost; if they were not it says why the kernel freed them.
-type Class string
+type Class = model.Excuse
 
 // The classes. All but Lost are harmless frees.
 const (

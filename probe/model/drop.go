@@ -52,12 +52,13 @@ func (d *Drop) Between(src, dst netip.Addr) bool {
 
 // DropCause is why packets were dropped.
 type DropCause struct {
-	// Code is the finding that explains the drop, empty for none.
-	Code Code
-	// Expected is set where a healthy node frees such packets too: for every
-	// harmless free, and where a rule drops by design.
-	Expected bool
+	// Code is the finding that claims the drop; without one, Ordinary is why none does.
+	Code     Code
+	Ordinary Excuse
 }
+
+// Expected reports whether a healthy node frees such packets too.
+func (c *DropCause) Expected() bool { return c.Ordinary != "" && !c.Ordinary.Open() }
 
 // FromOrTo reports whether the packet is of one of the addresses.
 func (d *Drop) FromOrTo(list []netip.Addr) bool {

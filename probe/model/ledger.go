@@ -42,10 +42,8 @@ type LedgerPart struct {
 type LedgerDrop struct {
 	Reason   Reason
 	Location string
-	// Code is the finding that explains the drops, empty if none does. Expected says that they occur in a working network.
-	Code     Code
-	Expected bool
-	Packets  uint64
+	DropCause
+	Packets uint64
 }
 
 // LedgerRow balances the packets of one pod, address family and direction,

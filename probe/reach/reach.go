@@ -215,7 +215,7 @@ func (b *builder) peers() {
 func (b *builder) drops(causes []model.DropCause) {
 	for i := range b.Traffic.Drops {
 		d := &b.Traffic.Drops[i]
-		if i >= len(causes) || causes[i].Expected || causes[i].Code == "" {
+		if i >= len(causes) || causes[i].Code == "" {
 			continue
 		}
 		for _, p := range []*pair{b.pair(d.Src, d.Dst), b.pair(d.Dst, d.Src)} {
@@ -234,7 +234,7 @@ func (b *builder) silences(list []model.Silence) {
 			of = []*pair{p}
 		}
 		for _, p := range of {
-			p.silent, p.ordinary, p.Code = true, x.Ordinary != "", cmp.Or(p.Code, x.Code)
+			p.silent, p.ordinary, p.Code = true, x.Ordinary != "" && !x.Ordinary.Open(), cmp.Or(p.Code, x.Code)
 		}
 	}
 }

@@ -144,7 +144,7 @@ func TestRow(t *testing.T) {
 		{Src: addr("10.9.1.7"), Dst: addr("10.9.1.6"), Packets: 3},
 		{Src: addr("10.9.1.5"), Dst: addr("10.9.1.7"), Packets: 2},
 	}
-	m := Matrix(model.Verdict{On: s, Findings: faults("StaleFDB"), Causes: []model.DropCause{{Code: "StaleFDB"}, {Code: "StaleFDB"}, {Expected: true}}})
+	m := Matrix(model.Verdict{On: s, Findings: faults("StaleFDB"), Causes: []model.DropCause{{Code: "StaleFDB"}, {Code: "StaleFDB"}, {Ordinary: model.ExcusedNoPod}}})
 	if r := m.Rows[0]; r.Pod != addr("10.9.1.6") || r.Reach != model.ReachDead {
 		t.Errorf("the first row is %+v", r)
 	}
@@ -208,7 +208,7 @@ func TestTranslated(t *testing.T) {
 		code     model.Code
 		ordinary model.Excuse
 		want     model.Reach
-	}{{"NoReply", "", model.ReachOneWay}, {"", model.ExcusedScan, model.ReachSilent}, {"", "", model.ReachUnclear}} {
+	}{{"NoReply", "", model.ReachOneWay}, {"", model.ExcusedScan, model.ReachSilent}, {"", model.ExcusedFew, model.ReachUnclear}} {
 		silence.Code, silence.Ordinary = of.code, of.ordinary
 		equal(t, string(of.want), cells(t, Matrix(model.Verdict{On: s, Findings: faults("NoReply"), Silences: []model.Silence{silence}}), "10.9.1.5"), map[string]model.Reach{
 			"dns": model.ReachWell, "services": model.ReachWell, "internet": of.want,

@@ -133,7 +133,9 @@ type (
 		Harmless loss.Class `json:"harmless,omitempty"`
 		// Finding is the one that claims the packets: its cause drops them.
 		Finding model.Code `json:"finding,omitempty"`
-		Packets uint64     `json:"packets"`
+		// Ordinary is why no finding claims packets that were lost.
+		Ordinary model.Excuse `json:"ordinary,omitempty"`
+		Packets  uint64       `json:"packets"`
 	}
 	ciliumDoc struct {
 		Reason   string               `json:"reason"`
@@ -360,7 +362,8 @@ func (r Report) document() document {
 			localDoc: names.local(x.local), Side: x.side,
 			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason,
 			Cilium: ciliumOf(x.cilium), Location: x.location, Link: x.link,
-			Harmless: x.class, Finding: x.finding, Packets: x.packets,
+			Harmless: x.class, Finding: x.cause.Code, Packets: x.packets,
+			Ordinary: model.Either(x.class == loss.Lost, x.cause.Ordinary, ""),
 		}
 	})
 	d.Silences = model.Map(r.Silences, func(x model.Silence) silenceDoc {

@@ -40,6 +40,8 @@ type (
 		Location string       `json:"location,omitempty"`
 		Finding  model.Code   `json:"finding,omitempty"`
 		Expected bool         `json:"expected,omitempty"`
+		// Ordinary is why no finding claims them.
+		Ordinary model.Excuse `json:"ordinary,omitempty"`
 		Packets  uint64       `json:"packets"`
 	}
 )
@@ -50,7 +52,7 @@ func (c called) ledger(row model.LedgerRow) ledgerDoc {
 		Unexplained: countOf(row.Unexplained()), Edge: row.Edge, Why: row.Why,
 		Parts: model.Map(row.Parts, func(x model.LedgerPart) ledgerPartDoc { return ledgerPartDoc(x) }),
 		Drops: model.Map(row.Drops, func(x model.LedgerDrop) ledgerDropDoc {
-			return ledgerDropDoc{x.Reason, x.Location, x.Code, x.Expected, x.Packets}
+			return ledgerDropDoc{x.Reason, x.Location, x.Code, x.Expected(), x.Ordinary, x.Packets}
 		}),
 	}
 	d.Pod, d.IPs = addrTexts(row.Addrs)
@@ -114,11 +116,11 @@ func bounds(row *model.LedgerRow) string {
 	return number(row.Least) + " to " + number(row.Most.N)
 }
 
-// dropCauses names the findings that account for the drops, or else the kernel's reasons.
+// dropCauses names the findings that account for the drops, or says why none does.
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
-		name := cmp.Or(string(d.Code), model.Either(d.Expected, "expected", ""), orUnknown(string(d.Reason)))
+		name := cmp.Or(causeText(d.DropCause), orUnknown(string(d.Reason)))
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}

@@ -203,7 +203,7 @@ func accounts() []model.LedgerRow {
 			Least: 2, Most: model.Counted(2), Edge: 4,
 			Parts: []model.LedgerPart{{Place: model.PlaceOutside, Packets: 30}, {Place: model.PlaceTranslated, Packets: 6}},
 			Drops: []model.LedgerDrop{
-				{Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Code: "PolicyDrop", Packets: 2},
+				{Reason: "NETFILTER_DROP", Location: "nf_hook_slow", DropCause: model.DropCause{Code: "PolicyDrop"}, Packets: 2},
 				{Reason: "IP_INNOROUTES", Location: "ip_error", Packets: 1},
 			},
 		},

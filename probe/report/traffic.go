@@ -20,8 +20,8 @@ type dropRow struct {
 	cilium         model.CiliumDrop
 	location, link string
 	class          loss.Class
-	// finding is the one that claims the packets, empty where none does.
-	finding model.Code
+	// cause is the finding that claims the packets, or why none does.
+	cause model.DropCause
 	// far is set instead of peer for several peers in one range.
 	far     netip.Prefix
 	packets uint64
@@ -64,9 +64,9 @@ func (r Report) dropRows() []dropRow {
 		}
 		row.node = rank(row.local) == 1
 		if i < len(r.Causes) {
-			row.finding = r.Causes[i].Code
+			row.cause = r.Causes[i]
 		}
-		if row.finding != "" {
+		if row.cause.Code != "" {
 			row.class = loss.Lost
 		}
 		count[row] += d.Packets
@@ -79,7 +79,7 @@ func (r Report) dropRows() []dropRow {
 	slices.SortFunc(rows, func(a, b dropRow) int {
 		return cmp.Or(
 			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer), a.far.Compare(b.far),
-			cmp.Compare(a.reason, b.reason), a.cilium.Compare(b.cilium), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class), cmp.Compare(a.finding, b.finding),
+			cmp.Compare(a.reason, b.reason), a.cilium.Compare(b.cilium), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class), cmp.Compare(a.cause.Code, b.cause.Code), cmp.Compare(a.cause.Ordinary, b.cause.Ordinary),
 		)
 	})
 	return rows

@@ -93,9 +93,9 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 		reason := orUnknown(string(d.reason)) + ciliumText(d.cilium.Reason)
 		row := []string{Named(names, d.local), string(d.side), d.peerText(names), reason, d.location, d.link, number(d.packets)}
 		if d.class == loss.Lost {
-			drops = append(drops, append(row, string(d.finding)))
+			drops = append(drops, append(row, causeText(d.cause)))
 		} else {
-			harmless = append(harmless, append(row, harmlessWords[d.class]))
+			harmless = append(harmless, append(row, excuseWords[d.class]))
 		}
 	}
 	p.title("drops")
@@ -119,17 +119,28 @@ func (r Report) silences(p *printer, names map[netip.Addr]string) {
 	}))
 }
 
-// excuseWords say why a healthy network does not reply either.
-var excuseWords = map[model.Excuse]string{
-	model.ExcusedScan:      "one of many addresses in a scan",
-	model.ExcusedForwarder: "a gateway need not reply to pings",
-	model.ExcusedGone:      "the pod is gone",
-	model.ExcusedPlatform:  "a cloud address that does not serve pods",
-	model.ExcusedBrief:     "requests for a moment only",
-}
+// causeText is the finding that claims a drop, or why none does.
+func causeText(c model.DropCause) string { return cmp.Or(string(c.Code), excuseWords[c.Ordinary]) }
 
-// harmlessWords say why the kernel freed a packet that was not lost.
-var harmlessWords = map[loss.Class]string{
+// excuseWords say why a loss is no finding's: of requests without a reply, of any loss, and of packets that were not lost.
+var excuseWords = map[model.Excuse]string{
+	model.ExcusedScan:       "one of many addresses in a scan",
+	model.ExcusedForwarder:  "a gateway need not reply to pings",
+	model.ExcusedGone:       "the pod is gone",
+	model.ExcusedPlatform:   "a cloud address that does not serve pods",
+	model.ExcusedBrief:      "requests for a moment only",
+	model.ExcusedGroup:      "a multicast or broadcast address",
+	model.ExcusedHere:       "an address of this node: flooded frames",
+	model.ExcusedReflected:  "sent back to where they came from",
+	model.ExcusedTranslated: "translated connections get replies",
+	model.ExcusedElsewhere:  "the cause is on another node",
+	model.ExcusedFew:        "too few packets for a finding",
+	model.ExcusedRecent:     "too late in the window",
+	model.ExcusedUncounted:  "replies were perhaps not counted",
+	model.ExcusedUnread:     "a source was not read",
+	model.ExcusedNoReason:   "the kernel gives no reason",
+	model.ExcusedNoPod:      "not a packet of a pod",
+
 	loss.Delivered:         "already delivered",
 	loss.Copy:              "a copy for another host",
 	loss.Group:             "multicast group not joined",
