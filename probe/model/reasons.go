@@ -14,44 +14,46 @@ const (
 	// Unspecified: the reason is not known. On Linux before 5.17 it is derived where it can be; later kernels have
 	// functions that pass none.
 	Unspecified DropKind = 1 << iota
-	// Delivered: a transport or a socket freed what it had got, or what it had already. A packet for which a socket had no
-	// room, or that waited for a next hop's MAC, was not delivered.
+	// Delivered: a transport or a socket freed what it had got, or what it had already. A packet for which a socket had
+	// no room, or that waited for a next hop's MAC, was not delivered.
 	Delivered
-	// Distrusted: the receiver's transport refused the packet for its checksum, its signature or its hop limit. Nothing of
-	// it gets to the socket, however often it is sent again.
+	// Distrusted: the receiver's transport refused the packet for its checksum, its signature or its hop limit. Nothing
+	// of it gets to the socket, however often it is sent again.
 	Distrusted
 	// Broken: no healthy network drops so for long. Ordinary: every healthy one may.
 	Broken
 	Ordinary
-	// NoSocket: no socket took the packet. Before Linux 5.17 a TCP segment may have been the last of a connection instead.
+	// NoSocket: no socket took the packet. Before Linux 5.17 a TCP segment may have been the last of a connection
+	// instead.
 	NoSocket
 	// CookieRefused: a handshake with a SYN cookie ended at a listener whose queue of connections was full.
 	CookieRefused
 	// NoRoom: a queue or buffer of a socket was full.
 	NoRoom
-	// SocketCopy: the packet itself goes on. A packet socket had no room for its copy, or a queue with a limit by rate cut a
-	// large packet into pieces; each piece that it drops counts by itself.
+	// SocketCopy: the packet itself goes on. A packet socket had no room for its copy, or a queue with a limit by rate
+	// cut a large packet into pieces; each piece that it drops counts by itself.
 	SocketCopy
 	// NoMember: if the packet is for a group, the receiver has not joined it, or has no socket for it.
 	NoMember
-	// AtICMPv6: in ICMPv6, as where neighbour discovery brings nothing new. ForOtherNeighbor: it is about another's address.
+	// AtICMPv6: in ICMPv6, as where neighbour discovery brings nothing new. ForOtherNeighbor: it is about another's
+	// address.
 	AtICMPv6
 	ForOtherNeighbor
 	// Netfilter: a rule or policy may have dropped the packet. ByNFT: in the function that runs rules of nftables; legacy
 	// tables and connection tracking drop in others.
 	Netfilter
 	ByNFT
-	// FromQueue: the packet was to go to a program by netfilter's queue, but the queue had no room, or the program does not
-	// run. One that came back from it may as well have been dropped at a later hook.
+	// FromQueue: the packet was to go to a program by netfilter's queue, but the queue had no room, or the program does
+	// not run. One that came back from it may as well have been dropped at a later hook.
 	FromQueue
 	// EntryRefused: connection tracking may have refused the packet's new entry.
 	EntryRefused
-	// NeighborFailed: the next hop's MAC could not be resolved. The kernel frees one of the packets that wait as failed, and
-	// purges the queue of the others. TableFull: the table of neighbours had no room for the next hop.
+	// NeighborFailed: the next hop's MAC could not be resolved. The kernel frees one of the packets that wait as failed,
+	// and purges the queue of the others. TableFull: the table of neighbours had no room for the next hop.
 	NeighborFailed
 	TableFull
-	// LookupRefused: the route lookup refused the packet. Discarded, NoRoute, NotForwarded: since a route says so, there is
-	// none, or forwarding is off.
+	// LookupRefused: the route lookup refused the packet. Discarded, NoRoute, NotForwarded: since a route says so, there
+	// is none, or forwarding is off.
 	LookupRefused
 	Discarded
 	NoRoute
@@ -70,8 +72,8 @@ const (
 	Expired
 	// TooBig: the next link's MTU is smaller than the packet.
 	TooBig
-	// NotBridged: a bridge freed a frame since the port that it was for may not have it. The compiler moves the check into
-	// the caller. PortBlocked: since the port that it came by does not forward.
+	// NotBridged: a bridge freed a frame since the port that it was for may not have it. The compiler moves the check
+	// into the caller. PortBlocked: since the port that it came by does not forward.
 	NotBridged
 	PortBlocked
 	// ToPort: on the way from a bridge to its port. Across: between the two ends of a veth.
@@ -93,8 +95,8 @@ const (
 	Transmitting
 	// Queued: the queueing discipline of the packet's device dropped it: it had been counted at the device's egress.
 	Queued
-	// ByDriver: the driver of the packet's device dropped it when it was to send it, or the other end of a veth, which its
-	// driver asks.
+	// ByDriver: the driver of the packet's device dropped it when it was to send it, or the other end of a veth, which
+	// its driver asks.
 	ByDriver
 	// BacklogFull: a CPU's backlog of packets to be received had no room.
 	BacklogFull
@@ -111,8 +113,8 @@ const (
 
 // freed is what the kernel means by a reason in a function.
 type freed struct {
-	// reasons and functions are those meant, separated by spaces; any where there are none. A name may begin or end with a
-	// star, and those with an exclamation mark are not meant.
+	// reasons and functions are those meant, separated by spaces; any where there are none. A name may begin or end with
+	// a star, and those with an exclamation mark are not meant.
 	reasons, functions string
 	is                 DropKind
 	// means is what the page of UnexplainedDrop calls it.
@@ -122,10 +124,10 @@ type freed struct {
 const (
 	// transmits are the functions that a packet goes through on its way out of a device.
 	transmits = "__dev_queue_xmit* " + drives
-	drives    = "__dev_xmit_skb* __dev_forward_skb* ____dev_forward_skb* validate_xmit* dev_hard_start_xmit* sch_direct_xmit* " +
-		"kfree_skb_list* *_xmit *_enqueue"
-	// refuses6 depend on the type of an IPv6 route and on what the compiler inlined (ip6_pkt_drop, or ip6_pkt_prohibit that
-	// contains it).
+	drives    = "__dev_xmit_skb* __dev_forward_skb* ____dev_forward_skb* validate_xmit* dev_hard_start_xmit* " +
+		"sch_direct_xmit* kfree_skb_list* *_xmit *_enqueue"
+	// refuses6 depend on the type of an IPv6 route and on what the compiler inlined (ip6_pkt_drop, or
+	// ip6_pkt_prohibit that contains it).
 	refuses6 = "dst_discard* ip6_pkt_*"
 	closes   = "sk_stream_kill_queues inet_sock_destruct inet_csk_destroy_sock skb_queue_purge __skb_queue_purge " +
 		"skb_queue_purge_reason skb_rbtree_purge skb_release_data"
@@ -174,7 +176,8 @@ var reasons = []struct {
 		// Since Linux 6.14.
 		{"BRIDGE_INGRESS_STP_STATE", "", PortBlocked, "port"},
 		{unspecified, "br_handle_frame", PortBlocked, ""},
-		{"!NETFILTER_DROP !BRIDGE_INGRESS_STP_STATE", "br_forward __br_forward maybe_deliver br_flood br_handle_frame_finish", NotBridged, ""},
+		{"!NETFILTER_DROP !BRIDGE_INGRESS_STP_STATE",
+			"br_forward __br_forward maybe_deliver br_flood br_handle_frame_finish", NotBridged, ""},
 		{"NO_TX_TARGET", "", NotBridged, ""},
 		{"", "br_nf_dev_queue_xmit", 0, ""},
 	}},
@@ -202,8 +205,8 @@ var reasons = []struct {
 		{"QUEUE_PURGE", "!neigh_invalidate", Delivered, ""},
 		// These empty a socket's queues, without a reason until Linux 6.15.
 		{unspecified, closes, Delivered, ""},
-		// An echo reply is offered to every socket that may want it. Some kernels free what no socket took in ping_rcv, older
-		// ones in its caller.
+		// An echo reply is offered to every socket that may want it. Some kernels free what no socket took in
+		// ping_rcv, older ones in its caller.
 		{"", "ping_rcv raw_rcv", Delivered, ""},
 		{"NO_SOCKET", "icmp_rcv icmpv6_rcv", Delivered, ""},
 		{"NO_SOCKET", "!cookie_v4_check !cookie_v6_check", NoSocket, ""},
@@ -213,8 +216,8 @@ var reasons = []struct {
 		{"SOCKET_RCVBUFF SOCKET_BACKLOG PROTO_MEM TCP_LISTEN_OVERFLOW", "", NoRoom, ""},
 		{"PACKET_SOCK_ERROR", "", SocketCopy, ""},
 		{unspecified, "packet_rcv packet_rcv_spkt tpacket_rcv tbf_enqueue tbf_segment", SocketCopy, ""},
-		{unspecified + " NO_SOCKET", "ip_rcv_finish_core ip_rcv_finish __udp4_lib_rcv __udp4_lib_mcast_deliver __udp6_lib_rcv " +
-			"__udp6_lib_mcast_deliver", NoMember, ""},
+		{unspecified + " NO_SOCKET", "ip_rcv_finish_core ip_rcv_finish __udp4_lib_rcv __udp4_lib_mcast_deliver " +
+			"__udp6_lib_rcv __udp6_lib_mcast_deliver", NoMember, ""},
 		{"", "ip6_mc_input", NoMember, ""},
 		{"", "icmpv6_rcv", AtICMPv6, ""},
 		{"IPV6_NDISC_NS_OTHERHOST", "", ForOtherNeighbor, ""},
@@ -328,17 +331,14 @@ func (d *Drop) Is(kinds DropKind) bool {
 }
 
 // Hop is the kind of hop at which the kernel makes the drop, empty where its reason and location do not tell.
-func (d *Drop) Hop() HopKind {
-	if r := First(withHop, func(r **rule) bool { return (*r).fits(d) }); r != nil {
-		return (*r).hop
-	}
-	return ""
-}
+func (d *Drop) Hop() HopKind { return d.first(withHop).hop }
 
 // Means is what the page of UnexplainedDrop calls the kernel's reason, empty where its name is all there is.
-func (d *Drop) Means() string {
-	if r := First(withWords, func(r **rule) bool { return (*r).fits(d) }); r != nil {
-		return (*r).means
+func (d *Drop) Means() string { return d.first(withWords).means }
+
+func (d *Drop) first(list []*rule) (of rule) {
+	if r := Find(list, func(r *rule) bool { return r.fits(d) }); r != nil {
+		return *r
 	}
-	return ""
+	return of
 }

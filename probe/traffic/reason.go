@@ -64,7 +64,8 @@ var kernelReasons = sync.OnceValues(func() (reasons, error) {
 // subsystems have reasons of their own, in the kernel or in a module. The upper half of such a reason's number is the
 // subsystem's, and differs between kernels as the lower one does; the enum's values contain both.
 var subsystems = []struct{ module, enum string }{
-	{"", "skb_drop_reason"}, {"", "qdisc_drop_reason"}, {"openvswitch", "ovs_drop_reason"}, {"mac80211", "mac80211_drop_reason"},
+	{"", "skb_drop_reason"}, {"", "qdisc_drop_reason"},
+	{"openvswitch", "ovs_drop_reason"}, {"mac80211", "mac80211_drop_reason"},
 }
 
 // reasonNames returns the names of the drop reasons, whose numbers differ between kernels; nil if the kernel has none.
