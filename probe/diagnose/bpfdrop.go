@@ -98,7 +98,7 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	// shown, and none is to be detached, since any may be of no concern to the pod.
 	cgroup, owners := h.ofCgroup(), map[string]bool{}
 	f := finding{lost: l, facts: facts{
-		"reason": h.reason, "cgroup": cgroup, "xdp": h.reason == "XDP", "inside": v.inside(&h), "owners": owners, "enter": "",
+		"reason": h.reason, "cgroup": cgroup, "xdp": h.reason == "XDP", "inside": v.inside(&h), "owners": owners, "enter": words.Command(""),
 		"netkit":    h.reason == netkitPeer || h.reason == netkitPrimary,
 		"direction": h.direction(), "read": v.Has(model.SourcePrograms),
 	}}

@@ -177,7 +177,7 @@ func TestBridge(t *testing.T) {
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			return n
-		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides the pod behind tap10 connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
 		{"the port's settings were not read", func() *node {
 			n := podBridge()
 			n.link(10).Port = nil
