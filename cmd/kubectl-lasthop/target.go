@@ -13,6 +13,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // target is a node, with the addresses of the pods on it that were named.
@@ -145,8 +146,8 @@ func (f *finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 // explain says why something in the namespace was not found.
 func (f *finder) explain(err error, kind, name string) error {
 	if apierrors.IsNotFound(err) {
-		return usagef("no %[1]s %[2]s in the namespace %[3]s: `kubectl get %[1]ss -n %[3]s` lists them; "+
-			"--namespace selects another", kind, name, f.namespace)
+		return usagef("no %s %s in the namespace %s: `%s` lists them; --namespace selects another", kind, name, f.namespace,
+			words.Shell("kubectl get %ss -n %s", kind, f.namespace))
 	}
 	return session.ExplainLookup(err, "look up the "+kind+" "+name, f.namespace)
 }
@@ -221,8 +222,8 @@ func (f *finder) service(ctx context.Context, name string, rest *string) (string
 	case err != nil:
 		return "", f.explain(err, "service", name)
 	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
-		return "", usagef("the service %s/%s has no cluster IP: use one of its pods, `kubectl get endpointslices -n %s -l "+
-			"kubernetes.io/service-name=%s`", f.namespace, name, f.namespace, name)
+		return "", usagef("the service %s/%s has no cluster IP: use one of its pods, `%s`", f.namespace, name,
+			words.Shell("kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s", f.namespace, name))
 	}
 	if ports := s.Spec.Ports; *rest == "" && len(ports) == 1 {
 		*rest = fmt.Sprintf(":%d/%s", ports[0].Port, strings.ToLower(string(cmp.Or(ports[0].Protocol, corev1.ProtocolTCP))))

@@ -19,6 +19,7 @@ import (
 	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // tokenDir has what a pod needs to speak to the API, in files of at most maxSecret bytes.
@@ -97,7 +98,7 @@ func (e *events) tell(findings []model.Tracked, now time.Time) {
 			Source:         map[string]string{"component": "lasthop", "host": e.node}, First: now.UTC(), Last: now.UTC(), Count: 1,
 		}
 		if is {
-			made.Type, made.Message = "Warning", report.Clean(fmt.Sprintf("%s; kubectl lasthop check %s --last 20m", f.Title, e.node))
+			made.Type, made.Message = "Warning", report.Clean(f.Title+string(words.Shell("; kubectl lasthop check %s --last 20m", e.node)))
 		}
 		select {
 		case e.send <- made:

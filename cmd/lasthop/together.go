@@ -18,6 +18,7 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // checkTogether judges several nodes' recordings of one time.
@@ -216,7 +217,7 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 		}
 	}
 	if ends[0].Name == ends[1].Name {
-		return report.Path{}, usagef("both pods are on one node: lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].Name)
+		return report.Path{}, usagef("both pods are on one node: %s", words.Shell("lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].Name))
 	}
 	e := path.Ends{Port: to.port, Proto: to.proto}
 	for _, from := range ends[0].addrs {

@@ -37,6 +37,9 @@ func Disagreements(s *model.Snapshot, findings []model.Finding, causes []model.D
 		if dead != nil && dead.Finding == "" && q.sent >= few {
 			out = append(out, fmt.Sprintf("%s to %s: the path ends at hop %d, %s (%s), and no finding has its place there", e.Pod, e.To, dead.N, dead.Name(), dead.Decision))
 		}
+		if dead != nil && dead.In.Known && dead.Lost.Known && dead.Lost.N < dead.In.N/2 && informs(findings, dead.Finding) {
+			out = append(out, fmt.Sprintf("%s to %s: the path ends at hop %d, %s, where %s is for information and %d of %d packets are lost", e.Pod, e.To, dead.N, dead.Name(), dead.Finding, dead.Lost.N, dead.In.N))
+		}
 		for _, c := range q.codes {
 			named := slices.ContainsFunc(hops, func(h model.PathHop) bool { return h.Finding == c })
 			if !named && (dead == nil || dead.Finding == "") {
@@ -45,6 +48,11 @@ func Disagreements(s *model.Snapshot, findings []model.Finding, causes []model.D
 		}
 	}
 	return out
+}
+
+// informs reports whether all findings of a code are for information.
+func informs(findings []model.Finding, code model.Code) bool {
+	return code != "" && !slices.ContainsFunc(findings, func(f model.Finding) bool { return f.Code == code && f.Severity != model.Info })
 }
 
 // questions are the paths of packets that were seen, and of those that findings are about.

@@ -92,7 +92,7 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	// shown, and none is to be detached, since any may be of no concern to the pod.
 	cgroup, owners := h.ofCgroup(), map[string]bool{}
 	f := finding{lost: l, facts: facts{
-		"cgroup": cgroup, "xdp": h.kind == model.AtXDP, "inside": v.inside(&h), "owners": owners, "enter": "",
+		"cgroup": cgroup, "xdp": h.kind == model.AtXDP, "inside": v.inside(&h), "owners": owners, "enter": words.Command(""),
 		"netkit":    h.kind == model.AtNetkit,
 		"direction": h.direction(), "read": v.Has(model.SourcePrograms),
 	}}

@@ -177,21 +177,21 @@ func TestBridge(t *testing.T) {
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			return n
-		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides the pod behind tap10 connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
 		{"STP blocks the port, and the kernel says so", func() *node {
 			n := podBridge()
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			n.dropOn("tap10", "BRIDGE_INGRESS_STP_STATE", "br_handle_frame", "172.20.1.5", "203.0.113.9", 30)
 			return n
-		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "find the loop: what else besides the pod behind tap10 connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
 		{"frames with a wrong source are no matter of the port", func() *node {
 			n := podBridge()
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			n.dropOn("tap10", "MAC_INVALID_SOURCE", "br_handle_frame", "172.20.1.5", "203.0.113.9", 30)
 			return n
-		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides the pod behind tap10 connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
 		{"the port's settings were not read", func() *node {
 			n := podBridge()
 			n.link(10).Port = nil

@@ -854,7 +854,8 @@ func TestFindFrameRule(t *testing.T) {
 func TestDeleteUntyped(t *testing.T) {
 	undecoded := "-d 10.1.0.5/32 -m nfacct [options not decoded] -j DROP"
 	for _, tt := range []struct {
-		got, want string
+		got  words.Command
+		want string
 	}{
 		{words.UndoPacketRule(&model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 3, Handle: 12, Text: undecoded}),
 			"nft delete rule ip filter FORWARD handle 12 # " + undecoded},
@@ -865,7 +866,7 @@ func TestDeleteUntyped(t *testing.T) {
 		{words.UndoFrameRule(&model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Handle: 7, Text: "-p IPv4 among [options not decoded] -j DROP"}),
 			"nft delete rule bridge filter FORWARD handle 7 # -p IPv4 among [options not decoded] -j DROP"},
 	} {
-		if tt.got != tt.want {
+		if string(tt.got) != tt.want {
 			t.Errorf("got %s\nwant %s", tt.got, tt.want)
 		}
 	}
@@ -888,7 +889,7 @@ func TestShellRule(t *testing.T) {
 	}
 	for _, tt := range tests {
 		typed, _ := words.ShellRule(tt.text)
-		out, err := exec.Command("sh", "-c", `for w in `+typed+`; do printf '%s\n' "$w"; done`).CombinedOutput()
+		out, err := exec.Command("sh", "-c", `for w in `+string(typed)+`; do printf '%s\n' "$w"; done`).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v: %s", tt.text, err, out)
 		}

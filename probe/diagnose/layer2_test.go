@@ -145,6 +145,16 @@ func TestLayer2(t *testing.T) {
 			n.gateway(&n.Pods[1], "169.254.1.1", deadMAC, "FAILED")
 			return n
 		}, nil},
+		{"a gateway that did not answer at the last moment, and packets pass", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "169.254.1.1", "", "FAILED")
+			n.Pods[0].Routes = []model.Route{
+				{Dst: prefix("169.254.1.1/32"), IfIndex: 1, Type: "unicast"},
+				{Dst: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1"), IfIndex: 1, Type: "unicast"},
+			}
+			n.peer("10.60.0.20", "203.0.113.9", model.PeerCount{Packets: 48, Requests: 48}, model.PeerCount{Packets: 48, Replies: 48})
+			return n
+		}, nil},
 		{"a gateway of a family that the pod has no address of", func() *node {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "fe80::1", deadMAC, "PERMANENT")

@@ -157,7 +157,7 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 		f.facts["chain"], f.facts["out"] = masqueradeChain(v, first.Local), v.natLink(first.IfIndex)
 		f.facts["source"], f.facts["cluster"] = rangeIn(v.ranges.local, first.Local), rangeIn(v.ranges.cluster, first.Local)
 	}
-	var forget []string
+	var forget []words.Command
 	for _, p := range g.silent {
 		flows := v.flowsOf(p).silent
 		if !nat.Translated {

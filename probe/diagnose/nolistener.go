@@ -12,11 +12,8 @@ func findNoListener(v *view) {
 	nobody := func(d *model.Drop) bool {
 		return d.Is(model.NoSocket) && v.drops.Lost(d) && (d.Reason != "" || v.drops.Samples.Of(d) != nil)
 	}
-	late := func(d *model.Drop) bool { return nobody(d) && v.lateReply(d) }
-	asked := func(d *model.Drop) bool { return nobody(d) && !v.lateReply(d) }
-	v.atSockets(asked, v.unheard)
-	v.atSockets(late, func(_ netip.Addr, l *lost) finding { return v.atSocket("NoListener-late", l) })
-	v.atNode(asked)
+	v.atSockets(nobody, v.unheard)
+	v.atNode(nobody)
 	v.atLoopback(nobody)
 }
 
@@ -98,27 +95,4 @@ func (v *view) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule 
 		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) &&
 			slices.ContainsFunc(asked, func(s service) bool { return r.ToPorts.First <= s.port && s.port <= r.ToPorts.Last })
 	})
-}
-
-// firstEphemeral is where the ports begin that Linux gives to clients (net.ipv4.ip_local_port_range).
-const firstEphemeral = 32768
-
-// lateReply reports whether a sample is a datagram for a port from which the pod itself asked: its socket is closed,
-// and the reply came too late. Connection tracking knows who began; where it has no such flow, the ports say so.
-func (v *view) lateReply(d *model.Drop) bool {
-	s := v.drops.Samples.Of(d)
-	from, to, ok := s.Ports()
-	if !ok || s.Proto() != udp {
-		return false
-	}
-	for f := range model.Each(v.Flows) {
-		switch {
-		case f.Proto != udp:
-		case f.Original.Src == d.Dst && f.Original.SrcPort == to:
-			return true
-		case f.Reply.Src == d.Dst && f.Reply.SrcPort == to:
-			return false
-		}
-	}
-	return from < firstEphemeral && to >= firstEphemeral
 }

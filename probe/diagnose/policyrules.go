@@ -217,7 +217,7 @@ func (c *candidateRule) IsPolicy() bool { return c.policy != nil }
 
 // Undo is the command that ends what the rule does, or sets the policy to accept. What a
 // program writes is changed where that program takes it from.
-func (c *candidateRule) Undo() string {
+func (c *candidateRule) Undo() words.Command {
 	switch by := c.Maker(); {
 	case by == "" && c.Pod != nil:
 		own := *c

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 func findQueueDrop(v *view) {
@@ -56,7 +57,7 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))
 	larger := *q
 	larger.Rate, larger.Burst, larger.Limit = times*q.Rate, times*q.Burst, times*q.Limit
-	f := finding{lost: l, facts: facts{"queue": q, "untold": untold, "larger": &larger, "times": times,
+	f := finding{lost: l, facts: facts{"queue": q, "untold": untold, "settings": words.Command(larger.Settings()), "times": times,
 		"link": v.links[q.IfIndex]}}
 	f.LastHopAlive = v.place(q.Link, model.Egress)
 	f.infoUnless(untold > 0 || overfull(q) && l.lasting() || v.starves(q, l))

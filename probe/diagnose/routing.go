@@ -29,10 +29,8 @@ func (v *view) shown(r *model.Route) *shownRoute {
 
 func (r *shownRoute) String() string { return words.RouteText(r.Route, r.Link) }
 
-// Typed quotes the link.
-func (r *shownRoute) Typed() string {
-	return model.Either(r.Link == "", r.String(), words.RouteText(r.Route, words.Quote(r.Link)))
-}
+// Typed are the words that ip(8) adds or deletes it by.
+func (r *shownRoute) Typed() words.Command { return words.TypedRoute(r.Route, r.Link) }
 
 func (v *view) routeText(r *model.Route) string { return v.shown(r).String() }
 
@@ -48,8 +46,8 @@ func showRule(r *model.RoutingRule) *shownRule {
 
 func (r *shownRule) String() string { return words.RoutingRuleText(r.RoutingRule) }
 
-// Typed are the words that ip(8) adds or deletes it by.
-func (r *shownRule) Typed() string { return words.RoutingRule(r.RoutingRule) }
+// Typed are the same of a rule.
+func (r *shownRule) Typed() words.Command { return words.RoutingRule(r.RoutingRule) }
 
 // sentBy is a packet as the node's routing gets it: a pod's comes by a link, the node's own by none.
 func (v *view) sentBy(src, dst netip.Addr) path.Query {

@@ -207,11 +207,11 @@ func TestForget(t *testing.T) {
 	n.Flows[0].Zone = 7
 	want := "conntrack -D -p udp --orig-src 172.20.1.5 --orig-dst 10.0.0.10 --sport 40000 --dport 53 --zone 7"
 	one := &n.Flows[0]
-	if got := words.Forget([]*model.Flow{one}); len(got) != 1 || got[0] != want {
+	if got := words.Forget([]*model.Flow{one}); len(got) != 1 || string(got[0]) != want {
 		t.Errorf("%q", got)
 	}
 	for more, want := range map[int]string{1: "and 1 more entry like these", 2: "and 2 more entries like these"} {
-		if got := words.Forget(slices.Repeat([]*model.Flow{one}, words.MostForgotten+more)); len(got) != words.MostForgotten+1 || got[words.MostForgotten] != want {
+		if got := words.Forget(slices.Repeat([]*model.Flow{one}, words.MostForgotten+more)); len(got) != words.MostForgotten+1 || string(got[words.MostForgotten]) != want {
 			t.Errorf("%d more: %q", more, got)
 		}
 	}

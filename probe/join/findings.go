@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -90,7 +89,7 @@ func sited(f nodeFinding) model.Finding {
 		f.Title = "on " + f.at[0] + ": " + f.Title
 	}
 	if len(f.at) > 0 && len(f.Fix) > 0 && !slices.Contains(silences, f.Code) {
-		f.Fix = append([]string{"on " + strings.Join(f.at, ", ") + ":"}, f.Fix...)
+		f.Fix = append([]string{words.OnNodes(f.at)}, f.Fix...)
 	}
 	return f.Finding
 }

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -219,16 +218,8 @@ func (n *node) name() string { return n.seen.Name }
 // String is the node's name, in words.
 func (n *node) String() string { return n.name() }
 
-// Shell is the name where a shell reads it.
-func (n *node) Shell() string {
-	name := n.seen.Node.Name
-	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
-		return !(r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
-	}) {
-		return "NODE"
-	}
-	return name
-}
+// Machine is the node's name in the cloud, as far as it is known.
+func (n *node) Machine() string { return cmp.Or(n.seen.Node.Name, "NODE") }
 
 // joint is the comparison in progress.
 type joint struct {

@@ -36,7 +36,7 @@ const (
 	// Redirect packets are ICMP redirects, which tell a sender of a shorter way and change nothing when they
 	// are lost. The kernel itself drops those about a connection whose addresses it translates.
 	Redirect Class = "redirect"
-	// Closed packets are segments of connections that their sockets have closed already,
+	// Closed packets are segments of connections that their sockets have closed already, and datagrams in reply,
 	// as where a client gives up before the reply comes.
 	Closed Class = "closed"
 	// ByDesign packets were dropped by a rule that a healthy node has for that.
@@ -110,17 +110,48 @@ func NewClassifier(s *model.Snapshot) *Classifier {
 func (c *Classifier) excuses(s *model.Snapshot) map[model.Drop]Class {
 	out := map[model.Drop]Class{}
 	rules := sync.OnceValue(func() allowances { return byDesign(s) })
+	began := sync.OnceValue(func() map[netip.AddrPort]bool { return udpEnds(s) })
 	for d := range model.Each(s.Traffic.Drops) {
-		sample := c.Samples.Of(d)
 		switch {
 		case c.Class(d) != Lost:
 		case slices.ContainsFunc(c.Samples.All(d), (*model.Sample).Redirects):
 			out[*d] = Redirect
 		case len(c.pods[d.Src])+len(c.pods[d.Dst]) == 0:
-		case d.Is(model.NoSocket) && sample.Late():
+		case d.Is(model.NoSocket) && (c.Samples.Of(d).Late() || c.lateReplies(d, began)):
 			out[*d] = Closed
 		case d.Is(model.Netfilter) && !d.Range.IsValid() && rules().take(d):
 			out[*d] = ByDesign
+		}
+	}
+	return out
+}
+
+// firstEphemeral is where the ports begin that Linux gives to clients (net.ipv4.ip_local_port_range).
+const firstEphemeral = 32768
+
+// lateReplies reports whether all samples of a drop are datagrams for ports from which the receiver itself asked: its
+// socket is closed, and the reply came too late. Connection tracking knows who began; where it has no such flow, the
+// ports say so.
+func (c *Classifier) lateReplies(d *model.Drop, began func() map[netip.AddrPort]bool) bool {
+	list := c.Samples.All(d)
+	return len(list) > 0 && !slices.ContainsFunc(list, func(s *model.Sample) bool {
+		from, to, ok := s.Ports()
+		if !ok || s.Proto() != model.UDP {
+			return true
+		}
+		asked, known := began()[netip.AddrPortFrom(d.Dst, to)]
+		return !model.Either(known, asked, from < firstEphemeral && to >= firstEphemeral)
+	})
+}
+
+// udpEnds are the ends of the flows of UDP: whether packets from there began one.
+func udpEnds(s *model.Snapshot) map[netip.AddrPort]bool {
+	out := map[netip.AddrPort]bool{}
+	for f := range model.Each(s.Flows) {
+		if f.Proto == model.UDP {
+			end := netip.AddrPortFrom(f.Reply.Src, f.Reply.SrcPort)
+			out[end] = out[end]
+			out[netip.AddrPortFrom(f.Original.Src, f.Original.SrcPort)] = true
 		}
 	}
 	return out

@@ -252,7 +252,8 @@ func (j *journey) count() []model.PathHop {
 			// Dead, and what it lost was not counted.
 			s.Lost = model.Count{}
 		}
-		if noneLeft(s.In, s.Out) && s.Lost.Known && s.Lost.N+slack(s.In.N) >= s.In.N {
+		if noneLeft(s.In, s.Out) && s.Lost.Known && s.Lost.N+slack(s.In.N) >= s.In.N ||
+			s.Finding != "" && s.In.Known && s.In.N >= minLost && s.dropped >= s.In.N {
 			s.Dead = true
 		}
 		out[i] = s.PathHop

@@ -136,6 +136,14 @@ func TestCounts(t *testing.T) {
 			noListener, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/4/- 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/0NoListener"},
 		{"answers to a closed port", far, func() *model.Snapshot { return freed("__udp4_lib_rcv") },
 			noListener, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/4/- 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/4XNoListener"},
+		{"a few late answers among many", far, func() *model.Snapshot {
+			s := freed("__udp4_lib_rcv")
+			for r := range model.Each(s.Traffic.Pairs) {
+				r.Packets = 48
+			}
+			s.Traffic.Drops[0].Packets = 2
+			return s
+		}, noListener, "-/48/0 48/48/0 48/48/0 48/48/0 48/48/0 48/48/0 48/48/0 48/-/-", "-/48/- 48/48/0 48/48/0 48/48/0 48/48/0 48/48/0 48/48/0 48/-/2NoListener"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

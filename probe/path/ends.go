@@ -94,10 +94,9 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 	switch {
 	case !gw.MAC.IsZero() || l != nil && !(l.Up && l.Carrier):
 		// It is resolved, or cannot be as the link is down.
-	case gw.State == "FAILED":
-		j.die(s, "gateway-silent", words.Facts{"gateway": gw.Addr})
-	case gw.State == "INCOMPLETE":
-		s.say("gateway-awaited", nil).ended = true
+	case gw.State == "FAILED" || gw.State == "INCOMPLETE":
+		// It may have answered all along but for the last moment: a finding says whether packets end here.
+		s.say("gateway-silent", words.Facts{"awaited": gw.State == "INCOMPLETE"}).ended = true
 	}
 }
 

@@ -12,7 +12,8 @@ func (t *tracer) place(findings []model.Finding, journeys ...*journey) {
 	for f := range model.Each(findings) {
 		if s := suspect(f, journeys); s != nil && s.Finding == "" && t.concerned(f, journeys) {
 			s.Finding = f.Code
-			s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && t.delivered(s))
+			// Packets pass a finding for information, unless the counts show that none does.
+			s.Dead = s.Dead || !f.Passes && f.Severity != model.Info
 		}
 	}
 }
@@ -87,23 +88,6 @@ func (j *journey) alive(f *model.Finding) int {
 		}
 		return s.Link == p.Link && (s.Kind == model.HopLink || s.Kind == model.HopBridge)
 	})
-}
-
-// delivered reports whether all that was dropped at a hop is what a transport or a socket frees as it goes: a
-// ping with a raw socket has its answer, and the kernel frees a copy for which no other socket asked.
-func (t *tracer) delivered(s *step) bool {
-	some := false
-	for d := range model.Each(t.Traffic.Drops) {
-		if d.Src != s.src || d.Dst != s.dst || d.Netns != 0 && s.netns != 0 && d.Netns != s.netns ||
-			t.ends.Proto != 0 && d.Proto != 0 && d.Proto != t.ends.Proto {
-			continue
-		}
-		if !d.Is(model.Delivered) {
-			return false
-		}
-		some = true
-	}
-	return some
 }
 
 // end is the pod's address at a pod's link, as the packets pass it.

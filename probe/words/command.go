@@ -1,18 +1,15 @@
 package words
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // UndoFrameRule ends what a bridge rule does: the command that deletes it, with the
 // variant of ebtables that holds it, or what to change where a program keeps it.
-func UndoFrameRule(r *model.FrameRule, chains ...string) string {
+func UndoFrameRule(r *model.FrameRule, chains ...string) Command {
 	switch by := Maker(append(chains, r.Chain), "", r.Table); {
 	case by != "":
 		return ChangeInstead(by)
@@ -23,7 +20,7 @@ func UndoFrameRule(r *model.FrameRule, chains ...string) string {
 }
 
 // FrameRuleTool is the variant that holds the rule.
-func FrameRuleTool(r *model.FrameRule) string {
+func FrameRuleTool(r *model.FrameRule) Command {
 	switch r.Backend {
 	case model.NFT:
 		return "ebtables-nft"
@@ -35,13 +32,13 @@ func FrameRuleTool(r *model.FrameRule) string {
 
 // UndoPacketRule does the same for a rule of IP's tables. Of a rule with a map it ends one
 // element. Chains are those that lead to the rule.
-func UndoPacketRule(r *model.PacketRule, chains ...string) string {
+func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
 	if by := Maker(append(chains, r.Chain), r.Comment, r.Table); by != "" {
 		return ChangeInstead(by)
 	}
 	for _, l := range r.Lookups {
 		if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
-			return fmt.Sprintf("nft delete element %s %s %s %s", r.Family, Quote(r.Table), Quote(l.Set), Quote("{ "+l.Element+" }"))
+			return Shell("nft delete element %s %s", nftNames(r.Family, r.Table, l.Set), nftText("{ "+l.Element+" }"))
 		}
 	}
 	if r.Native {
@@ -51,15 +48,15 @@ func UndoPacketRule(r *model.PacketRule, chains ...string) string {
 }
 
 // AcceptPolicy sets the policy of a base chain to accept; native: only nft can edit it.
-func AcceptPolicy(backend model.Backend, family, table, chain string, native bool) string {
+func AcceptPolicy(backend model.Backend, family, table, chain string, native bool) Command {
 	if native {
-		return fmt.Sprintf("nft chain %s %s %s '{ policy accept; }'", family, Quote(table), Quote(chain))
+		return Shell("nft chain %s '{ policy accept; }'", nftNames(family, table, chain))
 	}
 	tool := RuleTool(&model.PacketRule{Backend: backend, Family: family})
 	if family == "bridge" {
 		tool = FrameRuleTool(&model.FrameRule{Backend: backend})
 	}
-	return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, Quote(table), Quote(chain))
+	return Shell("%s -t %s -P %s ACCEPT", tool, table, chain)
 }
 
 // ruleText is what a rule of iptables or ebtables is deleted by.
@@ -72,51 +69,51 @@ type ruleText struct {
 // DeleteRule deletes a rule by its text. One whose text no tool takes, since something in it was not decoded or cannot
 // be typed, is deleted by its handle or, where it has none, by its number, which is that of another rule once one in
 // front of it is gone.
-func DeleteRule(tool, family string, r ruleText) string {
+func DeleteRule(tool Command, family string, r ruleText) Command {
 	typed, comment := ShellRule(r.text)
 	switch {
 	case typed != "":
-		return fmt.Sprintf("%s -t %s -D %s %s", tool, Quote(r.table), Quote(r.chain), typed)
+		return Shell("%s -t %s -D %s %s", tool, r.table, r.chain, typed)
 	case r.handle != 0:
 		return DeleteByHandle(family, r.table, r.chain, r.handle) + comment
 	}
-	return fmt.Sprintf("%s -t %s -D %s %d%s", tool, Quote(r.table), Quote(r.chain), r.number, comment)
+	return Shell("%s -t %s -D %s %s", tool, r.table, r.chain, r.number) + comment
 }
 
 // ReplacePacketRule is the command that puts another rule, by its text, in the place of one. It undoes the one where
 // the text does not differ, a shell cannot take it, or a program keeps it.
-func ReplacePacketRule(r *model.PacketRule, text string) string {
+func ReplacePacketRule(r *model.PacketRule, text string) Command {
 	words, _ := ShellRule(text)
 	switch {
 	case text == r.Text || words == "" || RuleMaker(r) != "":
 		return UndoPacketRule(r)
 	case r.Native:
-		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, Quote(r.Table), Quote(r.Chain), r.Handle, words)
+		return Shell("nft replace rule %s handle %s %s", nftNames(r.Family, r.Table, r.Chain), r.Handle, nftText(text))
 	}
-	return fmt.Sprintf("%s -t %s -R %s %d %s", RuleTool(r), Quote(r.Table), Quote(r.Chain), r.Number, words)
+	return Shell("%s -t %s -R %s %s %s", RuleTool(r), r.Table, r.Chain, r.Number, words)
 }
 
 // DeleteByHandle deletes a rule that nft wrote: it takes no text.
-func DeleteByHandle(family, table, chain string, handle uint64) string {
-	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, Quote(table), Quote(chain), handle)
+func DeleteByHandle(family, table, chain string, handle uint64) Command {
+	return Shell("nft delete rule %s handle %s", nftNames(family, table, chain), handle)
 }
 
 // ShellRule is a rule's text as a shell takes it. The text quotes words by the rules of iptables-save, which a shell
 // reads otherwise: what a comment holds must not run. It is empty for a rule with characters that cannot be typed, or
 // with brackets around what was not decoded; comment shows the rule where it can be shown.
-func ShellRule(text string) (typed, comment string) {
-	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(text) {
+func ShellRule(text string) (typed, comment Command) {
+	if !typable(text) {
 		return "", ""
 	}
-	var out []string
+	var out []Command
 	for word, rest := "", strings.TrimSpace(text); rest != ""; {
 		quoted := strings.HasPrefix(rest, `"`)
 		if word, rest = cutWord(rest); !quoted && bracketed(word) {
-			return "", " # " + text
+			return "", Command(" # " + text)
 		}
-		out = append(out, Quote(word))
+		out = append(out, Shell("%s", word))
 	}
-	return strings.Join(out, " "), ""
+	return Command(strings.Join(texts(out), " ")), ""
 }
 
 // bracketed reports whether a word begins what was not decoded. Brackets are around an IPv6 address with a port, too.
@@ -147,22 +144,11 @@ func cutWord(text string) (word, rest string) {
 	return b.String(), ""
 }
 
-// Quote quotes a word where a shell would read more into it.
-func Quote(s string) string {
-	plain := func(r rune) bool {
-		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("_./:+,=@%-!", r)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 // ReplaceRoute is the command that gives a route another next hop.
-func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) string {
-	command := fmt.Sprintf("%s route replace %s via %s dev %s", IP(r.Dst.Addr()), r.Dst, hop, Quote(r.Link))
+func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) Command {
+	command := Shell("%s route replace %s via %s dev %s", IP(r.Dst.Addr()), r.Dst, hop, r.Link)
 	if r.Table != mainTable {
-		command += fmt.Sprintf(" table %d", r.Table)
+		command += Shell(" table %s", r.Table)
 	}
 	return command
 }
@@ -171,32 +157,32 @@ func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) string {
 const mainTable = 254
 
 // SetSysctl is the command that sets a kernel setting. Its name may hold a link's.
-func SetSysctl(name, value string) string { return "sysctl -w " + Quote(name+"="+value) }
+func SetSysctl(name, value string) Command { return Shell("sysctl -w %s", name+"="+value) }
 
 // MostForgotten is how many entries of connection tracking a fix deletes one by one.
 const MostForgotten = 8
 
 // Forget are the commands that delete these entries of connection tracking and no others.
-func Forget(flows []*model.Flow) []string {
-	var out []string
+func Forget(flows []*model.Flow) []Command {
+	var out []Command
 	for _, f := range flows[:min(len(flows), MostForgotten)] {
-		line := fmt.Sprintf("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
+		line := Shell("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
 		if f.Original.DstPort != 0 {
-			line += fmt.Sprintf(" --sport %d --dport %d", f.Original.SrcPort, f.Original.DstPort)
+			line += Shell(" --sport %s --dport %s", f.Original.SrcPort, f.Original.DstPort)
 		}
 		if f.Zone != 0 {
-			line += fmt.Sprintf(" --zone %d", f.Zone)
+			line += Shell(" --zone %s", f.Zone)
 		}
 		out = append(out, line)
 	}
 	if more := len(flows) - len(out); more > 0 {
-		out = append(out, "and "+Plural(uint64(more), "more entry", "more entries")+" like these")
+		out = append(out, Command("and "+Plural(uint64(more), "more entry", "more entries")+" like these"))
 	}
 	return out
 }
 
 // Inside is what runs a command in the pod's network namespace, on the node.
-func Inside(p *model.Pod) string {
+func Inside(p *model.Pod) Command {
 	path := p.NetnsName
 	switch {
 	case path == "":
@@ -204,12 +190,12 @@ func Inside(p *model.Pod) string {
 	case !strings.ContainsRune(path, '/'):
 		path = "/run/netns/" + path
 	}
-	return "nsenter --net=" + Quote(path) + " "
+	return Shell("nsenter --net=%s ", path)
 }
 
 // AddRoute gives a pod a route of another's, without the source address that was the
 // other's. With onLink its gateway needs no route to it.
-func AddRoute(p *model.Pod, r *model.Route, onLink bool) string {
+func AddRoute(p *model.Pod, r *model.Route, onLink bool) Command {
 	dst := r.Dst.String()
 	switch {
 	case r.Dst.Bits() == 0:
@@ -217,11 +203,11 @@ func AddRoute(p *model.Pod, r *model.Route, onLink bool) string {
 	case r.Dst.IsSingleIP():
 		dst = r.Dst.Addr().String()
 	}
-	line := fmt.Sprintf("%s%s route add %s", Inside(p), IP(r.Dst.Addr()), dst)
+	line := Shell("%s%s route add %s", Inside(p), IP(r.Dst.Addr()), dst)
 	if r.Gateway.IsValid() {
-		line += " via " + r.Gateway.String()
+		line += Shell(" via %s", r.Gateway)
 	}
-	line += " dev " + Quote(p.Interface)
+	line += Shell(" dev %s", p.Interface)
 	switch {
 	case onLink:
 		return line + " onlink"
@@ -232,7 +218,7 @@ func AddRoute(p *model.Pod, r *model.Route, onLink bool) string {
 }
 
 // RuleTool is the tool that edits the rule's table.
-func RuleTool(r *model.PacketRule) string {
-	tool := model.Either(r.Family == "ip6", "ip6tables", "iptables")
+func RuleTool(r *model.PacketRule) Command {
+	tool := model.Either[Command](r.Family == "ip6", "ip6tables", "iptables")
 	return model.Either(r.Backend == model.Legacy, tool+"-legacy", tool+"-nft")
 }

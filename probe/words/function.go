@@ -36,7 +36,8 @@ var functions = template.FuncMap{
 	// {{family .addr}}: IPv4 or IPv6
 	"family": func(a netip.Addr) string { return Family(a.Is6()) },
 	// Parts of commands.
-	"sh":       Quote,
+	"sh":       quote,
+	"nft":      nftNames,
 	"ip":       IP,
 	"iptables": IPTables,
 	"inside":   Inside,
@@ -52,7 +53,7 @@ var functions = template.FuncMap{
 	"maker":     RuleMaker,
 	"sysctl":    SetSysctl,
 	// {{next}} begins another text of the same part.
-	"next": func() string { return separator },
+	"next": func() Command { return separator },
 	"add":  func(a, b int) int { return a + b },
 }
 
@@ -78,13 +79,12 @@ func number(n any) uint64 {
 }
 
 // few lists values of any type in words.
-func few(list any) string {
-	var words []text
-	for _, s := range texts(list) {
-		words = append(words, text(s))
-	}
-	return Addrs(words)
-}
+func few(list any) many { return model.Map(texts(list), func(s string) text { return text(s) }) }
+
+// many is a list of which the first few are shown.
+type many []text
+
+func (m many) String() string { return Addrs(m) }
 
 // texts are values of any type.
 func texts(list any) []string {
@@ -101,7 +101,7 @@ type text string
 func (t text) String() string { return string(t) }
 
 // undo ends what a rule does.
-func undo(rule any, chains ...string) (string, error) {
+func undo(rule any, chains ...string) (Command, error) {
 	switch r := rule.(type) {
 	case *model.FrameRule:
 		return UndoFrameRule(r, chains...), nil
@@ -112,8 +112,8 @@ func undo(rule any, chains ...string) (string, error) {
 }
 
 // undos are the commands that end what rules do, each once.
-func undos(rules []*model.PacketRule) []string {
-	var out []string
+func undos(rules []*model.PacketRule) []Command {
+	var out []Command
 	for _, r := range rules {
 		if c := UndoPacketRule(r); !slices.Contains(out, c) {
 			out = append(out, c)

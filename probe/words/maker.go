@@ -95,19 +95,19 @@ var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kind
 
 // ChangeInstead is what to do about a rule that a program keeps. Nobody deletes one: the
 // program would put it back, or no longer do its work.
-func ChangeInstead(by string) string {
-	manages := by + " manages the rule: "
+func ChangeInstead(by string) Command {
+	manages := Command(by) + " manages the rule: "
 	switch {
 	case by == Calico:
-		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + by + " makes its rules from them"
+		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + Command(by) + " makes its rules from them"
 	case slices.Contains(policyMakers, by):
-		return "kubectl get networkpolicies -A # " + by + " makes its rules from them"
+		return "kubectl get networkpolicies -A # " + Command(by) + " makes its rules from them"
 	case by == "kube-proxy":
 		return manages + "check the services and endpoints that it is made from; if they are right, restart kube-proxy on this node"
 	case by == "ip-masq-agent":
 		return manages + "change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"
 	}
-	return manages + "change the configuration of " + by
+	return manages + "change the configuration of " + Command(by)
 }
 
 func madeBy(makers []makerOf, name string) string {

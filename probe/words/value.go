@@ -47,13 +47,13 @@ func TTLs(set uint64) string {
 }
 
 // IP is the tool for the address's family.
-func IP(a netip.Addr) string {
-	return model.Either(a.Is6(), "ip -6", "ip")
+func IP(a netip.Addr) Command {
+	return model.Either[Command](a.Is6(), "ip -6", "ip")
 }
 
 // IPTables is the tool for the address's family.
-func IPTables(a netip.Addr) string {
-	return model.Either(a.Is6(), "ip6tables", "iptables")
+func IPTables(a netip.Addr) Command {
+	return model.Either[Command](a.Is6(), "ip6tables", "iptables")
 }
 
 // Request is what asks for it.
@@ -78,8 +78,8 @@ func Family(isIPv6 bool) string {
 }
 
 // RoutingRule is a routing rule as ip(8) takes it from a shell.
-func RoutingRule(r *model.RoutingRule) string {
-	return ruleWords(r, "") + " priority " + strconv.Itoa(r.Priority)
+func RoutingRule(r *model.RoutingRule) Command {
+	return Command(ruleWords(r, "") + " priority " + strconv.Itoa(r.Priority))
 }
 
 // RoutingRuleText is a routing rule as ip(8) prints it.
@@ -93,57 +93,66 @@ func ruleWords(r *model.RoutingRule, anywhere string) string {
 	if r.Not {
 		words = append(words, "not")
 	}
-	add := func(word, value string) { words = append(words, word, value) }
+	add := func(word string, value any) { words = append(words, word, string(quote(value))) }
 	if r.From.IsValid() {
-		add("from", r.From.String())
+		add("from", r.From)
 	} else if anywhere != "" {
 		add("from", anywhere)
 	}
 	if r.To.IsValid() {
-		add("to", r.To.String())
+		add("to", r.To)
 	}
 	if r.Mask != 0 {
 		add("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.Mask))
 	}
 	if r.In != "" {
-		add("iif", Quote(r.In))
+		add("iif", r.In)
 	}
 	if r.Out != "" {
-		add("oif", Quote(r.Out))
+		add("oif", r.Out)
 	}
 	switch r.Action {
 	case "lookup":
-		add("lookup", strconv.Itoa(r.Table))
+		add("lookup", r.Table)
 	case "goto":
-		add("goto", strconv.Itoa(r.Goto))
+		add("goto", r.Goto)
 	default:
-		words = append(words, r.Action)
+		words = append(words, string(quote(r.Action)))
 	}
 	return strings.Join(words, " ")
 }
 
 // RouteText is a route as ip(8) prints it, given the name of its link, which may be empty.
 func RouteText(r *model.Route, link string) string {
-	var b strings.Builder
+	return routeWords(r, link, func(value any) string { return fmt.Sprint(value) })
+}
+
+// TypedRoute is a route as ip(8) takes it from a shell.
+func TypedRoute(r *model.Route, link string) Command {
+	return Command(routeWords(r, link, func(value any) string { return string(quote(value)) }))
+}
+
+func routeWords(r *model.Route, link string, say func(value any) string) string {
+	var words []string
 	if r.Type != "unicast" && r.Type != "" {
-		b.WriteString(r.Type + " ")
+		words = append(words, say(r.Type))
 	}
 	if r.Dst.Bits() == 0 {
-		b.WriteString("default")
+		words = append(words, "default")
 	} else {
-		b.WriteString(strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
+		words = append(words, strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
 	}
 	if r.Gateway.IsValid() {
-		b.WriteString(" via " + r.Gateway.String())
+		words = append(words, "via", say(r.Gateway))
 	}
 	if link != "" {
-		b.WriteString(" dev " + link)
+		words = append(words, "dev", say(link))
 	}
 	if r.Table != mainTable && r.Table != 0 {
-		fmt.Fprintf(&b, " table %d", r.Table)
+		words = append(words, "table", say(r.Table))
 	}
 	if r.Priority != 0 {
-		fmt.Fprintf(&b, " metric %d", r.Priority)
+		words = append(words, "metric", say(r.Priority))
 	}
-	return b.String()
+	return strings.Join(words, " ")
 }

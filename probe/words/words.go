@@ -9,7 +9,7 @@
 //	SOURCE on NODE: TEXT
 //
 // Text goes on in the lines below that are indented. PART is title, why, unseen, else (an alternative), fix, or the
-// source of an observation. The title is the first whose condition holds, why is all of them in a row, the others are
+// source of an observation. In a fix, which is pasted into a shell, each value but a Command is quoted for one. The title is the first whose condition holds, why is all of them in a row, the others are
 // lists. TEXT and CONDITION are those of text/template, with the values by their names, and CONDITION as after its
 // "if". In a line with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a text takes
 // the elements as they are: texts, or observations with sources of their own. After "unseen by" and "else by" stand the
@@ -74,9 +74,15 @@ var pages = sync.OnceValue(func() map[string][]line {
 	return out
 })
 
-// pageSet are the texts that pages share.
+// pageSet are the texts that pages share, each also as a command has it.
 func pageSet() *template.Template {
-	return template.Must(template.New("").Funcs(functions).ParseFS(files, "pages/*.tmpl"))
+	set := template.Must(template.New("").Funcs(functions).ParseFS(files, "pages/*.tmpl"))
+	for _, t := range set.Templates() {
+		tree := t.Tree.Copy()
+		quoting(tree.Root)
+		template.Must(set.AddParseTree(inCommand+t.Name(), tree))
+	}
+	return set
 }
 
 var sharedTexts = sync.OnceValue(pageSet)
@@ -147,7 +153,9 @@ func parseLine(shared *template.Template, l string) (line, error) {
 	default:
 		return x, fmt.Errorf("%q is no line of a page", l)
 	}
-	x.text, err = shared.New(head).Parse(body)
+	if x.text, err = shared.New(head).Parse(body); err == nil && part == "fix" {
+		quoting(x.text.Root)
+	}
 	return x, err
 }
 
@@ -208,6 +216,8 @@ func put(lines []line, facts Facts, f *model.Finding) {
 			f.Evidence = append(f.Evidence, list...)
 		case []string:
 			addTexts(f, l.part, list)
+		case []Command:
+			addTexts(f, l.part, texts(list))
 		default:
 			switch {
 			case l.part == pagePart:
@@ -252,7 +262,7 @@ func addTexts(f *model.Finding, part string, texts []string) {
 	case "else":
 		f.Alternatives = append(f.Alternatives, texts...)
 	case "fix":
-		f.Fix = append(f.Fix, texts...)
+		f.Fix = append(f.Fix, model.Map(texts, fix)...)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/template/parse"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -25,6 +26,54 @@ func TestPages(t *testing.T) {
 		if strings.ToUpper(name[:1]) == name[:1] && (!parts["title"] || !parts["why"]) {
 			t.Errorf("page %s has no title or no why", name)
 		}
+	}
+}
+
+// TestQuotesInFixes: no value stands behind an open quote, which would turn its own quotes inside out.
+func TestQuotesInFixes(t *testing.T) {
+	values := 0
+	var look func(where string, before *string, list *parse.ListNode)
+	look = func(where string, before *string, list *parse.ListNode) {
+		if list == nil {
+			return
+		}
+		branch := func(n *parse.BranchNode) {
+			other := *before
+			look(where, before, n.List)
+			look(where, &other, n.ElseList)
+		}
+		for _, node := range list.Nodes {
+			switch n := node.(type) {
+			case *parse.TextNode:
+				*before += string(n.Text)
+			case *parse.ActionNode:
+				if n.Pipe.Cmds[0].Args[0].String() == "next" {
+					*before = ""
+				}
+				text, _, _ := strings.Cut(" "+*before, " # ")
+				if values++; slices.ContainsFunc([]string{"'", `"`, "`"}, func(q string) bool { return strings.Count(text, q)%2 == 1 }) {
+					t.Errorf("%s: %s stands behind %q", where, n, text)
+				}
+			case *parse.IfNode:
+				branch(&n.BranchNode)
+			case *parse.RangeNode:
+				branch(&n.BranchNode)
+			case *parse.WithNode:
+				branch(&n.BranchNode)
+			case *parse.TemplateNode:
+				look(n.Name, before, sharedTexts().Lookup(n.Name).Root)
+			}
+		}
+	}
+	for name, lines := range pages() {
+		for _, l := range lines {
+			if l.part == "fix" && l.text != nil {
+				look(name, new(string), l.text.Root)
+			}
+		}
+	}
+	if values == 0 {
+		t.Error("no value was found")
 	}
 }
 

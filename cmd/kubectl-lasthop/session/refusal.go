@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Refusal is an error of the API server with what would help.
@@ -28,13 +30,12 @@ const role = "kubectl create role lasthop -n %[1]s --verb=create,get,list,delete
 const reader = "kubectl create clusterrole lasthop-reader --verb=get,list --resource=nodes,pods,services\n" +
 	"  kubectl create clusterrolebinding lasthop-reader --clusterrole=lasthop-reader --user=%s"
 
-// named finds who was refused. A user's name may be anything; one that a shell would not
-// take as it is is left to the reader.
-var named = regexp.MustCompile(`User "([A-Za-z0-9@._:-]+)" cannot`)
+// named finds who was refused. A user's name may be anything.
+var named = regexp.MustCompile(`User "([^"]+)" cannot`)
 
-func user(text string) string {
+func user(text string) words.Command {
 	if m := named.FindStringSubmatch(text); m != nil {
-		return m[1]
+		return words.Shell("%s", m[1])
 	}
 	return "USER"
 }
@@ -50,11 +51,11 @@ func ExplainLookup(err error, tried, namespace string) error {
 
 // Explain adds what would help to an error of the API server about what was tried in
 // a namespace. The words of policies are those of Kubernetes' own admission plugins.
-func Explain(err error, tried, namespace string) error {
+func Explain(err error, tried, in string) error {
 	if err == nil {
 		return nil
 	}
-	text, failed := err.Error(), fmt.Errorf("%s: %w", tried, err)
+	text, failed, namespace := err.Error(), fmt.Errorf("%s: %w", tried, err), words.Shell("%s", in)
 	advise := func(format string, args ...any) error { return &Refusal{failed, fmt.Sprintf(format, args...)} }
 	switch {
 	case strings.Contains(text, "violates PodSecurity"):

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 const (
@@ -171,8 +172,8 @@ func (c Cluster) remove(ctx context.Context, job *batchv1.Job) error {
 	if err != nil {
 		return &Refusal{
 			fmt.Errorf("remove the debug pod: %w", err),
-			fmt.Sprintf("it ends by itself, and its job is removed %v later; to remove it now:\n  kubectl delete job -n %s %s",
-				keptFor, job.Namespace, job.Name),
+			fmt.Sprintf("it ends by itself, and its job is removed %v later; to remove it now:\n  %s",
+				keptFor, words.Shell("kubectl delete job -n %s %s", job.Namespace, job.Name)),
 		}
 	}
 	return nil
@@ -412,8 +413,8 @@ func (c Cluster) fate(ctx context.Context, job *batchv1.Job, o Options) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		t := s.State.Terminated
 		if t != nil && t.Reason == "OOMKilled" {
-			return fmt.Sprintf("the container ran out of memory (OOMKilled): check `kubectl get limitrange -n %s`, or use "+
-				"another namespace (--debug-namespace)", job.Namespace)
+			return fmt.Sprintf("the container ran out of memory (OOMKilled): check `%s`, or use "+
+				"another namespace (--debug-namespace)", words.Shell("kubectl get limitrange -n %s", job.Namespace))
 		}
 		if t != nil && t.Reason != "Completed" && t.Reason != "Error" {
 			return strings.TrimSpace(fmt.Sprintf("the container ended: %s %s", t.Reason, t.Message))
