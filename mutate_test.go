@@ -111,10 +111,7 @@ func TestMutate(t *testing.T) {
 		}
 	}
 	run := func(i int, env ...string) (string, error) {
-		cmd := exec.Command(filepath.Join(dir, strconv.Itoa(i)+".test"), "-test.short", "-test.failfast", "-test.timeout", "5m")
-		cmd.Dir, cmd.Env = proving[i], append(os.Environ(), env...)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
+		return proof(filepath.Join(dir, strconv.Itoa(i)+".test"), proving[i], env...)
 	}
 	reached := make([]map[int]bool, len(proving))
 	for i, pkg := range proving {
@@ -147,6 +144,14 @@ func TestMutate(t *testing.T) {
 		}
 	}
 	fmt.Printf("noticed %d of %d changes of %d (%.0f %%), in %v\n", noticed, tried, len(all), 100*float64(noticed)/float64(max(1, tried)), time.Since(began).Round(time.Second))
+}
+
+// proof runs the tests of a package.
+func proof(command, dir string, env ...string) (string, error) {
+	cmd := exec.Command(command, "-test.short", "-test.failfast", "-test.timeout", "5m")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // changed is a file with a call in place of each condition, and adds what these may change to all.

@@ -32,7 +32,7 @@ var essential = []string{
 
 // builtins are commands of the shell itself.
 var builtins = []string{
-	":", "[", "break", "cd", "continue", "declare", "echo", "exit", "export", "fg", "getopts", "kill", "local", "printf", "pwd", "read", "return", "set", "shift", "test", "times", "trap",
+	":", "[", "break", "cd", "continue", "declare", "echo", "exit", "export", "fg", "getopts", "kill", "local", "printf", "pwd", "read", "return", "set", "shift", "test", "times", "trap", "ulimit",
 	"true", "type", "unset", "wait",
 }
 

@@ -154,12 +154,13 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 
 // span reads a part of the i-th node's recording.
 func (r *runner) span(i int) joint.Span {
-	return func(w model.Window) (s *model.Snapshot, err error) {
-		err = openRecording(r.recording(i), func(f *record.File) (err error) {
+	return func(w model.Window) (*model.Snapshot, error) {
+		var s model.Snapshot
+		err := openRecording(r.recording(i), func(f *record.File) (err error) {
 			s, err = f.Span(w)
 			return err
 		})
-		return s, err
+		return &s, err
 	}
 }
 
@@ -254,7 +255,8 @@ func (j *judged) source(node, file string, failed error) join.Source {
 		}
 	}
 	src.Read = func() (*model.Snapshot, error) {
-		s, told, err := j.readRecording(file)
+		read, told, err := j.readRecording(file)
+		s := &read
 		if err == nil && j.plain {
 			s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
 		}
@@ -271,7 +273,7 @@ func (j *judged) source(node, file string, failed error) join.Source {
 }
 
 // readRecording reads a node's recording and, of an agent's, the findings that it had at its end.
-func (j *judged) readRecording(name string) (s *model.Snapshot, told []model.Tracked, err error) {
+func (j *judged) readRecording(name string) (s model.Snapshot, told []model.Tracked, err error) {
 	err = openRecording(name, func(f *record.File) (err error) {
 		if j.past {
 			told, err = f.Findings(f.Len() - 1)

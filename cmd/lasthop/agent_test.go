@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/ring"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // running is an agent that runs, or another process of a test.
@@ -266,6 +268,72 @@ func wantClosed(t *testing.T, text string) {
 	}
 	if f := doc.Findings; len(f) != 1 || f[0].Code != "PolicyDrop" || f[0].Opened.IsZero() || f[0].Closed.Before(f[0].Opened) {
 		t.Errorf("findings %+v", f)
+	}
+}
+
+// TestAgentBrief: a row of the route table is missing for some seconds, long after the agent read a state. It opens a
+// finding, closes it, counts it, and tells it afterwards.
+func TestAgentBrief(t *testing.T) {
+	t.Parallel()
+	l := upLab(t, "healthy-kubenet")
+	stop, err := startTraffic(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	dir := filepath.Join(t.TempDir(), "ring")
+	a := startProcess(t, "lasthop", "agent", "--netns", l.Nodes()[0].Netns, "--dir", dir, "--listen", "127.0.0.1:0")
+	address := "http://" + strings.TrimSpace(a.says(t, "/readyz at ")) + "/metrics"
+	a.says(t, "observing")
+	metric := func(name string) (v float64) {
+		_, text := get(t, address)
+		for line := range strings.Lines(text) {
+			if rest, found := strings.CutPrefix(line, name+" "); found {
+				if v, err = strconv.ParseFloat(strings.TrimSpace(rest), 64); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return v
+	}
+	// Each second the agent has another reading.
+	until := func(what string, done func() bool) {
+		t.Helper()
+		for latest := time.Now().Add(2 * time.Minute); !done(); {
+			if time.Now().After(latest) {
+				_, text := get(t, address)
+				t.Fatalf("not %s:\n%s", what, text)
+			}
+			time.Sleep(timeline.Every)
+		}
+	}
+	const opened, active = `lasthop_findings_total{code="MissingUDR"}`, `lasthop_finding_active{code="MissingUDR",severity="critical"}`
+	lasting := []time.Duration{20 * time.Second, 6 * time.Second, time.Minute}
+	if testing.Short() {
+		lasting = []time.Duration{8 * time.Second}
+	}
+	for i, fault := range lasting {
+		quiet := time.Now().Add(30 * time.Second)
+		until("quiet", func() bool { return metric("lasthop_last_reading_timestamp_seconds") > float64(quiet.Unix()) })
+		row := scenario.Fault{Type: scenario.DeleteUDR, Prefix: l.Scenario().Topology.Nodes[1].PodCIDR}
+		began := time.Now()
+		if err := l.Inject(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Until(began.Add(fault)))
+		if err := l.Undo(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+		until("opened", func() bool { return metric(opened) == float64(i+1) })
+		until("closed", func() bool { return metric(active) == 0 })
+		for _, window := range [][]string{
+			{"--last", time.Since(began).Round(time.Second).String()}, {"--at", began.Format("15:04:05"), "--for", (fault + 5*time.Second).String()},
+		} {
+			out, err := exec.Command("lasthop", append([]string{"check", "-o", "json", "--dir", dir}, window...)...).Output()
+			if !strings.Contains(string(out), `"MissingUDR"`) {
+				t.Errorf("%v: check %v: %v: %s", fault, window, err, out)
+			}
+		}
 	}
 }
 

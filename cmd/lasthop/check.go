@@ -101,7 +101,7 @@ func (a *app) snapshot(
 		if err != nil {
 			return err
 		}
-		return tell(s)
+		return tell(&s)
 	}
 	ns, name, err := o.openNode(ctx)
 	if err != nil {

@@ -233,7 +233,7 @@ func (l *ledgerLab) observe(send func() error) map[string]model.LedgerRow {
 	}()
 	once := false
 	s, err := session.Observe(l.t.Context(), session.Options{
-		NS: ns, HostRoot: l.t.TempDir(), For: 12 * time.Second,
+		NS: ns, HostRoot: l.t.TempDir(), For: 40 * time.Second, // far more than sending takes
 		Progress: func(model.Window, time.Time) {
 			if !once {
 				once = true

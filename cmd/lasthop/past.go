@@ -146,7 +146,7 @@ func (p *past) tracked() (out []model.Tracked, err error) {
 		}
 		for _, x := range had {
 			x.Closed = x.Closed || run.End.Before(p.found.Runs[len(p.found.Runs)-1].Start)
-			if x.Last.After(p.Start) {
+			if !x.Closed || x.Last.After(p.Start) {
 				out = append(out, x)
 			}
 		}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -183,6 +185,96 @@ func tells(t *testing.T, want string, args ...string) {
 	}
 }
 
+// TestRandomWindows cuts recordings at random windows, as --last and --at do: each has a snapshot, of what was counted
+// in it; what is wrong all along is found where the state of before shows it, and nothing where nothing is wrong.
+func TestRandomWindows(t *testing.T) {
+	const seconds, broken, mended, windows = 150, 40, 100, 1000
+	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
+	at := func(t time.Time) float64 { return t.Sub(begin).Seconds() }
+	never, during := func(int) bool { return false }, func(second int) bool { return broken <= second && second < mended }
+	for _, tt := range []struct {
+		code      model.Code
+		row, link func(second int) bool
+		every     int
+		// state is when the first state was read that shows the cause.
+		state float64
+	}{
+		{"", never, never, 30, 0}, {"", never, never, 2, 0}, {"", never, never, 1000, 0},
+		{"MissingUDR", during, never, 30, broken}, {"MissingUDR", during, never, 2, broken},
+		{"MissingUDR", during, never, 1000, broken},
+		{"PodLinkDown", never, during, 30, 60}, {"PodLinkDown", never, during, 2, broken},
+	} {
+		t.Run(fmt.Sprintf("%s, a state each %d s", cmp.Or(tt.code, "healthy"), tt.every), func(t *testing.T) {
+			t.Parallel()
+			name := filepath.Join(t.TempDir(), "a.rec")
+			recordNode(t, name, record.Head{Began: begin}, begin, 0, seconds, tt.every, tt.row, tt.link)
+			whole, closeFile, err := openRecorded(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer closeFile()
+			o := given(t)
+			random := rand.New(rand.NewPCG(37, 1))
+			found := 0
+			for range windows {
+				w := model.Window{Start: begin.Add(time.Duration(random.Int64N(int64(seconds * time.Second))))}
+				w.End = w.Start.Add(time.Duration(random.Int64N(int64(40 * time.Second))))
+				s := cutAgain(t, whole, w)
+				start, end := at(s.Window.Start), at(s.Window.End)
+				if want := min(at(w.End), seconds); start > at(w.Start) || end < want || end > want+1 || at(w.Start)-start > 31 {
+					t.Fatalf("%v to %v: %v to %v", at(w.Start), at(w.End), start, end)
+				}
+				if len(s.Pods) != 1 || s.Traffic.Peers == nil && end-start >= 1 {
+					t.Fatalf("%v: %d pods, %d peers", w, len(s.Pods), len(s.Traffic.Peers))
+				}
+				r, err := o.judge(&s, nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var codes []model.Code
+				for _, f := range r.Findings {
+					codes = append(codes, f.Code)
+				}
+				switch clear := end < broken || start >= mended+30; {
+				case tt.code == "" || clear:
+					if len(codes) > 0 {
+						t.Fatalf("%v to %v: %v, want nothing", start, end, codes)
+					}
+				case start >= tt.state && end < mended && end-start >= 3:
+					if found++; !slices.Contains(codes, tt.code) {
+						t.Fatalf("%v to %v: %v, want %s", start, end, codes, tt.code)
+					}
+				}
+			}
+			if tt.code != "" && found < windows/20 {
+				t.Errorf("only %d windows lie in the fault", found)
+			}
+		})
+	}
+}
+
+// cutAgain is the snapshot of a window of a recording as --at has it.
+func cutAgain(t *testing.T, whole *record.File, w model.Window) model.Snapshot {
+	t.Helper()
+	part, size, err := record.Join([]*record.File{whole}, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := record.Open(part, size)
+	if err != nil || f.Damage != nil {
+		t.Fatal(err, f.Damage)
+	}
+	defer f.Close()
+	if s, err := whole.Span(w); err != nil || s.Window.End.Before(s.Window.Start) || len(s.Pods) != 1 {
+		t.Fatalf("%v: %v, %v, %d pods", w, err, s.Window, len(s.Pods))
+	}
+	s, err := f.Window(f.At(f.Len() - 1).Sub(w.Start))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestClosedTogether: the same of several nodes' recordings.
 func TestClosedTogether(t *testing.T) {
 	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
@@ -235,15 +327,21 @@ func writeOther(t *testing.T, name string, begin time.Time, seconds int) {
 	}
 }
 
-// writeRecording records a node of which a pod asks two pods of another node and a machine
-// beside the nodes, each second, and writes it from the first on. Each second reading has state.
+// writeRecording is recordNode with state in each second reading.
 func writeRecording(t *testing.T, name string, begin time.Time, first, seconds int, row, link func(second int) bool) {
+	t.Helper()
+	recordNode(t, name, record.Head{Window: 10 * time.Second}, begin, first, seconds, 2, row, link)
+}
+
+// recordNode records a node of which a pod asks two pods of another node and a machine
+// beside the nodes, each second, and writes it from the first on. There is a state each so many readings.
+func recordNode(t *testing.T, name string, head record.Head, begin time.Time, first, seconds, every int, row, link func(second int) bool) {
 	t.Helper()
 	file, err := os.Create(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := record.NewWriter(file, record.Head{Window: 10 * time.Second})
+	w, err := record.NewWriter(file, head)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +390,7 @@ func writeRecording(t *testing.T, name string, begin time.Time, first, seconds i
 			}
 		}
 		now.Traffic.Peers = slices.Clone(peers)
-		r := line.Add(model.Point{Snapshot: &now, Whole: i%2 == 0, Ready: now.Window.End})
+		r := line.Add(model.Point{Snapshot: &now, Whole: i%every == 0, Ready: now.Window.End})
 		if i < first {
 			continue
 		}

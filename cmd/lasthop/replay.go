@@ -191,12 +191,12 @@ func asUsage(name string, err error) error {
 // recorded is the snapshot of the requested window of a recording. All samples of
 // that window go to the file, if there is one; the snapshot has only the latest of
 // each kind. past gets what a continuous observation of it would have told, unless it is nil.
-func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (s *model.Snapshot, err error) {
+func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (s model.Snapshot, err error) {
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
 	defer closeFile()
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	boundGarbage(togetherLimit)
 	d := o.last()

@@ -122,9 +122,9 @@ func (t *together) source(file, name string) (src join.Source, span joint.Span, 
 		if err != nil {
 			return broken(err)
 		}
-		seen := hide.Snapshot(s)
+		seen := hide.Snapshot(&s)
 		if first {
-			t.learn(name, s, seen)
+			t.learn(name, &s, seen)
 			err = t.learnTold(name, f, s.Window.Start)
 		}
 		first = false
@@ -133,7 +133,7 @@ func (t *together) source(file, name string) (src join.Source, span joint.Span, 
 	span = func(w model.Window) (*model.Snapshot, error) {
 		defer f.Forget()
 		s, err := f.Span(w)
-		return hide.Snapshot(s), err
+		return hide.Snapshot(&s), err
 	}
 	src.Within = func(within, around model.Window) (inner, outer *model.Snapshot, err error) {
 		defer f.Forget()

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -778,7 +779,16 @@ func verdicts(t *testing.T, n *node, want []string) {
 		t.Error("the same snapshot gave other findings")
 	}
 	quoted(t, &n.Snapshot)
+	if len(want) > 0 {
+		code, _, _ := strings.Cut(want[0], " ")
+		if _, old := wasFollowed.LoadOrStore(code, true); !old {
+			followed(t, n)
+		}
+	}
 }
+
+// wasFollowed are the codes of which a fixture was: following takes a hundred times as long as judging.
+var wasFollowed sync.Map
 
 // complete checks that a finding has all that a reader needs.
 func complete(t *testing.T, f model.Finding) {

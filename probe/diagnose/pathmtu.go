@@ -17,10 +17,12 @@ func findPathMTU(v *view) {
 		}
 		return pair{d.Src, d.Dst}, pod
 	}) {
+		// A sender learns the size within a moment, unless the errors that tell it are dropped.
+		if !l.lasted() && v.errorsAbout(l).packets < minDrops {
+			continue
+		}
 		for _, d := range l.drops {
-			if l.lasted() { // Else the sender learnt the size.
-				model.GetOrInsert(groups, nextLink(v, d)).add(v, d)
-			}
+			model.GetOrInsert(groups, nextLink(v, d)).add(v, d)
 		}
 	}
 	v.unlikeEnds()
@@ -47,18 +49,22 @@ func narrow(v *view, next int, l *lost) finding {
 	if out != nil && in != nil && in.MTU != 0 && out.MTU != 0 && out.MTU < in.MTU {
 		f.facts["in"], f.facts["out"] = in, out
 	}
-	var errors lost
-	for d := range model.Each(v.Traffic.Drops) {
-		if v.errorDropped(d, l) {
-			errors.add(v, d)
-		}
-	}
-	if errors.packets >= minDrops {
+	if errors := v.errorsAbout(l); errors.packets >= minDrops {
 		f.facts["errors"] = errors.evidence()
 	}
 	// Those by which other senders learn the size have the same cause.
 	f.claims = func(d *model.Drop) bool { return d.Is(model.TooBig) && nextLink(v, d) == next || v.errorDropped(d, l) }
 	return f
+}
+
+// errorsAbout are the errors about lost packets that a rule of the node drops.
+func (v *view) errorsAbout(l *lost) (errors lost) {
+	for d := range model.Each(v.Traffic.Drops) {
+		if v.errorDropped(d, l) {
+			errors.add(v, d)
+		}
+	}
+	return errors
 }
 
 // smallestMTU is what every link lets pass (RFC 8200).

@@ -795,6 +795,15 @@ func TestRouting(t *testing.T) {
 			d.First, d.Last = start, start.Add(1001*time.Millisecond)
 			return n
 		}, []string{"PathMTU proven 172.20.1.5 203.0.113.9"}},
+		{"too big for a moment, and a rule drops the errors", func() *node {
+			n := kubenet().live()
+			n.Links[0].MTU, n.Links[1].MTU = 1280, 1500
+			d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(400*time.Millisecond)
+			n.Links[1].Addresses = []netip.Prefix{prefix("172.20.1.1/24")}
+			n.drop("NETFILTER_DROP", "nft_do_chain", "172.20.1.1", "172.20.1.5", 8).Proto = 1
+			return n
+		}, []string{"PathMTU proven 172.20.1.5 203.0.113.9"}},
 		{"too big for a path beyond", func() *node {
 			n := kubenet().live()
 			d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)

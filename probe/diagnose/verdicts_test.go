@@ -47,7 +47,7 @@ func callingTest() string {
 	frames := runtime.CallersFrames(pc[:runtime.Callers(2, pc)])
 	for {
 		f, more := frames.Next()
-		if slices.ContainsFunc([]string{"agree.Accusations", "TestGrowth", "diagnose.quoted"},
+		if slices.ContainsFunc([]string{"agree.Accusations", "TestGrowth", "diagnose.quoted", "diagnose.watched"},
 			func(s string) bool { return strings.Contains(f.Function, s) }) {
 			return ""
 		}

@@ -15,24 +15,31 @@ func (f *File) Follows(before *File) bool {
 		f.At(0).After(before.At(before.Len()-1))
 }
 
-// Join makes one recording, of size bytes, of parts that follow each other. It has what is
-// needed of the window: from the last key that is not later than its start to the first
-// reading with state that is not earlier than its end, or as far as the parts go.
+// Join makes one recording, of size bytes, of parts that follow each other. It has what is needed of the window: from the
+// last key that is not later than its start, or the one before that if no state was read since, to the first reading that
+// is not earlier than its end, or as far as the parts go.
 func Join(parts []*File, w model.Window) (r io.ReaderAt, size int64, err error) {
-	begin, end := place{}, place{len(parts) - 1, parts[len(parts)-1].Len() - 1}
-	found := false
+	before, begin, end := place{}, place{}, place{len(parts) - 1, parts[len(parts)-1].Len() - 1}
+	found, stated := false, false
 	for i, f := range parts {
 		if i > 0 && !f.Follows(parts[i-1]) {
 			return nil, 0, errors.New("join recordings: they are not parts of one observation")
 		}
 		for n := range f.frames {
-			switch at := f.At(n); {
+			at := f.At(n)
+			switch {
 			case f.frames[n].kind == kindKey && !at.After(w.Start):
-				begin = place{i, n}
-			case !found && f.Whole(n) && !at.Before(w.End):
+				before, begin = begin, place{i, n}
+			case !found && f.Whole(n):
+				stated = true
+			}
+			if !found && !at.Before(w.End) {
 				end, found = place{i, n}, true
 			}
 		}
+	}
+	if !stated {
+		begin = before
 	}
 	var out joined
 	first := parts[0].frames[0]

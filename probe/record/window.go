@@ -2,6 +2,7 @@ package record
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -10,45 +11,45 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Window returns the snapshot of the last d of a recording, all of it if d is 0.
-// It ends at the last reading with state of its own.
-func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
-	last := f.lastWhole()
-	r, _, err := f.watch(f.before(last, d), last, nil)
-	return r.Snapshot, err
+// Window returns the snapshot of the last d of a recording, all of it if d is 0. It ends at the last reading.
+func (f *File) Window(d time.Duration) (model.Snapshot, error) {
+	s, _, _, err := f.watch(f.before(d), f.Len()-1, nil)
+	return s, err
 }
 
-// Span is the snapshot of the part of a recording between two times, as far as it goes: from one
-// reading to another. Between readings with state, the state is that of the one before.
-func (f *File) Span(w model.Window) (*model.Snapshot, error) {
+// Span is the snapshot of the part of a recording between two times, as far as it goes: from one reading to another.
+// It is an error if nothing was read by its end.
+func (f *File) Span(w model.Window) (model.Snapshot, error) {
+	if w.End.Before(f.At(0)) {
+		return model.Snapshot{}, fmt.Errorf("read recording: no state of the node was read by %s; choose a window that ends after %s",
+			w.End.Format(time.RFC3339), f.At(0).Format(time.RFC3339))
+	}
 	last := min(sort.Search(f.Len(), func(n int) bool { return !f.At(n).Before(w.End) }), f.Len()-1)
 	first := max(sort.Search(last, func(n int) bool { return f.At(n).After(w.Start) })-1, 0)
-	r, _, err := f.watch(first, last, nil)
-	return r.Snapshot, err
+	s, _, _, err := f.watch(first, last, nil)
+	return s, err
 }
 
 // Told is Window, with the findings that a continuous observation of the window would
 // have told: those open at its end, and those that had closed by then. The First of one that
 // may be older than the window is zero. Each reading with state is judged.
-func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s *model.Snapshot, told []model.Tracked, err error) {
-	last := f.lastWhole()
-	r, began, err := f.watch(f.before(last, d), last, diagnose)
-	for x := range model.Each(r.Findings) {
+func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s model.Snapshot, told []model.Tracked, err error) {
+	s, told, began, err := f.watch(f.before(d), f.Len()-1, diagnose)
+	for x := range model.Each(told) {
 		if !x.First.After(began) {
 			x.First = time.Time{}
 		}
 	}
-	return r.Snapshot, r.Findings, err
+	return s, told, err
 }
 
-// watch gives a timeline the readings from one to another, and returns the reading over all
-// of them, and when they were first judged.
-func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Reading, began time.Time, err error) {
+// watch gives a timeline the readings from one to another, and returns the snapshot over all of them: of what these
+// counted, with the state that was read last by then. told is what was judged of them, began when that began.
+func (f *File) watch(first, last int, diagnose timeline.Diagnose) (s model.Snapshot, told []model.Tracked, began time.Time, err error) {
 	n := first
 	t := timeline.New(func(s *model.Snapshot) (none model.Verdict) {
 		if diagnose == nil || n == first {
-			// What was before the window is not judged.
-			return none
+			return none // what was before the window is not judged
 		}
 		if began.IsZero() {
 			began = s.Window.End
@@ -61,23 +62,43 @@ func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Readi
 			continue
 		}
 		// Between the ends of what is judged once only the counts matter.
-		recorded, err := f.reading(n, judged || n == first || n == last)
-		if err != nil {
-			return r, began, err
+		r, err := f.reading(n, judged || n == first || n == last)
+		if err == nil && n == first {
+			err = f.begin(&r.Point, first, last)
 		}
-		recorded.Point.Whole = recorded.Point.Whole || n == first
-		if judged {
-			t.Add(recorded.Point)
-		} else {
-			t.Count(recorded.Point)
+		switch {
+		case err != nil:
+			return s, nil, began, err
+		case judged:
+			t.Add(r.Point)
+		default:
+			t.Count(r.Point)
 		}
 		if n == first && f.later(n) {
 			t.Reset()
 		}
 	}
-	t.SetWindow(0)
-	r, _ = t.Again()
-	return r, began, nil
+	s, told = t.All()
+	return s, told, began, nil
+}
+
+// begin prepares the point in which a window begins. Where that has no state of its own it gets the rules of the state
+// before: what they counted last is then what is known of what they do in the window.
+func (f *File) begin(p *model.Point, first, last int) error {
+	if p.Ready.After(f.At(last)) {
+		p.Ready, p.After = time.Time{}, model.Traffic{}
+	}
+	n := f.frames[last].state
+	if n > first || n == 0 {
+		return nil
+	}
+	before, err := f.Reading(f.frames[n-1].state)
+	if err != nil {
+		return err
+	}
+	s := before.Point.Snapshot
+	p.Snapshot.FrameRules, p.Snapshot.PacketRules, p.Snapshot.Chains = s.FrameRules, s.PacketRules, s.Chains
+	return nil
 }
 
 // later reports whether packets had been counted before a reading.
@@ -131,10 +152,9 @@ func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot
 
 // Samples calls take with the samples of dropped packets in each reading of a Window. Most occur in several readings.
 func (f *File) Samples(d time.Duration, take func([]model.Sample) error) error {
-	last := f.lastWhole()
-	first := f.before(last, d)
-	for n := first; n <= last; n++ {
-		r, err := f.Reading(n)
+	first := f.before(d)
+	for n := first; n < f.Len(); n++ {
+		r, err := f.reading(n, false)
 		if err != nil {
 			return err
 		}
@@ -148,21 +168,11 @@ func (f *File) Samples(d time.Duration, take func([]model.Sample) error) error {
 	return nil
 }
 
-// lastWhole returns the last reading with state of its own. The first has.
-func (f *File) lastWhole() int {
-	n := f.Len() - 1
-	for !f.Whole(n) {
-		n--
+// before returns the latest reading that is at least d before the last, or the first.
+func (f *File) before(d time.Duration) int {
+	last := f.Len() - 1
+	if d <= 0 {
+		return 0
 	}
-	return n
-}
-
-// before returns the latest reading with state that is at least d before last, or the first.
-func (f *File) before(last int, d time.Duration) int {
-	for n := last - 1; n > 0 && d > 0; n-- {
-		if f.Whole(n) && f.At(last).Sub(f.At(n)) >= d {
-			return n
-		}
-	}
-	return 0
+	return max(sort.Search(last, func(n int) bool { return f.At(last).Sub(f.At(n)) < d })-1, 0)
 }

@@ -114,7 +114,7 @@ func TestRing(t *testing.T) {
 		t.Fatalf("%d segments: %v", n, all)
 	}
 	equal(t, counts(t, o.Dir, window(3300, 3420)), "03:55:00-03:57:00: 120")
-	equal(t, counts(t, o.Dir, window(3590, 3605)), "03:59:30-04:00:00: 30")
+	equal(t, counts(t, o.Dir, window(3590, 3605)), "03:59:30-04:00:04: 34")
 	equal(t, counts(t, o.Dir, window(0, 60)))
 	file, err := os.Open(filepath.Join(o.Dir, all[3].name()))
 	check(t, err)
@@ -123,7 +123,7 @@ func TestRing(t *testing.T) {
 	check(t, err)
 	s, err := f.Window(0)
 	check(t, err)
-	if f.Damage != nil || f.Len() != 60 || s.Traffic.Hops[0].Packets != 30 {
+	if f.Damage != nil || f.Len() != 60 || s.Traffic.Hops[0].Packets != 59 {
 		t.Errorf("a segment: %v, %d readings, %+v", f.Damage, f.Len(), s.Traffic.Hops)
 	}
 	check(t, r.Close())
@@ -172,7 +172,7 @@ func TestKept(t *testing.T) {
 		return out
 	}
 	equal(t, kept(), "03:14", "03:15", "03:25")
-	equal(t, counts(t, o.Dir, window(840, 960)), "03:14:00-03:15:50: 110")
+	equal(t, counts(t, o.Dir, window(840, 960)), "03:14:00-03:15:59: 119")
 	// Another process takes that over, and its own observation is another.
 	check(t, r.Close())
 	r = New(o)
@@ -208,14 +208,14 @@ func TestKilled(t *testing.T) {
 	if running, err := Running(o.Dir); running || err != nil {
 		t.Errorf("running: %v, %v", running, err)
 	}
-	equal(t, counts(t, o.Dir, window(30, 80)), "03:00:30-03:01:00: 30")
+	equal(t, counts(t, o.Dir, window(30, 80)), "03:00:30-03:01:13: 43")
 	r = New(o)
 	later := begin.Add(80 * time.Second)
 	for i := range 31 {
 		check(t, r.Write(reading(later, i)))
 	}
 	check(t, r.Close())
-	equal(t, counts(t, o.Dir, window(30, 120)), "03:00:30-03:01:00: 30", "03:01:20-03:01:50: 30")
+	equal(t, counts(t, o.Dir, window(30, 120)), "03:00:30-03:01:13: 43", "03:01:20-03:01:50: 30")
 }
 
 // TestClock: a clock that is set back makes another run, not an error.

@@ -136,7 +136,7 @@ func Read(dir string, w model.Window) (*Past, error) {
 	var parts []*record.File
 	for i, s := range all {
 		last := i+1 == len(all)
-		if s.start.After(w.End) || !last && !s.end.Before(s.start) && s.end.Before(w.Start) {
+		if s.start.After(w.End) || !last && !s.end.Before(s.start) && s.end.Before(w.Start.Add(-stateEvery)) {
 			continue
 		}
 		f, err := p.open(dir, s)

@@ -68,6 +68,8 @@ type Options struct {
 	Debug bool
 	// Unwatched, if set, is called with the reason where EngineAuto becomes EngineState.
 	Unwatched func(error)
+	// Used, if set, reads the CPU time that was used, by which a Stream keeps to its share; unset it is the process's.
+	Used func() time.Duration
 	// Whole, if set, is called by a Stream each time that it has read and judged the state.
 	Whole func()
 	// Seen, if set, is called with the snapshot of Observe while everything is detached,
@@ -76,9 +78,6 @@ type Options struct {
 	// Progress, if set, is called when every link is attached and then about once a second.
 	Progress func(window model.Window, now time.Time)
 }
-
-// pollEvery is the interval between polls of the counters, and so the precision of first and last times.
-const pollEvery = time.Second
 
 // refreshEvery is how many polls pass before links and pods are read again
 // although no link changed: the node gets no event for a new address in a pod.
@@ -132,6 +131,9 @@ type watch struct {
 }
 
 func newWatch(o Options) (*watch, error) {
+	if o.Used == nil {
+		o.Used = processorTime
+	}
 	c, err := collect.Open(collect.Options{
 		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile, NodesHint: o.NodesHint,
 		PodsFile: o.PodsFile, RoutesFiles: o.RoutesFiles, Stdin: o.Stdin,
@@ -260,7 +262,7 @@ func (w *watch) detach() error {
 type event int
 
 const (
-	tick    event = iota // another pollEvery has passed
+	tick    event = iota // another timeline.Every has passed
 	changed              // links, pods or routes changed
 	asked                // by the caller
 )
@@ -271,7 +273,7 @@ func (w *watch) loop(
 	ctx context.Context, changes <-chan struct{}, look time.Duration, end <-chan time.Time, asks <-chan struct{},
 	act func(event) error,
 ) error {
-	ticker := time.NewTicker(pollEvery)
+	ticker := time.NewTicker(timeline.Every)
 	defer ticker.Stop()
 	again := time.NewTimer(look)
 	defer again.Stop()

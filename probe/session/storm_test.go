@@ -11,6 +11,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns/nstest"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // TestStorm adds and removes a route thousands of times while the node is
@@ -42,7 +43,7 @@ func TestStorm(t *testing.T) {
 	}
 	took := time.Since(began)
 	n := <-changed
-	bound := int(took/lookAgain) + int(took/pollEvery) + 2
+	bound := int(took/lookAgain) + int(took/timeline.Every) + 2
 	t.Logf("%d changes of routes in %v: links and pods were read %d times", n, took.Round(time.Millisecond), w.refreshes)
 	if n <= bound {
 		t.Fatalf("%d changes are no storm", n)

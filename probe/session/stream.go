@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +50,11 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	}
 	s := &Stream{cancel: cancel, feed: timeline.NewFeed[requests](), done: make(chan struct{})}
 	w.countPairs(true)
-	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), read: time.Now(), pace: pace{rarely: o.Rarely}}
+	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), pace: timeline.Pace{Rarely: o.Rarely}}
+	if o.Rarely {
+		r.timeline.Doubting()
+	}
+	r.pace.Start(time.Now())
 	// The first reading has state but no counts.
 	s.feed.Publish(r.timeline.Add(w.first))
 	go func() {
@@ -87,82 +90,72 @@ func (s *Stream) Close() error {
 // running is the goroutine of a stream.
 type running struct {
 	*watch
+	// read is when the state was read by what is being done, zero if it was not.
+	read     time.Time
 	feed     *timeline.Feed[requests]
 	timeline *timeline.Timeline
-	// read is when the state was last read, due when it is read next.
-	read, due time.Time
-	pace      pace
-	// spent is the CPU time used since the state was last read, that included.
-	spent time.Duration
-	// polled is when the counters were read alone.
-	polled time.Time
+	pace     timeline.Pace
 	// cleared is when counts of pods that are gone were freed last.
 	cleared time.Time
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 	do := []func(context.Context) error{tick: r.tick, changed: r.look, asked: r.answer}
-	err := r.loop(ctx, changes, pollEvery, nil, r.feed.Asked, func(e event) error { return r.measured(ctx, do[e]) })
+	err := r.loop(ctx, changes, timeline.Every, nil, r.feed.Asked, func(e event) error { return r.measured(ctx, do[e]) })
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// measured does something, and puts the next read of the state off by what that took.
+// measured does something, which puts the next read of the state off by what it took.
 func (r *running) measured(ctx context.Context, do func(context.Context) error) error {
-	before, read := processorTime(), r.read
+	before := r.options.Used()
+	r.read = time.Time{}
 	if err := do(ctx); err != nil {
 		return err
 	}
-	r.spent += processorTime() - before
-	if r.read.Equal(read) {
-		return nil
+	r.pace.Spent(r.options.Used() - before)
+	if !r.read.IsZero() {
+		r.pace.Read(r.read, r.timeline.Unsettled())
 	}
-	pause := r.pace.next(r.read.Sub(read), r.spent, r.timeline.Unsettled())
-	r.spent = 0
-	// A tick may come a little early.
-	r.due = r.read.Add(pause - pollEvery/2)
 	return nil
 }
 
 // look watches links and pods that were added.
 func (r *running) look(ctx context.Context) error {
-	before := processorTime()
+	before := r.options.Used()
 	defer func() {
 		r.refreshed = time.Now()
-		r.pause = min(max(lookAgain, lookShare*(processorTime()-before)), pollEvery)
+		r.pause = min(max(lookAgain, lookShare*(r.options.Used()-before)), timeline.Every)
 	}()
 	return r.refresh(ctx, r.now())
 }
 
-// tick reads the counters, and the state if that is due.
+// tick reads the counters, and the state if that is due or the counts make it so.
 func (r *running) tick(ctx context.Context) error {
 	now := r.now()
-	if !now.Before(r.due) {
+	state, counters := r.pace.Due(now, r.timeline.Unsettled() || r.timeline.Doubtful())
+	switch {
+	case state:
 		return r.whole(ctx, now)
-	}
-	if r.pace.rarely && !r.timeline.Unsettled() && now.Sub(r.polled) < rarePoll {
+	case !counters:
 		return nil
 	}
-	r.polled = now
 	if err := r.count(now); err != nil {
 		return err
 	}
-	add := model.Either(r.pace.rarely, r.timeline.Note, r.timeline.Add)
-	reading := add(model.Point{Snapshot: r.total(now, r.traffic())})
+	p := model.Point{Snapshot: r.total(now, r.traffic())}
+	if !r.options.Rarely {
+		r.feed.Publish(r.timeline.Add(p))
+		return nil
+	}
+	reading, doubt := r.timeline.Note(p)
 	r.feed.Publish(reading)
-	if r.pace.rarely && begins(reading.Drops) {
-		// Why shows only with the state.
-		r.due = now
+	if doubt && r.pace.May(now) {
+		return r.whole(ctx, r.now())
 	}
 	return nil
-}
-
-// begins reports whether something was lost, and nothing before.
-func begins(rates []float64) bool {
-	n := len(rates) - 1
-	return n > 0 && rates[n] > 0 && !slices.ContainsFunc(rates[:n], func(r float64) bool { return r > 0 })
 }
 
 // whole reads counters, state, and counters again.

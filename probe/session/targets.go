@@ -10,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/timeline"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
@@ -55,7 +56,7 @@ func (w *watch) setLocal() {
 // setRanges has the pod ranges of other nodes counted, as far as they are known. Links
 // and pods may change four times a second.
 func (w *watch) setRanges() {
-	if time.Since(w.ranged) < pollEvery/2 {
+	if time.Since(w.ranged) < timeline.Every/2 {
 		return
 	}
 	w.ranged = time.Now()

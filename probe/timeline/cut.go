@@ -51,7 +51,15 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s.Window.Start = c.base.at
 	s.Traffic = c.traffic(&now.Traffic)
 	s.Sources = c.base.over(s.Sources)
-	c.state.set(&s, c.base, c.keys)
+	listed := c.base.at
+	if c.base.early {
+		// What was first listed with the next state may be older than the window.
+		listed = s.Window.End
+		if len(c.whole) > 0 {
+			listed = c.whole[0].at
+		}
+	}
+	c.state.set(&s, c.base, listed, c.keys)
 	c.base.compareBacklogs(&s)
 	c.base.compareQueues(&s)
 	c.base.stats.compare(&s)

@@ -10,9 +10,11 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// mark holds the counts at a whole point, after its state was read.
+// mark holds the counts at a point, at a whole one after its state was read.
 type mark struct {
 	at time.Time
+	// early is set where the state was read before: what it shows may be of that time.
+	early bool
 	counts
 	rules ruleCounts
 	// overflows are those of the pods' listeners, by network namespace.
@@ -142,7 +144,9 @@ type hopKey struct {
 
 func keyOf(h *model.HopCount) hopKey { return hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side} }
 
-func hopID(h *model.HopCount) uint64 { return maphash.Comparable(seed, keyOf(h)) }
+func hashOf(k hopKey) uint64 { return maphash.Comparable(seed, k) }
+
+func hopID(h *model.HopCount) uint64 { return hashOf(keyOf(h)) }
 
 func peerID(p *model.Peer) uint64 {
 	return maphash.Comparable(seed, struct {
@@ -170,58 +174,60 @@ func pairID(p model.PairCount) uint64 {
 }
 
 func newCounts(t *model.Traffic) counts {
-	c := spansOf(t)
-	c.macs = newList(t.MACs, func(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets })
-	c.arp = newList(t.ARP, func(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets })
-	c.pairs = newList(t.Pairs, func(p *model.PairCount) (uint64, uint64) { return pairID(*p), p.Packets })
-	c.lost = t.Lost
-	return c
-}
-
-// spansOf are the counters of which it is known when they moved first and last.
-func spansOf(t *model.Traffic) counts {
 	return counts{
 		hops: newList(t.Hops, func(h *model.HopCount) (uint64, hopCounts) {
 			return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.FromInside, h.FromUplink, h.TTLs}
 		}),
 		peers: newList(t.Peers, func(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }),
 		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(d), d.Packets }),
+		macs:  newList(t.MACs, func(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets }),
+		arp:   newList(t.ARP, func(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets }),
+		pairs: newList(t.Pairs, func(p *model.PairCount) (uint64, uint64) { return pairID(*p), p.Packets }),
+		lost:  t.Lost,
 	}
 }
 
-// since are the counters of spansOf that moved.
+// since are the counters that moved.
 func (c counts) since(before counts) counts {
-	return counts{hops: c.hops.since(before.hops), peers: c.peers.since(before.peers), drops: c.drops.since(before.drops)}
+	return counts{
+		hops: c.hops.since(before.hops), peers: c.peers.since(before.peers), drops: c.drops.since(before.drops),
+		macs: c.macs.since(before.macs), arp: c.arp.since(before.arp), pairs: c.pairs.since(before.pairs), lost: c.lost,
+	}
 }
 
-func (l *list[V]) overlay(newer list[V]) {
-	for _, e := range newer {
-		i, ok := l.find(e.key)
-		if ok {
-			(*l)[i] = e
-		} else {
-			*l = slices.Insert(*l, i, e)
-		}
+// with are the counters as of a later time, at which some had moved.
+func (c counts) with(moved counts) counts {
+	return counts{
+		hops: c.hops.with(moved.hops), peers: c.peers.with(moved.peers), drops: c.drops.with(moved.drops),
+		macs: c.macs.with(moved.macs), arp: c.arp.with(moved.arp), pairs: c.pairs.with(moved.pairs), lost: moved.lost,
 	}
+}
+
+// with is the list with newer entries. Both are sorted.
+func (l list[V]) with(newer list[V]) list[V] {
+	out := make(list[V], 0, len(l)+len(newer))
+	for _, e := range l {
+		for len(newer) > 0 && newer[0].key < e.key {
+			out, newer = append(out, newer[0]), newer[1:]
+		}
+		if len(newer) > 0 && newer[0].key == e.key {
+			e, newer = newer[0], newer[1:]
+		}
+		out = append(out, e)
+	}
+	return append(out, newer...)
 }
 
 func newMark(p model.Point, k *keeper) *mark {
 	s := p.Snapshot
 	m := &mark{
-		at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s),
+		at: s.Window.End, early: !p.Whole,
+		counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s),
 		queues: queuesOf(s), stats: statsOf(s), cilium: ciliumOf(s), conntrack: s.Conntrack, gaps: gapsOf(s),
 	}
-	if p.Ready.IsZero() {
-		return m
+	if !p.Ready.IsZero() {
+		m.at, m.counts = p.Ready, m.with(newCounts(&p.After))
 	}
-	after := newCounts(&p.After)
-	m.at, m.lost = p.Ready, after.lost
-	m.hops.overlay(after.hops)
-	m.peers.overlay(after.peers)
-	m.macs.overlay(after.macs)
-	m.arp.overlay(after.arp)
-	m.drops.overlay(after.drops)
-	m.pairs.overlay(after.pairs)
 	return m
 }
 

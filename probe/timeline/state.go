@@ -31,11 +31,12 @@ type lastState struct {
 	from, to state
 }
 
-// set replaces the state of a snapshot by the same compared with its window's base.
-func (c *lastState) set(s *model.Snapshot, base *mark, k *keeper) {
+// set replaces the state of a snapshot by the same compared with its window's base, and with the flows that were listed
+// when the window began.
+func (c *lastState) set(s *model.Snapshot, base *mark, listed time.Time, k *keeper) {
 	if from := stateOf(s); base != c.base || !from.is(c.from) {
 		base.compareRules(s, k)
-		s.Flows = flowsSince(s.Flows, base.at, base.unread(model.SourceConntrack))
+		s.Flows = flowsSince(s.Flows, listed, base.unread(model.SourceConntrack))
 		*c = lastState{base, from, stateOf(s)}
 		return
 	}

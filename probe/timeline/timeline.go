@@ -5,6 +5,7 @@
 package timeline
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -42,6 +43,7 @@ type Timeline struct {
 	state lastState
 
 	tracker tracker
+	doubts  doubts
 	series  series
 	judged  time.Time
 	verdict model.Verdict
@@ -53,16 +55,26 @@ func New(diagnose Diagnose, window time.Duration) *Timeline {
 	return &Timeline{diagnose: diagnose, window: window}
 }
 
+// Doubting has a timeline follow what counts alone show of losses, for Note.
+func (t *Timeline) Doubting() *Timeline {
+	t.doubts = doubts{open: map[uint64]*doubt{}, vain: map[netip.Addr]patience{}}
+	return t
+}
+
 // SetWindow sets the window of later readings, 0 for all since the start or the last Reset.
 func (t *Timeline) SetWindow(d time.Duration) { t.window = max(d, 0) }
 
-// Reset lets "all" begin at the latest whole point and forgets closed findings.
+// Reset lets "all" begin at the latest point and forgets closed findings.
 func (t *Timeline) Reset() {
-	if len(t.marks) == 0 {
+	switch {
+	case t.last.Snapshot == nil:
 		return
+	case t.last.Whole:
+		t.origin = t.marks[len(t.marks)-1]
+	default:
+		t.origin = newMark(t.last, &t.keys)
 	}
-	t.origin = t.marks[len(t.marks)-1]
-	t.marks = []*mark{t.origin}
+	t.marks, t.moves, t.before = []*mark{t.origin}, nil, t.origin.counts
 	t.tracker.closed = nil
 }
 
@@ -71,14 +83,15 @@ func (t *Timeline) Reset() {
 func (t *Timeline) Add(p model.Point) model.Reading {
 	t.begin(p)
 	t.series.add(p.Snapshot)
-	base := t.base(p.Snapshot.Window.End, t.window)
+	base := t.base(p.Snapshot.Window.End, t.window, margin)
 	s := t.cut(base, p, &t.state)
 	if p.Whole {
-		before := t.setup
+		before, latest := t.setup, newMark(p, &t.keys)
 		t.setup = newSetup(p.Snapshot, &t.keys)
 		changed := before != nil && !before.same(t.setup)
+		t.doubts.see(p.Snapshot, &t.before, &latest.counts)
 		t.judge(s, base, changed)
-		t.remember(p)
+		t.remember(latest)
 		if changed {
 			t.changed = t.marks[len(t.marks)-1]
 		}
@@ -88,18 +101,25 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	return t.reading(s)
 }
 
-// Note takes a point that is not whole. Its reading has no window, and no rates but those of drops.
-func (t *Timeline) Note(p model.Point) model.Reading {
+// Note takes a point that is not whole. Its reading has no window and no rates. doubt reports whether the counts alone
+// make a judgement due: packets that got no reply, or were dropped, in a way that was not judged yet.
+func (t *Timeline) Note(p model.Point) (r model.Reading, doubt bool) {
 	t.Count(p)
-	t.series.add(p.Snapshot)
-	return t.bare()
+	doubt, _ = t.doubts.due()
+	return t.bare(), doubt
+}
+
+// Doubtful reports whether the next point may make a judgement due, so that it should come soon.
+func (t *Timeline) Doubtful() bool {
+	_, fresh := t.doubts.due()
+	return fresh
 }
 
 // Count takes the next point without a reading: windows know when counters moved, and it is not judged.
 func (t *Timeline) Count(p model.Point) {
 	t.begin(p)
 	if p.Whole {
-		t.remember(p)
+		t.remember(newMark(p, &t.keys))
 	} else {
 		t.move(p.Snapshot)
 	}
@@ -125,11 +145,16 @@ func (t *Timeline) Again() (model.Reading, bool) {
 	if t.last.Snapshot == nil {
 		return model.Reading{}, false
 	}
-	base := t.base(t.last.Snapshot.Window.End, t.window)
+	base := t.base(t.last.Snapshot.Window.End, t.window, margin)
 	if base.at.After(t.last.Snapshot.Window.End) {
 		return model.Reading{}, false
 	}
 	return t.reading(t.cut(base, t.last, &t.state)), true
+}
+
+// All returns the snapshot of all since the start or the last Reset, and the findings. A point was taken before.
+func (t *Timeline) All() (model.Snapshot, []model.Tracked) {
+	return *t.cut(t.origin, t.last, &t.state), t.tracker.findings()
 }
 
 func (t *Timeline) reading(s *model.Snapshot) model.Reading {
@@ -169,8 +194,8 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	}
 	t.judged, t.verdict = now, t.diagnose(s)
 	j := judgement{at: now, window: s.Window.Duration(), whole: t.verdict.Findings}
+	defer t.track(&j)
 	if changed {
-		t.tracker.judge(j)
 		return
 	}
 	j.current = j.whole
@@ -182,32 +207,58 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	j.steady = now.Sub(since.at)
 	j.recent = j.current
 	j.lately = since.at
-	if m := t.base(now, recent); m.at.After(since.at) {
+	m := t.base(now, recent, 0)
+	if at := t.doubts.lately(); at.After(m.at) {
+		m = t.base(now, now.Sub(at), 0)
+	}
+	if m.at.After(since.at) {
 		j.lately = m.at
 		j.recent = t.diagnose(t.cut(m, t.last, new(lastState))).Findings
 	}
-	t.tracker.judge(j)
+}
+
+// track opens and closes findings, and takes what was doubted for judged.
+func (t *Timeline) track(j *judgement) {
+	opened := t.tracker.ids
+	t.tracker.judge(*j)
+	t.doubts.judge(t.tracker.ids > opened || slices.ContainsFunc(t.tracker.waiting, func(c candidate) bool {
+		return c.Severity.Rank() >= model.Warning.Rank()
+	}))
 }
 
 // slack is how much shorter than requested a window may be.
 const slack = time.Second / 2
 
-// base returns the mark at which a window begins: the latest that is old enough.
-func (t *Timeline) base(now time.Time, window time.Duration) *mark {
+// base returns the mark at which a window begins: that of the latest whole point that is old enough, or of a later point
+// if that one is older by more than apart.
+func (t *Timeline) base(now time.Time, window, apart time.Duration) *mark {
 	if window == 0 {
 		return t.origin
 	}
-	for i := len(t.marks) - 1; i >= 0; i-- {
-		if now.Sub(t.marks[i].at) >= window-slack {
-			return t.marks[i]
+	latest := func(list []*mark) *mark {
+		for i := len(list) - 1; i >= 0; i-- {
+			if now.Sub(list[i].at) >= window-slack {
+				return list[i]
+			}
+		}
+		return nil
+	}
+	whole, moved := cmp.Or(latest(t.marks), t.origin), latest(t.moves)
+	if moved == nil || moved.at.Sub(whole.at) <= apart {
+		return whole
+	}
+	m := *whole
+	m.at, m.early = moved.at, true
+	for _, x := range t.moves {
+		if x.at.After(whole.at) && !x.at.After(moved.at) {
+			m.counts = m.with(x.counts)
 		}
 	}
-	return t.origin
+	return &m
 }
 
-// remember adds a mark for the point, and removes marks that no window will begin at.
-func (t *Timeline) remember(p model.Point) {
-	latest := newMark(p, &t.keys)
+// remember adds the mark of a whole point, and removes marks that no window will begin at.
+func (t *Timeline) remember(latest *mark) {
 	t.marks, t.before = append(t.marks, latest), latest.counts
 	now := latest.at
 	var kept []*mark
@@ -223,7 +274,8 @@ func (t *Timeline) remember(p model.Point) {
 
 // move remembers which counters moved since the last point.
 func (t *Timeline) move(s *model.Snapshot) {
-	now := spansOf(&s.Traffic)
+	now := newCounts(&s.Traffic)
+	t.doubts.see(s, &t.before, &now)
 	t.moves = append(t.moves, &mark{at: s.Window.End, counts: now.since(t.before)})
 	t.before = now
 	t.moves = slices.DeleteFunc(t.moves, func(m *mark) bool { return s.Window.End.Sub(m.at) > Short+margin })
@@ -234,7 +286,7 @@ func (t *Timeline) superfluous(m, next *mark, kept []*mark, now time.Time) bool 
 	if now.Sub(next.at) >= Long {
 		return true
 	}
-	if len(kept) == 0 {
+	if len(kept) == 0 || now.Sub(next.at) <= Short+margin { // later points may rest on it
 		return false
 	}
 	before, age := kept[len(kept)-1], now.Sub(m.at)

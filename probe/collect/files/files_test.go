@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -219,7 +220,13 @@ func TestOddFiles(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), make(path)); err != nil {
 				t.Fatal(err)
 			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
 			got, err := Read(dir)
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 4*maxNode {
+				t.Errorf("%s as %s: took %d MiB", name, file, took>>20)
+			}
 			if file == "etc/hostname" {
 				if name := Hostname(dir); name != "" {
 					t.Errorf("%s as %s: the name is %.10q", name, file, name)
