@@ -167,7 +167,7 @@ func (g *agent) observe(ctx context.Context) (err error) {
 	defer ns.Close()
 	options := g.o.session(ns, name)
 	options.For, options.Keep, options.NodesHint = timeline.Short, timeline.Long, ""
-	options.Rarely = true
+	options.Rarely, options.Used = true, g.used
 	stream, err := g.streamOf(ctx, options)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,6 +59,8 @@ type app struct {
 	past *past
 	// made are the files for what is made besides the report.
 	made []*product
+	// used is session.Options.Used.
+	used func() time.Duration
 	// started is set once the command line was accepted. Errors before that are usage errors.
 	started bool
 }

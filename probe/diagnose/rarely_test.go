@@ -18,13 +18,15 @@ func followed(t *testing.T, n *node) {
 	t.Helper()
 	lasting := []time.Duration{6 * time.Second, 20 * time.Second, time.Minute}
 	if testing.Short() {
-		lasting = lasting[1:2]
+		lasting = lasting[:1]
 	}
 	for _, fault := range lasting {
 		eager, idle, _ := watched(n, fault, false)
 		rarely, _, open := watched(n, fault, true)
 		for _, code := range eager {
-			if !slices.Contains(idle, code) && !slices.Contains(rarely, code) {
+			// Counts do not tell which of the datagrams that go both ways are replies: that takes a state.
+			unclear := fault < timeline.Short && slices.ContainsFunc(n.Traffic.Peers, func(p model.Peer) bool { return p.Out.Other > 0 && p.In.Other > 0 })
+			if !unclear && !slices.Contains(idle, code) && !slices.Contains(rarely, code) {
 				t.Errorf("%v: %s was not seen by who reads the state rarely, who saw %v", fault, code, rarely)
 			}
 		}
@@ -188,7 +190,7 @@ func (x *exchange) state(s *model.Snapshot) {
 	var flows []model.Flow
 	for _, f := range s.Flows {
 		if !f.Start.IsZero() {
-			if x.wrong == 0 || s.Window.End.Sub(x.last[true]) > timeline.Short {
+			if x.wrong == 0 || s.Window.End.Sub(x.last[true]) > 4*timeline.Short {
 				continue // it has expired
 			}
 			f.Start = x.last[true].Add(-timeline.Every) // some begin each second

@@ -13,7 +13,7 @@ const (
 	minDoubt = 3
 	// mostJudged is how often one doubt is judged for itself, each time after twice as long. Later it is judged with
 	// what else makes a judgement due.
-	mostJudged = 5
+	mostJudged = 4
 	// mostPatience is how long the doubts of an address wait at most, whose doubts were judged in vain.
 	mostPatience = time.Minute
 )
@@ -123,19 +123,18 @@ func (d *doubts) note(id uint64, of netip.Addr, end time.Time, packets, replies 
 	x.packets, x.last = x.packets+packets, end
 }
 
-// ripe reports whether a doubt is to be judged: what was first counted just now may have a reply under way.
+// ripe reports whether a doubt is to be judged. What was first counted just now may have a reply under way, and a
+// destination that goes is asked for a moment more.
 func (x *doubt) ripe(now time.Time) bool {
-	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= Every<<x.judged-slack
+	least := model.Either(x.drop, Every, 2*Every)
+	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= least<<x.judged-slack
 }
-
-// young reports whether a doubt has not lasted for long enough to be sure of anything.
-func (x *doubt) young() bool { return x.judged < 2 }
 
 // due reports whether there is what is to be judged, fresh whether there may be at the next point.
 func (d *doubts) due() (due, fresh bool) {
 	for _, x := range d.open {
 		if x.packets >= minDoubt && !d.at.Before(d.vain[x.of].until) {
-			due, fresh = due || x.ripe(d.at), fresh || x.young()
+			due, fresh = due || x.ripe(d.at), fresh || x.judged == 0
 		}
 	}
 	return due, fresh
@@ -147,7 +146,7 @@ func (d *doubts) judge(shown bool) {
 	for _, x := range d.open {
 		if x.ripe(d.at) {
 			x.judged++
-			waits[x.of] = !shown && !x.young() || waits[x.of]
+			waits[x.of] = waits[x.of] || !shown && (!x.drop || x.judged > 1)
 		}
 	}
 	for a, wait := range waits {

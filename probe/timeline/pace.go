@@ -1,6 +1,10 @@
 package timeline
 
-import "time"
+import (
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
 
 // How often a stream reads the state. That takes CPU time that grows with pods, rules and
 // connections: about 150 ms for 250 pods.
@@ -9,11 +13,10 @@ const (
 	// the state delays the next. With the garbage that is collected meanwhile, the Go runtime and whoever
 	// receives the readings that is about 1/25.
 	stateShare = 36
-	// inAdvance is how much of its time the state may be read ahead of that share, to observe a change: four
-	// reads at least: that of the start, one that shows too little yet, and two that show the change, since a finding
-	// opens with the second.
+	// inAdvance is how much of its time the state may be read ahead of that share, to observe a change: three
+	// reads at least: that of the start, and two of a change, since a finding opens with the second that shows it.
 	inAdvance    = 20 * time.Second
-	readsAdvance = 4
+	readsAdvance = 3
 	// stateLatest is how old the state may become, whatever it takes.
 	stateLatest = 10 * time.Second
 
@@ -71,7 +74,7 @@ func (p *Pace) Spent(d time.Duration) { p.spent += d }
 func (p *Pace) Read(at time.Time, changing bool) {
 	pause, least := p.next(at.Sub(p.read), p.spent, changing)
 	// A tick may come a little early.
-	p.read, p.spent, p.due, p.may = at, 0, at.Add(pause-Every/2), at.Add(least-Every/2)
+	p.read, p.spent, p.due, p.may = at, 0, at.Add(pause-Every/2), at.Add(least-Every/10)
 }
 
 // next is the time from one read of the state to the next, and to one for a change. spent is the CPU time used since the
@@ -95,10 +98,8 @@ func (p *Pace) next(passed, spent time.Duration, changing bool) (pause, least ti
 	switch {
 	case changing:
 		pause = fast
-	case p.advance > 0:
-		pause = share + share/4
 	default:
-		pause = share
+		pause = share + model.Either(p.Rarely, min(p.advance, share), min(p.advance, share/4))
 	}
 	return min(max(pause, earliest), latest), min(max(fast, Every), latest)
 }

@@ -31,22 +31,24 @@ type lastState struct {
 	from, to state
 }
 
-// set replaces the state of a snapshot by the same compared with its window's base, and with the flows that were listed
-// when the window began.
+// set replaces the state of a snapshot by the same compared with its window's base. Flows were
+// listed next at listed.
 func (c *lastState) set(s *model.Snapshot, base *mark, listed time.Time, k *keeper) {
 	if from := stateOf(s); base != c.base || !from.is(c.from) {
 		base.compareRules(s, k)
-		s.Flows = flowsSince(s.Flows, listed, base.unread(model.SourceConntrack))
+		s.Flows = flowsSince(s.Flows, base.at, listed, base.unread(model.SourceConntrack))
 		*c = lastState{base, from, stateOf(s)}
 		return
 	}
 	s.Flows, s.FrameRules, s.PacketRules, s.Chains = c.to.flows, c.to.frames, c.to.packets, c.to.chains
 }
 
-// flowsSince returns the flows without the times at which those began that were there at
-// base, or without all times if they were unread then.
-func flowsSince(of []model.Flow, base time.Time, unread bool) []model.Flow {
-	old := func(f *model.Flow) bool { return !f.Start.IsZero() && (unread || !f.Start.After(base)) }
+// flowsSince returns the flows without the times at which those began that were there at base, or without all times if
+// they were unread then. The next list after base is of listed: what had a reply by then may have had it before.
+func flowsSince(of []model.Flow, base, listed time.Time, unread bool) []model.Flow {
+	old := func(f *model.Flow) bool {
+		return !f.Start.IsZero() && (unread || !f.Start.After(base) || f.Replied && !f.Start.After(listed))
+	}
 	first := slices.IndexFunc(of, func(f model.Flow) bool { return old(&f) })
 	if first < 0 {
 		return of

@@ -43,6 +43,8 @@ type Timeline struct {
 	state lastState
 
 	tracker tracker
+	// opened is set where the latest judgement opened a finding.
+	opened  bool
 	doubts  doubts
 	series  series
 	judged  time.Time
@@ -135,9 +137,10 @@ func (t *Timeline) begin(p model.Point) {
 	}
 }
 
-// Unsettled reports whether the latest whole point shows a change: a new configuration, or a finding that may open.
+// Unsettled reports whether the latest whole point shows a change: a new configuration, or a finding that may open or just
+// did, since the first silent addresses may be part of more.
 func (t *Timeline) Unsettled() bool {
-	return len(t.tracker.waiting) > 0 || t.changed != nil && t.changed == t.marks[len(t.marks)-1]
+	return len(t.tracker.waiting) > 0 || t.opened || t.changed != nil && t.changed == t.marks[len(t.marks)-1]
 }
 
 // Again returns the reading of the latest point over the present window, without a new diagnosis.
@@ -208,8 +211,9 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	j.recent = j.current
 	j.lately = since.at
 	m := t.base(now, recent, 0)
-	if at := t.doubts.lately(); at.After(m.at) {
+	if at := t.doubts.lately(); !at.IsZero() && at.After(m.at.Add(-slack)) {
 		m = t.base(now, now.Sub(at), 0)
+		j.lasted = now.Sub(at) >= recent-slack
 	}
 	if m.at.After(since.at) {
 		j.lately = m.at
@@ -221,7 +225,8 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 func (t *Timeline) track(j *judgement) {
 	opened := t.tracker.ids
 	t.tracker.judge(*j)
-	t.doubts.judge(t.tracker.ids > opened || slices.ContainsFunc(t.tracker.waiting, func(c candidate) bool {
+	t.opened = t.tracker.ids > opened
+	t.doubts.judge(t.opened || slices.ContainsFunc(t.tracker.waiting, func(c candidate) bool {
 		return c.Severity.Rank() >= model.Warning.Rank()
 	}))
 }

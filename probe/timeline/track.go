@@ -38,8 +38,9 @@ type judgement struct {
 	// changed, which took steady, and recent of its last few seconds.
 	whole, current, recent []model.Finding
 	steady                 time.Duration
-	// lately is when the last few seconds began.
+	// lately is when the last few seconds began, lasted whether several points in them showed what recent is of.
 	lately time.Time
+	lasted bool
 }
 
 // began is when what shows a finding began. What is not proven is inferred from all of the
@@ -81,6 +82,7 @@ func (t *tracker) judge(j judgement) {
 			return
 		}
 		// A finding that persists for so long is current, whatever changes meanwhile.
+		again = again || j.lasted && within(f, j.recent)
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
 			t.ids++
 			x := &model.Tracked{Finding: f, ID: t.ids, First: c.began, Last: j.at}
