@@ -19,7 +19,7 @@ import (
 
 // provided are programs that nobody installs: Go, what is built here, and the
 // test itself.
-var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "lasthop-watched", "tools/need", "tools/timed", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
+var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "lasthop-watched", "lasthop-unspent", "tools/need", "tools/timed", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
 	"kubectl", "kube-proxy", "helm", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../../../tools/cilium/run", "../../../tools/cilium/pod", "../../../bin/cilium.test", "cilium-dbg", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
 
 // essential are the commands that a script may run before it has installed

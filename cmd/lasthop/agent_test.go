@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -283,7 +282,9 @@ func TestAgentBrief(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = stop() })
 	dir := filepath.Join(t.TempDir(), "ring")
-	address := "http://" + startAgent(t, l.Nodes()[0].Netns, dir) + "/metrics"
+	a := startProcess(t, unspentName, "agent", "--netns", l.Nodes()[0].Netns, "--dir", dir, "--listen", "127.0.0.1:0")
+	address := "http://" + strings.TrimSpace(a.says(t, "/readyz at ")) + "/metrics"
+	a.says(t, "observing")
 	metric := func(name string) (v float64) {
 		_, text := get(t, address)
 		for line := range strings.Lines(text) {
@@ -336,35 +337,17 @@ func TestAgentBrief(t *testing.T) {
 	}
 }
 
-// startAgent runs an agent in this process, as if that took no CPU time: what a process takes that runs many tests is none
-// of an agent's. It returns where that serves its metrics.
-func startAgent(t *testing.T, netns, dir string) (address string) {
-	t.Helper()
-	from, to := io.Pipe()
-	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: to, used: func() time.Duration { return 0 }}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan int, 1)
-	go func() {
-		defer to.Close()
-		ended <- a.execute(ctx, []string{"agent", "--netns", netns, "--dir", dir, "--listen", "127.0.0.1:0"})
-	}()
-	t.Cleanup(func() {
-		stop()
-		if status := <-ended; status != exitInterrupted {
-			t.Errorf("status %d", status)
-		}
-	})
-	in := bufio.NewScanner(from)
-	for in.Scan() && !strings.Contains(in.Text(), "observing") {
-		if _, at, found := strings.Cut(in.Text(), "/readyz at "); found {
-			address = strings.TrimSpace(at)
-		}
+// unspentName is the command that is lasthop as if it took no CPU time: how often its agent reads the state is not
+// decided by how busy the machine is.
+const unspentName = "lasthop-unspent"
+
+func init() {
+	commands[unspentName] = func() {
+		ctx, stop := interruptible()
+		defer stop()
+		a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, used: func() time.Duration { return 0 }}
+		os.Exit(a.execute(ctx, os.Args[1:]))
 	}
-	go func() {
-		for in.Scan() { // nobody waits for it to be read
-		}
-	}()
-	return address
 }
 
 // TestAgentDisk: an agent whose disk is full, or whose directory was removed, goes on, says so, and records again

@@ -288,6 +288,10 @@ func TestSpan(t *testing.T) {
 	f, err := Open(bytes.NewReader(file), int64(len(file)))
 	check(t, err)
 	defer f.Close()
+	before := model.Window{Start: f.At(0).Add(-time.Minute), End: f.At(0).Add(-time.Second)}
+	if _, err := f.Span(before); err == nil || !strings.Contains(err.Error(), "choose a window that ends after") {
+		t.Errorf("before the first state: %v", err)
+	}
 	counts := 0
 	for n := 10; n < 30; n++ {
 		a, b := n, n+21

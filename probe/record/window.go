@@ -21,8 +21,8 @@ func (f *File) Window(d time.Duration) (model.Snapshot, error) {
 // It is an error if nothing was read by its end.
 func (f *File) Span(w model.Window) (model.Snapshot, error) {
 	if w.End.Before(f.At(0)) {
-		return model.Snapshot{}, fmt.Errorf("read recording: no state of the node was read by %s; choose a window that ends after %s",
-			w.End.Format(time.RFC3339), f.At(0).Format(time.RFC3339))
+		return model.Snapshot{}, fmt.Errorf("read recording: no state of the node was read by %s; choose a window that "+
+			"ends after %s", w.End.Format(time.RFC3339), f.At(0).Format(time.RFC3339))
 	}
 	last := min(sort.Search(f.Len(), func(n int) bool { return !f.At(n).Before(w.End) }), f.Len()-1)
 	first := max(sort.Search(last, func(n int) bool { return f.At(n).After(w.Start) })-1, 0)
@@ -45,7 +45,9 @@ func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s model.Snapsh
 
 // watch gives a timeline the readings from one to another, and returns the snapshot over all of them: of what these
 // counted, with the state that was read last by then. told is what was judged of them, began when that began.
-func (f *File) watch(first, last int, diagnose timeline.Diagnose) (s model.Snapshot, told []model.Tracked, began time.Time, err error) {
+func (f *File) watch(
+	first, last int, diagnose timeline.Diagnose,
+) (s model.Snapshot, told []model.Tracked, began time.Time, err error) {
 	n := first
 	t := timeline.New(func(s *model.Snapshot) (none model.Verdict) {
 		if diagnose == nil || n == first {

@@ -140,7 +140,8 @@ func (d *doubts) due() (due, fresh bool) {
 	return due, fresh
 }
 
-// judge takes what is doubted for judged. Where that shows nothing, the doubts of the same addresses wait, longer each time.
+// judge takes what is doubted for judged. Where that shows nothing, the doubts of the same addresses wait, longer each
+// time.
 func (d *doubts) judge(shown bool) {
 	waits := map[netip.Addr]bool{}
 	for _, x := range d.open {

@@ -32,8 +32,8 @@ const (
 // Every is the interval between polls of the counters, and so the precision of first and last times.
 const Every = time.Second
 
-// Pace decides when a stream polls the counters, and when it reads the state: so seldom that it takes a share of the CPU
-// at most, and so often as what changes or is lost wants it.
+// Pace decides when a stream polls the counters, and when it reads the state: so seldom that it takes a share of the
+// CPU at most, and so often as what changes or is lost wants it.
 type Pace struct {
 	// Rarely is for a stream that is to take little.
 	Rarely bool
@@ -77,9 +77,9 @@ func (p *Pace) Read(at time.Time, changing bool) {
 	p.read, p.spent, p.due, p.may = at, 0, at.Add(pause-Every/2), at.Add(least-Every/10)
 }
 
-// next is the time from one read of the state to the next, and to one for a change. spent is the CPU time used since the
-// read before, passed the time. While a change is being observed the state is read as fast as it may be read in advance,
-// and afterwards more slowly until that is made up for.
+// next is the time from one read of the state to the next, and to one for a change. spent is the CPU time used since
+// the read before, passed the time. While a change is being observed the state is read as fast as it may be read in
+// advance, and afterwards more slowly until that is made up for.
 func (p *Pace) next(passed, spent time.Duration, changing bool) (pause, least time.Duration) {
 	share, earliest, latest := stateShare*spent, Every, stateLatest
 	if p.Rarely {
