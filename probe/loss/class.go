@@ -149,8 +149,9 @@ func udpEnds(s *model.Snapshot) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	for f := range model.Each(s.Flows) {
 		if f.Proto == model.UDP {
-			end := netip.AddrPortFrom(f.Reply.Src, f.Reply.SrcPort)
-			out[end] = out[end]
+			if end := netip.AddrPortFrom(f.Reply.Src, f.Reply.SrcPort); !out[end] {
+				out[end] = false
+			}
 			out[netip.AddrPortFrom(f.Original.Src, f.Original.SrcPort)] = true
 		}
 	}
