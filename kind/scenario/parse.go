@@ -40,7 +40,7 @@ const (
 	defaultDuration = 15 * time.Minute
 	// Far above any answer's time, so that a machine that is busy for
 	// seconds does not look like a network that is broken.
-	defaultTimeout = 10 * time.Second
+	defaultTimeout = 5 * time.Second
 	defaultRate    = 5
 	defaultPort    = 8080
 )

@@ -61,7 +61,7 @@
 //	  - {from: a/web, to: b/pod-1, slow: true}  # answered after most of a second
 //	  - {from: a/web, to: b/pod-1, denied: true} # on purpose, and elsewhere: no answer may come
 //	duration: 15m              # of the traffic
-//	timeout: 10s               # of a request
+//	timeout: 5s                # of a request
 //	faults:                    # see FaultType and its Doc
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
