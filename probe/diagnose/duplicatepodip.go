@@ -61,6 +61,8 @@ func liveHolders(v *view, a netip.Addr) []*model.Pod {
 func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	f := finding{facts: facts{"addr": a, "holders": holders}, claims: lostToDuplicateIP(a)}
 	f.Pods = []netip.Addr{a}
+	// Whoever of them is asked or replied to, it may be the other that hears it, or nobody.
+	f.silences = silencesAll(f.Pods)
 	r := v.lookup(a)
 	if r == nil {
 		return f
