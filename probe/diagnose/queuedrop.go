@@ -53,8 +53,12 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	if untold > 0 {
 		v.addMasqueraded(l, q.IfIndex)
 	}
-	// The fix is a queue for what came to it, twice.
-	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))
+	// The fix is a queue for twice what came to it. Where most is dropped TCP has backed off, and connections do not
+	// even open: much more will come.
+	times := 2 * ((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1) + 1)
+	if q.DropsDelta > q.SentDelta {
+		times *= backedOff
+	}
 	larger := *q
 	larger.Rate, larger.Burst, larger.Limit = times*q.Rate, times*q.Burst, times*q.Limit
 	f := finding{lost: l, facts: facts{"queue": q, "untold": untold, "settings": words.Command(larger.Settings()), "times": times,
@@ -176,6 +180,10 @@ func untoldDrops(s *model.Snapshot) map[int]uint64 {
 // droppedShare is the part of the packets, one in so many, from which on a queue's drops
 // are a fault: TCP finds the rate of a limit by fewer.
 const droppedShare = 10
+
+// backedOff is how much more is sent once the packets of a queue that dropped most get through: handshakes become
+// connections, and these grow.
+const backedOff = 8
 
 // overfull reports whether a queue dropped a notable part of what came to it.
 func overfull(q *model.Queue) bool {
