@@ -39,7 +39,7 @@ func findBacklogFull(v *view) {
 }
 
 // softnet sums up what the CPUs dropped and processed, and has those that dropped.
-func (v *view) softnet() (dropped, processed uint64, cpus []*model.Softnet) {
+func (v *index) softnet() (dropped, processed uint64, cpus []*model.Softnet) {
 	for c := range model.Each(v.Softnet) {
 		dropped, processed = dropped+c.DroppedDelta, processed+c.ProcessedDelta
 		if c.DroppedDelta > 0 {
@@ -50,13 +50,13 @@ func (v *view) softnet() (dropped, processed uint64, cpus []*model.Softnet) {
 }
 
 // limit is a setting that is a number; ok is false where it was not read.
-func (v *view) limit(name string) (n uint64, ok bool) {
+func (v *index) limit(name string) (n uint64, ok bool) {
 	n, err := strconv.ParseUint(v.Settings[name], 10, 32)
 	return n, err == nil
 }
 
 // beforeBacklog is where a packet was last counted: the drop's link is the one that it was to come in by.
-func (v *view) beforeBacklog(d *model.Drop) model.Place {
+func (v *index) beforeBacklog(d *model.Drop) model.Place {
 	if pod := v.inPod(d); pod.IsValid() {
 		return v.place(v.pods[pod][0].Link, model.Egress)
 	}

@@ -24,7 +24,7 @@ func findBlackholeRoute(v *view) {
 	reported := map[discard]bool{}
 	reportBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
 		if pod = v.pod(d); pod.IsValid() {
-			k.discard = discardedBy(v, d)
+			k.discard = discardedBy(v.index, d)
 		}
 		k.unheld = v.ofBlock(k.discard, d.Dst) && !v.livesElsewhere(d.Dst)
 		switch {
@@ -45,7 +45,7 @@ func findBlackholeRoute(v *view) {
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
-func discardedBy(v *view, d *model.Drop) discard {
+func discardedBy(v *index, d *model.Drop) discard {
 	// A rule that says unreachable is reported as a route that is not there.
 	if !d.Is(model.Discarded|model.NoRoute) || d.Link == "" {
 		return discard{}
@@ -63,7 +63,7 @@ func discardedBy(v *view, d *model.Drop) discard {
 }
 
 // ledBySender reports whether a rule led a pod's packet there by its sender, who then reaches nobody.
-func (v *view) ledBySender(d *model.Drop) bool {
+func (v *index) ledBySender(d *model.Drop) bool {
 	rule := v.Routing().Lookup(v.arrived(d)).Rule
 	return rule != nil && !rule.Not && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 &&
 		(rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
@@ -82,7 +82,7 @@ func discarding(d path.Decision) discard {
 
 // unreturnable finds the route or rule because of which the reverse path filter
 // refused a packet: the return path to its source is discarded.
-func unreturnable(v *view, d *model.Drop) discard {
+func unreturnable(v *index, d *model.Drop) discard {
 	if !d.Is(model.ReverseFiltered) || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}
 	}
@@ -90,13 +90,13 @@ func unreturnable(v *view, d *model.Drop) discard {
 }
 
 // ofBlock reports whether a route discards what is for an address of the node's own range that no pod here has.
-func (v *view) ofBlock(by discard, a netip.Addr) bool {
+func (v *index) ofBlock(by discard, a netip.Addr) bool {
 	return by.route != nil && len(v.pods[a]) == 0 && (model.InAny(v.ranges.local, a) || v.past[a])
 }
 
 // unheld is the finding on addresses that nobody has, of a range that a route keeps for
 // the node's pods: the route is right, and who asks has an old address.
-func (v *view) unheld(by discard, l *lost) finding {
+func (v *index) unheld(by discard, l *lost) finding {
 	nobody := slices.DeleteFunc(sorted(l.peers), func(a netip.Addr) bool { return !v.ofBlock(by, a) })
 	f := finding{lost: l, page: "BlackholeRoute-unheld", facts: facts{
 		"nobody": nobody, "first": nobody[:min(mostEvidence, len(nobody))],
@@ -111,7 +111,7 @@ func (v *view) unheld(by discard, l *lost) finding {
 
 // livesElsewhere reports whether a pod of another node has an address: packets came from
 // it by an uplink, or the files have a pod with it that is not here.
-func (v *view) livesElsewhere(a netip.Addr) bool {
+func (v *index) livesElsewhere(a netip.Addr) bool {
 	return !v.past[a] && (slices.ContainsFunc(v.Cluster.Pods,
 		func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
 		slices.ContainsFunc(v.peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
@@ -134,13 +134,13 @@ func (v *view) blackhole(by discard, l *lost) finding {
 func (v *view) discards(by discard, l *lost) finding {
 	before := l.packets
 	for d := range model.Each(v.Traffic.Drops) {
-		if v.ofPod(d) && !v.explained(d) && !d.Is(model.Delivered) && unreturnable(v, d) == by {
-			l.add(v, d)
+		if v.ofPod(d) && !v.explained(d) && !d.Is(model.Delivered) && unreturnable(v.index, d) == by {
+			l.add(v.index, d)
 		}
 	}
 	return finding{
 		lost: l, facts: facts{"route": v.shown(by.route), "rule": showRule(by.rule), "refused": l.packets - before},
-		claims: func(d *model.Drop) bool { return discardedBy(v, d) == by || unreturnable(v, d) == by },
+		claims: func(d *model.Drop) bool { return discardedBy(v.index, d) == by || unreturnable(v.index, d) == by },
 	}
 }
 

@@ -41,7 +41,7 @@ func findBPFDrop(v *view) {
 
 // hookOf is the hook whose program dropped a packet, and the pod that it concerns: that whose
 // link the program is on, where one is.
-func (v *view) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
+func (v *index) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
 	k = hook{kind: model.Find(hooks, d.Is), netns: d.Netns, ifindex: d.IfIndex, link: d.Link}
 	switch k.kind {
 	case 0:
@@ -65,7 +65,7 @@ func (v *view) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
 
 // netkitHook is the hook of a netkit pair that a packet was dropped at. By then it is
 // the receiving end's, whose programs have their place at the primary.
-func (v *view) netkitHook(k hook, d *model.Drop) hook {
+func (v *index) netkitHook(k hook, d *model.Drop) hook {
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
 		for _, p := range v.pods[a] {
 			if k.netns != v.Node.Netns && p.Netns == k.netns {
@@ -77,7 +77,7 @@ func (v *view) netkitHook(k hook, d *model.Drop) hook {
 }
 
 // inside reports whether the hook is in a pod's own namespace.
-func (v *view) inside(h *hook) bool { return h.netns != 0 && h.netns != v.Node.Netns }
+func (v *index) inside(h *hook) bool { return h.netns != 0 && h.netns != v.Node.Netns }
 
 // ownedProgram is a program with its owner, empty where that is not known, and its place among those of the hook.
 type ownedProgram struct {
@@ -86,7 +86,7 @@ type ownedProgram struct {
 	Number int
 }
 
-func (v *view) droppedByProgram(h hook, l *lost) finding {
+func (v *index) droppedByProgram(h hook, l *lost) finding {
 	pods := v.pods[sorted(l.pods)[0]]
 	// A packet meets the programs of its process's cgroup and of those above it: they are all
 	// shown, and none is to be detached, since any may be of no concern to the pod.
@@ -132,7 +132,7 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 
 // before is where packets were last counted before the hook. XDP runs before the programs that count at its
 // link, so that this is the pod's own end where the link is a pod's.
-func (v *view) before(h *hook, pods []*model.Pod) model.Place {
+func (v *index) before(h *hook, pods []*model.Pod) model.Place {
 	switch {
 	case v.inside(h):
 		return model.Place{Link: h.link, Role: model.RolePod, Direction: h.direction()}
@@ -168,7 +168,7 @@ func (h *hook) holds(p *model.Program) bool {
 
 // ciliumReason is why Cilium's program at a hook dropped a packet, 0 where it did not say, or
 // where programs of others alone are there. One that is gone by now may have been Cilium's.
-func (v *view) ciliumReason(h *hook, d *model.Drop) model.CiliumReason {
+func (v *index) ciliumReason(h *hook, d *model.Drop) model.CiliumReason {
 	if d.Cilium.Reason != 0 {
 		at := model.Chosen(v.Programs, func(p *model.Program) bool {
 			return p.Netns == h.netns && p.IfIndex == h.ifindex && p.Direction == h.direction()
@@ -201,7 +201,7 @@ type ciliumSaid struct {
 func (s ciliumSaid) Number() int { return int(s.Reason) }
 
 // ciliumFacts are what Cilium's reason for drops means, by its page.
-func (v *view) ciliumFacts(h *hook, l *lost) facts {
+func (v *index) ciliumFacts(h *hook, l *lost) facts {
 	byKind := map[model.CiliumDrop]*lost{}
 	var from, to bool
 	world, maybe := map[netip.Addr]bool{}, map[netip.Addr]bool{}
@@ -245,13 +245,13 @@ func (v *view) ciliumFacts(h *hook, l *lost) facts {
 // mostSaid is how many kinds of drops are shown.
 const mostSaid = 4
 
-func (v *view) ciliumEnd(id model.CiliumIdentity) ciliumEnd {
+func (v *index) ciliumEnd(id model.CiliumIdentity) ciliumEnd {
 	return ciliumEnd{id, id.Reserved(), v.Cilium.Labels(id)}
 }
 
 // takenForWorld are the pods among addresses that Cilium takes for the outside: those of this
 // node of which it has no endpoint, and the addresses that its programs do not know.
-func (v *view) takenForWorld(world map[netip.Addr]bool) (unmanaged []*model.Pod, forgotten []netip.Addr) {
+func (v *index) takenForWorld(world map[netip.Addr]bool) (unmanaged []*model.Pod, forgotten []netip.Addr) {
 	known, managed := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	if len(world) > 0 {
 		for _, x := range v.Cilium.Known {
@@ -273,6 +273,6 @@ func (v *view) takenForWorld(world map[netip.Addr]bool) (unmanaged []*model.Pod,
 }
 
 // ciliumDelivers reports whether Cilium's programs have the address as a local pod's.
-func (v *view) ciliumDelivers(a netip.Addr) bool {
+func (v *index) ciliumDelivers(a netip.Addr) bool {
 	return slices.ContainsFunc(v.Cilium.Local, func(x model.CiliumAddress) bool { return x.Prefix.Addr() == a })
 }

@@ -65,7 +65,7 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 
 // pastServices makes it one on the services that pods of the uplink's own bridge ask
 // in vain: the packets leave by the bridge as they are, past the rules for them.
-func (v *view) pastServices(f *finding, isIPv6 bool) bool {
+func (v *index) pastServices(f *finding, isIPv6 bool) bool {
 	x := v.sumPeers(model.Chosen(v.peers, func(p *model.Peer) bool {
 		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) &&
 			lasted(p) && v.serviceRule(p.Remote) != nil
@@ -81,14 +81,14 @@ func (v *view) pastServices(f *finding, isIPv6 bool) bool {
 
 // serviceRule is a rule for what is sent to an address alone, as kube-proxy has one
 // for a service; nil where there is none.
-func (v *view) serviceRule(a netip.Addr) *model.PacketRule {
+func (v *index) serviceRule(a netip.Addr) *model.PacketRule {
 	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
 		return (r.Table == "nat" || r.Native) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
 			!slices.Contains([]string{"RETURN", "ACCEPT", "KUBE-MARK-MASQ"}, r.Target)
 	})
 }
 
-func (v *view) shareBridge(p bypass) bool {
+func (v *index) shareBridge(p bypass) bool {
 	bridge := func(a netip.Addr) *model.Link {
 		if len(v.pods[a]) == 0 {
 			return nil
@@ -104,7 +104,7 @@ func (v *view) filtered(p bypass) uint64 {
 }
 
 // refusesReplies reports whether a pod sent resets or ICMP errors, as it does for replies to nothing that it asked.
-func (v *view) refusesReplies(client netip.Addr) bool {
+func (v *index) refusesReplies(client netip.Addr) bool {
 	return slices.ContainsFunc(v.hops[client], func(h *model.HopCount) bool {
 		return h.Side == model.AsSource && h.Direction == model.Ingress && h.RST+h.ICMPErrors >= minAsks
 	})

@@ -31,7 +31,7 @@ func findBridgePortBlocked(v *view) {
 }
 
 // blockedPort finds the setting that blocks a pod's port; nil for none.
-func (v *view) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
+func (v *index) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
 	l := v.links[p.LinkIndex]
 	if l.Port == nil {
 		return nil
@@ -63,7 +63,7 @@ func (v *view) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) facts
 }
 
 // vlanBlock finds a VLAN that keeps a port's untagged frames from the pod's gateway.
-func (v *view) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
+func (v *index) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
 	l := v.links[p.LinkIndex]
 	if b.VLANs == nil || l.VLANs == nil {
 		return nil
@@ -255,7 +255,7 @@ func nicOffBridge(v *view, b *model.Link) {
 }
 
 // hairpins reports whether most of the ports send frames back out of their port.
-func (v *view) hairpins(ports []*model.Pod) bool {
+func (v *index) hairpins(ports []*model.Pod) bool {
 	n := len(model.Filter(ports, func(o *model.Pod) bool { return v.links[o.LinkIndex].Hairpin }))
 	return 2*n > len(ports)
 }

@@ -24,11 +24,11 @@ func findBridgeRuleDrop(v *view) {
 	for _, d := range drops {
 		left[d] = d.Packets
 	}
-	for _, r := range droppingRules(v) {
+	for _, r := range droppingRules(v.index) {
 		mine := map[*model.Drop]uint64{}
 		budget := r.Counter.Delta
 		for _, d := range drops {
-			if n := min(left[d], budget); n > 0 && meets(v, r, d) {
+			if n := min(left[d], budget); n > 0 && meets(v.index, r, d) {
 				mine[d] = n
 				left[d] -= n
 				budget -= n
@@ -40,7 +40,7 @@ func findBridgeRuleDrop(v *view) {
 
 // droppingRules are the rules of bridges that dropped in the window and should
 // not, and behind them the policies, as rules that match all.
-func droppingRules(v *view) []*model.FrameRule {
+func droppingRules(v *index) []*model.FrameRule {
 	out := model.Chosen(v.FrameRules, func(r *model.FrameRule) bool {
 		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops &&
 			!loss.Deduplicates(v.Snapshot, r)
@@ -60,7 +60,7 @@ const policy = "policy DROP"
 
 // meets reports whether the rule may have dropped it, as far as a drop tells. The packet's device is the port that the
 // frame was to leave by, or came in by before the bridge had decided, or the bridge when it was for the node.
-func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
+func meets(v *index, r *model.FrameRule, d *model.Drop) bool {
 	f := path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC}
 	if l := cmp.Or(v.links[d.IfIndex], v.byName[d.Link]); l != nil {
 		if f.Out = []string{l.Name}; l.Master == 0 && l.Kind != "bridge" {
@@ -71,7 +71,7 @@ func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
 }
 
 // namedPods are the running pods that a rule names by address, link or MAC.
-func namedPods(v *view, r *model.FrameRule) []netip.Addr {
+func namedPods(v *index, r *model.FrameRule) []netip.Addr {
 	var out []netip.Addr
 	for p := range model.Each(v.Pods) {
 		link := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
@@ -96,7 +96,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) 
 		pod := v.pod(d)
 		pods[pod], peers[otherEnd(d, pod)] = true, true
 	}
-	if f.Pods = namedPods(v, r); len(f.Pods) == 0 {
+	if f.Pods = namedPods(v.index, r); len(f.Pods) == 0 {
 		f.Pods = sorted(pods)
 	}
 	if len(f.Pods) == 0 {

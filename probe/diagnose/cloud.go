@@ -45,7 +45,7 @@ type routeFact struct {
 }
 
 // findSelf is this node: as the nodes file has it, or as its own links tell.
-func (v *view) findSelf() *model.ClusterNode {
+func (v *index) findSelf() *model.ClusterNode {
 	if n := model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) }); n != nil {
 		return n
 	}
@@ -63,13 +63,13 @@ func (v *view) findSelf() *model.ClusterNode {
 	return n
 }
 
-func isSelf(v *view, n *model.ClusterNode) bool {
+func isSelf(v *index, n *model.ClusterNode) bool {
 	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 }
 
 // findOwnCIDRs are the ranges of this node's pods where each node has its own and the fabric needs a route to it:
 // ranges that hold a running pod and are not of the node's subnet. Empty where the network works in another way.
-func (v *view) findOwnCIDRs() []netip.Prefix {
+func (v *index) findOwnCIDRs() []netip.Prefix {
 	if overlay(v.Node.Plugin) {
 		return nil
 	}
@@ -84,7 +84,7 @@ func internal(n *model.ClusterNode) []netip.Addr {
 }
 
 // routeTo tells whether what the sender sends to the range gets to its owner. owner is nil where it is not known.
-func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) routeFact {
+func (v *index) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) routeFact {
 	if !v.Has(model.SourceCloud) {
 		return routeFact{}
 	}
@@ -112,7 +112,7 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 
 // routeBack tells whether what the owner of a range sends to this node's pods gets here. An owner
 // that is not known is supposed to be in this node's subnet.
-func (v *view) routeBack(cidr netip.Prefix) (back routeFact) {
+func (v *index) routeBack(cidr netip.Prefix) (back routeFact) {
 	self := v.self()
 	for _, p := range v.ownCIDRs() {
 		if p.Addr().Is4() == cidr.Addr().Is4() {
@@ -123,7 +123,7 @@ func (v *view) routeBack(cidr netip.Prefix) (back routeFact) {
 }
 
 // effectiveRoute asks the routes that apply to this node's NIC.
-func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+func effectiveRoute(v *index, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var out routeFact
 	for i, e := range v.Cluster.Azure.Effective {
 		f := judgeRows(e.Routes, cidr, owner)
@@ -137,7 +137,7 @@ func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeF
 }
 
 // looseRoute asks the tables where no file says which of them applies.
-func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+func looseRoute(v *index, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	tables := v.clusterTables()
 	whole := !slices.ContainsFunc(tables, func(t *model.RouteTable) bool { return !t.Whole })
 	associated := slices.DeleteFunc(slices.Clone(tables), func(t *model.RouteTable) bool { return len(t.Subnets) == 0 })
@@ -172,7 +172,7 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 }
 
 // findTables are the tables with a row about a known node or its pods; all tables where there is none.
-func (v *view) findTables() []*model.RouteTable {
+func (v *index) findTables() []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, addrSet{}
 	for _, n := range append([]model.ClusterNode{*v.self()}, v.Cluster.Nodes...) {
 		for _, p := range n.PodCIDRs {
@@ -191,7 +191,7 @@ func (v *view) findTables() []*model.RouteTable {
 }
 
 // unusedTable is the one table that the cluster has, if it is one.
-func unusedTable(v *view) *model.RouteTable {
+func unusedTable(v *index) *model.RouteTable {
 	if tables := v.clusterTables(); len(tables) == 1 && tables[0].ID != "" {
 		return tables[0]
 	}
@@ -199,7 +199,7 @@ func unusedTable(v *view) *model.RouteTable {
 }
 
 // subnetOf finds a node's subnet, by its NIC or by its address. The subnet is nil where only its id is known.
-func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
+func subnetOf(v *index, n *model.ClusterNode) (*model.Subnet, string) {
 	a := &v.Cluster.Azure
 	id := ""
 	for c := range model.Each(a.NICs) {
@@ -228,7 +228,7 @@ func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 
 // appliedTable is the table that applies to a subnet, nil where none does or it was not given; known is false
 // where no file says which one applies, agreed is false where the files contradict each other.
-func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
+func appliedTable(v *index, s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
 	want := ""
 	if s != nil {
 		want = s.RouteTable

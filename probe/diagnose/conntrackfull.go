@@ -14,7 +14,7 @@ func findConntrackFull(v *view) {
 	for d := range model.Each(v.Traffic.Drops) {
 		// Connection tracking drops in the hook itself, never within nft.
 		if c.Drop > 0 && d.Is(model.Netfilter) && !d.Is(model.ByNFT) && v.ofPod(d) && !v.inPod(d).IsValid() {
-			l.add(v, d)
+			l.add(v.index, d)
 		}
 	}
 	f := finding{lost: &l, facts: facts{"table": c, "limit": 2 * c.Max}}

@@ -58,7 +58,7 @@ func findDeadBackend(v *view) {
 	}
 	v.reportUnservedNames()
 	for _, a := range sorted(found) {
-		if b := found[a]; !b.answers && triedEnough(v, a, b) {
+		if b := found[a]; !b.answers && triedEnough(v.index, a, b) {
 			v.report(v.deadBackend(a, b))
 		}
 	}
@@ -81,11 +81,11 @@ func (v *view) reportUnservedNames() {
 }
 
 // nobody reports whether an address is one of pods, here or on a node that says so, and no pod has it.
-func (v *view) nobody(a netip.Addr) bool { return v.vacant(a) || v.others.Vacant[a] != "" }
+func (v *index) nobody(a netip.Addr) bool { return v.vacant(a) || v.others.Vacant[a] != "" }
 
 // triedEnough reports whether traffic of the window died there: several flows
 // began in it, or packets of older ones left the node for an address of its own.
-func triedEnough(v *view, a netip.Addr, b *backend) bool {
+func triedEnough(v *index, a netip.Addr, b *backend) bool {
 	n, old := 0, map[netip.Addr]bool{}
 	for _, f := range b.silent {
 		if f.Start.IsZero() {
@@ -101,7 +101,7 @@ func triedEnough(v *view, a netip.Addr, b *backend) bool {
 }
 
 // lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
-func (v *view) lostFor(a netip.Addr) *lost {
+func (v *index) lostFor(a netip.Addr) *lost {
 	l := &lost{drops: model.Chosen(v.Traffic.Drops, lostTo(a))}
 	for _, d := range l.drops {
 		if l.packets += d.Packets; len(v.pods[d.Src]) > 0 {
@@ -122,7 +122,7 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 	}
 }
 
-func (v *view) deadBackend(a netip.Addr, b *backend) finding {
+func (v *index) deadBackend(a netip.Addr, b *backend) finding {
 	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
 	for _, src := range clients(flows) {
 		if len(v.pods[src]) > 0 {

@@ -38,7 +38,7 @@ func (v *view) causeOf(d *model.Drop) model.DropCause {
 }
 
 // inconclusive is why nothing can be concluded from a packet that was lost, however many were; empty where it can.
-func (v *view) inconclusive(d *model.Drop) model.Excuse {
+func (v *index) inconclusive(d *model.Drop) model.Excuse {
 	switch {
 	case d.Reason == "" && d.Is(model.NoSocket):
 		// NoListener tells of requests.
@@ -54,19 +54,19 @@ func (v *view) inconclusive(d *model.Drop) model.Excuse {
 
 // pod is the address of the drop that a running pod of this node has: the
 // receiver's where both have one. The zero Addr: neither has.
-func (v *view) pod(d *model.Drop) netip.Addr {
+func (v *index) pod(d *model.Drop) netip.Addr {
 	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return len(v.pods[a]) > 0 })
 }
 
 // sender is the address of the drop that a running pod has: the sender's where both have one.
-func (v *view) sender(d *model.Drop) netip.Addr {
+func (v *index) sender(d *model.Drop) netip.Addr {
 	return model.Either(len(v.pods[d.Src]) > 0, d.Src, d.Dst)
 }
 
-func (v *view) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
+func (v *index) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
 
 // inPod is the pod in whose own namespace a packet was dropped.
-func (v *view) inPod(d *model.Drop) netip.Addr {
+func (v *index) inPod(d *model.Drop) netip.Addr {
 	if d.Netns == 0 || d.Netns == v.Node.Netns {
 		return netip.Addr{}
 	}
@@ -107,7 +107,7 @@ type lost struct {
 	link             int
 }
 
-func (l *lost) add(v *view, d *model.Drop) { l.addFor(v.pod(d), d) }
+func (l *lost) add(v *index, d *model.Drop) { l.addFor(v.pod(d), d) }
 
 // addFor adds a drop that concerns one of its ends above the other.
 func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
@@ -190,7 +190,7 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 // cameBy is where a packet that netfilter dropped was seen last: the link that it came in by. The kernel names that
 // link, but in POSTROUTING (ip_output) and for packets that a bridge forwards the one by which it was to leave: these
 // have their way out before FORWARD is asked (__br_forward), with or without translation.
-func (v *view) cameBy(d *model.Drop) model.Place {
+func (v *index) cameBy(d *model.Drop) model.Place {
 	out := v.byName[d.Link]
 	leadsTo := func(a netip.Addr, l *model.Link) bool {
 		return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
@@ -209,7 +209,7 @@ func (v *view) cameBy(d *model.Drop) model.Place {
 }
 
 // entering is where packets of pods enter the node, those of the first.
-func (v *view) entering(pods map[netip.Addr]bool) model.Place {
+func (v *index) entering(pods map[netip.Addr]bool) model.Place {
 	if list := sorted(pods); len(list) > 0 && len(v.pods[list[0]]) > 0 {
 		return v.place(v.pods[list[0]][0].Link, model.Ingress)
 	}
@@ -239,7 +239,7 @@ func (v *view) lostTo(match func(*model.Drop) bool) *lost {
 	l := &lost{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if match(d) && v.ofPod(d) && !v.explained(d) {
-			l.add(v, d)
+			l.add(v.index, d)
 		}
 	}
 	return l
@@ -263,7 +263,7 @@ func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lo
 }
 
 // atSocket is a finding on these, by a page. It has the ports that samples of the drops were for.
-func (v *view) atSocket(page string, l *lost) finding {
+func (v *index) atSocket(page string, l *lost) finding {
 	d := l.drops[0]
 	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": v.sampledPorts(l)}}
 	if pods := v.pods[d.Dst]; len(pods) > 0 {
@@ -273,13 +273,13 @@ func (v *view) atSocket(page string, l *lost) finding {
 	return f
 }
 
-func (v *view) sampledPorts(l *lost) []string {
+func (v *index) sampledPorts(l *lost) []string {
 	names := slices.Values(model.Map(v.sampledServices(l), service.name))
 	return slices.Compact(slices.Sorted(names))
 }
 
 // errorDropped reports whether a rule dropped what the node would tell one of the senders by ICMP.
-func (v *view) errorDropped(d *model.Drop, l *lost) bool {
+func (v *index) errorDropped(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Is(model.Netfilter) && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
@@ -297,7 +297,7 @@ func single(s *model.Snapshot) *model.Snapshot {
 
 // foldedReply reports whether packets from a peer may be among those that came from
 // the far ends that were not counted one by one.
-func (v *view) foldedReply(p *model.Peer) bool {
+func (v *index) foldedReply(p *model.Peer) bool {
 	return slices.ContainsFunc(v.folded,
 		func(q *model.Peer) bool { return q.Local == p.Local && q.Range.Contains(p.Remote) })
 }

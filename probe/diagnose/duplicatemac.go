@@ -33,7 +33,7 @@ func findDuplicateMAC(v *view) {
 }
 
 // apart reports whether the bridge keeps the pods in VLANs of their own, where each MAC is looked up by itself.
-func (v *view) apart(bridge int, list []*model.Pod) bool {
+func (v *index) apart(bridge int, list []*model.Pod) bool {
 	return !slices.ContainsFunc(list, func(p *model.Pod) bool {
 		return !slices.ContainsFunc(v.FDB, func(e model.FDBEntry) bool {
 			return e.Bridge == bridge && e.MAC == p.MAC && e.VLAN != 0 && e.IfIndex == p.LinkIndex
@@ -68,7 +68,7 @@ type strayFrame struct {
 	Packets  uint64
 }
 
-func (v *view) strayFrames(list []*model.Pod) []strayFrame {
+func (v *index) strayFrames(list []*model.Pod) []strayFrame {
 	var out []strayFrame
 	for _, p := range list {
 		for _, a := range podAddrs(p) {
@@ -92,7 +92,7 @@ type changedMAC struct {
 // anotherMAC gives all but one of the pods another MAC: the one that the node's entries or rules hold for it,
 // else one that nobody on the node has. The pod that keeps the shared one is the first that nothing gives
 // another, rather one whose MAC is made of its own address.
-func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
+func (v *index) anotherMAC(list []*model.Pod) []changedMAC {
 	rank := func(p *model.Pod) int {
 		switch {
 		case !v.givenMAC(p).IsZero():
@@ -124,7 +124,7 @@ func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
 
 // givenMAC is the MAC that a pinned neighbour entry or a bridge rule of the node holds for a pod's address,
 // where it is another than the pod has and nobody has it; zero for none.
-func (v *view) givenMAC(p *model.Pod) model.MAC {
+func (v *index) givenMAC(p *model.Pod) model.MAC {
 	fits := func(m model.MAC) bool {
 		_, used := v.macs[m]
 		return !used && !m.IsZero() && !m.IsMulticast() && m != p.MAC

@@ -17,12 +17,12 @@ const together = 3 * time.Second
 
 func findDuplicatePodIP(v *view) {
 	for _, a := range sorted(v.pods) {
-		if holders := liveHolders(v, a); len(holders) > 1 {
-			v.report(duplicate(v, a, holders))
+		if holders := liveHolders(v.index, a); len(holders) > 1 {
+			v.report(duplicate(v.index, a, holders))
 		}
 		for _, p := range v.pods[a] {
 			if l := v.Own[a]; l != nil && p.Up && !a.IsLinkLocalUnicast() && l == v.bridgeOf(p) && l.Has(a) {
-				v.report(asGateway(v, a, p, l))
+				v.report(asGateway(v.index, a, p, l))
 			} else if l != nil && p.Up && !a.IsLinkLocalUnicast() {
 				v.report(asNode(v, a, p, l))
 			}
@@ -43,7 +43,7 @@ func findDuplicatePodIP(v *view) {
 }
 
 // liveHolders are the pods that have had the address up for some time, one of each namespace.
-func liveHolders(v *view, a netip.Addr) []*model.Pod {
+func liveHolders(v *index, a netip.Addr) []*model.Pod {
 	var out []*model.Pod
 	for _, p := range v.pods[a] {
 		l := v.links[p.LinkIndex]
@@ -58,7 +58,7 @@ func liveHolders(v *view, a netip.Addr) []*model.Pod {
 	return out
 }
 
-func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
+func duplicate(v *index, a netip.Addr, holders []*model.Pod) finding {
 	f := finding{facts: facts{"addr": a, "holders": holders}, claims: lostToDuplicateIP(a)}
 	f.Pods = []netip.Addr{a}
 	// Whoever of them is asked or replied to, it may be the other that hears it, or nobody.
@@ -80,7 +80,7 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 }
 
 // asGateway is the finding on a pod that has an address of its own bridge, where its neighbours have their gateway.
-func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
+func asGateway(v *index, a netip.Addr, p *model.Pod, b *model.Link) finding {
 	f := finding{page: "DuplicatePodIP-gateway"}
 	type believer struct {
 		Pod   *model.Pod
@@ -121,7 +121,7 @@ func asNode(v *view, a netip.Addr, p *model.Pod, l *model.Link) finding {
 }
 
 // ownRoute is the route by which the node takes an address for its own that its link has not.
-func (v *view) ownRoute(a netip.Addr) *shownRoute {
+func (v *index) ownRoute(a netip.Addr) *shownRoute {
 	if v.Own[a].Has(a) {
 		return nil
 	}
@@ -154,7 +154,7 @@ func contested(v *view) {
 			proxies[a.MAC] = true
 		}
 		claimed[a.MAC] = a.Addr
-		if k := (belief{a.Addr, a.MAC}); foreign(v, a) && (answers[k] == nil || a.Packets > answers[k].Packets) {
+		if k := (belief{a.Addr, a.MAC}); foreign(v.index, a) && (answers[k] == nil || a.Packets > answers[k].Packets) {
 			answers[k] = a
 		}
 	}
@@ -164,14 +164,14 @@ func contested(v *view) {
 	for _, a := range list {
 		// A machine that has the node's address too may well have one of its own.
 		if a.Packets >= minPackets && (!proxies[a.MAC] || v.ownAddress(a.Addr) != nil) {
-			v.report(contest(v, a))
+			v.report(contest(v.index, a))
 		}
 	}
 }
 
 // foreign reports whether an ARP answer is for a pod that was there through the window, or for the node itself,
 // by a MAC that is neither of this node nor the fabric's, which answers for all.
-func foreign(v *view, a *model.ARPCount) bool {
+func foreign(v *index, a *model.ARPCount) bool {
 	if _, known := v.macs[a.MAC]; known || v.isGatewayMAC(a.MAC) {
 		return false
 	}
@@ -182,14 +182,14 @@ func foreign(v *view, a *model.ARPCount) bool {
 
 // ownAddress is the link that leads off the node and has an address as its first one;
 // nil where none does. Further ones may be virtual, and move from node to node.
-func (v *view) ownAddress(a netip.Addr) *model.Link {
+func (v *index) ownAddress(a netip.Addr) *model.Link {
 	return model.First(v.Links, func(l *model.Link) bool {
 		return v.Outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
 	})
 }
 
 // contest is the finding on a pod's address or the node's own, which another machine has too.
-func contest(v *view, a *model.ARPCount) finding {
+func contest(v *index, a *model.ARPCount) finding {
 	f := finding{page: "DuplicatePodIP-contested", facts: facts{"answer": a}}
 	f.LastHopAlive = v.place(a.Link, model.Ingress)
 	if own := v.ownAddress(a.Addr); own != nil {

@@ -28,7 +28,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC),
 			"gaps": s.Traffic.Lost.Gaps,
 		}),
-		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: v.nextHops, Uplinks: map[int]bool{},
+		Tunnel: newTunnel(v.index), Gone: map[netip.Addr]time.Time{}, Gateways: v.nextHops, Uplinks: map[int]bool{},
 	}
 	for _, p := range v.ranges.local {
 		if e.Rows = append(e.Rows, v.row(nil, v.Node.Name, p, NodeIP)); v.ownRange(p.Addr()) {
@@ -82,14 +82,14 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 			e.Dropped = append(e.Dropped, *d)
 		}
 	}
-	e.Pairs, e.Began, e.Tunnel.Silent = endPairs(v), began(v), v.silentThrough()
+	e.Pairs, e.Began, e.Tunnel.Silent = endPairs(v.index), began(v.index), v.silentThrough()
 	return e, found
 }
 
 // maxBegan bounds the connections by which clocks are compared.
 const maxBegan = 1024
 
-func began(v *view) []model.Began {
+func began(v *index) []model.Began {
 	own := func(a netip.Addr) bool { return v.nodeAddrs[a] || len(v.pods[a]) > 0 || v.past[a] }
 	var out []model.Began
 	add := func(f *model.Flow, src, dst netip.AddrPort) {
@@ -118,7 +118,7 @@ func began(v *view) []model.Began {
 	return slices.Clone(out[:min(len(out), maxBegan)])
 }
 
-func endPairs(v *view) []model.EndPair {
+func endPairs(v *index) []model.EndPair {
 	asked, behind, onward := askedPorts(v), v.unrepliedFlows(), v.onward()
 	routes, reflected := map[netip.Addr]*model.EndRoute{}, v.reflected()
 	// Most remote addresses are alike, and each is kept for as long as nodes are compared.
@@ -173,7 +173,7 @@ func endPairs(v *view) []model.EndPair {
 }
 
 // onward are the addresses that the node translates its own to, by the ends of the flows.
-func (v *view) onward() map[pair][]netip.Addr {
+func (v *index) onward() map[pair][]netip.Addr {
 	out := map[pair][]netip.Addr{}
 	for f := range model.Each(v.Flows) {
 		k, to := pair{f.Original.Dst, f.Original.Src}, f.Reply.Src
@@ -186,7 +186,7 @@ func (v *view) onward() map[pair][]netip.Addr {
 
 // askedPorts are the ports of the flows of the window between the peers' ends, as
 // the uplinks see them, whichever end began.
-func askedPorts(v *view) map[pair][]model.Asked {
+func askedPorts(v *index) map[pair][]model.Asked {
 	out := map[pair][]model.Asked{}
 	add := func(k pair, f *model.Flow, port uint16, here bool) {
 		if v.flows[k] == nil {

@@ -164,7 +164,7 @@ func (v *view) judge() []model.Finding {
 
 // beside is what the node's configuration says beside a finding of any kind: where its pods ask
 // for names, if these do not get there, and what may have removed the route or rule that it lacks.
-func (v *view) beside(f *finding) []model.Evidence {
+func (v *index) beside(f *finding) []model.Evidence {
 	n := v.Node.Networkd
 	removed := n != nil && (f.lacks == lacksRoute && n.RemovesRoutes || f.lacks == lacksRule && n.RemovesRules)
 	return words.Say("beside", facts{"servers": v.askedInVain(f), "removed": removed, "lacks": f.lacks})

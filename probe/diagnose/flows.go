@@ -44,7 +44,7 @@ type flowState struct {
 
 // indexFlows sums up the flows of the peers by their ends as the uplink sees
 // them, that is after translation: the reply tuple.
-func (v *view) indexFlows() {
+func (v *index) indexFlows() {
 	states := make([]flowState, len(v.peers))
 	v.flows = make(map[pair]*flowState, len(v.peers))
 	local := map[netip.Addr]bool{}
@@ -112,7 +112,7 @@ func (v *view) indexFlows() {
 
 // passed reports whether a datagram of the flow, in either direction, passed in the
 // window, and whether that is certain: each renews the entry's timeout.
-func (v *view) passed(f *model.Flow) (did, certain bool) {
+func (v *index) passed(f *model.Flow) (did, certain bool) {
 	if !f.Start.IsZero() || f.Proto != udp {
 		return !f.Start.IsZero(), !f.Start.IsZero()
 	}
@@ -127,7 +127,7 @@ func (v *view) passed(f *model.Flow) (did, certain bool) {
 
 // untrackedServer reports whether a rule keeps what is sent to a name server from
 // connection tracking, as NodeLocal DNSCache does.
-func (v *view) untrackedServer(a netip.Addr) bool {
+func (v *index) untrackedServer(a netip.Addr) bool {
 	return a.Is4() && a.IsLinkLocalUnicast() && slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
 		return r.IsNotrack() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
 			slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool { return p.First <= dnsPort && dnsPort <= p.Last })
@@ -135,11 +135,11 @@ func (v *view) untrackedServer(a netip.Addr) bool {
 }
 
 // flowsOf is what connection tracking knows of the flows from the local address to the remote one, for one of v.peers.
-func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
+func (v *index) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
 
 // datagramAsks reports whether the flow is of datagrams that want a reply: such to a
 // port where connection tracking saw some flow replied to, or a name server's.
-func (v *view) datagramAsks(f *model.Flow) bool {
+func (v *index) datagramAsks(f *model.Flow) bool {
 	return f.Proto == udp && v.repliedPorts[f.Original.DstPort]
 }
 
@@ -157,7 +157,7 @@ type unreplied struct {
 	own bool
 }
 
-func (v *view) findUnreplied() map[pair]*unreplied {
+func (v *index) findUnreplied() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
 	for f := range model.Each(v.Flows) {
 		datagram := v.datagramAsks(f)
@@ -183,7 +183,7 @@ func (v *view) findUnreplied() map[pair]*unreplied {
 
 // unrepliedCount counts the flows of pods that never saw a reply and match. Where they
 // are to a few ports alone, it names these.
-func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) (n uint64, to []string) {
+func unrepliedCount(v *index, match func(pod, remote netip.Addr) bool) (n uint64, to []string) {
 	ports := map[string]bool{}
 	for f := range model.Each(v.Flows) {
 		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {

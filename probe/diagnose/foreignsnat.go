@@ -56,7 +56,7 @@ func findForeignSNAT(v *view) {
 }
 
 // givenAway reports whether a flow of a pod has a source address that is neither the node's nor a pod's.
-func (v *view) givenAway(f *model.Flow) bool {
+func (v *index) givenAway(f *model.Flow) bool {
 	a := f.Reply.Dst
 	return len(v.pods[f.Original.Src]) > 0 && a != f.Original.Src && !v.nodeAddrs[a] && len(v.pods[a]) == 0 &&
 		!v.past[a] &&
@@ -69,7 +69,7 @@ func wantsReply(f *model.Flow) bool {
 }
 
 // foreignSource is the finding on an address, and the rule that translates to it; nil where that is not known.
-func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
+func (v *index) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 	one, targets := g.asking[0], servers(g.asking)
 	f := finding{facts: facts{
 		"addr": g.addr, "targets": targets, "first": one, "asking": g.asking, "rule": r, "worked": g.worked,
@@ -93,7 +93,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 }
 
 // translatesTo is the rule that gives the flows their address, nil where none does any more, or it was not read.
-func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
+func (v *index) translatesTo(g *foreignFlows) *model.PacketRule {
 	for _, f := range g.asking {
 		nat := v.sourceNAT(f)
 		if nat.Translated &&
@@ -106,17 +106,17 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 }
 
 // sourceNAT is what the rules do with the source of a flow's packet.
-func (v *view) sourceNAT(f *model.Flow) path.SourceNAT { return v.Tables().Source(v.leavingPacket(f)) }
+func (v *index) sourceNAT(f *model.Flow) path.SourceNAT { return v.Tables().Source(v.leavingPacket(f)) }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
-func (v *view) leavingPacket(f *model.Flow) path.Packet {
+func (v *index) leavingPacket(f *model.Flow) path.Packet {
 	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort,
 		DstPort: f.Reply.SrcPort, Out: []string{v.outLink(f.Reply.Src)}, New: !f.Start.IsZero()}
 }
 
 // withoutSNAT is the rule's text after which such a packet gets no foreign address: its own,
 // for it to be deleted, where others decide then, else that of one that masquerades.
-func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
+func (v *index) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 	rest := *v.Snapshot
 	rest.PacketRules = slices.DeleteFunc(slices.Clone(v.PacketRules), func(o model.PacketRule) bool {
 		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain &&

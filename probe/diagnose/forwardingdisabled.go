@@ -20,7 +20,7 @@ func findForwardingDisabled(v *view) {
 // refused4 is the link by which an IPv4 packet arrived that the node dropped because that link does not
 // forward; empty for another drop. Only that link's setting counts. A link that does not forward does not
 // answer for a gateway either that is not the node's own address: then the pod drops the packet.
-func (v *view) refused4(d *model.Drop) string {
+func (v *index) refused4(d *model.Drop) string {
 	link := ""
 	switch {
 	case d.Is(model.NotForwarded) && d.Dst.Is4():
@@ -39,13 +39,13 @@ func (v *view) refused4(d *model.Drop) string {
 
 // unproxied reports whether the node would answer a pod for its gateway by proxy alone, and does not, since
 // the pod's link does not forward.
-func (v *view) unproxied(p *model.Pod, g *model.Neighbor) bool {
+func (v *index) unproxied(p *model.Pod, g *model.Neighbor) bool {
 	return g.Addr.Is4() && v.routed(p) && !v.nodeAddrs[g.Addr] &&
 		v.Settings.NotForwarding(v.links[p.LinkIndex].Name, false) != ""
 }
 
 // stuck are the addresses of pods that asked for their gateway and do not learn it for this reason.
-func (v *view) stuck() map[netip.Addr]bool {
+func (v *index) stuck() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
@@ -59,7 +59,7 @@ func (v *view) stuck() map[netip.Addr]bool {
 
 // refused6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
-func (v *view) refused6(d *model.Drop) string {
+func (v *index) refused6(d *model.Drop) string {
 	if v.Settings.NotForwarding("", true) == "" {
 		return ""
 	}
@@ -108,7 +108,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) {
 }
 
 // withoutForwarding is a finding with the settings to blame: the node's, or those of links.
-func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[string]bool, global string) finding {
+func (v *index) withoutForwarding(refused func(*model.Drop) string, links map[string]bool, global string) finding {
 	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.Settings[global] == "0"
 	if !all {
 		settings = model.Map(names, func(link string) string { return path.LinkSetting(link, "forwarding") })

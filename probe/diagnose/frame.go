@@ -17,7 +17,7 @@ type stale struct {
 
 // staleRules finds the rules of one target that are in force and write a MAC
 // for an address that nobody with that address has.
-func (v *view) staleRules(target model.FrameTarget) []stale {
+func (v *index) staleRules(target model.FrameTarget) []stale {
 	var out []stale
 	for r := range model.Each(v.FrameRules) {
 		addr := model.Either(target == model.TargetARPReply, r.ARPDst, r.IPDst).Addr()
@@ -30,7 +30,7 @@ func (v *view) staleRules(target model.FrameTarget) []stale {
 
 // idle reports whether a rule harms nothing, as it counted nothing although it should have: no bridge has a port that
 // its frames may come in by, a match of it could not be read, or what it is about came by and did not match.
-func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
+func idle(v *index, r *model.FrameRule, addr netip.Addr) bool {
 	port := func(ifindex int) bool {
 		l := v.links[ifindex]
 		return v.Bridge(l) != nil && r.In.Matches(l.Name)
@@ -56,7 +56,7 @@ func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 // bridge or its ports, since such frames are given to the node, which routes them on; and in an ARP answer the
 // gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address without an owner on this node,
 // the rule must have stood through the window: a pod's rules are made and removed a little before or after the pod.
-func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
+func isStale(v *index, r *model.FrameRule, addr netip.Addr) bool {
 	if v.drops.BridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.isGatewayMAC(r.MAC) {
 		return false
 	}
@@ -70,7 +70,7 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 
 // leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known to have, from which no
 // frame comes, and by which they get no replies. Whether they asked for it in the window does not matter then.
-func (v *view) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
+func (v *index) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
 	if _, known := v.macs[r.MAC]; known || len(v.behind(gateway)) == 0 {
 		return false
 	}
@@ -83,7 +83,7 @@ func (v *view) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
 }
 
 // ownMACs are those that lead to an address: its pod's, or where it is the gateway of pods on a bridge that gateway's.
-func (v *view) ownMACs(a netip.Addr) []model.MAC {
+func (v *index) ownMACs(a netip.Addr) []model.MAC {
 	if macs := v.PodMACs(a); len(macs) > 0 || len(v.pods[a]) > 0 {
 		return macs
 	}
@@ -96,7 +96,7 @@ func (v *view) ownMACs(a netip.Addr) []model.MAC {
 }
 
 // behind are the pods on bridges that have the address for their gateway.
-func (v *view) behind(gateway netip.Addr) []*model.Pod {
+func (v *index) behind(gateway netip.Addr) []*model.Pod {
 	if v.bridgedBy == nil {
 		v.bridgedBy = map[netip.Addr][]*model.Pod{}
 		for p := range model.Each(v.Pods) {
@@ -111,7 +111,7 @@ func (v *view) behind(gateway netip.Addr) []*model.Pod {
 }
 
 // facts are the values that pages have of a rule.
-func (s *stale) facts(v *view) facts {
+func (s *stale) facts(v *index) facts {
 	out := facts{"rule": s.rule, "addr": s.addr, "owners": s.owners, "holder": v.owner(s.rule.MAC)}
 	if pods := v.pods[s.addr]; len(pods) > 0 {
 		out["link"] = pods[0].Link

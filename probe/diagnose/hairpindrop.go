@@ -18,7 +18,7 @@ func findHairpinDrop(v *view) {
 	}, func(_ struct{}, l *lost) finding { return v.hairpinDropped(l) })
 }
 
-func (v *view) hairpinDropped(l *lost) finding {
+func (v *index) hairpinDropped(l *lost) finding {
 	pods := sorted(l.pods)
 	l.peers = nil // The pods' own addresses are no others.
 	// The services whose translation leads the pods back to themselves are those that flows asked, and those of
@@ -54,7 +54,7 @@ type hairpinMend struct {
 
 // hairpinsAnswered are the pods that hear all that they ask of themselves, since its source is translated as well: what
 // is dropped is the second copy, which a promiscuous bridge hands to the node and which kubenet's chain holds back.
-func (v *view) hairpinsAnswered() map[netip.Addr]bool {
+func (v *index) hairpinsAnswered() map[netip.Addr]bool {
 	out, silent := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
 		a := f.Original.Src
@@ -71,7 +71,7 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 
 // hairpin reports whether a dropped packet is from a running pod to itself and had left the pod: the node
 // dropped it, or the pod when it came back. Packets over the pod's own loopback never left it.
-func (v *view) hairpin(d *model.Drop) bool {
+func (v *index) hairpin(d *model.Drop) bool {
 	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback &&
 		!d.Is(model.NoSocket|model.Delivered|model.NoRoom)
 	return d.Src == d.Dst && len(v.pods[d.Src]) > 0 && (d.Is(model.OwnSource) || onNode)

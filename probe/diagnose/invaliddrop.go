@@ -72,7 +72,7 @@ type invalidDrops struct {
 
 // invalidReason says why connection tracking calls the packets of a drop invalid, and which rules exclude the other
 // direction.
-func (v *view) invalidReason(d *model.Drop) (why string, excluded []*model.PacketRule) {
+func (v *index) invalidReason(d *model.Drop) (why string, excluded []*model.PacketRule) {
 	if d.Packets < minDrops || !d.Last.IsZero() && !model.Lasted(d.First, d.Last) {
 		return flowClosed, nil
 	}
@@ -104,7 +104,7 @@ func (v *view) invalidReason(d *model.Drop) (why string, excluded []*model.Packe
 
 // mostlyHalfOpen reports whether most connections of the window between the ends of
 // a drop began, and were never acknowledged: what is dropped is what they need.
-func (v *view) mostlyHalfOpen(d *model.Drop) bool {
+func (v *index) mostlyHalfOpen(d *model.Drop) bool {
 	halfOpen, beyond := 0, 0
 	for f := range model.Each(v.Flows) {
 		ends := f.Reply.Src == d.Src && f.Reply.Dst == d.Dst || f.Reply.Src == d.Dst && f.Reply.Dst == d.Src
@@ -121,7 +121,7 @@ func (v *view) mostlyHalfOpen(d *model.Drop) bool {
 
 // began reports whether connection tracking has flows that the one address began
 // towards the other, and whether any was replied to. Either may be translated.
-func (v *view) began(from, to netip.Addr) (any, replied bool) {
+func (v *index) began(from, to netip.Addr) (any, replied bool) {
 	for f := range model.Each(v.Flows) {
 		if (f.Original.Src == from || f.Reply.Dst == from) && (f.Reply.Src == to || f.Original.Dst == to) {
 			any, replied = true, replied || f.Replied
@@ -132,7 +132,7 @@ func (v *view) began(from, to netip.Addr) (any, replied bool) {
 
 // mostOf reports whether the rule dropped at least half of what a pod sends, or of
 // what arrives for it, as counted where it enters the node.
-func (v *view) mostOf(d *model.Drop) bool {
+func (v *index) mostOf(d *model.Drop) bool {
 	pod := v.sender(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	var dropped, total uint64
@@ -150,7 +150,7 @@ func (v *view) mostOf(d *model.Drop) bool {
 	return total > 0 && 2*dropped >= total
 }
 
-func (v *view) invalid(group *invalidDrops) finding {
+func (v *index) invalid(group *invalidDrops) finding {
 	var all lost
 	var seen []model.Evidence
 	for _, a := range group.rules {
@@ -183,14 +183,14 @@ func (v *view) invalid(group *invalidDrops) finding {
 }
 
 // untrackedBy are the rules that exclude a packet from connection tracking, or have another zone for it.
-func (v *view) untrackedBy(x path.Packet) []*model.PacketRule {
+func (v *index) untrackedBy(x path.Packet) []*model.PacketRule {
 	return model.Filter(v.untracking(), func(r *model.PacketRule) bool {
 		return (r.Family == "inet" || (r.Family == "ip6") == x.Dst.Is6()) && x.Fits(r) >= path.Maybe
 	})
 }
 
 // oneSided are those that do so with a flow's packets, in either direction.
-func (v *view) oneSided(f *model.Flow) (rules []*model.PacketRule) {
+func (v *index) oneSided(f *model.Flow) (rules []*model.PacketRule) {
 	for _, t := range []model.Tuple{f.Original, f.Reply} {
 		x := path.Packet{Src: t.Src, Dst: t.Dst, Proto: f.Proto, SrcPort: t.SrcPort, DstPort: t.DstPort}
 		rules = model.With(rules, v.untrackedBy(x)...)

@@ -10,7 +10,7 @@ import (
 )
 
 // place is a link with its role.
-func (v *view) place(link string, d model.Direction) model.Place {
+func (v *index) place(link string, d model.Direction) model.Place {
 	p := model.Place{Link: link, Direction: d}
 	if l := v.byName[link]; l != nil {
 		p.Role = l.Role
@@ -18,7 +18,7 @@ func (v *view) place(link string, d model.Direction) model.Place {
 	return p
 }
 
-func (v *view) linkName(ifindex int) string {
+func (v *index) linkName(ifindex int) string {
 	if l := v.links[ifindex]; l != nil {
 		return l.Name
 	}
@@ -26,18 +26,18 @@ func (v *view) linkName(ifindex int) string {
 }
 
 // uplink is the name that stands for the uplinks in a sentence.
-func (v *view) uplink() string {
+func (v *index) uplink() string {
 	return model.Either(len(v.Node.Uplinks) == 0, "the uplink", strings.Join(v.Node.Uplinks, ", "))
 }
 
 // isUplink reports whether packets leave the node through the link.
-func (v *view) isUplink(ifindex int) bool {
+func (v *index) isUplink(ifindex int) bool {
 	l := v.links[ifindex]
 	return l != nil && l.Role == model.RoleUplink
 }
 
 // anUplink is the first of the uplinks, 0 where none is known.
-func (v *view) anUplink() int {
+func (v *index) anUplink() int {
 	if len(v.uplinks) == 0 {
 		return 0
 	}
@@ -45,17 +45,17 @@ func (v *view) anUplink() int {
 }
 
 // bridgeOf is the bridge that a pod's link is a port of; nil when the pod is routed, or its link's master is no bridge.
-func (v *view) bridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.links[p.LinkIndex]) }
+func (v *index) bridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.links[p.LinkIndex]) }
 
 // routed reports whether the node reaches the pod by a link of its own.
-func (v *view) routed(p *model.Pod) bool {
+func (v *index) routed(p *model.Pod) bool {
 	l := v.links[p.LinkIndex]
 	return l != nil && l.Master == 0
 }
 
 // router is the node's link by which the packets of a pod arrive that has the
 // node for its gateway; nil for one that has not.
-func (v *view) router(p *model.Pod) *model.Link {
+func (v *index) router(p *model.Pod) *model.Link {
 	l := v.links[p.LinkIndex]
 	if l == nil || len(p.Gateways) == 0 {
 		return nil
@@ -71,7 +71,7 @@ func (v *view) router(p *model.Pod) *model.Link {
 
 // natLink is the link that the IP layer names for packets that pass a link: the bridge that it is a port of, or
 // itself; empty where the link is not known.
-func (v *view) natLink(ifindex int) string {
+func (v *index) natLink(ifindex int) string {
 	l := v.links[ifindex]
 	if l == nil {
 		return ""
@@ -80,7 +80,7 @@ func (v *view) natLink(ifindex int) string {
 }
 
 // outLink is the link that POSTROUTING names for packets to an address.
-func (v *view) outLink(dst netip.Addr) string {
+func (v *index) outLink(dst netip.Addr) string {
 	if pods := v.pods[dst]; len(pods) > 0 {
 		return v.natLink(pods[0].LinkIndex)
 	}
@@ -89,7 +89,7 @@ func (v *view) outLink(dst netip.Addr) string {
 
 // addrOn is the link's own address that goes with a neighbour on it. A next hop
 // of IPv6 mostly has a link-local address, which nobody answers to from afar.
-func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
+func (v *index) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 	return cmp.Or(model.Find(l.Addresses, func(a netip.Prefix) bool {
 		return a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast())
 	}), model.Find(l.Addresses, func(a netip.Prefix) bool {
@@ -97,13 +97,13 @@ func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 	})).Addr()
 }
 
-func (v *view) holds(link string, a netip.Addr) bool {
+func (v *index) holds(link string, a netip.Addr) bool {
 	l := v.byName[link]
 	return l != nil && l.Has(a)
 }
 
 // hop is the count of an address at a link, nil where there is none.
-func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
+func (v *index) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
 	return model.Find(v.hops[a], func(h *model.HopCount) bool {
 		return h.IfIndex == ifindex && h.Direction == dir && h.Side == side
 	})
@@ -117,19 +117,19 @@ func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
 
 // presentWholeWindow reports whether the pod was there from the window's beginning. What is
 // wrong of a younger one may be on its way to be right.
-func (v *view) presentWholeWindow(p *model.Pod) bool { return !p.Since.After(v.Window.Start) }
+func (v *index) presentWholeWindow(p *model.Pod) bool { return !p.Since.After(v.Window.Start) }
 
-func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
+func (v *index) podsIn(ranges []netip.Prefix) []netip.Addr {
 	return model.Filter(sorted(v.pods), func(a netip.Addr) bool { return model.InAny(ranges, a) })
 }
 
 // vacant reports whether an address belongs to this node's pods and no pod has it, nor had it during the window.
-func (v *view) vacant(a netip.Addr) bool {
+func (v *index) vacant(a netip.Addr) bool {
 	return model.InAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
 }
 
 // ownRange reports whether the address is in a range that is known to be this node's, and not only supposed.
-func (v *view) ownRange(a netip.Addr) bool {
+func (v *index) ownRange(a netip.Addr) bool {
 	holds := func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }
 	return slices.ContainsFunc(v.Links, func(l model.Link) bool {
 		return l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, holds)
@@ -150,12 +150,12 @@ func (f *finding) stateAlone() {
 
 // isGatewayMAC reports whether a default gateway has this address, or the fabric to which all that pods send is
 // sent. What the node's entry for a gateway holds is not believed where nobody there answers.
-func (v *view) isGatewayMAC(m model.MAC) bool {
+func (v *index) isGatewayMAC(m model.MAC) bool {
 	return v.Tunnel[m] || !v.isWrongHopMAC(m) && v.IsFabric(m)
 }
 
 // owner says in words whose an Ethernet address is.
-func (v *view) owner(m model.MAC) string {
+func (v *index) owner(m model.MAC) string {
 	if s, ok := v.macs[m]; ok && !v.isWrongHopMAC(m) {
 		return s
 	}
@@ -164,7 +164,7 @@ func (v *view) owner(m model.MAC) string {
 
 // frames is how many frames of an address for a MAC passed a link; side says which end of
 // the packets in them the address is.
-func (v *view) frames(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
+func (v *index) frames(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
 	var n uint64
 	for _, m := range v.macPairs[a] {
 		if m.IfIndex == ifindex && m.Direction == d && m.Side == side && m.Dst == to {
@@ -188,19 +188,19 @@ func (v *view) wrongEntry(n *model.Neighbor, sent uint64, claims func(*model.Dro
 	return f
 }
 
-func (v *view) bridgePods(b *model.Link) []*model.Pod {
+func (v *index) bridgePods(b *model.Link) []*model.Pod {
 	return model.Chosen(v.Pods, func(p *model.Pod) bool { return v.bridgeOf(p) == b })
 }
 
 // podOnly reports whether every port of the bridge is a running pod's link, so that nobody else can be behind it.
-func (v *view) podOnly(b *model.Link) bool {
+func (v *index) podOnly(b *model.Link) bool {
 	ofPods := model.Table(v.Pods, func(p *model.Pod) (int, bool) { return p.LinkIndex, true })
 	return !slices.ContainsFunc(v.Links, func(l model.Link) bool { return l.Master == b.Index && !ofPods[l.Index] })
 }
 
 // receivesTraffic reports whether packets for the pod still left by its link at the end of
 // the window, on whatever path they came.
-func (v *view) receivesTraffic(p *model.Pod) bool {
+func (v *index) receivesTraffic(p *model.Pod) bool {
 	return slices.ContainsFunc(p.Addresses, func(a netip.Prefix) bool {
 		h := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
 		return h != nil && h.Packets > 0 && v.lately(h.Last)

@@ -26,7 +26,7 @@ type misroutedPod struct {
 }
 
 // findMisroutedPods lists the addresses of pods that some packet would miss.
-func (v *view) findMisroutedPods() []misroutedPod {
+func (v *index) findMisroutedPods() []misroutedPod {
 	sources := model.Table(v.peers, func(p *model.Peer) (local, remote netip.Addr) { return p.Local, p.Remote })
 	// The addresses with which the node sends are the lowest of each IP version that is on link at an uplink.
 	own := map[bool]netip.Addr{}
@@ -76,7 +76,7 @@ func (v *view) findMisroutedPods() []misroutedPod {
 
 // askers are packets for a pod's address as they come from off the node, from the node itself, and from another
 // pod that the node is a router for. remote and own are senders of the first two, where there are any.
-func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
+func askers(v *index, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
 	family := func(g *model.Neighbor) bool { return g.Addr.Is4() == a.Is4() }
 	if g := model.First(v.Gateways, family); g != nil && !remote.IsValid() {
@@ -97,16 +97,16 @@ func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 }
 
 // misses reports whether a decision leads away from all pods that hold the address.
-func (v *view) misses(d *path.Decision, a netip.Addr) bool { return v.Routing().Misses(d, v.pods[a]) }
+func (v *index) misses(d *path.Decision, a netip.Addr) bool { return v.Routing().Misses(d, v.pods[a]) }
 
 // delivers reports whether a route by itself leads to a pod that holds the address.
-func (v *view) delivers(r *model.Route, a netip.Addr) bool {
+func (v *index) delivers(r *model.Route, a netip.Addr) bool {
 	return !v.misses(&path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}, a)
 }
 
 // blocked reports whether a route or rule that discards stands in front of a
 // right route to the pod: it is the fault then, and not that route's absence.
-func (v *view) blocked(a *misroutedPod) bool {
+func (v *index) blocked(a *misroutedPod) bool {
 	if a.decision.Route == nil || a.decision.Route.Dst.IsSingleIP() {
 		return true
 	}
@@ -117,7 +117,7 @@ func (v *view) blocked(a *misroutedPod) bool {
 
 // unusedMisrouted reports whether the state alone is worth a word: the pod has been there all along, it has the
 // node for a router, and nothing was delivered to it by other means.
-func (v *view) unusedMisrouted(a *misroutedPod) bool {
+func (v *index) unusedMisrouted(a *misroutedPod) bool {
 	return !a.pod.Since.IsZero() && v.presentWholeWindow(a.pod) && v.router(a.pod) != nil &&
 		v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
 }
@@ -125,7 +125,7 @@ func (v *view) unusedMisrouted(a *misroutedPod) bool {
 // leftOverRule reports whether a routing rule that leads packets for a pod astray
 // can go: no pod is reached by its table, packets for the pod find the main table
 // without it, and all others that it may take go the same way without it.
-func (v *view) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
+func (v *index) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
 	text := words.RoutingRuleText(r)
 	without := *v.Snapshot
 	without.Rules = slices.DeleteFunc(slices.Clone(v.Rules), func(o model.RoutingRule) bool {
@@ -136,7 +136,7 @@ func (v *view) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
 }
 
 // leadsToPods reports whether the table of a rule leads to the link of a pod that is there.
-func (v *view) leadsToPods(r *model.RoutingRule) bool {
+func (v *index) leadsToPods(r *model.RoutingRule) bool {
 	for a := range v.pods {
 		if c := v.Routing().Covering(r.Table, a); len(c) > 0 && c[0].Type == "unicast" && v.delivers(c[0], a) {
 			return true
@@ -146,7 +146,7 @@ func (v *view) leadsToPods(r *model.RoutingRule) bool {
 }
 
 // onlyForPods reports whether no packet but those for pods of this node would take another way without a rule.
-func (v *view) onlyForPods(r *model.RoutingRule) bool {
+func (v *index) onlyForPods(r *model.RoutingRule) bool {
 	if r.To.IsValid() && !r.Not && v.forPods(r.To) {
 		return true
 	}
@@ -161,7 +161,7 @@ func (v *view) onlyForPods(r *model.RoutingRule) bool {
 }
 
 // forPods reports whether a prefix holds addresses of this node's pods alone.
-func (v *view) forPods(p netip.Prefix) bool {
+func (v *index) forPods(p netip.Prefix) bool {
 	return len(v.pods[p.Addr()]) > 0 && p.IsSingleIP() || slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
 		return own.Bits() <= p.Bits() && own.Contains(p.Addr())
 	})
@@ -169,7 +169,7 @@ func (v *view) forPods(p netip.Prefix) bool {
 
 // leftOverRoute reports whether the route of a rule's table that leads a pod's packets
 // astray is about the pod or its range alone, and is all that does.
-func (v *view) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip.Prefix) bool {
+func (v *index) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip.Prefix) bool {
 	wrong := a.decision.Route
 	if wrong == nil || wrong.Table != r.Table || wrong.Dst.Bits() < target.Bits() {
 		return false

@@ -11,7 +11,7 @@ func findMissingDefaultRoute(v *view) {
 	if !v.Has(model.SourceRoutes) {
 		return
 	}
-	has := map[bool]bool{false: hasDefault(v, false), true: hasDefault(v, true)}
+	has := map[bool]bool{false: hasDefault(v.index, false), true: hasDefault(v.index, true)}
 	reportBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
 		a, is := v.unroutable(d)
 		if is && !has[a.Is6()] && v.elsewhere(a) && !model.InAny(v.ranges.local, a) {
@@ -21,9 +21,9 @@ func findMissingDefaultRoute(v *view) {
 	}, v.withoutDefault)
 }
 
-func hasDefault(v *view, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }
+func hasDefault(v *index, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }
 
-func (v *view) withoutDefault(six bool, l *lost) finding {
+func (v *index) withoutDefault(six bool, l *lost) finding {
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)
@@ -46,7 +46,7 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 
 // besideIPv4 judges that only IPv4 has a default route. Where a node is not meant to reach the internet by IPv6, as its
 // address may tell, applications try it and fall back. Nobody falls back for the network's own addresses.
-func (v *view) besideIPv4(f *finding, l *lost) {
+func (v *index) besideIPv4(f *finding, l *lost) {
 	if slices.ContainsFunc(sorted(l.peers), func(a netip.Addr) bool { return !model.Public(a) }) {
 		return
 	}
@@ -56,7 +56,7 @@ func (v *view) besideIPv4(f *finding, l *lost) {
 
 // downNIC is a link that is down and has an address of the node's, such as a
 // NIC: not what is down on purpose, to hold addresses alone.
-func downNIC(v *view) *model.Link {
+func downNIC(v *index) *model.Link {
 	kinds := []string{"", "veth", "vlan", "bond", "macvlan"}
 	return model.First(v.Links, func(l *model.Link) bool {
 		return !l.Up && l.Role != model.RolePodLink && slices.Contains(kinds, l.Kind) &&

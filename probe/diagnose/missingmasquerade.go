@@ -27,7 +27,7 @@ func findMissingMasquerade(v *view) {
 	var byRule groups[*model.PacketRule, rawGroup]
 	reflected := v.reflected()
 	for p := range model.Each(v.peers) {
-		if len(v.pods[p.Local]) == 0 || !outside(v, p.Remote) || p.Out.Packets == 0 {
+		if len(v.pods[p.Local]) == 0 || !outside(v.index, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		for _, leaves := range v.leaving(p) {
@@ -48,15 +48,15 @@ func findMissingMasquerade(v *view) {
 		}
 	}
 	for _, g := range byRule.all() {
-		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v, g) {
-			v.report(unmasqueraded(v, g))
+		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v.index, g) {
+			v.report(unmasqueraded(v.index, g))
 		}
 	}
 }
 
 // leaving are the packets of a pair as POSTROUTING sees them first, one for each protocol and port that its
 // flows without a reply are to. Where there is no such flow, neither is known.
-func (v *view) leaving(p *model.Peer) []path.Packet {
+func (v *index) leaving(p *model.Peer) []path.Packet {
 	seen := map[protoPort]bool{}
 	var out []path.Packet
 	for _, f := range v.flowsOf(p).silent {
@@ -75,7 +75,7 @@ func (v *view) leaving(p *model.Peer) []path.Packet {
 }
 
 // outside reports whether an address is neither of this node, of its subnet, nor a pod's, and can be a target at all.
-func outside(v *view, a netip.Addr) bool {
+func outside(v *index, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != loss.WireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
 		!model.InAny(v.onLink, a) && !model.InAny(v.ranges.local, a) && !model.InAny(v.ranges.cluster, a) &&
 		!v.remote(a).IsValid()
@@ -84,7 +84,7 @@ func outside(v *view, a netip.Addr) bool {
 // shouldMasquerade reports whether the node is meant to translate such packets, as far as silence shows it. Networks
 // that know the pods' range are kept from translation on purpose, by exclusions; what does not answer there may be
 // down, and so may be one public address. Pods whose addresses are of the virtual network need no translation at all.
-func shouldMasquerade(v *view, g *rawGroup) bool {
+func shouldMasquerade(v *index, g *rawGroup) bool {
 	sent := v.sumPeers(g.silent)
 	public := slices.DeleteFunc(sorted(sent.peers), func(a netip.Addr) bool { return !model.Public(a) })
 	several, own := len(public) > 1, !v.routable(g.silent[0].Local)
@@ -109,7 +109,7 @@ func shouldMasquerade(v *view, g *rawGroup) bool {
 
 // routable reports whether the network beyond the node knows a pod's address by
 // itself: it is of the node's subnet, or of another of the virtual network.
-func (v *view) routable(pod netip.Addr) bool {
+func (v *index) routable(pod netip.Addr) bool {
 	switch v.Node.Plugin {
 	case "azure-bridge", "azure-tunnel", "azure-transparent", "azure-podsubnet":
 		return true
@@ -117,7 +117,7 @@ func (v *view) routable(pod netip.Addr) bool {
 	return model.InAny(v.onLink, pod)
 }
 
-func unmasqueraded(v *view, g *rawGroup) finding {
+func unmasqueraded(v *index, g *rawGroup) finding {
 	x, nat, first, untracked := v.sumPeers(g.silent), g.nat, g.silent[0], v.untracked(g)
 	link, remotes := v.linkName(first.IfIndex), sorted(x.peers)
 	f := finding{lost: x, facts: facts{
@@ -177,7 +177,7 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 
 // straightOut are the routes of a file by which all packets go straight to the internet,
 // where the cloud translates no address that is not of its network; nil where there are none.
-func (v *view) straightOut(g *rawGroup) *model.EffectiveRoutes {
+func (v *index) straightOut(g *rawGroup) *model.EffectiveRoutes {
 	straight := func(e *model.EffectiveRoutes, p *model.Peer) bool {
 		hop, known := "", false
 		best := -1
@@ -197,7 +197,7 @@ func (v *view) straightOut(g *rawGroup) *model.EffectiveRoutes {
 }
 
 // flow is one of the packets: its reply is expected at the pod's own address.
-func (g *rawGroup) flow(v *view) *model.Flow {
+func (g *rawGroup) flow(v *index) *model.Flow {
 	for _, p := range g.silent {
 		if i := slices.IndexFunc(v.flowsOf(p).silent, func(f *model.Flow) bool { return f.Original.Src == p.Local }); i >= 0 {
 			return v.flowsOf(p).silent[i]
@@ -207,7 +207,7 @@ func (g *rawGroup) flow(v *view) *model.Flow {
 }
 
 // untracked is a rule that excludes the group's packets from connection tracking; nil where none does.
-func (v *view) untracked(g *rawGroup) *model.PacketRule {
+func (v *index) untracked(g *rawGroup) *model.PacketRule {
 	return model.Find(v.untracking(), func(r *model.PacketRule) bool {
 		return r.IsNotrack() && !slices.ContainsFunc(g.silent,
 			func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) })
@@ -223,7 +223,7 @@ func rangeIn(list []netip.Prefix, a netip.Addr) netip.Prefix {
 
 // masqueradeChain finds the chain that POSTROUTING sends pods through and that holds nothing but exclusions: an
 // ip-masq-agent's chain whose end is gone. It returns a rule of that chain.
-func masqueradeChain(v *view, pod netip.Addr) *model.PacketRule {
+func masqueradeChain(v *index, pod netip.Addr) *model.PacketRule {
 	family := model.Either(pod.Is6(), "ip6", "ip")
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}

@@ -17,10 +17,10 @@ type unrouted struct {
 }
 
 func findMissingNodeRoute(v *view) {
-	siblings := nodeRoutes(v)
+	siblings := nodeRoutes(v.index)
 	// kindnet always has routes to other nodes' pods, the plain plugins do wherever no cloud has.
 	keeps := slices.Contains([]string{"kindnet", "flannel", "bridge", "ptp"}, v.Node.Plugin)
-	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keeps && downTunnel(v) == nil {
+	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keeps && downTunnel(v.index) == nil {
 		return
 	}
 	routeless(v, siblings)
@@ -47,9 +47,9 @@ func findMissingNodeRoute(v *view) {
 		g.addPair(p, v.senders(p), 0)
 	}
 	for cidr, g := range groups {
-		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) &&
-			g.unlike(v, cidr, siblings) {
-			v.report(withoutNodeRoute(v, cidr, g, siblings))
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v.index, cidr) &&
+			g.unlike(v.index, cidr, siblings) {
+			v.report(withoutNodeRoute(v.index, cidr, g, siblings))
 		}
 	}
 }
@@ -64,7 +64,7 @@ func repliesInVain(p *model.Peer) bool {
 // unlike reports whether more than the silence of one address shows that a route is
 // missing here: the node has routes to others' pods, its plugin always writes them, a
 // tunnel is down, or several addresses are silent while others beyond the uplink reply.
-func (g *unrouted) unlike(v *view, cidr netip.Prefix, siblings []*model.Route) bool {
+func (g *unrouted) unlike(v *index, cidr netip.Prefix, siblings []*model.Route) bool {
 	return len(siblings) > 0 || v.Node.Plugin == "kindnet" || downTunnel(v) != nil ||
 		len(g.peers) > 1 && len(answering(v, cidr.Contains)) > 0
 }
@@ -80,40 +80,40 @@ func routeless(v *view, siblings []*model.Route) {
 		}
 		g := model.GetOrInsert(groups, cidr)
 		g.link = v.anUplink()
-		g.add(v, d)
+		g.add(v.index, d)
 	}
 	for cidr, g := range groups {
-		if g.packets >= minDrops && !beyondRouter(v, cidr) && !v.lacksAllRoutes(cidr, siblings) {
-			v.report(withoutNodeRoute(v, cidr, g, siblings))
+		if g.packets >= minDrops && !beyondRouter(v.index, cidr) && !v.lacksAllRoutes(cidr, siblings) {
+			v.report(withoutNodeRoute(v.index, cidr, g, siblings))
 		}
 	}
 }
 
 // lacksAllRoutes reports whether more is missing than the route to one range: the NIC is down by which all
 // went, or there is no default route nor any sign that such ranges have routes of their own.
-func (v *view) lacksAllRoutes(cidr netip.Prefix, siblings []*model.Route) bool {
+func (v *index) lacksAllRoutes(cidr netip.Prefix, siblings []*model.Route) bool {
 	return !hasDefault(v, false) &&
 		(downNIC(v) != nil || len(siblings) == 0 && v.nodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
 }
 
 // beyondRouter reports whether a range is of a node that is on no link of this
 // one: no route of this node's can lead there but a router's.
-func beyondRouter(v *view, cidr netip.Prefix) bool {
+func beyondRouter(v *index, cidr netip.Prefix) bool {
 	n := v.nodeOf(cidr)
 	return n != nil && !linkedHop(v, n, cidr).IsValid()
 }
 
 // linkedHop is the node's address, of the range's family, that is on link; not valid where none is.
-func linkedHop(v *view, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
+func linkedHop(v *index, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 	return model.Find(sameFamily(internal(n), cidr.Addr()), func(a netip.Addr) bool { return directly(v, a) })
 }
 
 // directly reports whether the node reaches an address without a router: within
 // a network on a link that leads off the node, or by a route of its own.
-func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || model.InAny(v.onLink, a) }
+func directly(v *index, a netip.Addr) bool { return v.onLinkAlone[a] || model.InAny(v.onLink, a) }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
-func nodeRoutes(v *view) []*model.Route {
+func nodeRoutes(v *index) []*model.Route {
 	return model.Chosen(v.Routes, func(r *model.Route) bool {
 		return r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.Outer[r.IfIndex] &&
 			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) &&
@@ -125,7 +125,7 @@ func nodeRoutes(v *view) []*model.Route {
 // those to other nodes' pods itself.
 func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
 
-func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model.Route) finding {
+func withoutNodeRoute(v *index, cidr netip.Prefix, g *unrouted, siblings []*model.Route) finding {
 	link, n := v.linkName(g.link), v.nodeOf(cidr)
 	f := finding{lost: &g.lost, lacks: lacksRoute, facts: facts{
 		"range": cidr, "link": link, "dev": v.natLink(g.link), "replying": g.replying, "node": n, "hop": NodeIP,
@@ -151,6 +151,6 @@ func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model
 }
 
 // downTunnel is a tunnel of the node that has an address and is down; nil where none is.
-func downTunnel(v *view) *model.Link {
+func downTunnel(v *index) *model.Link {
 	return model.First(v.Links, func(l *model.Link) bool { return v.isTunnel(l.Index) && !l.Up && len(l.Addresses) > 0 })
 }

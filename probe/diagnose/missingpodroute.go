@@ -78,7 +78,7 @@ func (v *view) routedElsewhere(list []*misroutedPod) {
 }
 
 // misroutes accounts for the drops of packets from and to addresses that the node routes elsewhere than to their pods.
-func (v *view) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
+func (v *index) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		// What the node itself sends comes back to it with its own address.
 		own := v.nodeAddrs[d.Src] && d.Is(model.OwnSource|model.InputRouting)
@@ -112,7 +112,7 @@ func (v *view) findElsewhere(a *misroutedPod) {
 	var l lost
 	for d := range model.Each(v.Traffic.Drops) {
 		if d.Dst == a.addr && d.Is(model.LookupRefused|model.NeighborFailed) && !v.explained(d) {
-			l.add(v, d)
+			l.add(v.index, d)
 		}
 	}
 	a.seen = len(hops) > 0 || l.packets >= minDrops
@@ -125,7 +125,7 @@ func (v *view) findElsewhere(a *misroutedPod) {
 	}
 }
 
-func (v *view) misrouting(a *misroutedPod) misrouting {
+func (v *index) misrouting(a *misroutedPod) misrouting {
 	if a.decision.Type != "unicast" {
 		return misrouting{Discarded: true}
 	}
@@ -142,7 +142,7 @@ type leading struct {
 }
 
 // restore adds what brings the route, or the rule, back.
-func (v *view) restore(a *misroutedPod) {
+func (v *index) restore(a *misroutedPod) {
 	target, dev := model.Host(a.addr), a.pod.Link
 	if l := v.links[a.pod.LinkIndex]; l.Master != 0 && v.links[l.Master] != nil {
 		dev = v.links[l.Master].Name

@@ -62,7 +62,7 @@ func findMissingTableRoute(v *view) {
 
 // podRule is the rule whose table's default route decides on a pod's packets to a peer, or the
 // pod's own one whose table has no route for them; nil for none.
-func (v *view) podRule(p *model.Peer) podRule {
+func (v *index) podRule(p *model.Peer) podRule {
 	if len(v.pods[p.Local]) == 0 {
 		return podRule{}
 	}
@@ -119,7 +119,7 @@ func (v *view) wrongTable(
 }
 
 // byRule is a finding on what pods send by a rule in vain.
-func (v *view) byRule(r *model.RoutingRule, silent []*model.Peer, facts facts) finding {
+func (v *index) byRule(r *model.RoutingRule, silent []*model.Peer, facts facts) finding {
 	d := v.Routing().Lookup(v.sentBy(silent[0].Local, silent[0].Remote))
 	l := v.sumPeers(silent)
 	f := finding{lost: l, facts: facts, cutOff: sorted(l.pods)}
@@ -128,7 +128,7 @@ func (v *view) byRule(r *model.RoutingRule, silent []*model.Peer, facts facts) f
 	return f
 }
 
-func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding {
+func (v *index) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding {
 	f, to := v.byRule(r, silent, facts{}), silent[0].Remote
 	f.lacks = lacksRoute
 	for o := range model.Each(v.Rules) {

@@ -153,11 +153,11 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	}
 	name, control := v.linkName(x.link), s.controls(silent)
 	f.LastHopAlive = v.place(name, model.Egress)
-	flows, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
+	flows, _ := unrepliedCount(v.index, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
 	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
 	f.facts = facts{
 		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.peers, "flows": flows,
-		"frames": framesToGateway(v, silent), "control": control, "errors": x.errors, "asks": asks,
+		"frames": framesToGateway(v.index, silent), "control": control, "errors": x.errors, "asks": asks,
 		"known": s.known(silent), "several": len(silent) > 1, "any": s.answering, "file": cause,
 		"own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
 		"unclear": cause == nil && missing == missingUnknown,
@@ -232,7 +232,7 @@ type gatewayFrame struct {
 }
 
 // framesToGateway shows that the packets left with the correct MACs: by one example.
-func framesToGateway(v *view, silent []*remoteRange) []gatewayFrame {
+func framesToGateway(v *index, silent []*remoteRange) []gatewayFrame {
 	for _, p := range silentPeers(silent) {
 		for _, m := range v.macPairs[p.Local] {
 			if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress &&
@@ -250,7 +250,7 @@ func (s *udrSearch) controls(silent []*remoteRange) any {
 	if len(s.answering) > 0 {
 		return model.Map(s.answering, prefixOf)
 	}
-	if list := answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }); len(list) > 0 {
+	if list := answering(s.view.index, func(a netip.Addr) bool { return inRanges(silent, a) }); len(list) > 0 {
 		return list
 	}
 	return nil

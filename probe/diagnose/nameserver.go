@@ -22,7 +22,7 @@ type nameServer struct {
 	others []netip.Addr
 }
 
-func (v *view) findNameServers() []*nameServer {
+func (v *index) findNameServers() []*nameServer {
 	type key struct {
 		server netip.Addr
 		by     model.ResolverBy
@@ -59,13 +59,13 @@ func (v *view) findNameServers() []*nameServer {
 }
 
 // namesOfCilium are Cilium's services of an address for names.
-func (v *view) namesOfCilium(a netip.Addr) []*model.CiliumService {
+func (v *index) namesOfCilium(a netip.Addr) []*model.CiliumService {
 	of := netip.AddrPortFrom(a, dnsPort)
 	return model.Chosen(v.Cilium.Services, func(s *model.CiliumService) bool { return s.Addr == of })
 }
 
 // unserved reports whether Cilium refuses what is sent to the name server, since it has no backend.
-func (v *view) unserved(server netip.Addr) bool {
+func (v *index) unserved(server netip.Addr) bool {
 	services := v.namesOfCilium(server)
 	served := func(s *model.CiliumService) bool { return len(s.Backends) > 0 }
 	return len(services) > 0 && !slices.ContainsFunc(services, served)
@@ -73,7 +73,7 @@ func (v *view) unserved(server netip.Addr) bool {
 
 // askedInVain are the name servers that a finding's pods, or those of its peers, have in their
 // resolv.conf and do not reach because of it.
-func (v *view) askedInVain(f *finding) []*nameServer {
+func (v *index) askedInVain(f *finding) []*nameServer {
 	concerns := f.silences
 	if concerns == nil {
 		concerns = silencesPeers(&f.Finding)

@@ -27,7 +27,7 @@ func findNeighborTableFull(v *view) {
 
 // tableFull is the finding on a table that had no room for new neighbours, and on the packets
 // that were dropped for that.
-func (v *view) tableFull(t *model.NeighborTable, l *lost) finding {
+func (v *index) tableFull(t *model.NeighborTable, l *lost) finding {
 	family := model.Either(t.Is6(), "ipv6", "ipv4")
 	setting := func(n int) string { return "net." + family + ".neigh.default.gc_thresh" + strconv.Itoa(n) }
 	limit, known := v.limit(setting(3))

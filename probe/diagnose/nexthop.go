@@ -36,7 +36,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 		if !d.Is(model.NeighborFailed) || l == nil || l.Role == model.RolePodLink || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		hop, ok := awaitedHop(v, d)
+		hop, ok := awaitedHop(v.index, d)
 		if !ok || model.InAny(v.ranges.local, hop) {
 			continue
 		}
@@ -51,7 +51,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 	}
 	v.awaitTranslated(found)
 	for k, m := range found {
-		m.resolution = askedBeyond(v, k)
+		m.resolution = askedBeyond(v.index, k)
 		if m.packets+m.flows < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
 			delete(found, k)
 		}
@@ -61,7 +61,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 
 // awaitTranslated adds what pods send with the node's address: its drops bear that address, and are not
 // counted. That no flow by a next hop is replied to, and that the hop has no MAC, tells as much.
-func (v *view) awaitTranslated(found map[question]*silentHop) {
+func (v *index) awaitTranslated(found map[question]*silentHop) {
 	for n := range model.Each(v.Neighbors) {
 		k := question{n.IfIndex, n.Addr}
 		if !v.Outer[n.IfIndex] || path.Resolved(n) || found[k] != nil || !askedBeyond(v, k).inVain() {
@@ -84,7 +84,7 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 
 // leavesBy reports whether the packets of a translated flow go by a next hop. Where rules lead them to another
 // link than their addresses do, as by a mark, the address that they got tells.
-func (v *view) leavesBy(f *model.Flow, k question) bool {
+func (v *index) leavesBy(f *model.Flow, k question) bool {
 	d := v.Routing().Lookup(path.Query{Src: f.Reply.Dst, Dst: f.Reply.Src})
 	if !d.Through(k.ifindex) {
 		return (v.nextHops[k.addr] || f.Reply.Src == k.addr) && v.holds(v.linkName(k.ifindex), f.Reply.Dst)
@@ -96,7 +96,7 @@ func (v *view) leavesBy(f *model.Flow, k question) bool {
 
 // askedBeyond counts what left the node by a link, or by the uplinks that are ports of it, to ask for an address, and
 // the replies that came in. A question of the node passes the bridge and the port, a pod's the port alone.
-func askedBeyond(v *view, k question) resolution {
+func askedBeyond(v *index, k question) resolution {
 	asked := v.resolutions(model.Egress)
 	link, ports := asked[k], resolution{}
 	for _, l := range v.links {
@@ -110,7 +110,7 @@ func askedBeyond(v *view, k question) resolution {
 
 // asksBeyond adds a pod that is bridged to the network and asks there for its
 // gateway, in vain: nobody on this node should answer it.
-func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.Neighbor, asked resolution) bool {
+func (v *index) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.Neighbor, asked resolution) bool {
 	b := v.bridgeOf(p)
 	if !v.Has(model.SourceTC) || b == nil || !v.Outer[b.Index] || v.nodeAddrs[g.Addr] || len(v.pods[g.Addr]) > 0 ||
 		asked.requests < minDrops || asked.replies > 0 {
@@ -151,12 +151,12 @@ func (v *view) silentBeyond(found map[question]*silentHop) {
 		include(links, k.ifindex, k.addr, m)
 	}
 	for _, link := range slices.Sorted(maps.Keys(links)) {
-		v.report(nobodyBeyond(v, link, links[link]))
+		v.report(nobodyBeyond(v.index, link, links[link]))
 	}
 }
 
 // findTranslated are the pods whose packets go with the node's address, by that and the remote one.
-func (v *view) findTranslated() map[pair][]netip.Addr {
+func (v *index) findTranslated() map[pair][]netip.Addr {
 	out := map[pair][]netip.Addr{}
 	for f := range model.Each(v.Flows) {
 		if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
@@ -168,7 +168,7 @@ func (v *view) findTranslated() map[pair][]netip.Addr {
 }
 
 // nobodyBeyond is the finding on a link's next hops that do not answer.
-func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding {
+func nobodyBeyond(v *index, ifindex int, hops map[netip.Addr]*silentHop) finding {
 	link, port, remotes := v.linkName(ifindex), portOf(v, ifindex), sorted(hops)
 	f := finding{page: "UnansweredARP-beyond"}
 	f.Severity, f.Confidence, f.LastHopAlive = model.Warning, model.Proven, v.place(port, model.Egress)
@@ -221,7 +221,7 @@ func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding 
 
 // spareOf is a route by one of the next hops, and one for the same addresses by another that answers, which its
 // metric keeps from use; nil where there are none.
-func (v *view) spareOf(ifindex int, hops map[netip.Addr]*silentHop) (bad, spare *shownRoute) {
+func (v *index) spareOf(ifindex int, hops map[netip.Addr]*silentHop) (bad, spare *shownRoute) {
 	for r := range model.Each(v.Routes) {
 		if r.IfIndex != ifindex || hops[r.Gateway] == nil {
 			continue
@@ -239,7 +239,7 @@ func (v *view) spareOf(ifindex int, hops map[netip.Addr]*silentHop) (bad, spare 
 
 // takenRange is the network of a link that leads neither off the node nor to its pods and that holds addresses
 // of other nodes' pods, which nobody answers for there. It is not valid where there is none.
-func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip.Addr) netip.Prefix {
+func (v *index) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip.Addr) netip.Prefix {
 	l := v.links[link]
 	if l == nil || v.Outer[link] || l.Role == model.RoleTunnel {
 		return netip.Prefix{}
@@ -253,7 +253,7 @@ func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip
 }
 
 // portOf is the link by which a link's packets leave the node: itself, or the one port of a bridge that is an uplink.
-func portOf(v *view, ifindex int) string {
+func portOf(v *index, ifindex int) string {
 	ports := model.Chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink && l.Master == ifindex })
 	if len(ports) == 1 && !v.isUplink(ifindex) {
 		return ports[0].Name
@@ -263,7 +263,7 @@ func portOf(v *view, ifindex int) string {
 
 // awaitedHop is the address whose MAC a freed packet waited for. Of several hops
 // over the same link it is the one that is not resolved.
-func awaitedHop(v *view, d *model.Drop) (netip.Addr, bool) {
+func awaitedHop(v *index, d *model.Drop) (netip.Addr, bool) {
 	decision := v.Routing().Lookup(v.sentBy(d.Src, d.Dst))
 	var hops []netip.Addr
 	for _, h := range decision.Hops {

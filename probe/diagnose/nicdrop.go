@@ -56,7 +56,7 @@ func (v *view) nicSends(d *model.Device) {
 }
 
 // starve reports whether drops are a notable part of what the pods that they concern sent and got.
-func (v *view) starve(l *lost) bool {
+func (v *index) starve(l *lost) bool {
 	var carried uint64
 	for a := range l.pods {
 		var most uint64
@@ -117,7 +117,7 @@ type counted struct {
 
 // below is what notably dies between a link's hooks and the network: no count at a hook shows
 // it, so that silence may have that cause.
-func (v *view) below(link string) []counted {
+func (v *index) below(link string) []counted {
 	var out []counted
 	on := v.byName[link]
 	for d := range model.Each(v.Devices) {

@@ -18,7 +18,7 @@ func findNoListener(v *view) {
 }
 
 // unheard is the finding on what reached a pod where nobody listens. It may have said so.
-func (v *view) unheard(pod netip.Addr, l *lost) finding {
+func (v *index) unheard(pod netip.Addr, l *lost) finding {
 	f := v.atSocket("", l)
 	var resets, errors uint64
 	for _, h := range v.hops[pod] {
@@ -31,7 +31,7 @@ func (v *view) unheard(pod netip.Addr, l *lost) finding {
 }
 
 // atLoopbackOnly are the sockets of the pod's loopback address for the ports that drops were sampled at.
-func (v *view) atLoopbackOnly(pod *model.Pod, l *lost) []string {
+func (v *index) atLoopbackOnly(pod *model.Pod, l *lost) []string {
 	var out []string
 	if pod.Inside == nil {
 		return nil
@@ -89,7 +89,7 @@ func (v *view) atNode(match func(*model.Drop) bool) {
 
 // redirecting is a rule that leads packets to a port of its own namespace, at which drops were
 // sampled; nil where none does.
-func (v *view) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule {
+func (v *index) redirecting(rules []model.PacketRule, l *lost) *model.PacketRule {
 	asked := v.sampledServices(l)
 	return model.First(rules, func(r *model.PacketRule) bool {
 		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) &&

@@ -78,16 +78,16 @@ func findNoReply(v *view) {
 	if both {
 		maps.Copy(translated, own)
 	} else if len(own) > 0 {
-		v.report(unansweredDestinations(v, own, true, false))
+		v.report(unansweredDestinations(v.index, own, true, false))
 	}
 	if len(translated) > 0 {
-		v.report(unansweredDestinations(v, translated, both, true))
+		v.report(unansweredDestinations(v.index, translated, both, true))
 	}
 }
 
 // keptFrom are pods whose requests to a peer leave with the node's address, and to none of which connection tracking
 // gives the replies that arrive: the node keeps them. Where others get theirs, a rule must concern these pods.
-func (v *view) keptFrom(p *model.Peer) addrSet {
+func (v *index) keptFrom(p *model.Peer) addrSet {
 	m, st := v.unrepliedFlows()[pair{p.Local, p.Remote}], v.flowsOf(p)
 	if m == nil || m.own || !v.nodeAddrs[p.Local] || m.asks < minAsks || p.In.Replies < m.asks || !lasted(p) ||
 		!v.Has(model.SourceConntrack, model.SourceDrops) {
@@ -101,7 +101,7 @@ func (v *view) keptFrom(p *model.Peer) addrSet {
 
 // dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
 // tunnel are, as many at least as the tunnel got; nil where none does.
-func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
+func (v *index) dropsCarrier(packets uint64) *model.PacketRule {
 	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
 		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) &&
 			r.Counter.Delta >= packets && slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
@@ -113,7 +113,7 @@ func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
 
 // allSilent reports whether nobody beyond the uplinks replies, but for these addresses
 // neither: what is silent may then have one cause.
-func (v *view) allSilent(remotes ...[]netip.Addr) bool {
+func (v *index) allSilent(remotes ...[]netip.Addr) bool {
 	all := slices.Concat(remotes...)
 	return len(answering(v, func(a netip.Addr) bool { return slices.Contains(all, a) })) == 0 &&
 		!slices.ContainsFunc(all, func(a netip.Addr) bool { return v.echoAnswered(a.Is6()) })
@@ -121,7 +121,7 @@ func (v *view) allSilent(remotes ...[]netip.Addr) bool {
 
 // findRepliedTranslated are the pairs of which the peer replies to the same pod's flows that are
 // translated: then it is not what is silent.
-func (v *view) findRepliedTranslated() map[pair]bool {
+func (v *index) findRepliedTranslated() map[pair]bool {
 	out := map[pair]bool{}
 	for f := range model.Each(v.Flows) {
 		if f.Replied && !f.Start.IsZero() && f.Reply.Dst != f.Original.Src {
@@ -133,7 +133,7 @@ func (v *view) findRepliedTranslated() map[pair]bool {
 
 // silentResolver reports whether a peer is a cloud's address for DNS, among others, and
 // replies to no question for a name. What else it has may not be for pods.
-func (v *view) silentResolver(p *model.Peer) bool {
+func (v *index) silentResolver(p *model.Peer) bool {
 	if !ofCloud(p.Remote) {
 		return false
 	}
@@ -152,7 +152,7 @@ func (v *view) silentResolver(p *model.Peer) bool {
 
 // onlyPinged reports whether a peer is a gateway beyond which others reply, and was asked for nothing but echo
 // replies: the gateways of clouds forward, and give none. Where routes or flows were not read, it may be one.
-func (v *view) onlyPinged(p *model.Peer) bool {
+func (v *index) onlyPinged(p *model.Peer) bool {
 	near := func(l model.Link) bool {
 		return v.Outer[l.Index] && slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Contains(p.Remote) })
 	}
@@ -164,7 +164,7 @@ func (v *view) onlyPinged(p *model.Peer) bool {
 }
 
 // pingedOnly are the addresses that flows are to, where these ask for nothing but echo replies.
-func (v *view) pingedOnly(match func(*model.Flow) bool) (to addrSet) {
+func (v *index) pingedOnly(match func(*model.Flow) bool) (to addrSet) {
 	for f := range model.Each(v.Flows) {
 		if match(f) && f.Proto != icmp4 && f.Proto != icmp6 {
 			return nil
@@ -180,7 +180,7 @@ func (v *view) pingedOnly(match func(*model.Flow) bool) (to addrSet) {
 func lasted(p *model.Peer) bool { return p.LastOut.IsZero() || model.Lasted(p.FirstOut, p.LastOut) }
 
 // asksInVain reports whether pods asked a peer for something, and nothing proves that it got there.
-func (v *view) asksInVain(p *model.Peer, pods addrSet) bool {
+func (v *index) asksInVain(p *model.Peer, pods addrSet) bool {
 	st := v.flowsOf(p)
 	asks := p.Out.Packets > 0 && (p.Out.Requests > 0 || st.asking+st.older+st.halfOpen > 0)
 	return len(pods) > 0 && asks && !v.answered(p)
@@ -280,7 +280,7 @@ func (v *view) unreplied() []model.Silence {
 
 // unansweredDestinations is the finding on destinations that never answer what pods send with
 // their own addresses, with the node's, or with both.
-func unansweredDestinations(v *view, g silence, own, translated bool) finding {
+func unansweredDestinations(v *index, g silence, own, translated bool) finding {
 	var f finding
 	x := g.sum()
 	remotes := sorted(x.peers)
@@ -337,7 +337,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 
 // deadUplink shows what sends packets to a link by which nothing at all comes back, and
 // whether that has an address for replies.
-func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
+func (v *index) deadUplink(f *finding, link int, remote netip.Addr) {
 	f.facts["dead"], f.facts["route"] = true, v.shown(v.lookup(remote))
 	l := v.byName[v.natLink(link)]
 	if l != nil && !slices.ContainsFunc(l.Addresses,
@@ -348,7 +348,7 @@ func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
 
 // routesInDoubt adds the routes beyond this node, to other nodes' pods and back, that
 // may be missing: those that no reply, probe or file shows to be there.
-func routesInDoubt(v *view, f *finding, remotes []netip.Addr) {
+func routesInDoubt(v *index, f *finding, remotes []netip.Addr) {
 	var there []netip.Prefix
 	back, others, hosts := false, false, false
 	// Addresses of the node's subnet need no route.
@@ -377,7 +377,7 @@ func routesInDoubt(v *view, f *finding, remotes []netip.Addr) {
 
 // probedSilence adds what the node's own echo requests tell of destinations
 // that do not answer pods, and whether all of them replied to one.
-func probedSilence(v *view, f *finding, remotes []netip.Addr) {
+func probedSilence(v *index, f *finding, remotes []netip.Addr) {
 	var asked []*model.Probe
 	replied := 0
 	for _, a := range remotes {
@@ -396,7 +396,7 @@ func probedSilence(v *view, f *finding, remotes []netip.Addr) {
 
 // filedRoutes are the routes of the files that lead to silent pods of other
 // nodes and back, and so are not what is missing.
-func filedRoutes(v *view, remotes []netip.Addr) []routeFact {
+func filedRoutes(v *index, remotes []netip.Addr) []routeFact {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil
@@ -426,13 +426,13 @@ func filedRoutes(v *view, remotes []netip.Addr) []routeFact {
 }
 
 // droppingQueue is the queue of a link where it dropped packets; nil where it did not.
-func (v *view) droppingQueue(link string) *model.Queue {
+func (v *index) droppingQueue(link string) *model.Queue {
 	return model.First(v.Queues, func(q *model.Queue) bool { return q.Link == link && q.DropsDelta > 0 })
 }
 
 // sentByDefault is the finding on requests to an address of a link that leave by the
 // default route: what has the address, such as the node's own name server, is gone.
-func (v *view) sentByDefault(a netip.Addr, m *lost) finding {
+func (v *index) sentByDefault(a netip.Addr, m *lost) finding {
 	name := v.linkName(m.link)
 	f := finding{page: "NoReply-strayed", lost: m}
 	f.facts = facts{"addr": a, "link": name, "requests": m.requests, "route": v.shown(v.lookup(a))}
@@ -441,7 +441,7 @@ func (v *view) sentByDefault(a netip.Addr, m *lost) finding {
 }
 
 // misaddressed is the finding on requests whose frames leave for a MAC that is no next hop's.
-func (v *view) misaddressed(g silence) finding {
+func (v *index) misaddressed(g silence) finding {
 	x := g.sum()
 	remotes, name := sorted(x.peers), v.linkName(x.link)
 	var entries []*model.Neighbor

@@ -22,17 +22,17 @@ func findPathMTU(v *view) {
 			continue
 		}
 		for _, d := range l.drops {
-			model.GetOrInsert(groups, nextLink(v, d)).add(v, d)
+			model.GetOrInsert(groups, nextLink(v.index, d)).add(v.index, d)
 		}
 	}
 	v.unlikeEnds()
 	for next, l := range groups {
-		v.report(narrow(v, next, l))
+		v.report(narrow(v.index, next, l))
 	}
 }
 
 // nextLink is the index of the link by which a dropped packet would have left, 0 where that is not known.
-func nextLink(v *view, d *model.Drop) int {
+func nextLink(v *index, d *model.Drop) int {
 	if to := v.Routing().Lookup(v.arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
 		return to.Hops[0].IfIndex
 	}
@@ -41,7 +41,7 @@ func nextLink(v *view, d *model.Drop) int {
 
 // narrow is the finding on packets that are too big for a link, and on the errors that a rule
 // of the node drops, where that is why the senders do not learn the size.
-func narrow(v *view, next int, l *lost) finding {
+func narrow(v *index, next int, l *lost) finding {
 	most := mostDropped(l.drops)[0]
 	f := finding{lost: l, facts: facts{"drops": l.evidence(), "pod": v.pod(most)}}
 	f.LastHopAlive = v.place(most.Link, model.Ingress)
@@ -58,7 +58,7 @@ func narrow(v *view, next int, l *lost) finding {
 }
 
 // errorsAbout are the errors about lost packets that a rule of the node drops.
-func (v *view) errorsAbout(l *lost) (errors lost) {
+func (v *index) errorsAbout(l *lost) (errors lost) {
 	for d := range model.Each(v.Traffic.Drops) {
 		if v.errorDropped(d, l) {
 			errors.add(v, d)
@@ -120,7 +120,7 @@ func (v *view) unlikeEnds() {
 
 // misfitOf says between which links a packet of that length did not fit; nil where it
 // would have, or where it was dropped elsewhere.
-func (v *view) misfitOf(d *model.Drop, length int) *misfit {
+func (v *index) misfitOf(d *model.Drop, length int) *misfit {
 	across, bridged := d.Is(model.Across), d.Is(model.ToPort)
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
@@ -140,7 +140,7 @@ func (v *view) misfitOf(d *model.Drop, length int) *misfit {
 }
 
 // unlike is the finding on a link with two MTUs.
-func (v *view) unlike(m *misfit) finding {
+func (v *index) unlike(m *misfit) finding {
 	f := finding{page: "PathMTU-unlike", lost: &m.lost, facts: facts{
 		"pod": m.pod, "link": m.link, "inward": m.inward, "length": m.length, "drops": m.evidence(),
 	}}
@@ -154,7 +154,7 @@ func (v *view) unlike(m *misfit) finding {
 }
 
 // usualMTU is what most pods' links have, or the uplinks where there is no other pod.
-func (v *view) usualMTU(but *model.Link) int {
+func (v *index) usualMTU(but *model.Link) int {
 	counts := map[int]int{}
 	add := func(ifindex int) {
 		if l := v.links[ifindex]; l != nil && l != but {

@@ -15,11 +15,11 @@ type pair struct{ local, remote netip.Addr }
 
 // unanswered reports whether packets that want a reply left for a peer and nothing proves that they arrived: no answer
 // on the wire, no reply that connection tracking saw, no ICMP error about them.
-func (v *view) unanswered(p *model.Peer) bool { return !v.answered(p) && v.untold(p) == "" }
+func (v *index) unanswered(p *model.Peer) bool { return !v.answered(p) && v.untold(p) == "" }
 
 // untold is why it says nothing that a peer does not answer; empty where it does. Where not every peer of the local
 // address was counted by itself, a reply may be among the others: then connection tracking must have seen none either.
-func (v *view) untold(p *model.Peer) model.Excuse {
+func (v *index) untold(p *model.Peer) model.Excuse {
 	switch {
 	case v.others.Explains != nil && v.others.Explains(p.Local, p.Remote):
 		return model.ExcusedElsewhere
@@ -37,7 +37,7 @@ func (v *view) untold(p *model.Peer) model.Excuse {
 // a datagram of a kind that is replied to, and the SYN-ACK to a peer whose connections stay half open, even one
 // that it only asks for again. Other datagrams may want none, such as those of statsd or syslog, however many
 // flows they make. Nor does TCP that goes on want one here: what acknowledges it may take another path.
-func wanting(v *view, p *model.Peer) bool {
+func wanting(v *index, p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false
 	}
@@ -48,7 +48,7 @@ func wanting(v *view, p *model.Peer) bool {
 
 // asked is how many of the pair's packets want a reply. A half-open connection counts
 // once, and so does a datagram flow, unless all of them are questions and nothing came.
-func (v *view) asked(p *model.Peer) uint64 {
+func (v *index) asked(p *model.Peer) uint64 {
 	st := v.flowsOf(p)
 	datagrams := uint64(st.asking + st.older)
 	if st.questions > 0 && st.questions == st.datagrams && p.In.Packets == 0 {
@@ -65,7 +65,7 @@ const minPackets = 2
 // (connection tracking). For packets that tell neither (UDP) connection tracking says which side began. Where
 // they are of no flow that it holds, since no rule makes it track, it has forgotten, or the packets do not come
 // to it, they count as an answer, unless questions that answers would be told from went without.
-func (v *view) answered(p *model.Peer) bool {
+func (v *index) answered(p *model.Peer) bool {
 	st := v.flowsOf(p)
 	if p.In.Replies > 0 || st.newReplied || st.accepted || p.In.ICMPErrors > 0 && !v.refused(p) ||
 		v.repliesToNode[p.Remote] && !v.nodeAddrs[p.Local] {
@@ -80,7 +80,7 @@ func (v *view) answered(p *model.Peer) bool {
 // indexReplies finds the peers that reply to the node's own address where programs behind
 // lasthop's give it to what pods send, as Cilium's do: then their replies may be to pods. That
 // such a program is there, replies show that are of no flow which connection tracking holds.
-func (v *view) indexReplies() {
+func (v *index) indexReplies() {
 	if v.Has(model.SourcePrograms) && !slices.ContainsFunc(v.Programs, func(p model.Program) bool {
 		return p.Direction == model.Egress && !p.Classic && v.isUplink(p.IfIndex) && p.Netns == v.Node.Netns
 	}) {
@@ -101,7 +101,7 @@ func (v *view) indexReplies() {
 // refused reports whether all that comes back for packets that want a reply are ICMP errors: a router on the
 // path knows no route, or the last one no such machine. A closed port would answer a connection with a reset.
 // An error about a datagram may be the receiver's own, which proves that it arrived.
-func (v *view) refused(p *model.Peer) bool {
+func (v *index) refused(p *model.Peer) bool {
 	if p.In.ICMPErrors == 0 || p.In.Replies > 0 {
 		return false
 	}
@@ -111,7 +111,7 @@ func (v *view) refused(p *model.Peer) bool {
 
 // leftWithWrongMAC reports whether the pair's packets left with a destination MAC that is neither the next hop's nor a
 // gateway's, or that the node wrongly takes for one, so that nobody beyond the link had to route them.
-func (v *view) leftWithWrongMAC(p *model.Peer) bool {
+func (v *index) leftWithWrongMAC(p *model.Peer) bool {
 	if slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return slices.Contains(w.silent, p) }) {
 		return true
 	}
@@ -129,7 +129,7 @@ func (v *view) leftWithWrongMAC(p *model.Peer) bool {
 // nextHopMACs are the MACs of those that the node hands the pair's packets to: other nodes' where routes lead
 // to these. They are not known where no route is, or a neighbour's MAC is not. A pod on the uplink's own bridge
 // sends past the node, to gateways only.
-func nextHopMACs(v *view, p *model.Peer) (macs map[model.MAC]bool, known bool) {
+func nextHopMACs(v *index, p *model.Peer) (macs map[model.MAC]bool, known bool) {
 	if besideUplink(v, p) {
 		return nil, true
 	}
@@ -146,7 +146,7 @@ func nextHopMACs(v *view, p *model.Peer) (macs map[model.MAC]bool, known bool) {
 }
 
 // besideUplink reports whether the pair's pod is a port of the bridge that holds the uplink.
-func besideUplink(v *view, p *model.Peer) bool {
+func besideUplink(v *index, p *model.Peer) bool {
 	up := v.links[p.IfIndex]
 	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
 		l := v.links[pod.LinkIndex]
@@ -156,7 +156,7 @@ func besideUplink(v *view, p *model.Peer) bool {
 
 // findReflected are the addresses whose packets leave again through an uplink that they came in by, sent back by a
 // bridge or a router: they are counted as if the address had sent them.
-func (v *view) findReflected() map[netip.Addr]bool {
+func (v *index) findReflected() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 &&
@@ -168,7 +168,7 @@ func (v *view) findReflected() map[netip.Addr]bool {
 }
 
 // elsewhere reports whether an address is off this node and can answer.
-func (v *view) elsewhere(a netip.Addr) bool {
+func (v *index) elsewhere(a netip.Addr) bool {
 	return model.Unicast(a) && !ofCloud(a) && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
 }
 
@@ -179,7 +179,7 @@ var metadataServer = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 // ofCloud reports whether an address is of a cloud's services for its machines, whose silence may be meant.
 func ofCloud(a netip.Addr) bool { return a == loss.WireServer || a == metadataServer }
 
-func (v *view) sumPeers(list []*model.Peer) *lost {
+func (v *index) sumPeers(list []*model.Peer) *lost {
 	x := &lost{}
 	for _, p := range list {
 		x.addPair(p, v.senders(p), v.asked(p))
@@ -198,7 +198,7 @@ func (l *lost) addPair(p *model.Peer, pods addrSet, requests uint64) {
 }
 
 // senders are the pods that a pair's local end is or, with an address of the node's, stands for.
-func (v *view) senders(p *model.Peer) addrSet {
+func (v *index) senders(p *model.Peer) addrSet {
 	if len(v.pods[p.Local]) > 0 {
 		return addrSet{p.Local: true}
 	}
@@ -214,7 +214,7 @@ func silentPeers(list []*remoteRange) []*model.Peer {
 }
 
 // answering are the addresses that answer at the uplinks, but for some.
-func answering(v *view, but func(netip.Addr) bool) []netip.Addr {
+func answering(v *index, but func(netip.Addr) bool) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if !but(p.Remote) && v.answered(p) {

@@ -101,7 +101,7 @@ func prefixRoute(p *model.Pod, a netip.Prefix) bool {
 // soughtAfter is the address that this pod must be missing, where nothing names it: the only one that the node
 // or the pods look for in the other pods' network and that no pod has. Of several the pod's MAC may be made,
 // and must be where other pods have no address either.
-func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip.Addr {
+func (v *index) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip.Addr {
 	l := v.links[p.LinkIndex]
 	if len(with) == 0 {
 		return nil

@@ -104,7 +104,7 @@ func (v *view) defaultElsewhere(f *finding, p *model.Pod, u *unsent, isIPv6 bool
 }
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
-func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
+func (v *index) inVain(from map[netip.Addr]bool) []*model.Peer {
 	return model.Chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
 }
 
@@ -122,7 +122,7 @@ func (u *unsent) lost() bool {
 }
 
 // beyondLink sums up a pod's traffic with addresses that its routes do not lead to.
-func (v *view) beyondLink(p *model.Pod, own []netip.Addr) unsent {
+func (v *index) beyondLink(p *model.Pod, own []netip.Addr) unsent {
 	u := unsent{remotes: map[netip.Addr]bool{}}
 	mine := func(a netip.Addr) bool { return slices.Contains(own, a) }
 	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && path.PodRoute(p, a) == nil }

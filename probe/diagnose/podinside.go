@@ -14,13 +14,13 @@ import (
 
 // enterable reports whether a pod's own state can be judged: its namespace was
 // read, its link is up, and it was there through the window.
-func (v *view) enterable(p *model.Pod) bool {
+func (v *index) enterable(p *model.Pod) bool {
 	l := v.links[p.LinkIndex]
 	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.presentWholeWindow(p)
 }
 
 // enterablePods are the pods whose own state can be judged; none where pods could not be read.
-func (v *view) enterablePods() []*model.Pod {
+func (v *index) enterablePods() []*model.Pod {
 	if v.Status(model.SourcePods) == model.Missing {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (v *view) enterablePods() []*model.Pod {
 // alike are the other pods that hang on the node as a pod does: on the same bridge,
 // or each on a link of its own. Interfaces that plugins for further networks make
 // have other names than the first one, and are compared among themselves.
-func (v *view) alike(p *model.Pod) []*model.Pod {
+func (v *index) alike(p *model.Pod) []*model.Pod {
 	l := v.links[p.LinkIndex]
 	return model.Chosen(v.Pods, func(o *model.Pod) bool {
 		x := v.links[o.LinkIndex]
@@ -113,7 +113,7 @@ func (f *finding) takeAfter(p, from *model.Pod, isIPv6 bool, addrs ...netip.Pref
 
 // lately reports whether something was last seen so near to the window's end that
 // it holds for the state that was read there. A time that is not known does.
-func (v *view) lately(last time.Time) bool {
+func (v *index) lately(last time.Time) bool {
 	return last.IsZero() || !model.Lasted(last, v.Window.End)
 }
 

@@ -17,7 +17,7 @@ func findPodLinkDown(v *view) {
 		// An address that another living pod has is not lost with this one.
 		pods := slices.DeleteFunc(podAddrs(p), func(a netip.Addr) bool { return len(v.pods[a]) != 1 })
 		if !p.Up {
-			pods = append(pods, routedTo(v, l)...)
+			pods = append(pods, routedTo(v.index, l)...)
 		}
 		if len(pods) > 0 {
 			v.report(linkDown(v, p, l, pods))
@@ -28,7 +28,7 @@ func findPodLinkDown(v *view) {
 func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	f := finding{
 		facts:    facts{"pod": p, "link": l},
-		claims:   func(d *model.Drop) bool { return d.FromOrTo(pods) || hadAddress(v, p, d) },
+		claims:   func(d *model.Drop) bool { return d.FromOrTo(pods) || hadAddress(v.index, p, d) },
 		silences: silencesAll(pods),
 	}
 	f.Pods, f.LastHopAlive = pods, model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress}
@@ -47,7 +47,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 
 // routedTo are the addresses that no pod has and that the node sends by this link: an interface that is down
 // has lost its IPv6 addresses, and the routes to them are still there.
-func routedTo(v *view, l *model.Link) []netip.Addr {
+func routedTo(v *index, l *model.Link) []netip.Addr {
 	var out []netip.Addr
 	for r := range model.Each(v.Routes) {
 		a := r.Dst.Addr()
@@ -61,7 +61,7 @@ func routedTo(v *view, l *model.Link) []netip.Addr {
 
 // hadAddress reports whether a drop is for an IPv6 address that the pod may have
 // had: its interface is down and has none any more, and nobody else has this one.
-func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
+func hadAddress(v *index, p *model.Pod, d *model.Drop) bool {
 	if p.Up || !d.Dst.Is6() || !d.Is(model.NeighborFailed) || len(v.pods[d.Dst]) > 0 || !model.InAny(v.ranges.local, d.Dst) {
 		return false
 	}
@@ -70,7 +70,7 @@ func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
 
 // addLostRoutes adds what a routed pod's link took along when it went down: the routes to
 // the pod, and the IPv6 addresses that other pods' links have too, such as the gateway's.
-func (v *view) addLostRoutes(f *finding, p *model.Pod) {
+func (v *index) addLostRoutes(f *finding, p *model.Pod) {
 	if !v.routed(p) || !v.Has(model.SourceRoutes) {
 		return
 	}
@@ -93,7 +93,7 @@ func (v *view) addLostRoutes(f *finding, p *model.Pod) {
 
 // siblings are the other pods that are connected as this one is and are up: by
 // links of their own, or as ports of the same bridge.
-func siblings(v *view, p *model.Pod) []*model.Pod {
+func siblings(v *index, p *model.Pod) []*model.Pod {
 	return model.Chosen(v.Pods, func(o *model.Pod) bool {
 		l := v.links[o.LinkIndex]
 		return o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master
@@ -102,7 +102,7 @@ func siblings(v *view, p *model.Pod) []*model.Pod {
 
 // addLostInside adds what a pod's own interface lost when it went down: its routes, which
 // are as those of the next pod, and its IPv6 address, where the node still has a route to it.
-func (v *view) addLostInside(f *finding, p *model.Pod) {
+func (v *index) addLostInside(f *finding, p *model.Pod) {
 	like := siblings(v, p)
 	if f.facts["alone"] = len(like) == 0; len(like) == 0 {
 		return

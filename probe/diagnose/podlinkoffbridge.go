@@ -25,7 +25,7 @@ func findPodLinkOffBridge(v *view) {
 
 // bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none does, or the node reaches the
 // pod without one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one.
-func (v *view) bridgeMeant(p *model.Pod) (*model.Link, facts) {
+func (v *index) bridgeMeant(p *model.Pod) (*model.Link, facts) {
 	link := v.links[p.LinkIndex]
 	for _, a := range p.Addresses {
 		if a.IsSingleIP() || !a.Addr().IsGlobalUnicast() || len(v.pods[a.Addr()]) > 1 {
@@ -46,7 +46,7 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, facts) {
 
 // bridgeWith is the bridge that has the gateway for its own address, or that pods
 // with the same gateway and prefix are on.
-func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *model.Link {
+func (v *index) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *model.Link {
 	own := model.First(v.Links, func(b *model.Link) bool {
 		return b.Kind == "bridge" && slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
 			return x.Addr() == gateway && x.Contains(a.Addr()) && !x.IsSingleIP()

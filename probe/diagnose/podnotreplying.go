@@ -44,7 +44,7 @@ func findPodNotReplying(v *view) {
 	}
 }
 
-func (v *view) synAcks(a netip.Addr) (most uint64) {
+func (v *index) synAcks(a netip.Addr) (most uint64) {
 	for _, h := range v.hops[a] {
 		if h.Direction == model.Ingress && h.Side == model.AsSource {
 			most = max(most, h.SYNACK)

@@ -20,7 +20,7 @@ func findPodPrefix(v *view) {
 // usualPrefix is the prefix that an address would have with the length that the bridge's and another pod's have
 // or, without such an address of the bridge, with that of more pods than have any other; and a pod of that
 // length. Nil where there is none, or the address has that length.
-func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Prefix) {
+func (v *index) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Prefix) {
 	isIPv6 := a.Addr().Is6()
 	bits := func(o *model.Pod) int { return firstIn(o, isIPv6).Bits() }
 	others := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return !firstIn(o, isIPv6).IsValid() })
@@ -41,7 +41,7 @@ func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Pref
 }
 
 // bridgePrefix is the address of the pod's bridge with the network that holds an address of the pod.
-func (v *view) bridgePrefix(p *model.Pod, a netip.Addr) netip.Prefix {
+func (v *index) bridgePrefix(p *model.Pod, a netip.Addr) netip.Prefix {
 	b := v.bridgeOf(p)
 	if b == nil {
 		return netip.Prefix{}

@@ -99,9 +99,9 @@ func (v *view) netfilterDrops() (drops []*dropped, unread, unmatched *lost, unkn
 		case len(x.candidates) > 0:
 			drops = append(drops, x)
 		case x.whole && v.Has(model.SourceNAT):
-			unmatched.add(v, d)
+			unmatched.add(v.index, d)
 		default:
-			unread.add(v, d)
+			unread.add(v.index, d)
 		}
 	}
 	return drops, unread, unmatched, unknown
@@ -109,7 +109,7 @@ func (v *view) netfilterDrops() (drops []*dropped, unread, unmatched *lost, unkn
 
 // droppedInside is a drop in a pod's namespace with the rules there that may have made it; nil
 // where none is known. rules are those of pods.
-func (v *view) droppedInside(p *model.Pod, rules map[*model.Pod]*dropRules, d *model.Drop) *dropped {
+func (v *index) droppedInside(p *model.Pod, rules map[*model.Pod]*dropRules, d *model.Drop) *dropped {
 	if p.Inside == nil {
 		return nil
 	}
@@ -219,7 +219,7 @@ func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 type doubt struct{ Of, Match string }
 
 // doubts are what speaks against the rule's having made its drops, and the rules that may have.
-func (v *view) doubts(a *attribution) (out []doubt, others []*candidateRule) {
+func (v *index) doubts(a *attribution) (out []doubt, others []*candidateRule) {
 	covered, sure, whole := true, true, true
 	for _, p := range a.parts {
 		covered, sure, whole = covered && p.covered, sure && (p.covered || p.sure), whole && p.whole
@@ -246,7 +246,7 @@ func (a *attribution) shown() []model.Evidence {
 }
 
 // policyDropped is the finding on what rules of one cause dropped. The first tells what the cause is.
-func (v *view) policyDropped(list []*attribution, calico bool) finding {
+func (v *index) policyDropped(list []*attribution, calico bool) finding {
 	first := list[0]
 	var all lost
 	var seen []model.Evidence
@@ -283,7 +283,7 @@ func (v *view) policyDropped(list []*attribution, calico bool) finding {
 
 // concernedBy are the pods that the rule is about: the receiver, or the sender where
 // the rule or a jump to it names the sender; both where neither is named.
-func (v *view) concernedBy(c *candidateRule, d *model.Drop) []netip.Addr {
+func (v *index) concernedBy(c *candidateRule, d *model.Drop) []netip.Addr {
 	switch {
 	case c.Pod != nil:
 		return []netip.Addr{v.inPod(d)}

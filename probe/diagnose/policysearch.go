@@ -184,7 +184,7 @@ func (s *search) add(c *candidateRule, fit path.Fit) path.Action {
 
 // dropIn is what is known of a drop's packets, and the rules that may have dropped them. The packets' marks,
 // states and sets are not known, and a sample is one of several, perhaps to other ports.
-func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
+func (v *index) dropIn(rules *dropRules, d *model.Drop) *dropped {
 	in, out, own := v.linksOf(d.Src), v.linksOf(d.Dst), func(a netip.Addr) bool { return v.nodeAddrs[a] }
 	if p := rules.pod; p != nil {
 		in = []string{p.Interface, "lo"}
@@ -211,7 +211,7 @@ func (v *view) dropIn(rules *dropRules, d *model.Drop) *dropped {
 }
 
 // linksOf are the links by which the node has an address, and what they are ports of: a pod's own, or the uplinks.
-func (v *view) linksOf(a netip.Addr) (out []string) {
+func (v *index) linksOf(a netip.Addr) (out []string) {
 	if v.nodeAddrs[a] {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (v *view) linksOf(a netip.Addr) (out []string) {
 }
 
 // withMaster is a link and the bridge that it is a port of.
-func (v *view) withMaster(link string) []string {
+func (v *index) withMaster(link string) []string {
 	out := []string{link}
 	if l := v.byName[link]; l != nil && v.links[l.Master] != nil {
 		out = append(out, v.links[l.Master].Name)

@@ -54,8 +54,8 @@ func (p *plan) ranges() {
 		}
 	}
 	for _, six := range []bool{false, true} {
-		own := ownRangeAddr(p.v, six)
-		for _, t := range otherNodes(p.v, ranges, six) {
+		own := ownRangeAddr(p.v.index, six)
+		for _, t := range otherNodes(p.v.index, ranges, six) {
 			p.echo(netip.Addr{}, t)
 			if own.IsValid() {
 				p.echo(own, t)
@@ -85,7 +85,7 @@ func (p *plan) silent() {
 // ranges, from this node's range too. That reply needs both routes.
 func (p *plan) pod(a netip.Addr) bool {
 	out := p.echo(netip.Addr{}, a)
-	if own := ownRangeAddr(p.v, a.Is6()); own.IsValid() && p.v.remote(a).IsValid() && p.v.byDefaultRoute(a) {
+	if own := ownRangeAddr(p.v.index, a.Is6()); own.IsValid() && p.v.remote(a).IsValid() && p.v.byDefaultRoute(a) {
 		out = p.echo(own, a) || out
 	}
 	return out
@@ -113,7 +113,7 @@ func (p *plan) absent() {
 // echo plans an echo request to an address beyond the node, from one of the
 // node's: the one that the forward path begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
-	q, ok := outgoing(p.v, to)
+	q, ok := outgoing(p.v.index, to)
 	q.Kind, q.From = model.ProbeEcho, cmp.Or(from, q.From)
 	return ok && p.add(q)
 }
@@ -150,7 +150,7 @@ func (p *plan) add(q model.Probe) bool {
 
 // outgoing is how a packet of the node's own gets to an address beyond it: link,
 // source and MACs. It is false where that is not known, or the link is no uplink.
-func outgoing(v *view, to netip.Addr) (model.Probe, bool) {
+func outgoing(v *index, to netip.Addr) (model.Probe, bool) {
 	r := v.lookup(to)
 	if r == nil || r.Type != "unicast" || v.nodeAddrs[to] {
 		return model.Probe{}, false
@@ -184,7 +184,7 @@ func outgoing(v *view, to netip.Addr) (model.Probe, bool) {
 
 // ownRangeAddr is an address of this node's pod range of a family that the node
 // itself has, as kubenet's bridge does; not valid where there is none.
-func ownRangeAddr(v *view, six bool) netip.Addr {
+func ownRangeAddr(v *index, six bool) netip.Addr {
 	own := v.ownCIDRs()
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
@@ -199,7 +199,7 @@ func ownRangeAddr(v *view, six bool) netip.Addr {
 // otherNodes are machines that tell whether there is a route back, by their addresses of the ranges' family:
 // the ranges' owners where they are known, else who is in the node's subnet: those first who answer, then
 // neighbours, next hops of routes, and whoever is sent packets.
-func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
+func otherNodes(v *index, ranges []*remoteRange, six bool) []netip.Addr {
 	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 		return nil
 	}

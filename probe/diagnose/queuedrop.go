@@ -12,7 +12,7 @@ func findQueueDrop(v *view) {
 	byLink, untold := map[int]*lost{}, untoldDrops(v.whole)
 	for _, d := range queuedDrops(v.Snapshot) {
 		if v.ofPod(d) && !v.explained(d) {
-			model.GetOrInsert(byLink, d.IfIndex).add(v, d)
+			model.GetOrInsert(byLink, d.IfIndex).add(v.index, d)
 		}
 	}
 	for q := range model.Each(v.Queues) {
@@ -49,7 +49,7 @@ func (v *view) queuesInPods() {
 }
 
 // queueDropped is the finding on a queue that dropped packets of pods, and untold others.
-func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
+func (v *index) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	if untold > 0 {
 		v.addMasqueraded(l, q.IfIndex)
 	}
@@ -78,7 +78,7 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 
 // addMasqueraded adds to what a link lost the pods whose packets leave by it with the node's own
 // address and got no reply, and their peers: the drops do not tell which of them lost packets.
-func (v *view) addMasqueraded(l *lost, link int) {
+func (v *index) addMasqueraded(l *lost, link int) {
 	flows := v.unrepliedFlows()
 	for p := range model.Each(v.whole.Traffic.Peers) {
 		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == link && v.nodeAddrs[p.Local] {
@@ -90,7 +90,7 @@ func (v *view) addMasqueraded(l *lost, link int) {
 }
 
 // starves reports whether the queue dropped a notable part of what one address sent or got there.
-func (v *view) starves(q *model.Queue, l *lost) bool {
+func (v *index) starves(q *model.Queue, l *lost) bool {
 	return slices.ContainsFunc(v.whole.Traffic.Hops, func(h model.HopCount) bool {
 		if h.IfIndex != q.IfIndex || h.Direction != model.Egress || !h.Addr.IsValid() {
 			return false

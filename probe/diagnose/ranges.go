@@ -36,7 +36,7 @@ const (
 	podBits6     = 64
 )
 
-func newRanges(v *view) ranges {
+func newRanges(v *index) ranges {
 	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
 	for n := range model.Each(v.Cluster.Nodes) {
 		for _, p := range n.PodCIDRs {
@@ -75,7 +75,7 @@ func kept(x *model.PacketRule) bool {
 
 // addListed adds the other nodes' ranges that the node's rules keep from translation
 // one by one: those beside this node's own, and as large.
-func (r *ranges) addListed(v *view) {
+func (r *ranges) addListed(v *index) {
 	for own := range model.Each(v.PacketRules) {
 		if !kept(own) || !slices.Contains(r.local, own.Dst.Prefix) {
 			continue
@@ -114,7 +114,7 @@ func (r *ranges) nodeAt(a netip.Addr) nodeRange {
 
 // supposeAround adds the ranges that a pod's address suggests, unless they are
 // known already or the address is of the node's own subnet.
-func (r *ranges) supposeAround(v *view, a netip.Addr) {
+func (r *ranges) supposeAround(v *index, a netip.Addr) {
 	// A prefix holds no address with a zone, and a file may name any.
 	a = a.Unmap().WithZone("")
 	if !a.IsValid() || model.InAny(v.onLink, a) {
@@ -132,7 +132,7 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 
 // suppose is the range of all pods that one pod's address suggests: what the node's rules keep from translation
 // together with it, or the block around the node's own range.
-func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
+func (r *ranges) suppose(v *index, a netip.Addr) netip.Prefix {
 	var best netip.Prefix
 	for x := range model.Each(v.PacketRules) {
 		if kept(x) && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > max(best.Bits(), 0) {
@@ -162,7 +162,7 @@ func (r *ranges) podBits(a netip.Addr) int {
 	return model.Either(a.Is4(), podBits4, podBits6)
 }
 
-func (v *view) holdsPods(p netip.Prefix) bool {
+func (v *index) holdsPods(p netip.Prefix) bool {
 	for a := range v.pods {
 		if p.Contains(a) {
 			return true
@@ -173,7 +173,7 @@ func (v *view) holdsPods(p netip.Prefix) bool {
 
 // remote is the pod range of the other node that holds an address: the node's where it is known, else one of
 // the size of this node's own. It is not valid for an address that is no other node's pod.
-func (v *view) remote(a netip.Addr) netip.Prefix {
+func (v *index) remote(a netip.Addr) netip.Prefix {
 	if n := v.ranges.nodeAt(a); n.IsValid() {
 		return n.Prefix
 	}
@@ -190,7 +190,7 @@ func (v *view) remote(a netip.Addr) netip.Prefix {
 
 // surelyPods reports whether an address is of a pod range that is known, or of the block close around this
 // node's own; not of one that is only supposed from what the rules keep from translation.
-func (v *view) surelyPods(a netip.Addr) bool {
+func (v *index) surelyPods(a netip.Addr) bool {
 	if model.InAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid() {
 		return true
 	}
@@ -201,7 +201,7 @@ func (v *view) surelyPods(a netip.Addr) bool {
 }
 
 // nodeOf is the node whose pod range this is, where that is known.
-func (v *view) nodeOf(p netip.Prefix) *model.ClusterNode { return v.ranges.byPrefix[p.Masked()].node }
+func (v *index) nodeOf(p netip.Prefix) *model.ClusterNode { return v.ranges.byPrefix[p.Masked()].node }
 
 // RemoteRanges lists the other nodes' pod ranges: first those that packets and
 // flows in the snapshot suggest, then the others that are known, each sorted.
@@ -265,7 +265,7 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 }
 
 // fabricRanges are the remote ranges, and those of known nodes that there was no traffic with.
-func (v *view) fabricRanges() []*remoteRange {
+func (v *index) fabricRanges() []*remoteRange {
 	ranges := slices.Clone(v.remoteRanges())
 	seen := model.SetOf(model.Map(ranges, prefixOf))
 	for _, n := range v.ranges.nodes {
@@ -279,7 +279,7 @@ func (v *view) fabricRanges() []*remoteRange {
 
 // findRanges groups what was seen at the uplink by the other node's range, sorted by prefix. Ranges that the
 // node does not reach through its default gateway are not the fabric's to route.
-func (v *view) findRanges() []*remoteRange {
+func (v *index) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for p := range model.Each(v.peers) {
 		cidr := v.remote(p.Remote)
@@ -324,7 +324,7 @@ func (v *view) unclaimedRanges(list []*remoteRange) []*remoteRange {
 // silencesNetwork are the requests of a finding's pods to its peers. Where these are this node's
 // own ranges, or several others, the routes of all ranges are in doubt: the requests are those to
 // anybody within the network, of pods with addresses that need a route.
-func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
+func (v *index) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
 	peers, pods := silencesPeers(f), setOf(f.Pods)
 	all := len(f.Peers) > 1 || slices.ContainsFunc(f.Peers,
 		func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })
@@ -336,7 +336,7 @@ func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) 
 
 // oneRefused reports whether ICMP errors come back about one address of a range
 // alone: most likely the node that has the range says that it has no such pod.
-func oneRefused(v *view, silent []*model.Peer) bool {
+func oneRefused(v *index, silent []*model.Peer) bool {
 	of := v.sumPeers(slices.DeleteFunc(slices.Clone(silent), func(p *model.Peer) bool { return !v.refused(p) }))
 	return len(of.peers) == 1
 }

@@ -19,30 +19,30 @@ const (
 
 // near reports whether the range's node is in this node's subnet, and so under
 // the same route table; one that is not known is supposed to be.
-func (v *view) near(r *remoteRange) bool {
+func (v *index) near(r *remoteRange) bool {
 	n := v.nodeOf(r.cidr)
 	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return directly(v, a) })
 }
 
 // echoed is what came of the echo request from the node's address to another: nil where none was sent.
-func (v *view) echoed(to netip.Addr) *model.Probe {
+func (v *index) echoed(to netip.Addr) *model.Probe {
 	return model.First(v.Probes, func(p *model.Probe) bool {
 		return p.Kind == model.ProbeEcho && p.To == to && !model.InAny(v.ownCIDRs(), p.From)
 	})
 }
 
 // arped is what came of the ARP request for an address; nil where none was sent.
-func (v *view) arped(a netip.Addr) *model.Probe {
+func (v *index) arped(a netip.Addr) *model.Probe {
 	return model.First(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeARP && p.To == a })
 }
 
 // byGateway reports whether none but a gateway answered, which may answer for all, as Azure's fabric does.
-func (v *view) byGateway(p *model.Probe) bool {
+func (v *index) byGateway(p *model.Probe) bool {
 	return !slices.ContainsFunc(p.MACs, func(m model.MAC) bool { return !v.isGatewayMAC(m) })
 }
 
 // probed is a range with what the node's echo requests say of the paths to and from it.
-func (v *view) probed(r remoteRange) *remoteRange {
+func (v *index) probed(r remoteRange) *remoteRange {
 	reached := false
 	for p := range model.Each(v.Probes) {
 		if p.Kind != model.ProbeEcho || !r.cidr.Contains(p.To) {
@@ -69,7 +69,7 @@ func (r *remoteRange) six() bool { return r.cidr.Addr().Is6() }
 
 // firstAnswers reports whether the first address of another node's range is sure to be somebody: kubenet's
 // bridge has it; elsewhere another range's shows it by an answer.
-func firstAnswers(v *view, six bool) bool {
+func firstAnswers(v *index, six bool) bool {
 	return v.Node.Plugin == "kubenet" || slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
 		cidr := v.remote(p.To)
 		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && cidr.IsValid() && p.To == cidr.Addr().Next()
@@ -78,7 +78,7 @@ func firstAnswers(v *view, six bool) bool {
 
 // ownerAnswers reports whether the range's node itself answered an echo; where
 // it is not known, whether any machine did, so that echo gets about here.
-func ownerAnswers(v *view, r *remoteRange) bool {
+func ownerAnswers(v *index, r *remoteRange) bool {
 	own := v.ownerAddrs(r)
 	if len(own) > 0 {
 		return slices.ContainsFunc(own, func(a netip.Addr) bool {
@@ -90,7 +90,7 @@ func ownerAnswers(v *view, r *remoteRange) bool {
 }
 
 // ownerAddrs are the addresses of the range's family that its node has; none where they are not known.
-func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
+func (v *index) ownerAddrs(r *remoteRange) []netip.Addr {
 	n := v.nodeOf(r.cidr)
 	if n == nil {
 		return nil
@@ -99,13 +99,13 @@ func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
 }
 
 // ownerSilent reports whether the range's node is known and did not answer an echo.
-func (v *view) ownerSilent(r *remoteRange) bool {
+func (v *index) ownerSilent(r *remoteRange) bool {
 	return !ownerAnswers(v, r) && slices.ContainsFunc(v.ownerAddrs(r),
 		func(a netip.Addr) bool { return v.echoed(a) != nil })
 }
 
 // echoAnswered reports whether any machine answered an echo of the node's own.
-func (v *view) echoAnswered(six bool) bool {
+func (v *index) echoAnswered(six bool) bool {
 	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
 		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !model.InAny(v.ownCIDRs(), p.From)
 	})
@@ -113,7 +113,7 @@ func (v *view) echoAnswered(six bool) bool {
 
 // probedBack tells whether what the range's node sends to this node's pods gets here: by echo requests from this node's
 // pod range to that node, to its pods, or to another node of the same subnet, or by pods' requests that arrive.
-func probedBack(v *view, r *remoteRange) reach {
+func probedBack(v *index, r *remoteRange) reach {
 	if r.podAsks > 0 {
 		return reachWorks
 	}
@@ -137,7 +137,7 @@ func probedBack(v *view, r *remoteRange) reach {
 
 // routesProven reports whether replies, probes or files show that the network has
 // the route to another node's pods, and the one back from that node.
-func (v *view) routesProven(cidr netip.Prefix) (there, back bool) {
+func (v *index) routesProven(cidr netip.Prefix) (there, back bool) {
 	for _, r := range v.remoteRanges() {
 		if r.cidr == cidr {
 			there, back = r.answers || r.there == reachWorks, r.back == reachWorks || v.backShared(r)
@@ -149,7 +149,7 @@ func (v *view) routesProven(cidr netip.Prefix) (there, back bool) {
 
 // backShared reports whether a range under the same route table answers this node's
 // pods, so that the route back to them is there.
-func (v *view) backShared(r *remoteRange) bool {
+func (v *index) backShared(r *remoteRange) bool {
 	return v.near(r) && slices.ContainsFunc(v.remoteRanges(), func(o *remoteRange) bool {
 		return o.answers && o.six() == r.six() && v.near(o)
 	})
@@ -157,7 +157,7 @@ func (v *view) backShared(r *remoteRange) bool {
 
 // backProbes are the echo requests from this node's pod range of a family, each with the one from the
 // node's address; nil where that was not sent.
-func (v *view) backProbes(six bool) []*model.Probe {
+func (v *index) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
 	for p := range model.Each(v.Probes) {
 		if p.Kind == model.ProbeEcho && p.To.Is6() == six && model.InAny(v.ownCIDRs(), p.From) {
@@ -193,6 +193,6 @@ func probeEvidence(list []*model.Probe) []model.Evidence {
 	return words.Say("probes", facts{"echoes": out})
 }
 
-func (v *view) arpEvidence(p *model.Probe) model.Evidence {
+func (v *index) arpEvidence(p *model.Probe) model.Evidence {
 	return words.Say("probes", facts{"arp": p, "gateway": v.byGateway(p)})[0]
 }

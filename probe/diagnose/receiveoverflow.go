@@ -28,7 +28,7 @@ func findReceiveOverflow(v *view) {
 	}
 }
 
-func (v *view) overflowed(l *lost, all map[service]*asks) finding {
+func (v *index) overflowed(l *lost, all map[service]*asks) finding {
 	f := v.atSocket("", l)
 	f.Pods, f.Peers = sorted(l.pods), model.Hosts(sorted(l.peers))
 	var unreplied []facts
@@ -43,7 +43,7 @@ func (v *view) overflowed(l *lost, all map[service]*asks) finding {
 	return f
 }
 
-func (v *view) sampledServices(l *lost) []service {
+func (v *index) sampledServices(l *lost) []service {
 	var out []service
 	for _, d := range l.drops {
 		if _, port, ok := v.drops.Samples.Of(d).Ports(); ok {
@@ -56,7 +56,7 @@ func (v *view) sampledServices(l *lost) []service {
 
 // fullQueue adds what is known of the pod's full listeners. Connections die steadily where those of the window
 // that found a listener with a queue had no reply; what asks such a listener is a peer.
-func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
+func (v *index) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
 		ports = model.With(ports, protoPort{tcp, l.Addr.Port()}.String())

@@ -31,7 +31,7 @@ func findReversePathFilter(v *view) {
 
 // detourOf is the detour of a packet that the filter refused, zero for others. A node's own
 // address as source is refused in the same place.
-func (v *view) detourOf(d *model.Drop) (k detour) {
+func (v *index) detourOf(d *model.Drop) (k detour) {
 	if d.Is(model.ReverseFiltered) && d.Link != "" && !v.nodeAddrs[d.Src] {
 		back := v.returnPath(d)
 		k = detour{d.Link, back.Route, back.Type}
@@ -40,7 +40,7 @@ func (v *view) detourOf(d *model.Drop) (k detour) {
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be answered by another.
-func (v *view) filteredOn(k detour, l *lost) finding {
+func (v *index) filteredOn(k detour, l *lost) finding {
 	src, mode, back := l.drops[0].Src, v.Settings.ReverseFilter(k.link), v.returnPath(l.drops[0])
 	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		// What pods send by that route may find nobody there.
@@ -70,7 +70,7 @@ func (v *view) filteredOn(k detour, l *lost) finding {
 
 // detourOnly reports whether a route may be what is wrong, and can go: default routes, those of the uplinks'
 // own networks, and those that lead to pods or to the next hops of others are needed.
-func (v *view) detourOnly(r *model.Route) bool {
+func (v *index) detourOnly(r *model.Route) bool {
 	if r.Dst.Bits() == 0 || r.Protocol == "kernel" && v.Outer[r.IfIndex] {
 		return false
 	}

@@ -13,14 +13,14 @@ var azureFabric = model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
 
 // inAzure reports whether something tells that the node is one of Azure's: the
 // fabric's MAC, a plugin that only runs there, files given, or the node's own.
-func (v *view) inAzure() bool {
+func (v *index) inAzure() bool {
 	az := &v.Cluster.Azure
 	return v.isGatewayMAC(azureFabric) || v.Node.Plugin == "kubenet" || strings.HasPrefix(v.Node.Plugin, "azure-") ||
 		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0 || az.Node != model.AzureNode{}
 }
 
 // tableRow associates a route table with the subnet, where the network has such.
-func (v *view) tableRow() []model.Row {
+func (v *index) tableRow() []model.Row {
 	if !v.inAzure() {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (v *view) tableRow() []model.Row {
 
 // associate gives a subnet its table: those that the files of the cloud name, or else
 // those of the node's own configuration.
-func (v *view) associate(s *model.Subnet, t *model.RouteTable) model.Row {
+func (v *index) associate(s *model.Subnet, t *model.RouteTable) model.Row {
 	node := &v.Cluster.Azure.Node
 	r := model.Row{Azure: true, Group: node.VNetResourceGroup, VNet: node.VNet, Subnet: node.Subnet}
 	if s != nil && s.ID != "" {
@@ -57,7 +57,7 @@ func ownTable(node *model.AzureNode, group string) string {
 }
 
 // rangeRow is the row that leads to another node's pods.
-func (v *view) rangeRow(cidr netip.Prefix, t *model.RouteTable) model.Row {
+func (v *index) rangeRow(cidr netip.Prefix, t *model.RouteTable) model.Row {
 	name, hop := unknownNode, NodeIP
 	if n := v.nodeOf(cidr); n != nil {
 		name, hop = n.Name, nextHop(n, cidr)
@@ -80,7 +80,7 @@ const NodeIP = "NODE_IP"
 const unknownNode = "NODE"
 
 // ownRows are the rows that lead to this node's own pods, of the IP versions of the silent ranges.
-func (v *view) ownRows(silent []*remoteRange, t *model.RouteTable) []model.Row {
+func (v *index) ownRows(silent []*remoteRange, t *model.RouteTable) []model.Row {
 	var out []model.Row
 	for _, p := range v.ranges.local {
 		if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == p.Addr().Is6() }) {
@@ -92,7 +92,7 @@ func (v *view) ownRows(silent []*remoteRange, t *model.RouteTable) []model.Row {
 
 // ownHop is this node's address that a route to its pods needs: the one that the nodes file has, or else the
 // one that the default route sends with. THIS_NODE_IP stands for one of several.
-func (v *view) ownHop(cidr netip.Prefix) string {
+func (v *index) ownHop(cidr netip.Prefix) string {
 	if n := v.self(); slices.ContainsFunc(v.Cluster.Nodes, func(c model.ClusterNode) bool { return c.Name == n.Name }) {
 		if hop := nextHop(n, cidr); hop != NodeIP {
 			return hop
@@ -126,7 +126,7 @@ func (v *view) ownHop(cidr netip.Prefix) string {
 }
 
 // defaultRoute is the one of the main table that comes first, of one IP version; zero without any.
-func (v *view) defaultRoute(six bool) model.Route {
+func (v *index) defaultRoute(six bool) model.Route {
 	var best model.Route
 	for _, r := range v.Routes {
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six &&
@@ -139,7 +139,7 @@ func (v *view) defaultRoute(six bool) model.Route {
 
 // row is a row of a table of Azure's, the cluster's where none is given, or of whatever
 // another network keeps such routes in, which a node does not tell.
-func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop string) model.Row {
+func (v *index) row(t *model.RouteTable, name string, cidr netip.Prefix, hop string) model.Row {
 	node := &v.Cluster.Azure.Node
 	r := model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.inAzure()}
 	r.Group, r.Table = node.RouteTableResourceGroup, node.RouteTable

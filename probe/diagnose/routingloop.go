@@ -67,7 +67,7 @@ func findRoutingLoop(v *view) {
 	circling(v)
 	for k, list := range found {
 		// So do those that other pods send to it.
-		if f := looping(v, k, list); len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
+		if f := looping(v.index, k, list); len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
 			v.report(f)
 		}
 	}
@@ -114,7 +114,7 @@ func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
 	for p := range model.Each(v.peers) {
 		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) ||
-			v.silenced(p.Local, model.Host(p.Remote)) || justLeft(v, p)) {
+			v.silenced(p.Local, model.Host(p.Remote)) || justLeft(v.index, p)) {
 			back += p.In.Packets
 		}
 	}
@@ -123,13 +123,13 @@ func forNobody(v *view, h *model.HopCount) bool {
 
 // justLeft reports whether the pair's remote end is where this node's pods are, is
 // none, and was asked for a moment only: a pod that went as the window began.
-func justLeft(v *view, p *model.Peer) bool {
+func justLeft(v *index, p *model.Peer) bool {
 	near := v.vacant(p.Remote) || model.InAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
 	return near && p.In.Replies == 0 && model.Lasted(p.LastOut, v.Window.End) && p.Out.Packets > 0 &&
 		!p.LastOut.IsZero()
 }
 
-func looping(v *view, k loops, list []loop) finding {
+func looping(v *index, k loops, list []loop) finding {
 	name := v.linkName(k.ifindex)
 	f := finding{facts: facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once}}
 	f.LastHopAlive = v.place(name, model.Egress)
@@ -154,7 +154,7 @@ func looping(v *view, k loops, list []loop) finding {
 
 // amongPods reports whether all these addresses are where this node's pods are, by the
 // size that a node's range has, and none is a machine's on the node's own network.
-func (v *view) amongPods(list []netip.Prefix) bool {
+func (v *index) amongPods(list []netip.Prefix) bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(p netip.Prefix) bool {
 		around, err := p.Addr().Prefix(v.ranges.podBits(p.Addr()))
 		return err != nil || !p.IsSingleIP() || model.InAny(v.onLink, p.Addr()) || !v.holdsPods(around) ||
@@ -164,7 +164,7 @@ func (v *view) amongPods(list []netip.Prefix) bool {
 
 // targets names where looping packets wanted to go: what came in at the uplink
 // on that pair was no answer, and left about as often: the two are not read at one instant.
-func targets(v *view, f *finding, ifindex int) {
+func targets(v *index, f *finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets &&

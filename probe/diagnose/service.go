@@ -40,7 +40,7 @@ func (s service) unanswered(a *asks) bool {
 }
 
 // asksOf are the flows towards local pods by service, after translation.
-func (v *view) asksOf() map[service]*asks {
+func (v *index) asksOf() map[service]*asks {
 	out := map[service]*asks{}
 	for f := range model.Each(v.Flows) {
 		if len(v.pods[f.Reply.Src]) == 0 {
@@ -119,7 +119,7 @@ func (s untranslatedService) String() string {
 	return model.Either(s.port.proto == 0, s.Addr.String(), fmt.Sprintf("%s for %s", s.Addr, s.port))
 }
 
-func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices {
+func (v *index) untranslatedServices(remotes []netip.Addr) *untranslatedServices {
 	u := untranslatedServices{Except: "whole"}
 	to := map[netip.Addr][]*model.Peer{}
 	for p := range model.Each(v.peers) {
@@ -152,7 +152,7 @@ func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices 
 
 // untranslated is a packet that was sent to an address by these pairs, and why the address looks like a
 // service's that no rule translates for such packets.
-func (v *view) untranslated(to []*model.Peer) (path.Packet, path.Untranslated) {
+func (v *index) untranslated(to []*model.Peer) (path.Packet, path.Untranslated) {
 	for _, p := range to {
 		for _, sent := range v.leaving(p) {
 			if found := v.Tables().Untranslated(sent); found.Is() {

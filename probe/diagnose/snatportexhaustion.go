@@ -84,7 +84,7 @@ func findSNATPortExhaustion(v *view) {
 }
 
 // portRanges are those of the flows of pods that leave with an address of the node's, sorted.
-func (v *view) portRanges() []*portRange {
+func (v *index) portRanges() []*portRange {
 	type sender struct {
 		pod, to netip.Addr
 		proto   uint8
@@ -143,7 +143,7 @@ const nearly = 95
 const minHeld = 4
 
 // exhausted is the finding on one range of ports. Insertions that failed are those of the full ones.
-func (v *view) exhausted(r *portRange, full bool) finding {
+func (v *index) exhausted(r *portRange, full bool) finding {
 	f := finding{inserts: true, facts: facts{
 		"from": r.from, "to": r.to, "proto": model.ProtoName(r.proto), "port": r.port, "within": r.within, "size": r.size,
 		"ended": r.ended, "cutOff": r.nat.CutOff, "read": v.Has(model.SourceNAT),

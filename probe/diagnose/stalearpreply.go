@@ -9,11 +9,11 @@ import (
 
 func findStaleARPReply(v *view) {
 	for _, s := range v.staleRules(model.TargetARPReply) {
-		v.report(misanswered(v, &s))
+		v.report(misanswered(v.index, &s))
 	}
 }
 
-func misanswered(v *view, s *stale) finding {
+func misanswered(v *index, s *stale) finding {
 	wrong := belief{s.addr, s.rule.MAC}
 	f := finding{facts: s.facts(v), claims: sentToWrongMAC(wrong), effects: []any{wrong}}
 	f.Pods, f.LastHopAlive = []netip.Addr{s.addr}, model.Place{Direction: model.Ingress}
@@ -51,7 +51,7 @@ func misanswered(v *view, s *stale) finding {
 
 // silentBy are the peers that do not reply to these pods alone, whose packets leave the node in
 // frames for a wrong MAC, also with the node's address.
-func (v *view) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
+func (v *index) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
 	these, others := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if !v.unanswered(p) {
@@ -68,7 +68,7 @@ func (v *view) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
 }
 
 // believing are the pods that have the entry for their gateway.
-func (v *view) believing(e belief) []netip.Addr {
+func (v *index) believing(e belief) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range v.behind(e.addr) {
 		if slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == e.addr && g.MAC == e.mac }) {

@@ -42,7 +42,7 @@ func findStaleFlow(v *view) {
 		}
 	}
 	for k, g := range stale.all() {
-		v.report(g.finding(v, k))
+		v.report(g.finding(v.index, k))
 	}
 }
 
@@ -85,7 +85,7 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 }
 
 // goesUnheard reports whether packets of a flow from before the window passed in it, and none came back.
-func (v *view) goesUnheard(f *model.Flow) bool {
+func (v *index) goesUnheard(f *model.Flow) bool {
 	if !f.Start.IsZero() {
 		return false
 	}
@@ -105,7 +105,7 @@ func (v *view) goesUnheard(f *model.Flow) bool {
 }
 
 // findUnhearing are the pods that send, and nothing at all comes to them.
-func (v *view) findUnhearing() map[netip.Addr]bool {
+func (v *index) findUnhearing() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for h := range model.Each(v.Traffic.Hops) {
 		if pods := v.pods[h.Addr]; len(pods) != 1 || pods[0].LinkIndex != h.IfIndex {
@@ -122,7 +122,7 @@ func (v *view) findUnhearing() map[netip.Addr]bool {
 }
 
 // outdated is how a flow is translated, where the rules would surely translate its packets otherwise.
-func (v *view) outdated(f *model.Flow) (k outdatedBy, is bool) {
+func (v *index) outdated(f *model.Flow) (k outdatedBy, is bool) {
 	rules, surely := v.Tables().Destination(path.Packet{Src: f.Original.Src, Dst: f.Original.Dst, Proto: f.Proto,
 		SrcPort: f.Original.SrcPort, DstPort: f.Original.DstPort})
 	if surely {
@@ -142,7 +142,7 @@ func (v *view) outdated(f *model.Flow) (k outdatedBy, is bool) {
 	return outdatedBy{}, false
 }
 
-func (g *staleFlows) finding(v *view, k outdatedBy) finding {
+func (g *staleFlows) finding(v *index, k outdatedBy) finding {
 	first, to := g.flows[0], destinations(g.flows)
 	own := k.source && k.has == first.Original.Src
 	f := finding{lost: &lost{drops: g.drops}, facts: facts{

@@ -13,25 +13,25 @@ func findStaleMACRewrite(v *view) {
 	ruled := map[netip.Addr]bool{}
 	for _, s := range v.staleRules(model.TargetDNAT) {
 		ruled[s.addr] = true
-		v.report(rewrittenByRule(v, &s, rewrites))
+		v.report(rewrittenByRule(v.index, &s, rewrites))
 	}
 	// What writes one MAC to frames for several pods is one cause.
 	var unseen groups[model.MAC, []*model.MACRewrite]
 	for r := range model.Each(rewrites) {
-		if !ruled[r.Addr] && toNobody(v, r) {
+		if !ruled[r.Addr] && toNobody(v.index, r) {
 			ruled[r.Addr] = true
 			list := unseen.of(r.To.MAC)
 			*list = append(*list, r)
 		}
 	}
 	for _, list := range unseen.all() {
-		v.report(rewrittenUnseen(v, *list))
+		v.report(rewrittenUnseen(v.index, *list))
 	}
 }
 
 // rewrittenByRule is the finding on a rule, with the frames that it spoilt. They were last
 // right where they came in before the rewrite, or at the port that the rule names.
-func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
+func rewrittenByRule(v *index, s *stale, rewrites []model.MACRewrite) finding {
 	f := finding{facts: s.facts(v), claims: sentToWrongMAC(belief{s.addr, s.rule.MAC})}
 	f.Pods, f.Packets = []netip.Addr{s.addr}, s.rule.Counter.Delta
 	f.LastHopAlive = v.place(cmp.Or(s.rule.In.Name, v.linkName(v.anUplink())), model.Ingress)
@@ -44,7 +44,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 
 // toNobody reports whether frames for a running pod got a destination MAC that nobody has: no pod, no link and no next
 // hop, which the routes and neighbour entries tell.
-func toNobody(v *view, r *model.MACRewrite) bool {
+func toNobody(v *index, r *model.MACRewrite) bool {
 	if r.Field != model.DestinationMAC || len(v.PodMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() ||
 		r.Packets < minDrops || v.Tunnel[r.To.MAC] || !v.Has(model.SourceNeighbors, model.SourceRoutes) {
 		return false
@@ -65,7 +65,7 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 }
 
 // rewrittenUnseen is the finding where the frames were seen to change and no rule about one address alone is known.
-func rewrittenUnseen(v *view, list []*model.MACRewrite) finding {
+func rewrittenUnseen(v *index, list []*model.MACRewrite) finding {
 	r, f := list[0], finding{page: "StaleMACRewrite-unseen"}
 	var owners []model.MAC
 	for _, x := range list {

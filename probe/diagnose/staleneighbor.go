@@ -37,7 +37,7 @@ func findStaleNeighbor(v *view) {
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
-		v.report(noneOn(v, v.linkName(link), silent[link]))
+		v.report(noneOn(v.index, v.linkName(link), silent[link]))
 	}
 }
 
@@ -67,7 +67,7 @@ type unresolved struct {
 }
 
 // noneOn is the finding on the entries of a link that have no MAC.
-func noneOn(v *view, link string, list []unresolved) finding {
+func noneOn(v *index, link string, list []unresolved) finding {
 	f := finding{page: "StaleNeighbor-none"}
 	f.Severity, f.LastHopAlive = model.Warning, v.place(link, model.Egress)
 	var shown []model.Evidence

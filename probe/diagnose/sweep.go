@@ -31,7 +31,7 @@ type scan struct {
 // findScans finds the pods that look for whoever is there: those that scan a range, and those that ask machines in many
 // networks of the internet on a port on which some reply, as peers of a peer-to-peer network do. Silence of what only
 // they ask proves nothing: perhaps nobody has these addresses. v.swept gets these pairs, as uplinks show them.
-func (v *view) findScans() {
+func (v *index) findScans() {
 	type key struct {
 		pod     netip.Addr
 		network netip.Prefix
@@ -124,7 +124,7 @@ func (p protoPort) String() string {
 
 // networkOf is the pod range of another node that an address is in, or else the
 // network that is taken for one where nothing tells: a /24 or /64.
-func (v *view) networkOf(a netip.Addr) netip.Prefix {
+func (v *index) networkOf(a netip.Addr) netip.Prefix {
 	if p := v.remote(a); p.IsValid() {
 		return p
 	}

@@ -12,7 +12,7 @@ import (
 // tunnelPeers are the ends of flows of the window that leave by a tunnel. Packets are counted by pair at uplinks alone,
 // where those within a tunnel do not show: what is known of these is what connection tracking saw.
 func (v *view) tunnelPeers() []model.Peer {
-	if len(newTunnel(v).Links) == 0 || !v.Has(model.SourceConntrack) {
+	if len(newTunnel(v.index).Links) == 0 || !v.Has(model.SourceConntrack) {
 		return nil
 	}
 	found := map[pair]*model.Peer{}
@@ -49,12 +49,12 @@ func (v *view) tunnelPeers() []model.Peer {
 	return out
 }
 
-func (v *view) isTunnel(ifindex int) bool {
+func (v *index) isTunnel(ifindex int) bool {
 	l := v.links[ifindex]
 	return l != nil && l.Role == model.RoleTunnel
 }
 
-func newTunnel(v *view) model.Tunnel {
+func newTunnel(v *index) model.Tunnel {
 	t := model.Tunnel{Into: map[netip.Prefix]uint64{}, OutOf: map[netip.Prefix]uint64{}, For: map[netip.Addr]uint64{}}
 	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleTunnel {
@@ -67,7 +67,7 @@ func newTunnel(v *view) model.Tunnel {
 }
 
 // silentThrough are the tunnels' pairs without a reply, with when their connections began.
-func (v *view) silentThrough() (out []model.EndPair) {
+func (v *index) silentThrough() (out []model.EndPair) {
 	at := map[pair]int{}
 	for p := range model.Each(v.peers) {
 		if v.isTunnel(p.IfIndex) && v.unanswered(p) {

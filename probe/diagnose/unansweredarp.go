@@ -31,7 +31,7 @@ func findUnansweredARP(v *view) {
 			if right := v.fixedMAC(p, g); !right.IsZero() {
 				// With the setting alone the node would still not answer: it does not for the others either, which need no answer.
 				x.facts["right"] = right
-			} else if setting := whySilent(v, p, g); setting != nil {
+			} else if setting := whySilent(v.index, p, g); setting != nil {
 				x.facts["setting"] = setting
 				if watched {
 					cause = *setting
@@ -89,7 +89,7 @@ func (t resolution) inVain() bool { return t.requests >= minDrops && t.replies =
 
 // resolutions counts the requests that pass links in a direction, and the replies that pass in the other: of
 // each address at each link, of an address at all links, which is without one, and of all addresses at a link.
-func (v *view) resolutions(asks model.Direction) map[question]resolution {
+func (v *index) resolutions(asks model.Direction) map[question]resolution {
 	if v.resolved[asks] == nil {
 		out := map[question]resolution{}
 		for a := range model.Each(v.Traffic.ARP) {
@@ -110,7 +110,7 @@ func (v *view) resolutions(asks model.Direction) map[question]resolution {
 
 // fixedMAC is the MAC that a pod should have for its gateway as another pod has a permanent
 // entry for it: that of the node's end of its link, where it is routed, or else the other's.
-func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
+func (v *index) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
 	for o := range model.Each(v.Pods) {
 		h := model.First(o.Gateways,
 			func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && path.Resolved(h) })
@@ -127,7 +127,7 @@ func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
 
 // whySilent finds the setting that keeps the node from answering a pod for its gateway;
 // nil when it is not a setting, or they are unread.
-func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
+func whySilent(v *index, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 	l := v.router(p)
 	if l == nil || !v.routed(p) && !v.nodeAddrs[g.Addr] || !v.Has(model.SourceLinks) {
 		return nil
@@ -185,12 +185,12 @@ func unheldAddresses(v *view) {
 		*list = append(*list, addr)
 	}
 	for _, list := range byAskers.all() {
-		v.report(nobodyHas(v, *list, found))
+		v.report(nobodyHas(v.index, *list, found))
 	}
 }
 
 // nobodyHas is the finding on addresses that the same pods keep asking for.
-func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*lost) finding {
+func nobodyHas(v *index, addrs []netip.Addr, found map[netip.Addr]*lost) finding {
 	f := finding{page: "UnansweredARP-unheld"}
 	f.Pods, f.Peers = sorted(found[addrs[0]].pods), model.Hosts(addrs)
 	asker := v.pods[f.Pods[0]][0]

@@ -34,7 +34,7 @@ type maskedKey struct {
 func findUnexpectedMasquerade(v *view) {
 	var chains groups[maskedKey, masked]
 	for f := range model.Each(v.Flows) {
-		if !maskedFlow(v, f) {
+		if !maskedFlow(v.index, f) {
 			continue
 		}
 		nat := v.sourceNAT(f)
@@ -59,18 +59,18 @@ func findUnexpectedMasquerade(v *view) {
 		chains.of(k).add(f, nat)
 	}
 	for _, g := range chains.all() {
-		v.report(maskedBy(v, g))
+		v.report(maskedBy(v.index, g))
 	}
 	turnedBack(v)
 }
 
-func (v *view) masqueraded(f *model.Flow) bool {
+func (v *index) masqueraded(f *model.Flow) bool {
 	return f.Reply.Dst != f.Original.Src && len(v.pods[f.Original.Src]) > 0 && v.nodeAddrs[f.Reply.Dst]
 }
 
 // maskedFlow reports whether a pod of the node speaks to another pod with the node's address. What a service
 // address led to is left out: hairpins and node ports are translated on purpose.
-func maskedFlow(v *view, f *model.Flow) bool {
+func maskedFlow(v *index, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
 	// Of the node's subnet nothing stands between a pod and its peers.
 	flat := func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) }
@@ -78,7 +78,7 @@ func maskedFlow(v *view, f *model.Flow) bool {
 		(len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || slices.ContainsFunc(v.onLink, flat))
 }
 
-func maskedBy(v *view, g *masked) finding {
+func maskedBy(v *index, g *masked) finding {
 	pods, remotes := clients(g.flows), servers(g.flows)
 	f := finding{facts: facts{
 		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff,
@@ -123,14 +123,14 @@ func turnedBack(v *view) {
 			return heard[f.Original.Src] || again < minAsks || left < again
 		})
 		if len(g.flows) >= minAsks && r != nil && g.nat.Translated {
-			v.report(repliesLeaveAgain(v, g))
+			v.report(repliesLeaveAgain(v.index, g))
 		}
 	}
 }
 
 // leftAgain counts the packets for a pod that left by an uplink, and those that the node
 // itself routed to it by a bridge.
-func (v *view) leftAgain(pod netip.Addr) (left, routed uint64) {
+func (v *index) leftAgain(pod netip.Addr) (left, routed uint64) {
 	for _, h := range v.hops[pod] {
 		if h.Side != model.AsDestination || h.Direction != model.Egress {
 			continue
@@ -144,7 +144,7 @@ func (v *view) leftAgain(pod netip.Addr) (left, routed uint64) {
 	return left, routed
 }
 
-func repliesLeaveAgain(v *view, g *masked) finding {
+func repliesLeaveAgain(v *index, g *masked) finding {
 	pods, peers := clients(g.flows), servers(g.flows)
 	link := v.outLink(g.flows[0].Reply.Src)
 	f := finding{page: "UnexpectedMasquerade-returned",

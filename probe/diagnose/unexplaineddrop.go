@@ -30,7 +30,7 @@ func findUnexplainedDrop(v *view) {
 			// One of the packets that wait is freed as failed, the others are purged.
 			k.reason = "NEIGH_FAILED"
 		}
-		model.GetOrInsert(groups, k).add(v, d)
+		model.GetOrInsert(groups, k).add(v.index, d)
 	}
 	for k, l := range groups {
 		if l.packets >= minDrops {
@@ -39,7 +39,7 @@ func findUnexplainedDrop(v *view) {
 	}
 }
 
-func (v *view) unexplained(k dropKind, l *lost) finding {
+func (v *index) unexplained(k dropKind, l *lost) finding {
 	first := mostDropped(l.drops)[0]
 	means, broken := first.Means(), refused(first)
 	var rules []*model.PacketRule
@@ -71,7 +71,7 @@ func (v *view) unexplained(k dropKind, l *lost) finding {
 }
 
 // lowered reports whether a TTL ended that no packet of the pod had as it arrived: a rule of this node lowered it.
-func (v *view) lowered(d *model.Drop) bool {
+func (v *index) lowered(d *model.Drop) bool {
 	pod := v.pod(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	return d.Is(model.Expired) && slices.ContainsFunc(v.hops[pod], func(h *model.HopCount) bool {
@@ -107,7 +107,7 @@ func (l *lost) lasted() bool {
 // lost most.
 // They are not valid where there are none, or where healthy networks drop so: by limits, and what is asked at
 // once of IPv6 on a node that leads nowhere by it.
-func (v *view) nothingPasses(l *lost) (most pair) {
+func (v *index) nothingPasses(l *lost) (most pair) {
 	if !v.Has(model.SourceConntrack) {
 		return most
 	}

@@ -138,18 +138,18 @@ func newView(whole *model.Snapshot) *view {
 		v.hops[h.Addr] = append(v.hops[h.Addr], h)
 	}
 	v.folded = model.Chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
-	indexUplinks(v)
+	indexUplinks(v.index)
 	v.peers = append(model.MergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
 	v.indexFlows()
 	v.indexReplies()
-	v.ranges = newRanges(v)
+	v.ranges = newRanges(v.index)
 	v.findScans()
 	return v
 }
 
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
-func indexUplinks(v *view) {
+func indexUplinks(v *index) {
 	v.uplinks = model.Chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 	for r := range model.Each(v.Routes) {
 		v.nextHops[r.Gateway] = true

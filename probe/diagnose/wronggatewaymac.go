@@ -41,7 +41,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who
 
 // fitsLink reports whether the host link of a pod whose namespace has no name can be given
 // the MAC that the pod wants: nobody else has it, and no other entry of the pod wants another.
-func (v *view) fitsLink(p *model.Pod, g *model.Neighbor) bool {
+func (v *index) fitsLink(p *model.Pod, g *model.Neighbor) bool {
 	_, taken := v.macs[g.MAC]
 	agreed := !slices.ContainsFunc(p.Gateways, func(o model.Neighbor) bool { return path.Resolved(&o) && o.MAC != g.MAC })
 	return p.NetnsName == "" && !taken && agreed && v.routed(p) && !g.MAC.IsMulticast()

@@ -29,12 +29,12 @@ type wrongHop struct {
 // pinned reports whether the kernel never asks again for the entry's address.
 func pinned(n *model.Neighbor) bool { return n.State == "PERMANENT" || n.State == "NOARP" }
 
-func (v *view) isWrongHopMAC(m model.MAC) bool {
+func (v *index) isWrongHopMAC(m model.MAC) bool {
 	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return w.entry.MAC == m })
 }
 
 // findWrongHops are the node's entries for next hops that are wrong. They depend on no gateway's MAC.
-func (v *view) findWrongHops() []*wrongHop {
+func (v *index) findWrongHops() []*wrongHop {
 	if !v.Has(model.SourceTC, model.SourceNeighbors, model.SourceRoutes) {
 		return nil
 	}
@@ -71,13 +71,13 @@ func (v *view) findWrongHops() []*wrongHop {
 	return slices.SortedFunc(maps.Values(found), func(a, b *wrongHop) int { return a.entry.Addr.Compare(b.entry.Addr) })
 }
 
-func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
+func (v *index) leftWith(p *model.Peer, to model.MAC) bool {
 	return v.frames(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
 }
 
 // isWrong weighs what contradicts an entry whose packets are not answered, and notes it. Silence alone does
 // not: the next hop, or what is behind it, may be down.
-func (v *view) isWrong(w *wrongHop) bool {
+func (v *index) isWrong(w *wrongHop) bool {
 	n, announced := w.entry, int64(0)
 	for a := range model.Each(v.Traffic.ARP) {
 		here, in := v.onSameLink(a.IfIndex, n.IfIndex), a.Direction == model.Ingress
@@ -134,7 +134,7 @@ func (v *view) isWrong(w *wrongHop) bool {
 // takenOver reports whether another machine says that it has the next hop's address, and
 // notes who really has it: the one whose frames come in, while none comes from that
 // machine. Where the two did not both say so, that machine must have announced it unasked.
-func (v *view) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int64) bool {
+func (v *index) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int64) bool {
 	for _, m := range w.replies {
 		if senders[m] && m != w.entry.MAC {
 			w.real = m
@@ -148,13 +148,13 @@ func (v *view) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int6
 }
 
 // onSameLink reports whether the first link is the second, or a port of it.
-func (v *view) onSameLink(port, link int) bool {
+func (v *index) onSameLink(port, link int) bool {
 	l := v.links[port]
 	return port == link || l != nil && l.Master == link
 }
 
 // sendersOn are the source MACs of the frames that came in by a link or by the uplinks that are its ports.
-func (v *view) sendersOn(link int) map[model.MAC]bool {
+func (v *index) sendersOn(link int) map[model.MAC]bool {
 	out := map[model.MAC]bool{}
 	for m := range model.Each(v.Traffic.MACs) {
 		if m.Direction == model.Ingress && m.Side == model.AsDestination && v.isUplink(m.IfIndex) &&
@@ -167,7 +167,7 @@ func (v *view) sendersOn(link int) map[model.MAC]bool {
 
 // otherEntries are the entries for other machines of the same link and IP
 // version: how many have the same MAC, and those that have another.
-func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
+func (v *index) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
 	others := model.Chosen(v.Neighbors, func(o *model.Neighbor) bool {
 		return o.IfIndex == n.IfIndex && o.Addr != n.Addr && o.Addr.Is4() == n.Addr.Is4() && path.Resolved(o) &&
 			len(v.pods[o.Addr]) == 0 && !v.past[o.Addr]
@@ -178,7 +178,7 @@ func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Nei
 
 func findWrongNextHopMAC(v *view) {
 	for _, w := range v.wrongHops() {
-		v.report(wrongEntry(v, w))
+		v.report(wrongEntry(v.index, w))
 	}
 	// So do other nodes, whose frames for this node's pods then arrive for a MAC that the link does not have.
 	// A drop names the link of arrival too where the node itself gave the frame that MAC later.
@@ -200,7 +200,7 @@ func findWrongNextHopMAC(v *view) {
 	}
 }
 
-func wrongEntry(v *view, w *wrongHop) finding {
+func wrongEntry(v *index, w *wrongHop) finding {
 	n, x := w.entry, v.sumPeers(w.silent)
 	link, port, remotes := v.linkName(n.IfIndex), v.linkName(x.link), sorted(x.peers)
 	takenOver, shared := !w.real.IsZero(), !w.shared.IsZero()

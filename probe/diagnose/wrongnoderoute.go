@@ -10,7 +10,7 @@ import (
 
 // nodeRoute is the route by which packets leave for a range of other nodes' pods, if it has one next hop on a
 // link and is no wider than the range; nil for others. That of a default route may lead to all of them.
-func (v *view) nodeRoute(q path.Query, cidr netip.Prefix) *model.NodeRoute {
+func (v *index) nodeRoute(q path.Query, cidr netip.Prefix) *model.NodeRoute {
 	d := v.Routing().Lookup(q)
 	r := d.Route
 	if r == nil || r.Type != "unicast" || !r.Gateway.IsValid() || len(d.Hops) != 1 || !v.Outer[r.IfIndex] ||
@@ -40,7 +40,7 @@ func findWrongNodeRoute(v *view) {
 		if !cidr.IsValid() || n == nil {
 			return nil
 		}
-		r, right := v.nodeRoute(q, cidr), linkedHop(v, n, cidr)
+		r, right := v.nodeRoute(q, cidr), linkedHop(v.index, n, cidr)
 		if r == nil || !right.IsValid() || slices.Contains(n.Addresses, r.Gateway) {
 			return nil
 		}
@@ -68,7 +68,7 @@ func findWrongNodeRoute(v *view) {
 		l := v.sumPeers(s.silent)
 		sent := l.packets
 		for _, d := range s.drops {
-			l.add(v, d)
+			l.add(v.index, d)
 		}
 		if s.answers || l.packets < minAsks || len(l.pods) == 0 {
 			continue

@@ -26,23 +26,23 @@ func findWrongUDR(v *view) {
 		fact := v.routeTo(n.Prefix, n.node, self)
 		if fact.wrong() && !r.answers && !r.nodeAnswers {
 			reported[n.Prefix] = true
-			v.report(misrouted(v, r, n.node, fact))
+			v.report(misrouted(v.index, r, n.node, fact))
 		}
 	}
 	for _, p := range own {
 		misroutedHere(v, p, self, ranges)
 	}
-	for _, h := range strangers(v) {
+	for _, h := range strangers(v.index) {
 		if !reported[h.Prefix] {
 			reported[h.Prefix] = true
-			v.report(h.finding(v))
+			v.report(h.finding(v.index))
 		}
 	}
 }
 
 func (f routeFact) wrong() bool { return f.state == routeWrong || f.state == routeListedWrong }
 
-func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
+func misrouted(v *index, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	x := v.sumPeers(r.silent)
 	pods := model.Either(x.packets == 0, v.podsIn(v.ownCIDRs()), sorted(x.pods))
 	f := wrongRow(v, r.cidr, n, fact, x.packets, pods)
@@ -62,7 +62,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 	for _, sender := range append([]*model.ClusterNode{self}, all...) {
 		if fact := v.routeTo(own, self, sender); fact.wrong() {
 			lost := v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
-			f := wrongRow(v, own, self, fact, lost, v.podsIn([]netip.Prefix{own}))
+			f := wrongRow(v.index, own, self, fact, lost, v.podsIn([]netip.Prefix{own}))
 			f.facts["own"] = true
 			v.report(f)
 			return
@@ -71,7 +71,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 }
 
 func wrongRow(
-	v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr,
+	v *index, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr,
 ) finding {
 	leads := func(to func(netip.Addr) bool) bool { return slices.ContainsFunc(fact.Row.NextHops, to) }
 	others := model.Chosen(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
@@ -98,7 +98,7 @@ type stranger struct {
 
 // strangers are the ranges of other nodes whose packets arrive at an uplink. A bridge that floods may show a
 // few; only what this node takes for its own to forward, and sends out again, was sent to it.
-func strangers(v *view) []stranger {
+func strangers(v *index) []stranger {
 	type hop struct {
 		cidr netip.Prefix
 		link int
@@ -127,7 +127,7 @@ func strangers(v *view) []stranger {
 // range that moves from node to node has some in flight.
 const minStrangers = 5
 
-func (h stranger) finding(v *view) finding {
+func (h stranger) finding(v *index) finding {
 	f := finding{page: "WrongUDR-stranger", claims: explainsRange(h.Prefix)}
 	f.Peers, f.Packets, f.LastHopAlive = []netip.Prefix{h.Prefix}, h.Packets, v.place(h.Link, model.Ingress)
 	row := v.rangeRow(h.Prefix, nil)
