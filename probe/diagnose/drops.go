@@ -87,9 +87,14 @@ func sameDrops(list []*model.Drop) func(*model.Drop) bool {
 
 // dropped sums the drops that match and that no finding explains yet.
 func (v *view) dropped(match func(*model.Drop) bool) uint64 {
+	return v.lostPackets(func(d *model.Drop) bool { return match(d) && !v.explained(d) })
+}
+
+// lostPackets sums the drops that match.
+func (v *index) lostPackets(match func(*model.Drop) bool) uint64 {
 	var n uint64
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; !d.Is(model.Delivered) && match(d) && !v.explained(d) {
+	for d := range model.Each(v.Traffic.Drops) {
+		if !d.Is(model.Delivered) && match(d) {
 			n += d.Packets
 		}
 	}

@@ -206,7 +206,7 @@ func (v *index) nodeOf(p netip.Prefix) *model.ClusterNode { return v.ranges.byPr
 // RemoteRanges lists the other nodes' pod ranges: first those that packets and
 // flows in the snapshot suggest, then the others that are known, each sorted.
 func RemoteRanges(s *model.Snapshot) []netip.Prefix {
-	v := newView(s)
+	v := newIndex(s)
 	// Many flows have few addresses.
 	addrs := map[netip.Addr]bool{}
 	for p := range model.Each(v.Traffic.Peers) {

@@ -11,8 +11,8 @@ import (
 
 // tunnelPeers are the ends of flows of the window that leave by a tunnel. Packets are counted by pair at uplinks alone,
 // where those within a tunnel do not show: what is known of these is what connection tracking saw.
-func (v *view) tunnelPeers() []model.Peer {
-	if len(newTunnel(v.index).Links) == 0 || !v.Has(model.SourceConntrack) {
+func (v *index) tunnelPeers() []model.Peer {
+	if len(newTunnel(v).Links) == 0 || !v.Has(model.SourceConntrack) {
 		return nil
 	}
 	found := map[pair]*model.Peer{}
@@ -28,7 +28,7 @@ func (v *view) tunnelPeers() []model.Peer {
 		}
 		l := v.links[d.Hops[0].IfIndex]
 		lost := func(d *model.Drop) bool { return d.Link == l.Name && sending(d) }
-		if l == nil || l.Role != model.RoleTunnel || v.dropped(lost) >= minDrops {
+		if l == nil || l.Role != model.RoleTunnel || v.lostPackets(lost) >= minDrops {
 			continue
 		}
 		p := model.GetOrInsert(found, pair{local, remote})

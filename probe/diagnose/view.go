@@ -87,10 +87,14 @@ type index struct {
 	nameServers       func() []*nameServer
 }
 
-func newView(whole *model.Snapshot) *view {
+func newView(s *model.Snapshot) *view {
+	return &view{claims: claims{byDrop: map[*model.Drop]claimant{}}, index: newIndex(s)}
+}
+
+func newIndex(whole *model.Snapshot) *index {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)
-	v := &view{claims: claims{byDrop: map[*model.Drop]claimant{}}, index: &index{
+	v := &index{
 		State:       path.NewState(s),
 		whole:       whole,
 		drops:       loss.NewClassifier(s),
@@ -103,7 +107,7 @@ func newView(whole *model.Snapshot) *view {
 		resolved:    map[model.Direction]map[question]resolution{},
 		nextHops:    map[netip.Addr]bool{},
 		onLinkAlone: map[netip.Addr]bool{},
-	}}
+	}
 	v.pods, v.links, v.past = v.Owners, v.ByIndex, v.drops.Past
 	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
 	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
@@ -138,11 +142,11 @@ func newView(whole *model.Snapshot) *view {
 		v.hops[h.Addr] = append(v.hops[h.Addr], h)
 	}
 	v.folded = model.Chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
-	indexUplinks(v.index)
+	indexUplinks(v)
 	v.peers = append(model.MergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
 	v.indexFlows()
 	v.indexReplies()
-	v.ranges = newRanges(v.index)
+	v.ranges = newRanges(v)
 	v.findScans()
 	return v
 }
