@@ -16,7 +16,7 @@ const usualBacklog = 1000
 func findBacklogFull(v *view) {
 	l := v.lostTo(func(d *model.Drop) bool { return d.Is(model.BacklogFull) })
 	limit, own := v.limit(maxBacklog)
-	dropped, processed, cpus := v.softnet()
+	dropped, processed, cpus := v.softnetOf()
 	n := l.packets
 	if own {
 		n = max(n, dropped)
@@ -39,7 +39,7 @@ func findBacklogFull(v *view) {
 }
 
 // softnet sums up what the CPUs dropped and processed, and has those that dropped.
-func (v *index) softnet() (dropped, processed uint64, cpus []*model.Softnet) {
+func (v *index) softnetOf() (dropped, processed uint64, cpus []*model.Softnet) {
 	for c := range model.Each(v.Softnet) {
 		dropped, processed = dropped+c.DroppedDelta, processed+c.ProcessedDelta
 		if c.DroppedDelta > 0 {
@@ -58,10 +58,10 @@ func (v *index) limit(name string) (n uint64, ok bool) {
 // beforeBacklog is where a packet was last counted: the drop's link is the one that it was to come in by.
 func (v *index) beforeBacklog(d *model.Drop) model.Place {
 	if pod := v.inPod(d); pod.IsValid() {
-		return v.place(v.pods[pod][0].Link, model.Egress)
+		return v.place(v.Owners[pod][0].Link, model.Egress)
 	}
-	if l := v.byName[d.Link]; l != nil && l.Role == model.RolePodLink && len(v.pods[d.Src]) > 0 {
-		p := v.pods[d.Src][0]
+	if l := v.byName[d.Link]; l != nil && l.Role == model.RolePodLink && len(v.Owners[d.Src]) > 0 {
+		p := v.Owners[d.Src][0]
 		return model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
 	}
 	return model.Place{Direction: model.Ingress}

@@ -65,7 +65,7 @@ func discardedBy(v *index, d *model.Drop) discard {
 // ledBySender reports whether a rule led a pod's packet there by its sender, who then reaches nobody.
 func (v *index) ledBySender(d *model.Drop) bool {
 	rule := v.Routing().Lookup(v.arrived(d)).Rule
-	return rule != nil && !rule.Not && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 &&
+	return rule != nil && !rule.Not && !rule.To.IsValid() && len(v.Owners[d.Src]) > 0 &&
 		(rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
 }
 
@@ -91,7 +91,7 @@ func unreturnable(v *index, d *model.Drop) discard {
 
 // ofBlock reports whether a route discards what is for an address of the node's own range that no pod here has.
 func (v *index) ofBlock(by discard, a netip.Addr) bool {
-	return by.route != nil && len(v.pods[a]) == 0 && (model.InAny(v.ranges.local, a) || v.past[a])
+	return by.route != nil && len(v.Owners[a]) == 0 && (model.InAny(v.ranges.local, a) || v.past[a])
 }
 
 // unheld is the finding on addresses that nobody has, of a range that a route keeps for

@@ -36,7 +36,7 @@ func findBPFDrop(v *view) {
 		k, pod := v.hookOf(d)
 		k.cilium = v.ciliumReason(&k, d)
 		return k, pod
-	}, v.droppedByProgram)
+	}, func(k hook, l *lost) finding { return v.droppedByProgram(k, l) })
 }
 
 // hookOf is the hook whose program dropped a packet, and the pod that it concerns: that whose
@@ -54,7 +54,7 @@ func (v *index) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
 		k.out, k.ifindex, k.link = true, 0, ""
 	}
 	for _, a := range []netip.Addr{d.Src, d.Dst} {
-		for _, p := range v.pods[a] {
+		for _, p := range v.Owners[a] {
 			if k.ifindex != 0 && p.LinkIndex == k.ifindex && k.netns == v.Node.Netns || p.Netns == k.netns && v.inside(&k) {
 				return k, a
 			}
@@ -67,7 +67,7 @@ func (v *index) hookOf(d *model.Drop) (k hook, _ netip.Addr) {
 // the receiving end's, whose programs have their place at the primary.
 func (v *index) netkitHook(k hook, d *model.Drop) hook {
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		for _, p := range v.pods[a] {
+		for _, p := range v.Owners[a] {
 			if k.netns != v.Node.Netns && p.Netns == k.netns {
 				return hook{kind: k.kind, out: true, netns: v.Node.Netns, ifindex: p.LinkIndex, link: p.Link}
 			}
@@ -87,7 +87,7 @@ type ownedProgram struct {
 }
 
 func (v *index) droppedByProgram(h hook, l *lost) finding {
-	pods := v.pods[sorted(l.pods)[0]]
+	pods := v.Owners[sorted(l.pods)[0]]
 	// A packet meets the programs of its process's cgroup and of those above it: they are all
 	// shown, and none is to be detached, since any may be of no concern to the pod.
 	cgroup, owners := h.ofCgroup(), map[string]bool{}
@@ -212,7 +212,7 @@ func (v *index) ciliumFacts(h *hook, l *lost) facts {
 		for a, id := range ends {
 			switch {
 			case !id.World() || v.nodeAddrs[a]:
-			case len(v.pods[a]) > 0 || model.InAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid():
+			case len(v.Owners[a]) > 0 || model.InAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid():
 				world[a] = true
 			case model.InAny(v.ranges.cluster, a):
 				maybe[a] = true
@@ -225,7 +225,7 @@ func (v *index) ciliumFacts(h *hook, l *lost) facts {
 	var said []ciliumSaid
 	for _, c := range kinds[:min(len(kinds), mostSaid)] {
 		x := ciliumSaid{
-			CiliumDrop: c, From: v.ciliumEnd(c.SrcIdentity), To: v.ciliumEnd(c.DstIdentity), Of: v.Cilium.Numbered(c.Endpoint),
+			CiliumDrop: c, From: v.endOf(c.SrcIdentity), To: v.endOf(c.DstIdentity), Of: v.Cilium.Numbered(c.Endpoint),
 			Packets: byKind[c].packets, Ports: v.sampledPorts(byKind[c]),
 		}
 		if c.Endpoint == 0 && h.direction() == model.Ingress && h.netns == v.Node.Netns {
@@ -245,7 +245,7 @@ func (v *index) ciliumFacts(h *hook, l *lost) facts {
 // mostSaid is how many kinds of drops are shown.
 const mostSaid = 4
 
-func (v *index) ciliumEnd(id model.CiliumIdentity) ciliumEnd {
+func (v *index) endOf(id model.CiliumIdentity) ciliumEnd {
 	return ciliumEnd{id, id.Reserved(), v.Cilium.Labels(id)}
 }
 
@@ -262,7 +262,7 @@ func (v *index) takenForWorld(world map[netip.Addr]bool) (unmanaged []*model.Pod
 		}
 	}
 	for _, a := range sorted(world) {
-		switch pods := v.pods[a]; {
+		switch pods := v.Owners[a]; {
 		case len(pods) > 0 && len(managed) > 0 && v.Has(model.SourceCilium) && !managed[a]:
 			unmanaged = append(unmanaged, pods[0])
 		case len(known) > 0 && !known[a]:

@@ -17,7 +17,7 @@ func findBridgeAddress(v *view) {
 		byGateway := map[netip.Addr][]*model.Pod{}
 		for _, p := range v.bridgePods(b) {
 			for g := range model.Each(p.Gateways) {
-				if v.presentWholeWindow(p) && p.Up && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 &&
+				if v.presentWholeWindow(p) && p.Up && !v.nodeAddrs[g.Addr] && len(v.Owners[g.Addr]) == 0 &&
 					len(sameFamily(podAddrs(p), g.Addr)) > 0 {
 					byGateway[g.Addr] = append(byGateway[g.Addr], p)
 				}

@@ -55,7 +55,7 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 	}
 	f.Pods, f.Peers, f.Packets = sorted(clients), model.Hosts(append(sorted(services), sorted(backends)...)),
 		max(flows, dropped)
-	bridge := v.bridgeOf(v.pods[f.Pods[0]][0]).Name
+	bridge := v.bridgeOf(v.Owners[f.Pods[0]][0]).Name
 	f.LastHopAlive = v.place(bridge, model.Ingress)
 	f.facts = facts{
 		"flows": flows, "services": sorted(services), "backends": sorted(backends), "bridge": bridge, "dropped": dropped,
@@ -67,7 +67,7 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 // in vain: the packets leave by the bridge as they are, past the rules for them.
 func (v *index) pastServices(f *finding, isIPv6 bool) bool {
 	x := v.sumPeers(model.Chosen(v.peers, func(p *model.Peer) bool {
-		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) &&
+		return p.Remote.Is6() == isIPv6 && len(v.Owners[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) &&
 			lasted(p) && v.serviceRule(p.Remote) != nil
 	}))
 	if x.requests < minAsks {
@@ -90,10 +90,10 @@ func (v *index) serviceRule(a netip.Addr) *model.PacketRule {
 
 func (v *index) shareBridge(p bypass) bool {
 	bridge := func(a netip.Addr) *model.Link {
-		if len(v.pods[a]) == 0 {
+		if len(v.Owners[a]) == 0 {
 			return nil
 		}
-		return v.bridgeOf(v.pods[a][0])
+		return v.bridgeOf(v.Owners[a][0])
 	}
 	b := bridge(p.client)
 	return b != nil && b == bridge(p.backend)

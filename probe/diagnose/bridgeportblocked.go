@@ -13,7 +13,7 @@ func findBridgePortBlocked(v *view) {
 			continue
 		}
 		pods := slices.DeleteFunc(v.bridgePods(b), func(p *model.Pod) bool {
-			l := v.links[p.LinkIndex]
+			l := v.ByIndex[p.LinkIndex]
 			return !p.Up || !l.Up || !l.Carrier || len(p.Addresses) == 0 || !v.presentWholeWindow(p)
 		})
 		if !b.Up {
@@ -32,7 +32,7 @@ func findBridgePortBlocked(v *view) {
 
 // blockedPort finds the setting that blocks a pod's port; nil for none.
 func (v *index) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	if l.Port == nil {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (v *index) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) fact
 
 // vlanBlock finds a VLAN that keeps a port's untagged frames from the pod's gateway.
 func (v *index) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) facts {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	if b.VLANs == nil || l.VLANs == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (v *index) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) facts 
 	// Of as many ports, those in the bridge's own VLAN count.
 	all := []*model.VLANs{b.VLANs}
 	for _, o := range pods {
-		if x := v.links[o.LinkIndex]; x.VLANs != nil && x.VLANs.PVID != 0 && sharesGateway(o, p) {
+		if x := v.ByIndex[o.LinkIndex]; x.VLANs != nil && x.VLANs.PVID != 0 && sharesGateway(o, p) {
 			all = append(all, x.VLANs)
 		}
 	}
@@ -99,7 +99,7 @@ func sharesGateway(a, b *model.Pod) bool {
 }
 
 func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) {
-	l, pods := v.links[p.LinkIndex], podAddrs(p)
+	l, pods := v.ByIndex[p.LinkIndex], podAddrs(p)
 	f := finding{facts: x, cutOff: pods, claims: stuckAtPort(pods)}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
 	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, model.Chosen(v.Links, func(o *model.Link) bool {
@@ -165,7 +165,7 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) {
 func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) {
 	isolated := map[netip.Addr]*model.Pod{}
 	alone := slices.DeleteFunc(slices.Clone(pods), func(p *model.Pod) bool {
-		l := v.links[p.LinkIndex]
+		l := v.ByIndex[p.LinkIndex]
 		return l.Port == nil || !l.Port.Isolated
 	})
 	for _, p := range alone {
@@ -223,7 +223,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) {
 // link that can be the NIC. An agent that manages links may have taken that off.
 func nicOffBridge(v *view, b *model.Link) {
 	leads := func(r model.Route) bool {
-		return r.IfIndex == b.Index && r.Gateway.IsValid() && len(v.pods[r.Gateway]) == 0
+		return r.IfIndex == b.Index && r.Gateway.IsValid() && len(v.Owners[r.Gateway]) == 0
 	}
 	route := v.defaultRoute(false)
 	if !leads(route) {
@@ -245,7 +245,7 @@ func nicOffBridge(v *view, b *model.Link) {
 	f.LastHopAlive, f.facts["hairpin"] = v.place(b.Name, model.Egress), v.hairpins(ports)
 	f.Pods = model.Flat(ports, podAddrs)
 	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
-		between := len(v.pods[d.Src]) > 0 && len(v.pods[d.Dst]) > 0
+		between := len(v.Owners[d.Src]) > 0 && len(v.Owners[d.Dst]) > 0
 		return !between && (d.Is(model.NeighborFailed|model.OtherHost) || d.Is(model.ReverseFiltered) && d.IfIndex == nic.Index)
 	}
 	if f.Packets = v.dropped(f.claims); f.Packets == 0 {
@@ -256,6 +256,6 @@ func nicOffBridge(v *view, b *model.Link) {
 
 // hairpins reports whether most of the ports send frames back out of their port.
 func (v *index) hairpins(ports []*model.Pod) bool {
-	n := len(model.Filter(ports, func(o *model.Pod) bool { return v.links[o.LinkIndex].Hairpin }))
+	n := len(model.Filter(ports, func(o *model.Pod) bool { return v.ByIndex[o.LinkIndex].Hairpin }))
 	return 2*n > len(ports)
 }

@@ -62,7 +62,7 @@ const policy = "policy DROP"
 // frame was to leave by, or came in by before the bridge had decided, or the bridge when it was for the node.
 func meets(v *index, r *model.FrameRule, d *model.Drop) bool {
 	f := path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC}
-	if l := cmp.Or(v.links[d.IfIndex], v.byName[d.Link]); l != nil {
+	if l := cmp.Or(v.ByIndex[d.IfIndex], v.byName[d.Link]); l != nil {
 		if f.Out = []string{l.Name}; l.Master == 0 && l.Kind != "bridge" {
 			return false
 		}

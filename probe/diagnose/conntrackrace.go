@@ -83,7 +83,7 @@ func (v *view) racedUnseen(failed uint64) {
 	for f := range model.Each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated &&
-			len(v.pods[f.Original.Src]) > 0 {
+			len(v.Owners[f.Original.Src]) > 0 {
 			l.with(f.Original.Src, f.Original.Dst)
 		}
 	}

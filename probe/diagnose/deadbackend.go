@@ -104,7 +104,7 @@ func triedEnough(v *index, a netip.Addr, b *backend) bool {
 func (v *index) lostFor(a netip.Addr) *lost {
 	l := &lost{drops: model.Chosen(v.Traffic.Drops, lostTo(a))}
 	for _, d := range l.drops {
-		if l.packets += d.Packets; len(v.pods[d.Src]) > 0 {
+		if l.packets += d.Packets; len(v.Owners[d.Src]) > 0 {
 			l.with(d.Src, netip.Addr{})
 		}
 	}
@@ -125,7 +125,7 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 func (v *index) deadBackend(a netip.Addr, b *backend) finding {
 	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
 	for _, src := range clients(flows) {
-		if len(v.pods[src]) > 0 {
+		if len(v.Owners[src]) > 0 {
 			l.with(src, netip.Addr{})
 		}
 	}

@@ -76,7 +76,7 @@ const (
 type facts = words.Facts
 
 // belief is what is believed somewhere of who has an address.
-type belief struct {
+type binding struct {
 	addr netip.Addr
 	mac  model.MAC
 }

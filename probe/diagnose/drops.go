@@ -45,7 +45,7 @@ func (v *index) inconclusive(d *model.Drop) model.Excuse {
 		return model.ExcusedNoReason
 	case !v.ofPod(d):
 		return model.ExcusedNoPod
-	case d.Is(model.OtherHost) && !v.Has(model.SourceLinks, model.SourcePods) && len(v.pods[d.Dst]) == 0,
+	case d.Is(model.OtherHost) && !v.Has(model.SourceLinks, model.SourcePods) && len(v.Owners[d.Dst]) == 0,
 		d.Is(model.Netfilter) && !v.Has(model.SourceEbtables):
 		return model.ExcusedUnread
 	}
@@ -55,12 +55,12 @@ func (v *index) inconclusive(d *model.Drop) model.Excuse {
 // pod is the address of the drop that a running pod of this node has: the
 // receiver's where both have one. The zero Addr: neither has.
 func (v *index) pod(d *model.Drop) netip.Addr {
-	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return len(v.pods[a]) > 0 })
+	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 })
 }
 
 // sender is the address of the drop that a running pod has: the sender's where both have one.
 func (v *index) sender(d *model.Drop) netip.Addr {
-	return model.Either(len(v.pods[d.Src]) > 0, d.Src, d.Dst)
+	return model.Either(len(v.Owners[d.Src]) > 0, d.Src, d.Dst)
 }
 
 func (v *index) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
@@ -71,7 +71,7 @@ func (v *index) inPod(d *model.Drop) netip.Addr {
 		return netip.Addr{}
 	}
 	here := func(p *model.Pod) bool { return p.Netns == d.Netns }
-	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return slices.ContainsFunc(v.pods[a], here) })
+	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return slices.ContainsFunc(v.Owners[a], here) })
 }
 
 // otherEnd is the drop's address that is not the pod's.
@@ -198,13 +198,13 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 func (v *index) cameBy(d *model.Drop) model.Place {
 	out := v.byName[d.Link]
 	leadsTo := func(a netip.Addr, l *model.Link) bool {
-		return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
+		return slices.ContainsFunc(v.Owners[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 	}
-	if out == nil || !leadsTo(d.Dst, out) && !(v.isUplink(out.Index) && len(v.pods[d.Src]) > 0 && !leadsTo(d.Src, out)) {
+	if out == nil || !leadsTo(d.Dst, out) && !(v.isUplink(out.Index) && len(v.Owners[d.Src]) > 0 && !leadsTo(d.Src, out)) {
 		return v.place(d.Link, model.Ingress)
 	}
 	in := model.First(v.Links, func(l *model.Link) bool {
-		own := leadsTo(d.Src, l) || len(v.pods[d.Src]) == 0 && v.Outer[l.Index]
+		own := leadsTo(d.Src, l) || len(v.Owners[d.Src]) == 0 && v.Outer[l.Index]
 		return own && l != out && (out.Master == 0 || l.Master == out.Master)
 	})
 	if in == nil {
@@ -215,8 +215,8 @@ func (v *index) cameBy(d *model.Drop) model.Place {
 
 // entering is where packets of pods enter the node, those of the first.
 func (v *index) entering(pods map[netip.Addr]bool) model.Place {
-	if list := sorted(pods); len(list) > 0 && len(v.pods[list[0]]) > 0 {
-		return v.place(v.pods[list[0]][0].Link, model.Ingress)
+	if list := sorted(pods); len(list) > 0 && len(v.Owners[list[0]]) > 0 {
+		return v.place(v.Owners[list[0]][0].Link, model.Ingress)
 	}
 	return model.Place{Direction: model.Ingress}
 }
@@ -260,7 +260,7 @@ func reportBy[K comparable](v *view, of func(*model.Drop) (K, netip.Addr), find 
 // atSockets are the findings on pods whose sockets did not take the packets that match.
 func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lost) finding) {
 	reportBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
-		if match(d) && len(v.pods[d.Dst]) > 0 && (d.Netns == 0 || v.inPod(d) == d.Dst) {
+		if match(d) && len(v.Owners[d.Dst]) > 0 && (d.Netns == 0 || v.inPod(d) == d.Dst) {
 			return d.Dst, d.Dst
 		}
 		return pod, pod
@@ -271,7 +271,7 @@ func (v *view) atSockets(match func(*model.Drop) bool, find func(netip.Addr, *lo
 func (v *index) atSocket(page string, l *lost) finding {
 	d := l.drops[0]
 	f := finding{page: page, lost: l, facts: facts{"addr": d.Dst, "ports": v.sampledPorts(l)}}
-	if pods := v.pods[d.Dst]; len(pods) > 0 {
+	if pods := v.Owners[d.Dst]; len(pods) > 0 {
 		f.facts["pod"], f.LastHopAlive = pods[0],
 			model.Place{Link: pods[0].Interface, Role: model.RolePod, Direction: model.Ingress}
 	}

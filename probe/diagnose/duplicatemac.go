@@ -73,7 +73,7 @@ func (v *index) strayFrames(list []*model.Pod) []strayFrame {
 	for _, p := range list {
 		for _, a := range podAddrs(p) {
 			for _, o := range list {
-				if n := v.frames(a, o.LinkIndex, model.Egress, model.AsDestination, p.MAC); o != p && n >= minDrops {
+				if n := v.framesBetween(a, o.LinkIndex, model.Egress, model.AsDestination, p.MAC); o != p && n >= minDrops {
 					out = append(out, strayFrame{o.Link, p.Link, a, n})
 				}
 			}

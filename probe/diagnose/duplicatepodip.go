@@ -16,11 +16,11 @@ import (
 const together = 3 * time.Second
 
 func findDuplicatePodIP(v *view) {
-	for _, a := range sorted(v.pods) {
+	for _, a := range sorted(v.Owners) {
 		if holders := liveHolders(v.index, a); len(holders) > 1 {
 			v.report(duplicate(v.index, a, holders))
 		}
-		for _, p := range v.pods[a] {
+		for _, p := range v.Owners[a] {
 			if l := v.Own[a]; l != nil && p.Up && !a.IsLinkLocalUnicast() && l == v.bridgeOf(p) && l.Has(a) {
 				v.report(asGateway(v.index, a, p, l))
 			} else if l != nil && p.Up && !a.IsLinkLocalUnicast() {
@@ -45,8 +45,8 @@ func findDuplicatePodIP(v *view) {
 // liveHolders are the pods that have had the address up for some time, one of each namespace.
 func liveHolders(v *index, a netip.Addr) []*model.Pod {
 	var out []*model.Pod
-	for _, p := range v.pods[a] {
-		l := v.links[p.LinkIndex]
+	for _, p := range v.Owners[a] {
+		l := v.ByIndex[p.LinkIndex]
 		if l == nil || !l.Up || !p.Up || !v.presentWholeWindow(p) && v.Window.End.Sub(p.Since) < together {
 			continue
 		}
@@ -142,7 +142,7 @@ func contested(v *view) {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return
 	}
-	answers := map[belief]*model.ARPCount{}
+	answers := map[binding]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
@@ -154,7 +154,7 @@ func contested(v *view) {
 			proxies[a.MAC] = true
 		}
 		claimed[a.MAC] = a.Addr
-		if k := (belief{a.Addr, a.MAC}); foreign(v.index, a) && (answers[k] == nil || a.Packets > answers[k].Packets) {
+		if k := (binding{a.Addr, a.MAC}); foreign(v.index, a) && (answers[k] == nil || a.Packets > answers[k].Packets) {
 			answers[k] = a
 		}
 	}
@@ -177,7 +177,7 @@ func foreign(v *index, a *model.ARPCount) bool {
 	}
 	own := v.ownAddress(a.Addr)
 	return own != nil && v.onSameLink(a.IfIndex, own.Index) ||
-		len(v.PodMACs(a.Addr)) > 0 && !v.past[a.Addr] && v.presentWholeWindow(v.pods[a.Addr][0])
+		len(v.PodMACs(a.Addr)) > 0 && !v.past[a.Addr] && v.presentWholeWindow(v.Owners[a.Addr][0])
 }
 
 // ownAddress is the link that leads off the node and has an address as its first one;
@@ -199,7 +199,7 @@ func contest(v *index, a *model.ARPCount) finding {
 		f.silences = func(asker netip.Addr, _ netip.Prefix) bool { return everything || asker == a.Addr }
 		return f
 	}
-	f.facts["pod"], f.Pods = v.pods[a.Addr][0], []netip.Addr{a.Addr}
-	f.claims, f.cause = lostToDuplicateIP(a.Addr), belief{a.Addr, a.MAC}
+	f.facts["pod"], f.Pods = v.Owners[a.Addr][0], []netip.Addr{a.Addr}
+	f.claims, f.cause = lostToDuplicateIP(a.Addr), binding{a.Addr, a.MAC}
 	return f
 }

@@ -35,7 +35,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 			e.Own = append(e.Own, p)
 		}
 	}
-	for i := range v.links {
+	for i := range v.ByIndex {
 		e.Uplinks[i] = v.isUplink(i)
 	}
 	delete(e.Gateways, netip.Addr{})
@@ -47,7 +47,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 	for _, p := range v.folded {
 		e.Folded[p.Local] = append(e.Folded[p.Local], p.Range)
 	}
-	for a, owners := range v.pods {
+	for a, owners := range v.Owners {
 		e.Pods[a], e.Uncounted[a] = true, s.Traffic.Lost.Of(a).Peers > 0
 		if !slices.ContainsFunc(owners, v.presentWholeWindow) {
 			e.Fresh[a] = true
@@ -61,7 +61,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 		}
 	}
 	for h := range model.Each(s.Traffic.Hops) {
-		l := v.links[h.IfIndex]
+		l := v.ByIndex[h.IfIndex]
 		switch {
 		case v.isTunnel(h.IfIndex):
 			e.Tunnel.Add(h)
@@ -90,7 +90,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 const maxBegan = 1024
 
 func began(v *index) []model.Began {
-	own := func(a netip.Addr) bool { return v.nodeAddrs[a] || len(v.pods[a]) > 0 || v.past[a] }
+	own := func(a netip.Addr) bool { return v.nodeAddrs[a] || len(v.Owners[a]) > 0 || v.past[a] }
 	var out []model.Began
 	add := func(f *model.Flow, src, dst netip.AddrPort) {
 		here := own(src.Addr())

@@ -168,7 +168,7 @@ func (v *index) findUnreplied() map[pair]*unreplied {
 		k := pair{f.Reply.Dst, f.Reply.Src}
 		m := model.GetOrInsert(out, k)
 		switch {
-		case len(v.pods[f.Original.Src]) == 0:
+		case len(v.Owners[f.Original.Src]) == 0:
 			m.own = true
 			continue
 		case datagram:
@@ -186,9 +186,9 @@ func (v *index) findUnreplied() map[pair]*unreplied {
 func unrepliedCount(v *index, match func(pod, remote netip.Addr) bool) (n uint64, to []string) {
 	ports := map[string]bool{}
 	for f := range model.Each(v.Flows) {
-		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
+		if !f.Replied && len(v.Owners[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
 			n++
-			ports[protoPort{f.Proto, f.Reply.SrcPort}.String()] = true
+			ports[protoPort{proto: f.Proto, number: f.Reply.SrcPort}.String()] = true
 		}
 	}
 	if len(ports) <= 3 {

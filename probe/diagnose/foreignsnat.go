@@ -34,7 +34,7 @@ func findForeignSNAT(v *view) {
 		}
 		g := model.GetOrInsert(found, a)
 		g.addr, g.worked = a, g.worked || f.Replied
-		switch unheard := v.goesUnheard(f); {
+		switch unheard := v.isUnanswered(f); {
 		case unheard && (f.Replied || wantsReply(f)):
 			// It asked before the window and in it.
 			g.asking, g.asks = append(g.asking, f), g.asks+2
@@ -58,7 +58,7 @@ func findForeignSNAT(v *view) {
 // givenAway reports whether a flow of a pod has a source address that is neither the node's nor a pod's.
 func (v *index) givenAway(f *model.Flow) bool {
 	a := f.Reply.Dst
-	return len(v.pods[f.Original.Src]) > 0 && a != f.Original.Src && !v.nodeAddrs[a] && len(v.pods[a]) == 0 &&
+	return len(v.Owners[f.Original.Src]) > 0 && a != f.Original.Src && !v.nodeAddrs[a] && len(v.Owners[a]) == 0 &&
 		!v.past[a] &&
 		!slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Type == "local" && r.Dst.Contains(a) })
 }
@@ -76,7 +76,7 @@ func (v *index) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 		"node": model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), model.Hosts(targets),
-		v.place(v.pods[one.Original.Src][0].Link, model.Ingress)
+		v.place(v.Owners[one.Original.Src][0].Link, model.Ingress)
 	var elsewhere []netip.Addr
 	if len(targets) == 1 {
 		f.Severity = model.Warning
@@ -95,7 +95,7 @@ func (v *index) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 // translatesTo is the rule that gives the flows their address, nil where none does any more, or it was not read.
 func (v *index) translatesTo(g *foreignFlows) *model.PacketRule {
 	for _, f := range g.asking {
-		nat := v.sourceNAT(f)
+		nat := v.snatRule(f)
 		if nat.Translated &&
 			(nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
 			return nat.Rule
@@ -106,7 +106,7 @@ func (v *index) translatesTo(g *foreignFlows) *model.PacketRule {
 }
 
 // sourceNAT is what the rules do with the source of a flow's packet.
-func (v *index) sourceNAT(f *model.Flow) path.SourceNAT { return v.Tables().Source(v.leavingPacket(f)) }
+func (v *index) snatRule(f *model.Flow) path.SourceNAT { return v.Tables().Source(v.leavingPacket(f)) }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *index) leavingPacket(f *model.Flow) path.Packet {

@@ -32,7 +32,7 @@ func (v *index) staleRules(target model.FrameTarget) []stale {
 // its frames may come in by, a match of it could not be read, or what it is about came by and did not match.
 func idle(v *index, r *model.FrameRule, addr netip.Addr) bool {
 	port := func(ifindex int) bool {
-		l := v.links[ifindex]
+		l := v.ByIndex[ifindex]
 		return v.Bridge(l) != nil && r.In.Matches(l.Name)
 	}
 	switch {
@@ -61,7 +61,7 @@ func isStale(v *index, r *model.FrameRule, addr netip.Addr) bool {
 		return false
 	}
 	macs := v.ownMACs(addr)
-	if len(v.pods[addr]) == 0 && len(macs) == 0 {
+	if len(v.Owners[addr]) == 0 && len(macs) == 0 {
 		return !r.Counter.Added && !v.past[addr] && v.Has(model.SourcePods) &&
 			(r.Counter.Delta > 0 || v.leadsNowhere(r, addr))
 	}
@@ -74,7 +74,7 @@ func (v *index) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
 	if _, known := v.macs[r.MAC]; known || len(v.behind(gateway)) == 0 {
 		return false
 	}
-	pods := v.believing(belief{gateway, r.MAC})
+	pods := v.bindingsTo(binding{gateway, r.MAC})
 	return len(v.silentBy(r.MAC, pods)) > 0 &&
 		!slices.ContainsFunc(v.Traffic.MACs, func(m model.MACPair) bool { return m.Src == r.MAC }) &&
 		!slices.ContainsFunc(v.peers, func(p model.Peer) bool {
@@ -84,7 +84,7 @@ func (v *index) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
 
 // ownMACs are those that lead to an address: its pod's, or where it is the gateway of pods on a bridge that gateway's.
 func (v *index) ownMACs(a netip.Addr) []model.MAC {
-	if macs := v.PodMACs(a); len(macs) > 0 || len(v.pods[a]) > 0 {
+	if macs := v.PodMACs(a); len(macs) > 0 || len(v.Owners[a]) > 0 {
 		return macs
 	}
 	for _, p := range v.behind(a) {
@@ -113,7 +113,7 @@ func (v *index) behind(gateway netip.Addr) []*model.Pod {
 // facts are the values that pages have of a rule.
 func (s *stale) facts(v *index) facts {
 	out := facts{"rule": s.rule, "addr": s.addr, "owners": s.owners, "holder": v.owner(s.rule.MAC)}
-	if pods := v.pods[s.addr]; len(pods) > 0 {
+	if pods := v.Owners[s.addr]; len(pods) > 0 {
 		out["link"] = pods[0].Link
 	} else {
 		out["behind"] = v.behind(s.addr)
@@ -122,6 +122,6 @@ func (s *stale) facts(v *index) facts {
 }
 
 // sentToWrongMAC accounts for drops of frames for the address that carry the wrong MAC.
-func sentToWrongMAC(wrong belief) func(*model.Drop) bool {
+func sentToWrongMAC(wrong binding) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == wrong.addr && d.DstMAC == wrong.mac }
 }

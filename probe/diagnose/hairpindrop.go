@@ -38,7 +38,7 @@ func (v *index) hairpinDropped(l *lost) finding {
 	mends := make([]hairpinMend, len(pods))
 	for i, a := range pods {
 		mends[i].Pod = a
-		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
+		if port := v.ByIndex[v.Owners[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
 			mends[i].Port = port
 		}
 	}
@@ -74,7 +74,7 @@ func (v *index) hairpinsAnswered() map[netip.Addr]bool {
 func (v *index) hairpin(d *model.Drop) bool {
 	onNode := (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback &&
 		!d.Is(model.NoSocket|model.Delivered|model.NoRoom)
-	return d.Src == d.Dst && len(v.pods[d.Src]) > 0 && (d.Is(model.OwnSource) || onNode)
+	return d.Src == d.Dst && len(v.Owners[d.Src]) > 0 && (d.Is(model.OwnSource) || onNode)
 }
 
 // loopback is the index of every namespace's loopback link.

@@ -138,7 +138,7 @@ func (v *index) mostOf(d *model.Drop) bool {
 	var dropped, total uint64
 	for x := range model.Each(v.Traffic.Drops) {
 		if x.Is(model.Netfilter) && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod &&
-			len(v.pods[x.Src]) == 0) {
+			len(v.Owners[x.Src]) == 0) {
 			dropped += x.Packets
 		}
 	}

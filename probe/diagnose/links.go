@@ -19,7 +19,7 @@ func (v *index) place(link string, d model.Direction) model.Place {
 }
 
 func (v *index) linkName(ifindex int) string {
-	if l := v.links[ifindex]; l != nil {
+	if l := v.ByIndex[ifindex]; l != nil {
 		return l.Name
 	}
 	return v.uplink()
@@ -32,7 +32,7 @@ func (v *index) uplink() string {
 
 // isUplink reports whether packets leave the node through the link.
 func (v *index) isUplink(ifindex int) bool {
-	l := v.links[ifindex]
+	l := v.ByIndex[ifindex]
 	return l != nil && l.Role == model.RoleUplink
 }
 
@@ -45,18 +45,18 @@ func (v *index) anUplink() int {
 }
 
 // bridgeOf is the bridge that a pod's link is a port of; nil when the pod is routed, or its link's master is no bridge.
-func (v *index) bridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.links[p.LinkIndex]) }
+func (v *index) bridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.ByIndex[p.LinkIndex]) }
 
 // routed reports whether the node reaches the pod by a link of its own.
 func (v *index) routed(p *model.Pod) bool {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	return l != nil && l.Master == 0
 }
 
 // router is the node's link by which the packets of a pod arrive that has the
 // node for its gateway; nil for one that has not.
 func (v *index) router(p *model.Pod) *model.Link {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	if l == nil || len(p.Gateways) == 0 {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (v *index) router(p *model.Pod) *model.Link {
 		return l
 	}
 	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.nodeAddrs[n.Addr] }) {
-		return v.links[l.Master]
+		return v.ByIndex[l.Master]
 	}
 	return nil
 }
@@ -72,16 +72,16 @@ func (v *index) router(p *model.Pod) *model.Link {
 // natLink is the link that the IP layer names for packets that pass a link: the bridge that it is a port of, or
 // itself; empty where the link is not known.
 func (v *index) natLink(ifindex int) string {
-	l := v.links[ifindex]
+	l := v.ByIndex[ifindex]
 	if l == nil {
 		return ""
 	}
-	return cmp.Or(v.links[l.Master], l).Name
+	return cmp.Or(v.ByIndex[l.Master], l).Name
 }
 
 // outLink is the link that POSTROUTING names for packets to an address.
 func (v *index) outLink(dst netip.Addr) string {
-	if pods := v.pods[dst]; len(pods) > 0 {
+	if pods := v.Owners[dst]; len(pods) > 0 {
 		return v.natLink(pods[0].LinkIndex)
 	}
 	return v.natLink(v.anUplink())
@@ -120,12 +120,12 @@ func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
 func (v *index) presentWholeWindow(p *model.Pod) bool { return !p.Since.After(v.Window.Start) }
 
 func (v *index) podsIn(ranges []netip.Prefix) []netip.Addr {
-	return model.Filter(sorted(v.pods), func(a netip.Addr) bool { return model.InAny(ranges, a) })
+	return model.Filter(sorted(v.Owners), func(a netip.Addr) bool { return model.InAny(ranges, a) })
 }
 
 // vacant reports whether an address belongs to this node's pods and no pod has it, nor had it during the window.
 func (v *index) vacant(a netip.Addr) bool {
-	return model.InAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
+	return model.InAny(v.ranges.local, a) && len(v.Owners[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
 }
 
 // ownRange reports whether the address is in a range that is known to be this node's, and not only supposed.
@@ -164,7 +164,7 @@ func (v *index) owner(m model.MAC) string {
 
 // frames is how many frames of an address for a MAC passed a link; side says which end of
 // the packets in them the address is.
-func (v *index) frames(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
+func (v *index) framesBetween(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
 	var n uint64
 	for _, m := range v.macPairs[a] {
 		if m.IfIndex == ifindex && m.Direction == d && m.Side == side && m.Dst == to {
@@ -175,9 +175,9 @@ func (v *index) frames(a netip.Addr, ifindex int, d model.Direction, side model.
 }
 
 // wrongEntry is the finding on a neighbour entry with a wrong MAC by which frames were sent.
-func (v *view) wrongEntry(n *model.Neighbor, sent uint64, claims func(*model.Drop) bool) finding {
+func (v *view) faultOfEntry(n *model.Neighbor, sent uint64, claims func(*model.Drop) bool) finding {
 	drops := v.dropped(func(d *model.Drop) bool { return claims(d) && d.Is(model.OtherHost) })
-	f := finding{cause: belief{n.Addr, n.MAC}, claims: claims, facts: facts{
+	f := finding{cause: binding{n.Addr, n.MAC}, claims: claims, facts: facts{
 		"entry": n, "holder": v.owner(n.MAC), "sent": sent, "drops": drops,
 	}}
 	f.Packets = cmp.Or(sent, drops) // A flood is freed by every pod that it reaches.

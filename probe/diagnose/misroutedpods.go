@@ -39,7 +39,7 @@ func (v *index) findMisroutedPods() []misroutedPod {
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		// A link that is down takes its route along: that is another cause.
-		if l := v.links[p.LinkIndex]; l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
+		if l := v.ByIndex[p.LinkIndex]; l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
 			continue
 		}
 		before, routed := len(out), map[bool]netip.Addr{}
@@ -97,7 +97,9 @@ func askers(v *index, pod int, a, remote, own netip.Addr) []path.Query {
 }
 
 // misses reports whether a decision leads away from all pods that hold the address.
-func (v *index) misses(d *path.Decision, a netip.Addr) bool { return v.Routing().Misses(d, v.pods[a]) }
+func (v *index) misses(d *path.Decision, a netip.Addr) bool {
+	return v.Routing().Misses(d, v.Owners[a])
+}
 
 // delivers reports whether a route by itself leads to a pod that holds the address.
 func (v *index) delivers(r *model.Route, a netip.Addr) bool {
@@ -137,7 +139,7 @@ func (v *index) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
 
 // leadsToPods reports whether the table of a rule leads to the link of a pod that is there.
 func (v *index) leadsToPods(r *model.RoutingRule) bool {
-	for a := range v.pods {
+	for a := range v.Owners {
 		if c := v.Routing().Covering(r.Table, a); len(c) > 0 && c[0].Type == "unicast" && v.delivers(c[0], a) {
 			return true
 		}
@@ -162,7 +164,7 @@ func (v *index) onlyForPods(r *model.RoutingRule) bool {
 
 // forPods reports whether a prefix holds addresses of this node's pods alone.
 func (v *index) forPods(p netip.Prefix) bool {
-	return len(v.pods[p.Addr()]) > 0 && p.IsSingleIP() || slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
+	return len(v.Owners[p.Addr()]) > 0 && p.IsSingleIP() || slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
 		return own.Bits() <= p.Bits() && own.Contains(p.Addr())
 	})
 }

@@ -18,7 +18,7 @@ func findMissingDefaultRoute(v *view) {
 			pod = v.pod(d)
 		}
 		return a.Is6(), pod
-	}, v.withoutDefault)
+	}, func(six bool, l *lost) finding { return v.withoutDefault(six, l) })
 }
 
 func hasDefault(v *index, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }

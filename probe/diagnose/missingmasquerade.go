@@ -27,7 +27,7 @@ func findMissingMasquerade(v *view) {
 	var byRule groups[*model.PacketRule, rawGroup]
 	reflected := v.reflected()
 	for p := range model.Each(v.peers) {
-		if len(v.pods[p.Local]) == 0 || !outside(v.index, p.Remote) || p.Out.Packets == 0 {
+		if len(v.Owners[p.Local]) == 0 || !outside(v.index, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		for _, leaves := range v.leaving(p) {
@@ -60,7 +60,7 @@ func (v *index) leaving(p *model.Peer) []path.Packet {
 	seen := map[protoPort]bool{}
 	var out []path.Packet
 	for _, f := range v.flowsOf(p).silent {
-		if k := (protoPort{f.Proto, f.Reply.SrcPort}); !seen[k] {
+		if k := (protoPort{proto: f.Proto, number: f.Reply.SrcPort}); !seen[k] {
 			seen[k] = true
 			out = append(out, v.leavingPacket(f))
 		}
@@ -76,7 +76,7 @@ func (v *index) leaving(p *model.Peer) []path.Packet {
 
 // outside reports whether an address is neither of this node, of its subnet, nor a pod's, and can be a target at all.
 func outside(v *index, a netip.Addr) bool {
-	return a.IsGlobalUnicast() && a != loss.WireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
+	return a.IsGlobalUnicast() && a != loss.WireServer && !v.nodeAddrs[a] && len(v.Owners[a]) == 0 && !v.past[a] &&
 		!model.InAny(v.onLink, a) && !model.InAny(v.ranges.local, a) && !model.InAny(v.ranges.cluster, a) &&
 		!v.remote(a).IsValid()
 }

@@ -52,7 +52,7 @@ func (v *view) routedElsewhere(list []*misroutedPod) {
 			continue
 		}
 		f.Pods = append(f.Pods, a.addr)
-		instead = model.With(instead, v.misrouting(a))
+		instead = model.With(instead, v.misroutingOf(a))
 		v.restore(a)
 		if a.facts["missing"] == true && !a.first.IsValid() {
 			f.lacks = lacksRoute
@@ -125,11 +125,11 @@ func (v *view) findElsewhere(a *misroutedPod) {
 	}
 }
 
-func (v *index) misrouting(a *misroutedPod) misrouting {
+func (v *index) misroutingOf(a *misroutedPod) misrouting {
 	if a.decision.Type != "unicast" {
 		return misrouting{Discarded: true}
 	}
-	l := v.links[a.decision.Hops[0].IfIndex]
+	l := v.ByIndex[a.decision.Hops[0].IfIndex]
 	return misrouting{Link: l.Name, Other: l.Role == model.RolePodLink, Again: v.Outer[l.Index]}
 }
 
@@ -144,9 +144,9 @@ type leading struct {
 // restore adds what brings the route, or the rule, back.
 func (v *index) restore(a *misroutedPod) {
 	target, dev := model.Host(a.addr), a.pod.Link
-	if l := v.links[a.pod.LinkIndex]; l.Master != 0 && v.links[l.Master] != nil {
-		dev = v.links[l.Master].Name
-		for _, p := range v.links[l.Master].Addresses {
+	if l := v.ByIndex[a.pod.LinkIndex]; l.Master != 0 && v.ByIndex[l.Master] != nil {
+		dev = v.ByIndex[l.Master].Name
+		for _, p := range v.ByIndex[l.Master].Addresses {
 			if p.Contains(a.addr) {
 				target = p.Masked()
 			}

@@ -33,7 +33,7 @@ func findMissingTableRoute(v *view) {
 	// The rules of several pods may lead to one table, which has no route for any.
 	passed := map[[2]int]*model.RoutingRule{}
 	for p := range model.Each(v.peers) {
-		r := v.podRule(p)
+		r := v.ruleOf(p)
 		if r.passed {
 			k := [2]int{r.Table, r.Priority}
 			r.RoutingRule = cmp.Or(passed[k], r.RoutingRule)
@@ -62,8 +62,8 @@ func findMissingTableRoute(v *view) {
 
 // podRule is the rule whose table's default route decides on a pod's packets to a peer, or the
 // pod's own one whose table has no route for them; nil for none.
-func (v *index) podRule(p *model.Peer) podRule {
-	if len(v.pods[p.Local]) == 0 {
+func (v *index) ruleOf(p *model.Peer) podRule {
+	if len(v.Owners[p.Local]) == 0 {
 		return podRule{}
 	}
 	d := v.Routing().Lookup(v.sentBy(p.Local, p.Remote))
@@ -133,7 +133,7 @@ func (v *index) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding
 	f.lacks = lacksRoute
 	for o := range model.Each(v.Rules) {
 		alike := o.Priority == r.Priority && o.Family == r.Family && o.From.IsSingleIP() && o.From != r.From &&
-			len(v.pods[o.From.Addr()]) > 0
+			len(v.Owners[o.From.Addr()]) > 0
 		d := v.Routing().Lookup(v.sentBy(o.From.Addr(), to))
 		if alike && f.facts["other"] == nil && d.Route != nil && d.Rule != nil && d.Rule.Table == o.Table {
 			f.facts["other"], f.facts["right"] = showRule(d.Rule), v.shown(d.Route)

@@ -163,7 +163,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 		"unclear": cause == nil && missing == missingUnknown,
 		"reached": is(func(r *remoteRange) bool { return r.there == reachWorks }), "returns": silent[0].back == reachWorks,
 		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
-		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(v.ownerSilent),
+		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(func(r *remoteRange) bool { return v.ownerSilent(r) }),
 	}
 	if cause == nil {
 		f.facts["below"] = v.below(name)

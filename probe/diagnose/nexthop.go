@@ -32,7 +32,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 		return found
 	}
 	for d := range model.Each(v.Traffic.Drops) {
-		l := v.links[d.IfIndex]
+		l := v.ByIndex[d.IfIndex]
 		if !d.Is(model.NeighborFailed) || l == nil || l.Role == model.RolePodLink || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
@@ -43,7 +43,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 		m := model.GetOrInsert(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
-		if len(v.pods[d.Src]) > 0 {
+		if len(v.Owners[d.Src]) > 0 {
 			m.pods.add(d.Src)
 		} else {
 			m.pods.add(v.translatedPods()[pair{d.Src, d.Dst}]...)
@@ -69,7 +69,7 @@ func (v *index) awaitTranslated(found map[question]*silentHop) {
 		}
 		m, replied := silentHop{gateway: v.nextHops[n.Addr]}, false
 		for f := range model.Each(v.Flows) {
-			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.pods[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
+			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.Owners[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
 				continue
 			}
 			replied = replied || f.Replied
@@ -99,7 +99,7 @@ func (v *index) leavesBy(f *model.Flow, k question) bool {
 func askedBeyond(v *index, k question) resolution {
 	asked := v.resolutions(model.Egress)
 	link, ports := asked[k], resolution{}
-	for _, l := range v.links {
+	for _, l := range v.ByIndex {
 		if l.Master == k.ifindex && l.Role == model.RoleUplink {
 			t := asked[question{l.Index, k.addr}]
 			ports = resolution{ports.requests + t.requests, ports.replies + t.replies}
@@ -112,7 +112,7 @@ func askedBeyond(v *index, k question) resolution {
 // gateway, in vain: nobody on this node should answer it.
 func (v *index) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.Neighbor, asked resolution) bool {
 	b := v.bridgeOf(p)
-	if !v.Has(model.SourceTC) || b == nil || !v.Outer[b.Index] || v.nodeAddrs[g.Addr] || len(v.pods[g.Addr]) > 0 ||
+	if !v.Has(model.SourceTC) || b == nil || !v.Outer[b.Index] || v.nodeAddrs[g.Addr] || len(v.Owners[g.Addr]) > 0 ||
 		asked.requests < minDrops || asked.replies > 0 {
 		return false
 	}
@@ -159,7 +159,7 @@ func (v *view) silentBeyond(found map[question]*silentHop) {
 func (v *index) findTranslated() map[pair][]netip.Addr {
 	out := map[pair][]netip.Addr{}
 	for f := range model.Each(v.Flows) {
-		if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
+		if src := f.Original.Src; src != f.Reply.Dst && len(v.Owners[src]) > 0 {
 			k := pair{f.Reply.Dst, f.Reply.Src}
 			out[k] = append(out[k], src)
 		}
@@ -240,7 +240,7 @@ func (v *index) spareOf(ifindex int, hops map[netip.Addr]*silentHop) (bad, spare
 // takenRange is the network of a link that leads neither off the node nor to its pods and that holds addresses
 // of other nodes' pods, which nobody answers for there. It is not valid where there is none.
 func (v *index) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip.Addr) netip.Prefix {
-	l := v.links[link]
+	l := v.ByIndex[link]
 	if l == nil || v.Outer[link] || l.Role == model.RoleTunnel {
 		return netip.Prefix{}
 	}
@@ -277,7 +277,7 @@ func awaitedHop(v *index, d *model.Drop) (netip.Addr, bool) {
 			return n != nil && path.Resolved(n)
 		})
 	}
-	if len(hops) != 1 || len(v.pods[hops[0]]) > 0 || v.past[hops[0]] {
+	if len(hops) != 1 || len(v.Owners[hops[0]]) > 0 || v.past[hops[0]] {
 		return netip.Addr{}, false
 	}
 	return hops[0], true

@@ -121,7 +121,7 @@ func (v *index) below(link string) []counted {
 	var out []counted
 	on := v.byName[link]
 	for d := range model.Each(v.Devices) {
-		l := v.links[d.IfIndex]
+		l := v.ByIndex[d.IfIndex]
 		if on == nil || l == nil || l != on && l.Master != on.Index {
 			continue
 		}
@@ -132,7 +132,7 @@ func (v *index) below(link string) []counted {
 		}
 	}
 	_, own := v.limit(maxBacklog)
-	if dropped, processed, _ := v.softnet(); own && notable(dropped, processed) {
+	if dropped, processed, _ := v.softnetOf(); own && notable(dropped, processed) {
 		out = append(out, counted{&model.DeviceLoss{Delta: dropped}, ""})
 	}
 	return out

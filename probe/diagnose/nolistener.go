@@ -12,7 +12,7 @@ func findNoListener(v *view) {
 	nobody := func(d *model.Drop) bool {
 		return d.Is(model.NoSocket) && v.drops.Lost(d) && (d.Reason != "" || v.drops.Samples.Of(d) != nil)
 	}
-	v.atSockets(nobody, v.unheard)
+	v.atSockets(nobody, func(pod netip.Addr, l *lost) finding { return v.unheard(pod, l) })
 	v.atNode(nobody)
 	v.atLoopback(nobody)
 }
@@ -22,11 +22,11 @@ func (v *index) unheard(pod netip.Addr, l *lost) finding {
 	f := v.atSocket("", l)
 	var resets, errors uint64
 	for _, h := range v.hops[pod] {
-		if h.IfIndex == v.pods[pod][0].LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
+		if h.IfIndex == v.Owners[pod][0].LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}
 	}
-	f.facts["resets"], f.facts["errors"], f.facts["loopback"] = resets, errors, v.atLoopbackOnly(v.pods[pod][0], l)
+	f.facts["resets"], f.facts["errors"], f.facts["loopback"] = resets, errors, v.atLoopbackOnly(v.Owners[pod][0], l)
 	return f
 }
 
@@ -39,7 +39,7 @@ func (v *index) atLoopbackOnly(pod *model.Pod, l *lost) []string {
 	asked := v.sampledServices(l)
 	for _, s := range pod.Inside.Loopback {
 		if slices.ContainsFunc(asked, func(a service) bool { return a.proto == s.Proto && a.port == s.Addr.Port() }) {
-			out = append(out, s.Addr.Addr().String()+" "+protoPort{s.Proto, s.Addr.Port()}.String())
+			out = append(out, s.Addr.Addr().String()+" "+protoPort{proto: s.Proto, number: s.Addr.Port()}.String())
 		}
 	}
 	return out
@@ -55,7 +55,7 @@ func (v *view) atLoopback(match func(*model.Drop) bool) {
 		return netns, pod
 	}, func(_ uint32, l *lost) finding {
 		f := v.atSocket("NoListener-loopback", l)
-		pod := v.pods[sorted(l.pods)[0]][0]
+		pod := v.Owners[sorted(l.pods)[0]][0]
 		f.facts["pod"] = pod
 		if pod.Inside != nil {
 			f.facts["rule"] = v.redirecting(pod.Inside.PacketRules, l)
@@ -69,7 +69,7 @@ func (v *view) atLoopback(match func(*model.Drop) bool) {
 // atNode are the findings on what pods send to addresses of the node where nobody listens.
 func (v *view) atNode(match func(*model.Drop) bool) {
 	reportBy(v, func(d *model.Drop) (_, pod netip.Addr) {
-		if match(d) && v.nodeAddrs[d.Dst] && len(v.pods[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
+		if match(d) && v.nodeAddrs[d.Dst] && len(v.Owners[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
 			return d.Dst, d.Src
 		}
 		return pod, pod

@@ -15,9 +15,9 @@ import (
 const minAsks = 3
 
 // silence is the traffic to destinations that never answer, by their addresses.
-type silence map[netip.Addr]*lost
+type unansweredByDestination map[netip.Addr]*lost
 
-func (g silence) sum() *lost {
+func (g unansweredByDestination) sum() *lost {
 	x := &lost{}
 	for _, a := range sorted(g) {
 		m := g[a]
@@ -29,8 +29,8 @@ func (g silence) sum() *lost {
 }
 
 func findNoReply(v *view) {
-	own, translated := silence{}, silence{}         // with the pods' addresses, and with the node's
-	byDefault, misaddressed := silence{}, silence{} // for addresses of links, by the default route; for a MAC of no next hop
+	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
+	byDefault, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses of links, by the default route; for a MAC of no next hop
 	kept := finding{page: "NoReply-untracked", lost: &lost{}}
 	var rules []*model.PacketRule
 	for p := range model.Each(v.peers) {
@@ -51,13 +51,13 @@ func findNoReply(v *view) {
 		case p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote):
 			group = byDefault
 		case v.leftWithWrongMAC(p):
-			group = misaddressed
+			group = wrongMAC
 		case !pods[p.Local]:
 			group = translated
 		}
 		model.GetOrInsert(group, p.Remote).addPair(p, pods, min(v.askedBy(pods, p), p.Out.Packets))
 	}
-	v.scanned()
+	v.reportScans()
 	if l := kept.lost; l.requests > 0 {
 		kept.facts = facts{
 			"link": v.linkName(l.link), "replies": l.requests, "pods": sorted(l.pods), "peers": sorted(l.peers), "rules": rules,
@@ -71,8 +71,8 @@ func findNoReply(v *view) {
 	for _, a := range sorted(byDefault) {
 		v.report(v.sentByDefault(a, byDefault[a]))
 	}
-	if len(misaddressed) > 0 {
-		v.report(v.misaddressed(misaddressed))
+	if len(wrongMAC) > 0 {
+		v.report(v.misaddressed(wrongMAC))
 	}
 	both := len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated))
 	if both {
@@ -245,7 +245,7 @@ func (v *view) excuse(p *model.Peer) model.Excuse {
 		return model.ExcusedPlatform
 	case !model.Unicast(p.Remote):
 		return model.ExcusedGroup
-	case v.nodeAddrs[p.Remote] || len(v.pods[p.Remote]) > 0:
+	case v.nodeAddrs[p.Remote] || len(v.Owners[p.Remote]) > 0:
 		return model.ExcusedHere
 	case why != "":
 		return why
@@ -280,7 +280,7 @@ func (v *view) unreplied() []model.Silence {
 
 // unansweredDestinations is the finding on destinations that never answer what pods send with
 // their own addresses, with the node's, or with both.
-func unansweredDestinations(v *index, g silence, own, translated bool) finding {
+func unansweredDestinations(v *index, g unansweredByDestination, own, translated bool) finding {
 	var f finding
 	x := g.sum()
 	remotes := sorted(x.peers)
@@ -312,7 +312,7 @@ func unansweredDestinations(v *index, g silence, own, translated bool) finding {
 	if d := v.Routing().Lookup(v.sentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && d.Table != mainTable {
 		f.facts["rule"], f.facts["route"] = showRule(d.Rule), v.shown(d.Route)
 	}
-	if services := v.untranslatedServices(remotes); services != nil {
+	if services := v.findUntranslated(remotes); services != nil {
 		f.facts["services"], f.facts["unserved"] = services, services.List
 		if services.All {
 			f.Cause, f.facts["all"] = "untranslated", true
@@ -441,7 +441,7 @@ func (v *index) sentByDefault(a netip.Addr, m *lost) finding {
 }
 
 // misaddressed is the finding on requests whose frames leave for a MAC that is no next hop's.
-func (v *index) misaddressed(g silence) finding {
+func (v *index) misaddressed(g unansweredByDestination) finding {
 	x := g.sum()
 	remotes, name := sorted(x.peers), v.linkName(x.link)
 	var entries []*model.Neighbor

@@ -45,7 +45,7 @@ func narrow(v *index, next int, l *lost) finding {
 	most := mostDropped(l.drops)[0]
 	f := finding{lost: l, facts: facts{"drops": l.evidence(), "pod": v.pod(most)}}
 	f.LastHopAlive = v.place(most.Link, model.Ingress)
-	in, out := v.byName[most.Link], v.links[next]
+	in, out := v.byName[most.Link], v.ByIndex[next]
 	if out != nil && in != nil && in.MTU != 0 && out.MTU != 0 && out.MTU < in.MTU {
 		f.facts["in"], f.facts["out"] = in, out
 	}
@@ -123,7 +123,7 @@ func (v *view) unlikeEnds() {
 func (v *index) misfitOf(d *model.Drop, length int) *misfit {
 	across, bridged := d.Is(model.Across), d.Is(model.ToPort)
 	for p := range model.Each(v.Pods) {
-		l := v.links[p.LinkIndex]
+		l := v.ByIndex[p.LinkIndex]
 		if l == nil || l.MTU == 0 || !p.Has(d.Src) && !p.Has(d.Dst) {
 			continue
 		}
@@ -157,7 +157,7 @@ func (v *index) unlike(m *misfit) finding {
 func (v *index) usualMTU(but *model.Link) int {
 	counts := map[int]int{}
 	add := func(ifindex int) {
-		if l := v.links[ifindex]; l != nil && l != but {
+		if l := v.ByIndex[ifindex]; l != nil && l != but {
 			counts[l.MTU]++
 		}
 	}

@@ -147,9 +147,9 @@ func nextHopMACs(v *index, p *model.Peer) (macs map[model.MAC]bool, known bool) 
 
 // besideUplink reports whether the pair's pod is a port of the bridge that holds the uplink.
 func besideUplink(v *index, p *model.Peer) bool {
-	up := v.links[p.IfIndex]
-	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
-		l := v.links[pod.LinkIndex]
+	up := v.ByIndex[p.IfIndex]
+	return up != nil && up.Master != 0 && slices.ContainsFunc(v.Owners[p.Local], func(pod *model.Pod) bool {
+		l := v.ByIndex[pod.LinkIndex]
 		return l != nil && l.Master == up.Master
 	})
 }
@@ -169,7 +169,7 @@ func (v *index) findReflected() map[netip.Addr]bool {
 
 // elsewhere reports whether an address is off this node and can answer.
 func (v *index) elsewhere(a netip.Addr) bool {
-	return model.Unicast(a) && !ofCloud(a) && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
+	return model.Unicast(a) && !ofCloud(a) && !v.nodeAddrs[a] && len(v.Owners[a]) == 0 && !v.past[a]
 }
 
 // metadataServer is where clouds tell machines about themselves. Pods are often kept from
@@ -199,7 +199,7 @@ func (l *lost) addPair(p *model.Peer, pods addrSet, requests uint64) {
 
 // senders are the pods that a pair's local end is or, with an address of the node's, stands for.
 func (v *index) senders(p *model.Peer) addrSet {
-	if len(v.pods[p.Local]) > 0 {
+	if len(v.Owners[p.Local]) > 0 {
 		return addrSet{p.Local: true}
 	}
 	if m := v.unrepliedFlows()[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {

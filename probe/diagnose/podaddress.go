@@ -27,14 +27,14 @@ func findPodAddress(v *view) {
 // duplicateDetected is the finding on an address that a pod's interface has and that the
 // kernel does not use, since it was another machine's when it was added.
 func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
-	u := v.unclaimed(p, []netip.Addr{a})
+	u := v.unclaimedOf(p, []netip.Addr{a})
 	prefix := cmp.Or(model.Find(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a }), model.Host(a))
 	f := finding{
 		page: "PodAddress-duplicate",
 		facts: facts{
 			"pod": p, "addr": a, "prefix": prefix, "unclaimed": u.evidence,
 			"noPrefixRoute": !prefix.IsSingleIP() && !prefixRoute(p, prefix),
-			"others":        slices.DeleteFunc(slices.Clone(v.pods[a]), func(o *model.Pod) bool { return o.Netns == p.Netns }),
+			"others":        slices.DeleteFunc(slices.Clone(v.Owners[a]), func(o *model.Pod) bool { return o.Netns == p.Netns }),
 		},
 		cutOff: []netip.Addr{a},
 		claims: func(d *model.Drop) bool {
@@ -56,7 +56,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (nameless bool) {
 	}
 	with := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return !firstIn(o, isIPv6).IsValid() })
 	given := slices.DeleteFunc(slices.Clone(p.Given), func(a netip.Addr) bool {
-		return a.Is6() != isIPv6 || len(v.pods[a]) > 0 || v.nodeAddrs[a]
+		return a.Is6() != isIPv6 || len(v.Owners[a]) > 0 || v.nodeAddrs[a]
 	})
 	known := len(given) > 0
 	if !known {
@@ -65,7 +65,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (nameless bool) {
 	// An interface without an address of this family is as it should be where the
 	// pod has others, unless one is looked for.
 	others := slices.ContainsFunc(v.Pods, func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Addresses) > 0 })
-	u := v.unclaimed(p, given)
+	u := v.unclaimedOf(p, given)
 	if u.answers || (others || !known && len(with) == 0) && u.packets() == 0 {
 		return false
 	}
@@ -102,12 +102,12 @@ func prefixRoute(p *model.Pod, a netip.Prefix) bool {
 // or the pods look for in the other pods' network and that no pod has. Of several the pod's MAC may be made,
 // and must be where other pods have no address either.
 func (v *index) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip.Addr {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	if len(with) == 0 {
 		return nil
 	}
 	bare := slices.ContainsFunc(v.Pods, func(o model.Pod) bool {
-		x := v.links[o.LinkIndex]
+		x := v.ByIndex[o.LinkIndex]
 		return x != nil && x.Master == l.Master && o.Netns != p.Netns && len(o.Addresses) == 0
 	})
 	replied := map[netip.Addr]bool{}
@@ -121,7 +121,7 @@ func (v *index) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []neti
 			return slices.ContainsFunc(ownIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
 		if q.ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.requests >= minDrops && !replied[a] &&
-			len(v.pods[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.GatewayAddrs[a] {
+			len(v.Owners[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.GatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}
@@ -149,7 +149,7 @@ func (u *unclaimed) packets() uint64 {
 	return cmp.Or(u.drops, u.frames, u.requests)
 }
 
-func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
+func (v *view) unclaimedOf(p *model.Pod, given []netip.Addr) unclaimed {
 	var u unclaimed
 	for _, a := range given {
 		if h := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource); h != nil && h.Packets > 0 && v.lately(h.Last) {

@@ -15,7 +15,7 @@ import (
 // enterable reports whether a pod's own state can be judged: its namespace was
 // read, its link is up, and it was there through the window.
 func (v *index) enterable(p *model.Pod) bool {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.presentWholeWindow(p)
 }
 
@@ -31,21 +31,25 @@ func (v *index) enterablePods() []*model.Pod {
 // or each on a link of its own. Interfaces that plugins for further networks make
 // have other names than the first one, and are compared among themselves.
 func (v *index) alike(p *model.Pod) []*model.Pod {
-	l := v.links[p.LinkIndex]
+	l := v.ByIndex[p.LinkIndex]
 	return model.Chosen(v.Pods, func(o *model.Pod) bool {
-		x := v.links[o.LinkIndex]
+		x := v.ByIndex[o.LinkIndex]
 		return x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface &&
 			v.enterable(o)
 	})
 }
 
 // ownIn are the global addresses of a pod's interface in a family.
-func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix { return model.Filter(p.Addresses, own(isIPv6)) }
+func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
+	return model.Filter(p.Addresses, sameFamilyIn(isIPv6))
+}
 
 // firstIn is the first of them; not valid without one.
-func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix { return model.Find(p.Addresses, own(isIPv6)) }
+func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix {
+	return model.Find(p.Addresses, sameFamilyIn(isIPv6))
+}
 
-func own(isIPv6 bool) func(netip.Prefix) bool {
+func sameFamilyIn(isIPv6 bool) func(netip.Prefix) bool {
 	return func(a netip.Prefix) bool { return a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() }
 }
 

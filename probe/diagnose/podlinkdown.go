@@ -9,13 +9,13 @@ import (
 
 func findPodLinkDown(v *view) {
 	for p := range model.Each(v.Pods) {
-		l := v.links[p.LinkIndex]
+		l := v.ByIndex[p.LinkIndex]
 		// A pod that is being made has its link up last, one that is being deleted loses its link as a whole.
 		if l == nil || !v.presentWholeWindow(p) || l.Up && p.Up && l.Carrier {
 			continue
 		}
 		// An address that another living pod has is not lost with this one.
-		pods := slices.DeleteFunc(podAddrs(p), func(a netip.Addr) bool { return len(v.pods[a]) != 1 })
+		pods := slices.DeleteFunc(podAddrs(p), func(a netip.Addr) bool { return len(v.Owners[a]) != 1 })
 		if !p.Up {
 			pods = append(pods, routedTo(v.index, l)...)
 		}
@@ -51,7 +51,7 @@ func routedTo(v *index, l *model.Link) []netip.Addr {
 	var out []netip.Addr
 	for r := range model.Each(v.Routes) {
 		a := r.Dst.Addr()
-		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 &&
+		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.Owners[a]) == 0 &&
 			!v.nodeAddrs[a] && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -62,7 +62,7 @@ func routedTo(v *index, l *model.Link) []netip.Addr {
 // hadAddress reports whether a drop is for an IPv6 address that the pod may have
 // had: its interface is down and has none any more, and nobody else has this one.
 func hadAddress(v *index, p *model.Pod, d *model.Drop) bool {
-	if p.Up || !d.Dst.Is6() || !d.Is(model.NeighborFailed) || len(v.pods[d.Dst]) > 0 || !model.InAny(v.ranges.local, d.Dst) {
+	if p.Up || !d.Dst.Is6() || !d.Is(model.NeighborFailed) || len(v.Owners[d.Dst]) > 0 || !model.InAny(v.ranges.local, d.Dst) {
 		return false
 	}
 	return !slices.ContainsFunc(podAddrs(p), netip.Addr.Is6)
@@ -76,8 +76,8 @@ func (v *index) addLostRoutes(f *finding, p *model.Pod) {
 	}
 	var addrs, routes []netip.Prefix
 	for _, o := range siblings(v, p) {
-		for _, a := range v.links[o.LinkIndex].Addresses {
-			if a.Addr().Is6() && a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !v.links[p.LinkIndex].Has(a.Addr()) &&
+		for _, a := range v.ByIndex[o.LinkIndex].Addresses {
+			if a.Addr().Is6() && a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !v.ByIndex[p.LinkIndex].Has(a.Addr()) &&
 				!slices.Contains(addrs, a) {
 				addrs = append(addrs, a)
 			}
@@ -95,8 +95,8 @@ func (v *index) addLostRoutes(f *finding, p *model.Pod) {
 // links of their own, or as ports of the same bridge.
 func siblings(v *index, p *model.Pod) []*model.Pod {
 	return model.Chosen(v.Pods, func(o *model.Pod) bool {
-		l := v.links[o.LinkIndex]
-		return o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master
+		l := v.ByIndex[o.LinkIndex]
+		return o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.ByIndex[p.LinkIndex].Master
 	})
 }
 

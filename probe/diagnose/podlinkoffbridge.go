@@ -9,11 +9,11 @@ import (
 
 func findPodLinkOffBridge(v *view) {
 	for p := range model.Each(v.Pods) {
-		l := v.links[p.LinkIndex]
+		l := v.ByIndex[p.LinkIndex]
 		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.presentWholeWindow(p) || v.Outer[l.Index] {
 			continue
 		}
-		master := v.links[l.Master]
+		master := v.ByIndex[l.Master]
 		if master != nil && master.Kind != "bridge" {
 			continue
 		}
@@ -26,9 +26,9 @@ func findPodLinkOffBridge(v *view) {
 // bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none does, or the node reaches the
 // pod without one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one.
 func (v *index) bridgeMeant(p *model.Pod) (*model.Link, facts) {
-	link := v.links[p.LinkIndex]
+	link := v.ByIndex[p.LinkIndex]
 	for _, a := range p.Addresses {
-		if a.IsSingleIP() || !a.Addr().IsGlobalUnicast() || len(v.pods[a.Addr()]) > 1 {
+		if a.IsSingleIP() || !a.Addr().IsGlobalUnicast() || len(v.Owners[a.Addr()]) > 1 {
 			continue
 		}
 		if r := v.lookup(a.Addr()); r != nil && r.IfIndex == link.Index {
@@ -73,7 +73,7 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) {
 	}}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
 	if !v.addIsolation(&f, p) {
-		if v.links[l.Master] != nil {
+		if v.ByIndex[l.Master] != nil {
 			return // One bridge may be connected to the other.
 		}
 		f.stateAlone()

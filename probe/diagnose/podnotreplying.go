@@ -28,7 +28,7 @@ func findPodNotReplying(v *view) {
 		}
 		for _, a := range podAddrs(p) {
 			in := v.hop(a, p.LinkIndex, model.Egress, model.AsDestination)
-			if in == nil || len(v.pods[a]) != 1 {
+			if in == nil || len(v.Owners[a]) != 1 {
 				continue
 			}
 			d := silentReceiver{pod: p, addr: a, in: in, silent: in.SYN - min(in.SYN, v.synAcks(a))}

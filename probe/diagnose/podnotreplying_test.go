@@ -41,7 +41,7 @@ func (n *node) handed(pod string, packets, syn, synack uint64) {
 		{Direction: model.Ingress, Side: model.AsSource, Packets: synack, SYNACK: synack},
 	} {
 		h.Addr, h.First, h.Last = addr(pod), start.Add(time.Second), end
-		h.IfIndex = newView(&n.Snapshot).pods[addr(pod)][0].LinkIndex
+		h.IfIndex = newView(&n.Snapshot).Owners[addr(pod)][0].LinkIndex
 		at := -1
 		for i, old := range n.Traffic.Hops {
 			if old.Addr == h.Addr && old.IfIndex == h.IfIndex && old.Direction == h.Direction && old.Side == h.Side {

@@ -68,8 +68,8 @@ func findPolicyDrop(v *view) {
 		return pod, pod
 	}, func(pod netip.Addr, l *lost) finding {
 		f := finding{page: "PolicyDrop-pod", lost: l,
-			facts: facts{"pod": v.pods[pod][0], "read": v.pods[pod][0].Inside != nil}}
-		f.Confidence, f.LastHopAlive = model.Likely, v.place(v.pods[pod][0].Link, model.Egress)
+			facts: facts{"pod": v.Owners[pod][0], "read": v.Owners[pod][0].Inside != nil}}
+		f.Confidence, f.LastHopAlive = model.Likely, v.place(v.Owners[pod][0].Link, model.Egress)
 		return f
 	})
 }
@@ -86,7 +86,7 @@ func (v *view) netfilterDrops() (drops []*dropped, unread, unmatched *lost, unkn
 			continue
 		}
 		if a := v.inPod(d); a.IsValid() {
-			owners := v.pods[a]
+			owners := v.Owners[a]
 			p := owners[slices.IndexFunc(owners, func(p *model.Pod) bool { return p.Netns == d.Netns })]
 			if x := v.droppedInside(p, inside, d); x != nil {
 				drops = append(drops, x)
@@ -251,17 +251,17 @@ func (v *index) policyDropped(list []*attribution, calico bool) finding {
 	var all lost
 	var seen []model.Evidence
 	var others []*candidateRule
-	var doubts []doubt
+	var against []doubt
 	for _, a := range list {
 		a.common()
 		all.merge(&a.lost)
 		seen = append(seen, a.shown()...)
 		unsure, rivals := v.doubts(a)
-		doubts, others = append(doubts, unsure...), model.With(others, rivals...)
+		against, others = append(against, unsure...), model.With(others, rivals...)
 	}
 	f := finding{lost: &all, claims: filteredDrops(all.drops), facts: facts{
 		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.lost.packets,
-		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(doubts),
+		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(against),
 	}}
 	f.flows = func(x *model.Flow) bool {
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
@@ -270,7 +270,7 @@ func (v *index) policyDropped(list []*attribution, calico bool) finding {
 		// A few late segments of closed connections are no fault.
 		f.Severity = model.Info
 	}
-	if len(doubts) > 0 {
+	if len(against) > 0 {
 		f.Confidence = model.Likely
 	}
 	f.LastHopAlive = v.cameBy(mostDropped(first.drops)[0])
@@ -287,7 +287,7 @@ func (v *index) concernedBy(c *candidateRule, d *model.Drop) []netip.Addr {
 	switch {
 	case c.Pod != nil:
 		return []netip.Addr{v.inPod(d)}
-	case len(v.pods[d.Src]) == 0 || len(v.pods[d.Dst]) == 0:
+	case len(v.Owners[d.Src]) == 0 || len(v.Owners[d.Dst]) == 0:
 		return []netip.Addr{v.pod(d)}
 	}
 	src, dst := c.names()

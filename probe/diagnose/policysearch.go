@@ -215,7 +215,7 @@ func (v *index) linksOf(a netip.Addr) (out []string) {
 	if v.nodeAddrs[a] {
 		return nil
 	}
-	for _, p := range v.pods[a] {
+	for _, p := range v.Owners[a] {
 		out = append(out, v.withMaster(p.Link)...)
 	}
 	if len(out) > 0 {
@@ -230,8 +230,8 @@ func (v *index) linksOf(a netip.Addr) (out []string) {
 // withMaster is a link and the bridge that it is a port of.
 func (v *index) withMaster(link string) []string {
 	out := []string{link}
-	if l := v.byName[link]; l != nil && v.links[l.Master] != nil {
-		out = append(out, v.links[l.Master].Name)
+	if l := v.byName[link]; l != nil && v.ByIndex[l.Master] != nil {
+		out = append(out, v.ByIndex[l.Master].Name)
 	}
 	return out
 }

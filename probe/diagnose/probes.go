@@ -103,7 +103,7 @@ func (p *plan) absent() {
 			subjects = f.Pods
 		}
 		for _, a := range subjects {
-			if len(p.v.pods[a]) == 0 && asked < mostSilent && p.arp(a) {
+			if len(p.v.Owners[a]) == 0 && asked < mostSilent && p.arp(a) {
 				asked++
 			}
 		}
@@ -126,7 +126,7 @@ func (p *plan) arp(to netip.Addr) bool {
 	if r == nil || !to.Is4() || r.Gateway.IsValid() || r.Type != "unicast" {
 		return false
 	}
-	l := v.links[r.IfIndex]
+	l := v.ByIndex[r.IfIndex]
 	n := v.NeighborAt(to, r.IfIndex)
 	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || n != nil && path.Resolved(n) && n.State != "PERMANENT" {
 		return false
@@ -159,7 +159,7 @@ func outgoing(v *index, to netip.Addr) (model.Probe, bool) {
 	if len(r.NextHops) > 0 {
 		first = &r.NextHops[0]
 	}
-	l, hop := v.links[first.IfIndex], cmp.Or(first.Gateway, to)
+	l, hop := v.ByIndex[first.IfIndex], cmp.Or(first.Gateway, to)
 	if l == nil || l.MAC.IsZero() || !v.Outer[l.Index] {
 		return model.Probe{}, false
 	}
@@ -188,7 +188,7 @@ func ownRangeAddr(v *index, six bool) netip.Addr {
 	own := v.ownCIDRs()
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
-			if a.Addr().Is6() == six && model.InAny(own, a.Addr()) && len(v.pods[a.Addr()]) == 0 {
+			if a.Addr().Is6() == six && model.InAny(own, a.Addr()) && len(v.Owners[a.Addr()]) == 0 {
 				return a.Addr()
 			}
 		}
@@ -206,7 +206,7 @@ func otherNodes(v *index, ranges []*remoteRange, six bool) []netip.Addr {
 	var out []netip.Addr
 	add := func(list ...netip.Addr) {
 		for _, a := range list {
-			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 &&
+			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.Owners[a]) == 0 &&
 				!slices.Contains(out, a) && len(out) < mostTargets {
 				out = append(out, a)
 			}

@@ -18,7 +18,7 @@ func findQueueDrop(v *view) {
 	for q := range model.Each(v.Queues) {
 		l := model.GetOrInsert(byLink, q.IfIndex)
 		rest := model.Either(untold[q.IfIndex] < minDrops, 0, untold[q.IfIndex])
-		if v.links[q.IfIndex] != nil && l.packets+rest >= minDrops {
+		if v.ByIndex[q.IfIndex] != nil && l.packets+rest >= minDrops {
 			v.report(v.queueDropped(q, l, rest))
 		}
 	}
@@ -29,11 +29,11 @@ func findQueueDrop(v *view) {
 // the drops tell. What such a queue dropped was never counted as sent.
 func (v *view) queuesInPods() {
 	reportBy(v, func(d *model.Drop) (p *model.Pod, pod netip.Addr) {
-		i := slices.IndexFunc(v.pods[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
+		i := slices.IndexFunc(v.Owners[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
 		if !d.Is(model.Queued) || v.inPod(d) != d.Src || i < 0 {
 			return p, pod
 		}
-		return v.pods[d.Src][i], d.Src
+		return v.Owners[d.Src][i], d.Src
 	}, func(p *model.Pod, l *lost) finding {
 		sent := uint64(0)
 		for a := range l.pods {
@@ -62,7 +62,7 @@ func (v *index) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 	larger := *q
 	larger.Rate, larger.Burst, larger.Limit = times*q.Rate, times*q.Burst, times*q.Limit
 	f := finding{lost: l, facts: facts{"queue": q, "untold": untold, "settings": words.Command(larger.Settings()), "times": times,
-		"link": v.links[q.IfIndex]}}
+		"link": v.ByIndex[q.IfIndex]}}
 	f.LastHopAlive = v.place(q.Link, model.Egress)
 	f.infoUnless(untold > 0 || overfull(q) && l.lasting() || v.starves(q, l))
 	if len(l.drops) == 0 {

@@ -163,7 +163,7 @@ func (r *ranges) podBits(a netip.Addr) int {
 }
 
 func (v *index) holdsPods(p netip.Prefix) bool {
-	for a := range v.pods {
+	for a := range v.Owners {
 		if p.Contains(a) {
 			return true
 		}
@@ -289,7 +289,7 @@ func (v *index) findRanges() []*remoteRange {
 		r := model.GetOrInsert(byCIDR, cidr)
 		r.cidr = cidr
 		r.asks += p.In.Requests
-		_, pod := v.pods[p.Local]
+		_, pod := v.Owners[p.Local]
 		if pod {
 			r.podAsks += p.In.Requests
 		}

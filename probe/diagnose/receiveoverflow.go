@@ -59,7 +59,7 @@ func (v *index) sampledServices(l *lost) []service {
 func (v *index) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
-		ports = model.With(ports, protoPort{tcp, l.Addr.Port()}.String())
+		ports = model.With(ports, protoPort{proto: tcp, number: l.Addr.Port()}.String())
 	}
 	var asked lost
 	var unreplied []facts

@@ -26,7 +26,7 @@ func findReversePathFilter(v *view) {
 			pod = v.pod(d)
 		}
 		return k, pod
-	}, v.filteredOn)
+	}, func(k detour, l *lost) finding { return v.filteredOn(k, l) })
 }
 
 // detourOf is the detour of a packet that the filter refused, zero for others. A node's own
@@ -59,7 +59,7 @@ func (v *index) filteredOn(k detour, l *lost) finding {
 		f.facts["rule"] = showRule(rule)
 	}
 	if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
-		if l := v.links[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
+		if l := v.ByIndex[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
 			f.facts["pod"] = p
 		}
 	} else {
@@ -74,7 +74,7 @@ func (v *index) detourOnly(r *model.Route) bool {
 	if r.Dst.Bits() == 0 || r.Protocol == "kernel" && v.Outer[r.IfIndex] {
 		return false
 	}
-	for a := range v.pods {
+	for a := range v.Owners {
 		if r.Dst.Contains(a) && v.delivers(r, a) {
 			return false
 		}

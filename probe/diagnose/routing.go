@@ -21,7 +21,7 @@ func (v *index) shown(r *model.Route) *shownRoute {
 	if r == nil {
 		return nil
 	}
-	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
+	if l := v.ByIndex[r.IfIndex]; l != nil && r.IfIndex != 0 {
 		return &shownRoute{r, l.Name}
 	}
 	return &shownRoute{r, ""}
@@ -52,7 +52,7 @@ func (r *shownRule) Typed() words.Command { return words.RoutingRule(r.RoutingRu
 // sentBy is a packet as the node's routing gets it: a pod's comes by a link, the node's own by none.
 func (v *index) sentBy(src, dst netip.Addr) path.Query {
 	q := path.Query{Src: src, Dst: dst}
-	for _, p := range v.pods[src] {
+	for _, p := range v.Owners[src] {
 		q.In = cmp.Or(v.natLink(p.LinkIndex), q.In)
 	}
 	return q
@@ -64,7 +64,9 @@ func (v *index) arrived(d *model.Drop) path.Query {
 }
 
 // lookup is the route that the node takes to an address; nil when it has none.
-func (v *index) lookup(a netip.Addr) *model.Route { return v.Routing().Lookup(path.Query{Dst: a}).Route }
+func (v *index) lookup(a netip.Addr) *model.Route {
+	return v.Routing().Lookup(path.Query{Dst: a}).Route
+}
 
 // mainTable is RT_TABLE_MAIN.
 const mainTable = 254

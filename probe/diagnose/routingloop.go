@@ -32,7 +32,7 @@ func findRoutingLoop(v *view) {
 	known := addrSet{}
 	known.addAll(v.returned)
 	for p := range model.Each(v.Pods) {
-		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
+		if l := v.ByIndex[p.LinkIndex]; l != nil && !l.Up {
 			known.add(podAddrs(p)...)
 		}
 	}
@@ -51,12 +51,12 @@ func findRoutingLoop(v *view) {
 		// What is from a pod leaves by the uplink and what is for one
 		// arrives by it; the other direction is the loop's.
 		forward := model.Either(h.Side == model.AsDestination, model.Ingress, model.Egress)
-		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) || h.Direction == forward {
+		if len(v.Owners[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) || h.Direction == forward {
 			continue
 		}
 		falls := bits.OnesCount64(h.TTLs) >= loopTTLs
 		once := !falls && h.Side == model.AsSource && filtered[looped{h.Addr, h.IfIndex}] >= minDrops
-		if !falls && !once || h.Side == model.AsSource && forNobody(v, h) {
+		if !falls && !once || h.Side == model.AsSource && toUnassignedAddress(v, h) {
 			continue
 		}
 		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
@@ -77,9 +77,9 @@ func findRoutingLoop(v *view) {
 // and come back by the other into the node's own routing, until their TTL ends.
 func circling(v *view) {
 	for h := range model.Each(v.Traffic.Hops) {
-		l := v.links[h.IfIndex]
-		if l == nil || l.Role != model.RoleRouter || v.links[l.Peer] == nil || h.Side != model.AsDestination ||
-			h.Direction != model.Ingress || len(v.pods[h.Addr]) == 0 || bits.OnesCount64(h.TTLs) < loopTTLs {
+		l := v.ByIndex[h.IfIndex]
+		if l == nil || l.Role != model.RoleRouter || v.ByIndex[l.Peer] == nil || h.Side != model.AsDestination ||
+			h.Direction != model.Ingress || len(v.Owners[h.Addr]) == 0 || bits.OnesCount64(h.TTLs) < loopTTLs {
 			continue
 		}
 		expired := func(d *model.Drop) bool { return d.Dst == h.Addr && d.IfIndex == h.IfIndex && d.Is(model.Expired) }
@@ -87,7 +87,7 @@ func circling(v *view) {
 		if n < minDrops {
 			continue
 		}
-		entry := v.links[l.Peer]
+		entry := v.ByIndex[l.Peer]
 		// What may hand packets to pods, up to Cilium's program, which does.
 		programs, cilium := model.Chosen(v.Programs, func(p *model.Program) bool {
 			return p.Netns == v.Node.Netns && p.IfIndex == entry.Index && p.Direction == model.Egress
@@ -96,7 +96,7 @@ func circling(v *view) {
 			programs, cilium = programs[:i+1], true
 		}
 		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
-			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
+			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.Owners[h.Addr][0].Link,
 			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
 			"endpoint": model.First(v.Cilium.Endpoints,
 				func(e *model.CiliumEndpoint) bool { return slices.Contains(e.Addresses, h.Addr) }),
@@ -110,7 +110,7 @@ func circling(v *view) {
 // forNobody reports whether most of a pod's packets that come back at an uplink are for addresses of this
 // node's pods that nobody has: of a service's dead backend, as was found, or of a pod that is gone. The network
 // is right to return what is for this node's range.
-func forNobody(v *view, h *model.HopCount) bool {
+func toUnassignedAddress(v *view, h *model.HopCount) bool {
 	var back uint64
 	for p := range model.Each(v.peers) {
 		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) ||
@@ -124,7 +124,7 @@ func forNobody(v *view, h *model.HopCount) bool {
 // justLeft reports whether the pair's remote end is where this node's pods are, is
 // none, and was asked for a moment only: a pod that went as the window began.
 func justLeft(v *index, p *model.Peer) bool {
-	near := v.vacant(p.Remote) || model.InAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
+	near := v.vacant(p.Remote) || model.InAny(v.onLink, p.Remote) && len(v.Owners[p.Remote]) == 0
 	return near && p.In.Replies == 0 && model.Lasted(p.LastOut, v.Window.End) && p.Out.Packets > 0 &&
 		!p.LastOut.IsZero()
 }
@@ -158,7 +158,7 @@ func (v *index) amongPods(list []netip.Prefix) bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(p netip.Prefix) bool {
 		around, err := p.Addr().Prefix(v.ranges.podBits(p.Addr()))
 		return err != nil || !p.IsSingleIP() || model.InAny(v.onLink, p.Addr()) || !v.holdsPods(around) ||
-			len(v.pods[p.Addr()]) > 0 || v.ranges.nodeAt(p.Addr()).IsValid()
+			len(v.Owners[p.Addr()]) > 0 || v.ranges.nodeAt(p.Addr()).IsValid()
 	})
 }
 

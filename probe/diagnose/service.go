@@ -43,7 +43,7 @@ func (s service) unanswered(a *asks) bool {
 func (v *index) asksOf() map[service]*asks {
 	out := map[service]*asks{}
 	for f := range model.Each(v.Flows) {
-		if len(v.pods[f.Reply.Src]) == 0 {
+		if len(v.Owners[f.Reply.Src]) == 0 {
 			continue
 		}
 		a := model.GetOrInsert(out, service{f.Reply.Src, f.Proto, f.Reply.SrcPort})
@@ -94,7 +94,7 @@ func services(all map[service]*asks, pod netip.Addr) []service {
 	return out
 }
 
-func (s service) name() string { return protoPort{s.proto, s.port}.String() }
+func (s service) name() string { return protoPort{proto: s.proto, number: s.port}.String() }
 
 // untranslatedServices are those of silent destinations that seem to be services' addresses
 // and that no rule translates: their packets leave the node, where nobody has them.
@@ -119,7 +119,7 @@ func (s untranslatedService) String() string {
 	return model.Either(s.port.proto == 0, s.Addr.String(), fmt.Sprintf("%s for %s", s.Addr, s.port))
 }
 
-func (v *index) untranslatedServices(remotes []netip.Addr) *untranslatedServices {
+func (v *index) findUntranslated(remotes []netip.Addr) *untranslatedServices {
 	u := untranslatedServices{Except: "whole"}
 	to := map[netip.Addr][]*model.Peer{}
 	for p := range model.Each(v.peers) {
@@ -133,7 +133,7 @@ func (v *index) untranslatedServices(remotes []netip.Addr) *untranslatedServices
 		s := untranslatedService{Addr: a}
 		switch {
 		case len(found.Beside) > 0:
-			s.port, s.Beside, u.Except = protoPort{sent.Proto, sent.DstPort}, found.Beside[0], "beside"
+			s.port, s.Beside, u.Except = protoPort{proto: sent.Proto, number: sent.DstPort}, found.Beside[0], "beside"
 		case len(found.Others) > 0:
 			s.Others, u.Except = found.Others, "others"
 		case len(found.Rules) > 0:

@@ -14,7 +14,7 @@ func findStaleARPReply(v *view) {
 }
 
 func misanswered(v *index, s *stale) finding {
-	wrong := belief{s.addr, s.rule.MAC}
+	wrong := binding{s.addr, s.rule.MAC}
 	f := finding{facts: s.facts(v), claims: sentToWrongMAC(wrong), effects: []any{wrong}}
 	f.Pods, f.LastHopAlive = []netip.Addr{s.addr}, model.Place{Direction: model.Ingress}
 	var most, replies, answered uint64
@@ -34,8 +34,8 @@ func misanswered(v *index, s *stale) finding {
 		}
 	}
 	f.facts["replies"], f.facts["sent"] = replies, f.Packets
-	if len(v.pods[s.addr]) == 0 && len(v.behind(s.addr)) > 0 {
-		f.Pods = v.believing(wrong)
+	if len(v.Owners[s.addr]) == 0 && len(v.behind(s.addr)) > 0 {
+		f.Pods = v.bindingsTo(wrong)
 		f.cutOff = v.silentBy(s.rule.MAC, f.Pods)
 		if len(s.owners) == 0 {
 			x := v.sumPeers(v.inVain(setOf(f.Pods)))
@@ -68,7 +68,7 @@ func (v *index) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
 }
 
 // believing are the pods that have the entry for their gateway.
-func (v *index) believing(e belief) []netip.Addr {
+func (v *index) bindingsTo(e binding) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range v.behind(e.addr) {
 		if slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == e.addr && g.MAC == e.mac }) {

@@ -14,13 +14,13 @@ func findStaleFDB(v *view) {
 			continue
 		}
 		// The port's own address, or a pod's behind it: the MAC is there twice.
-		if at := v.links[e.IfIndex]; at == nil || at.MAC == e.MAC {
+		if at := v.ByIndex[e.IfIndex]; at == nil || at.MAC == e.MAC {
 			continue
 		}
 		var here []*model.Pod
 		behind := false
 		for p := range model.Each(v.Pods) {
-			if b := v.bridgeOf(p); p.MAC == e.MAC && b != nil && path.AppliesTo(e, b, v.links[p.LinkIndex]) {
+			if b := v.bridgeOf(p); p.MAC == e.MAC && b != nil && path.AppliesTo(e, b, v.ByIndex[p.LinkIndex]) {
 				here = append(here, p)
 				behind = behind || p.LinkIndex == e.IfIndex && !e.Local
 			}
@@ -47,8 +47,8 @@ func (v *view) tunnelEndsUnknown() {
 		if n != nil && path.Resolved(n) {
 			f.facts["neighbor"] = n
 		}
-		if node := v.nodeOf(v.remote(sorted(l.peers)[0])); node != nil && len(internal(node)) > 0 {
-			f.facts["node"], f.facts["at"] = node, internal(node)[0]
+		if far := v.nodeOf(v.remote(sorted(l.peers)[0])); far != nil && len(internal(far)) > 0 {
+			f.facts["node"], f.facts["at"] = far, internal(far)[0]
 		}
 		f.LastHopAlive = v.place(v.linkName(hop.ifindex), model.Egress)
 		v.report(f)
@@ -63,7 +63,7 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	var frames uint64
 	if e.IfIndex != p.LinkIndex {
 		for _, a := range pods {
-			frames += v.frames(a, e.IfIndex, model.Egress, model.AsDestination, e.MAC)
+			frames += v.framesBetween(a, e.IfIndex, model.Egress, model.AsDestination, e.MAC)
 		}
 	}
 	f.Pods, f.LastHopAlive, f.Packets = pods, v.place(bridge, model.Egress), max(frames, v.dropped(f.claims))

@@ -27,7 +27,7 @@ func findStaleFlow(v *view) {
 	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
 		d := refused[f.Original]
-		if d == nil && !v.goesUnheard(f) || len(v.pods[f.Original.Src]) == 0 ||
+		if d == nil && !v.isUnanswered(f) || len(v.Owners[f.Original.Src]) == 0 ||
 			v.silencedBy(f.Original.Src, model.Host(f.Reply.Src), f) != "" {
 			continue
 		}
@@ -85,7 +85,7 @@ func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
 }
 
 // goesUnheard reports whether packets of a flow from before the window passed in it, and none came back.
-func (v *index) goesUnheard(f *model.Flow) bool {
+func (v *index) isUnanswered(f *model.Flow) bool {
 	if !f.Start.IsZero() {
 		return false
 	}
@@ -101,14 +101,14 @@ func (v *index) goesUnheard(f *model.Flow) bool {
 		return p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(p) && v.Traffic.Lost.Of(p.Local).Peers == 0 &&
 			!v.foldedReply(p)
 	}
-	return v.unhearing()[f.Original.Src] && v.Traffic.Lost.Of(f.Original.Src).Hops == 0
+	return v.withoutReplies()[f.Original.Src] && v.Traffic.Lost.Of(f.Original.Src).Hops == 0
 }
 
 // findUnhearing are the pods that send, and nothing at all comes to them.
-func (v *index) findUnhearing() map[netip.Addr]bool {
+func (v *index) findWithoutReplies() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for h := range model.Each(v.Traffic.Hops) {
-		if pods := v.pods[h.Addr]; len(pods) != 1 || pods[0].LinkIndex != h.IfIndex {
+		if pods := v.Owners[h.Addr]; len(pods) != 1 || pods[0].LinkIndex != h.IfIndex {
 			continue
 		}
 		switch _, known := out[h.Addr]; {
@@ -130,7 +130,7 @@ func (v *index) outdated(f *model.Flow) (k outdatedBy, is bool) {
 			func(r *model.PacketRule) bool { return !r.To.Addr().IsValid() || r.To.Addr() == f.Reply.Src })
 		return outdatedBy{f.Reply.Src, rules[0], false}, !leads
 	}
-	nat := v.sourceNAT(f)
+	nat := v.snatRule(f)
 	switch has := f.Reply.Dst; {
 	case nat.CutOff || len(nat.Unsure) > 0 || len(rules) > 0:
 	case has == f.Original.Src:
@@ -153,6 +153,6 @@ func (g *staleFlows) finding(v *index, k outdatedBy) finding {
 		f.Confidence = model.Likely
 	}
 	f.Pods, f.Peers = clients(g.flows), model.Hosts(model.Unique(slices.Concat(to, servers(g.flows))))
-	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
+	f.LastHopAlive = v.place(v.Owners[first.Original.Src][0].Link, model.Ingress)
 	return f
 }

@@ -32,7 +32,7 @@ func findStaleMACRewrite(v *view) {
 // rewrittenByRule is the finding on a rule, with the frames that it spoilt. They were last
 // right where they came in before the rewrite, or at the port that the rule names.
 func rewrittenByRule(v *index, s *stale, rewrites []model.MACRewrite) finding {
-	f := finding{facts: s.facts(v), claims: sentToWrongMAC(belief{s.addr, s.rule.MAC})}
+	f := finding{facts: s.facts(v), claims: sentToWrongMAC(binding{s.addr, s.rule.MAC})}
 	f.Pods, f.Packets = []netip.Addr{s.addr}, s.rule.Counter.Delta
 	f.LastHopAlive = v.place(cmp.Or(s.rule.In.Name, v.linkName(v.anUplink())), model.Ingress)
 	if seen := mostRewritten(rewrites, s.addr, s.rule.MAC); seen != nil {

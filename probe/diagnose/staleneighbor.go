@@ -13,7 +13,7 @@ import (
 func findStaleNeighbor(v *view) {
 	silent := map[int][]unresolved{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {
-		if n.Proxy || len(v.pods[n.Addr]) == 0 {
+		if n.Proxy || len(v.Owners[n.Addr]) == 0 {
 			continue
 		}
 		// Only the link by which the node sends to the pod matters. Where
@@ -47,9 +47,9 @@ func misdirected(v *view, n *model.Neighbor) {
 	if p == nil || !v.presentWholeWindow(p) && n.State != "PERMANENT" {
 		return
 	}
-	sent, link := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC), v.linkName(n.IfIndex)
-	frames := sentToWrongMAC(belief{n.Addr, n.MAC})
-	f := v.wrongEntry(n, sent, func(d *model.Drop) bool {
+	sent, link := v.framesBetween(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC), v.linkName(n.IfIndex)
+	frames := sentToWrongMAC(binding{n.Addr, n.MAC})
+	f := v.faultOfEntry(n, sent, func(d *model.Drop) bool {
 		// By IPv6 these are also the answers to the pod's own requests for its gateway's MAC,
 		// so that the pod has no neighbour either.
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.Is(model.NeighborFailed)

@@ -40,12 +40,12 @@ func (v *index) findScans() {
 	ports, shown := map[pair]map[protoPort]bool{}, map[pair]netip.Addr{}
 	strangers, replied := map[spread]map[netip.Addr]bool{}, map[spread]bool{}
 	for f := range model.Each(v.Flows) {
-		pod, remote, at := f.Original.Src, f.Reply.Src, protoPort{f.Proto, f.Reply.SrcPort}
+		pod, remote, at := f.Original.Src, f.Reply.Src, protoPort{proto: f.Proto, number: f.Reply.SrcPort}
 		if f.Replied && model.Public(remote) {
 			replied[spread{pod, at}] = true
 		}
-		if f.Replied || f.Proto != tcp && f.Proto != udp || remote != f.Original.Dst || len(v.pods[pod]) == 0 ||
-			len(v.pods[remote]) > 0 {
+		if f.Replied || f.Proto != tcp && f.Proto != udp || remote != f.Original.Dst || len(v.Owners[pod]) == 0 ||
+			len(v.Owners[remote]) > 0 {
 			continue
 		}
 		include(askers, remote, pod, true)
@@ -132,11 +132,11 @@ func (v *index) networkOf(a netip.Addr) netip.Prefix {
 }
 
 // scanned tells of what pods looked for in vain.
-func (v *view) scanned() {
+func (v *view) reportScans() {
 	for _, s := range v.scans {
 		var silent []netip.Addr
 		f := finding{page: "NoReply-scan"}
-		f.facts = facts{"pod": v.pods[s.pod][0], "asked": len(s.remotes), "ports": s.ports}
+		f.facts = facts{"pod": v.Owners[s.pod][0], "asked": len(s.remotes), "ports": s.ports}
 		f.Severity, f.Pods = model.Info, []netip.Addr{s.pod}
 		for p := range model.Each(v.peers) {
 			if _, found := slices.BinarySearchFunc(s.remotes, p.Remote, netip.Addr.Compare); found &&

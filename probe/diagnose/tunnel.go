@@ -18,7 +18,7 @@ func (v *index) tunnelPeers() []model.Peer {
 	found := map[pair]*model.Peer{}
 	for f := range model.Each(v.Flows) {
 		local, remote := f.Reply.Dst, f.Reply.Src
-		if f.Proto != tcp || f.Start.IsZero() || len(v.pods[f.Original.Src]) == 0 || len(v.pods[remote]) > 0 ||
+		if f.Proto != tcp || f.Start.IsZero() || len(v.Owners[f.Original.Src]) == 0 || len(v.Owners[remote]) > 0 ||
 			v.nodeAddrs[remote] {
 			continue
 		}
@@ -26,7 +26,7 @@ func (v *index) tunnelPeers() []model.Peer {
 		if len(d.Unsure) > 0 || len(d.Hops) != 1 {
 			continue
 		}
-		l := v.links[d.Hops[0].IfIndex]
+		l := v.ByIndex[d.Hops[0].IfIndex]
 		lost := func(d *model.Drop) bool { return d.Link == l.Name && sending(d) }
 		if l == nil || l.Role != model.RoleTunnel || v.lostPackets(lost) >= minDrops {
 			continue
@@ -50,7 +50,7 @@ func (v *index) tunnelPeers() []model.Peer {
 }
 
 func (v *index) isTunnel(ifindex int) bool {
-	l := v.links[ifindex]
+	l := v.ByIndex[ifindex]
 	return l != nil && l.Role == model.RoleTunnel
 }
 

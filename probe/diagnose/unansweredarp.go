@@ -117,7 +117,7 @@ func (v *index) fixedMAC(p *model.Pod, g *model.Neighbor) model.MAC {
 		switch {
 		case o == p || h == nil:
 		case v.routed(p):
-			return v.links[p.LinkIndex].MAC
+			return v.ByIndex[p.LinkIndex].MAC
 		default:
 			return h.MAC
 		}
@@ -167,7 +167,7 @@ func unheldAddresses(v *view) {
 	}
 	found := map[netip.Addr]*lost{}
 	for a, l := range lostBy(v, func(d *model.Drop) (addr, asker netip.Addr) {
-		if !d.Is(model.NeighborFailed) || !v.vacant(d.Dst) || len(v.pods[d.Src]) == 0 {
+		if !d.Is(model.NeighborFailed) || !v.vacant(d.Dst) || len(v.Owners[d.Src]) == 0 {
 			return addr, asker
 		}
 		return d.Dst, d.Src
@@ -193,7 +193,7 @@ func unheldAddresses(v *view) {
 func nobodyHas(v *index, addrs []netip.Addr, found map[netip.Addr]*lost) finding {
 	f := finding{page: "UnansweredARP-unheld"}
 	f.Pods, f.Peers = sorted(found[addrs[0]].pods), model.Hosts(addrs)
-	asker := v.pods[f.Pods[0]][0]
+	asker := v.Owners[f.Pods[0]][0]
 	f.LastHopAlive = v.place(asker.Link, model.Ingress)
 	var shown []model.Evidence
 	var held [][]model.MAC

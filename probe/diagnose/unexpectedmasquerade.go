@@ -37,7 +37,7 @@ func findUnexpectedMasquerade(v *view) {
 		if !maskedFlow(v.index, f) {
 			continue
 		}
-		nat := v.sourceNAT(f)
+		nat := v.snatRule(f)
 		if !nat.Translated || nat.CutOff {
 			// What translated it is gone, or was not understood or followed. A
 			// flow keeps its address, so an old one proves nothing.
@@ -65,7 +65,7 @@ func findUnexpectedMasquerade(v *view) {
 }
 
 func (v *index) masqueraded(f *model.Flow) bool {
-	return f.Reply.Dst != f.Original.Src && len(v.pods[f.Original.Src]) > 0 && v.nodeAddrs[f.Reply.Dst]
+	return f.Reply.Dst != f.Original.Src && len(v.Owners[f.Original.Src]) > 0 && v.nodeAddrs[f.Reply.Dst]
 }
 
 // maskedFlow reports whether a pod of the node speaks to another pod with the node's address. What a service
@@ -75,7 +75,7 @@ func maskedFlow(v *index, f *model.Flow) bool {
 	// Of the node's subnet nothing stands between a pod and its peers.
 	flat := func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) }
 	return v.masqueraded(f) && peer == f.Original.Dst && peer != pod && !v.nodeAddrs[peer] &&
-		(len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || slices.ContainsFunc(v.onLink, flat))
+		(len(v.Owners[peer]) > 0 || v.remote(peer).IsValid() || slices.ContainsFunc(v.onLink, flat))
 }
 
 func maskedBy(v *index, g *masked) finding {
@@ -83,7 +83,7 @@ func maskedBy(v *index, g *masked) finding {
 	f := finding{facts: facts{
 		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff,
 		"read": v.Has(model.SourceNAT),
-		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.pods[a]) > 0 || v.remote(a).IsValid() }),
+		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 || v.remote(a).IsValid() }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = pods, model.Hosts(remotes), v.place(v.outLink(g.flows[0].Reply.Src), model.Egress)
 	if len(g.rules) == 0 {
@@ -113,7 +113,7 @@ func turnedBack(v *view) {
 		case f.State != "SYN_RECV":
 			heard[pod] = true
 		default:
-			nat := v.sourceNAT(f)
+			nat := v.snatRule(f)
 			rules.of(nat.Rule).add(f, nat)
 		}
 	}
@@ -135,7 +135,7 @@ func (v *index) leftAgain(pod netip.Addr) (left, routed uint64) {
 		if h.Side != model.AsDestination || h.Direction != model.Egress {
 			continue
 		}
-		if l := v.links[h.IfIndex]; v.isUplink(h.IfIndex) {
+		if l := v.ByIndex[h.IfIndex]; v.isUplink(h.IfIndex) {
 			left += h.Packets
 		} else if l != nil && l.Kind == "bridge" {
 			routed += h.Packets

@@ -52,7 +52,7 @@ func (v *index) unexplained(k dropKind, l *lost) finding {
 	}
 	ends := v.nothingPasses(l)
 	from, to := first.Src, first.Dst
-	if v.pods[from] == nil {
+	if v.Owners[from] == nil {
 		from, to = to, from
 	}
 	f := finding{lost: l, facts: facts{
@@ -75,7 +75,7 @@ func (v *index) lowered(d *model.Drop) bool {
 	pod := v.pod(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	return d.Is(model.Expired) && slices.ContainsFunc(v.hops[pod], func(h *model.HopCount) bool {
-		entry := v.isUplink(h.IfIndex) || side == model.AsSource && v.pods[pod][0].LinkIndex == h.IfIndex
+		entry := v.isUplink(h.IfIndex) || side == model.AsSource && v.Owners[pod][0].LinkIndex == h.IfIndex
 		return entry && h.Direction == model.Ingress && h.Side == side && h.TTLs != 0 && h.TTLs&(1<<1) == 0
 	})
 }

@@ -28,9 +28,6 @@ type index struct {
 	// drops says which drops were lost packets, and which were harmless frees.
 	drops *loss.Classifier
 
-	// pods and links are the state's.
-	pods  map[netip.Addr][]*model.Pod
-	links map[int]*model.Link
 	// past are addresses of pods that went away during the window: the classifier's.
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
@@ -80,7 +77,7 @@ type index struct {
 	unrepliedFlows    func() map[pair]*unreplied
 	translatedPods    func() map[pair][]netip.Addr
 	untracking        func() []*model.PacketRule
-	unhearing         func() map[netip.Addr]bool
+	withoutReplies    func() map[netip.Addr]bool
 	wrongHops         func() []*wrongHop
 	reflected         func() map[netip.Addr]bool
 	repliedTranslated func() map[pair]bool
@@ -108,14 +105,14 @@ func newIndex(whole *model.Snapshot) *index {
 		nextHops:    map[netip.Addr]bool{},
 		onLinkAlone: map[netip.Addr]bool{},
 	}
-	v.pods, v.links, v.past = v.Owners, v.ByIndex, v.drops.Past
+	v.past = v.drops.Past
 	v.self, v.ownCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
 	v.remoteRanges, v.clusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.misroutedPods, v.wrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
 	v.reflected, v.repliedTranslated = sync.OnceValue(v.findReflected), sync.OnceValue(v.findRepliedTranslated)
 	v.unrepliedFlows, v.translatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
 	v.untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
-	v.unhearing, v.nameServers = sync.OnceValue(v.findUnhearing), sync.OnceValue(v.findNameServers)
+	v.withoutReplies, v.nameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)
 	for l := range model.Each(s.Links) {
 		v.byName[l.Name] = l
 		if !l.MAC.IsZero() {

@@ -25,9 +25,9 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right model.MAC, who
 	}
 	pods := podAddrs(p)
 	sent := model.Sum(pods, func(a netip.Addr) uint64 {
-		return v.frames(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
+		return v.framesBetween(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
 	})
-	f := v.wrongEntry(g, sent, func(d *model.Drop) bool {
+	f := v.faultOfEntry(g, sent, func(d *model.Drop) bool {
 		// By IPv6 the node asks with the gateway's own address, so that the pod's answer
 		// goes to the wrong MAC too, and the node has no neighbour.
 		return slices.Contains(pods, d.Src) && d.DstMAC == g.MAC ||

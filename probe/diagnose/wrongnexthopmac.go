@@ -40,7 +40,7 @@ func (v *index) findWrongHops() []*wrongHop {
 	}
 	entries := map[question]*model.Neighbor{}
 	for n := range model.Each(v.Neighbors) {
-		if path.Resolved(n) && v.Outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
+		if path.Resolved(n) && v.Outer[n.IfIndex] && len(v.Owners[n.Addr]) == 0 && !v.past[n.Addr] {
 			entries[question{n.IfIndex, n.Addr}] = n
 		}
 	}
@@ -72,7 +72,7 @@ func (v *index) findWrongHops() []*wrongHop {
 }
 
 func (v *index) leftWith(p *model.Peer, to model.MAC) bool {
-	return v.frames(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
+	return v.framesBetween(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
 }
 
 // isWrong weighs what contradicts an entry whose packets are not answered, and notes it. Silence alone does
@@ -149,7 +149,7 @@ func (v *index) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int
 
 // onSameLink reports whether the first link is the second, or a port of it.
 func (v *index) onSameLink(port, link int) bool {
-	l := v.links[port]
+	l := v.ByIndex[port]
 	return port == link || l != nil && l.Master == link
 }
 
@@ -170,7 +170,7 @@ func (v *index) sendersOn(link int) map[model.MAC]bool {
 func (v *index) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
 	others := model.Chosen(v.Neighbors, func(o *model.Neighbor) bool {
 		return o.IfIndex == n.IfIndex && o.Addr != n.Addr && o.Addr.Is4() == n.Addr.Is4() && path.Resolved(o) &&
-			len(v.pods[o.Addr]) == 0 && !v.past[o.Addr]
+			len(v.Owners[o.Addr]) == 0 && !v.past[o.Addr]
 	})
 	different = slices.DeleteFunc(slices.Clone(others), func(o *model.Neighbor) bool { return o.MAC == n.MAC })
 	return len(others) - len(different), different
@@ -184,15 +184,15 @@ func findWrongNextHopMAC(v *view) {
 	// A drop names the link of arrival too where the node itself gave the frame that MAC later.
 	misaddressed := map[int]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Is(model.OtherHost) && (v.Outer[d.IfIndex] || v.isTunnel(d.IfIndex)) && len(v.pods[d.Dst]) > 0 &&
-			v.frames(d.Dst, d.IfIndex, model.Ingress, model.AsDestination, d.DstMAC) > 0 && v.drops.Lost(d) && !v.explained(d) {
+		if d.Is(model.OtherHost) && (v.Outer[d.IfIndex] || v.isTunnel(d.IfIndex)) && len(v.Owners[d.Dst]) > 0 &&
+			v.framesBetween(d.Dst, d.IfIndex, model.Ingress, model.AsDestination, d.DstMAC) > 0 && v.drops.Lost(d) && !v.explained(d) {
 			model.GetOrInsert(misaddressed, d.IfIndex).addFor(d.Dst, d)
 		}
 	}
 	for ifindex, l := range misaddressed {
 		if l.lasting() {
 			f := finding{page: "WrongNextHopMAC-own", lost: l, facts: facts{
-				"link": v.links[ifindex], "for": mostDropped(l.drops)[0].DstMAC, "drops": l.evidence(),
+				"link": v.ByIndex[ifindex], "for": mostDropped(l.drops)[0].DstMAC, "drops": l.evidence(),
 			}}
 			f.LastHopAlive = v.place(v.linkName(ifindex), model.Ingress)
 			v.report(f)

@@ -134,7 +134,7 @@ func (h stranger) finding(v *index) finding {
 	f.facts = facts{"range": h.Prefix, "passing": h, "row": row, "hop": row.Hop, "node": v.nodeOf(h.Prefix)}
 	for p := range model.Each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
-		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) &&
+		if h.Prefix.Contains(p.Remote) && len(v.Owners[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) &&
 			p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
 		}
