@@ -17,6 +17,7 @@ import (
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -256,9 +257,9 @@ func TestAccuracyTable(t *testing.T) {
 // ofMachines are findings that no lab in network namespaces can provoke: what they count is the
 // machine's or its hardware's. Fixtures with recorded counters hold them.
 var ofMachines = []model.Code{
-	diagnose.AllowanceExceeded, // counted by a cloud's NIC
-	diagnose.BacklogFull,       // netdev_max_backlog is the machine's
-	diagnose.NeighborTableFull, // all namespaces share the table, and its limits are the machine's
+	fault.AllowanceExceeded, // counted by a cloud's NIC
+	fault.BacklogFull,       // netdev_max_backlog is the machine's
+	fault.NeighborTableFull, // all namespaces share the table, and its limits are the machine's
 }
 
 // TestEveryFindingHasAScenario: a finding that no scenario provokes on a real

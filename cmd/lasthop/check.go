@@ -14,6 +14,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -152,7 +153,7 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked
 	diagnose.Sort(findings)
 	chosen := o.Choose(findings, focus)
 	return report.Report{
-		Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.Limits(),
+		Snapshot: s, Rewrites: bridge.MACRewrites(s), Focus: focus, Limits: o.Limits(),
 		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
 		Matrix:   reach.Matrix(v),
 		Findings: chosen, Paths: o.paths(s, chosen),

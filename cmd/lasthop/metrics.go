@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -95,7 +96,7 @@ func (t *sums) count(r model.Reading) {
 
 func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 	known, is := t.causes[d.Key()]
-	switch unknown := why.Code == "" || why.Code == diagnose.UnexplainedDrop; {
+	switch unknown := why.Code == "" || why.Code == fault.UnexplainedDrop; {
 	case why.Expected():
 	case unknown && is:
 		why = known
@@ -109,7 +110,7 @@ func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 	switch {
 	case why.Expected():
 		kind.cause = "expected"
-	case why.Code == "", why.Code == diagnose.UnexplainedDrop:
+	case why.Code == "", why.Code == fault.UnexplainedDrop:
 		kind.cause = cmp.Or(kind.cause, "none")
 		t.unexplained += d.Packets
 	}

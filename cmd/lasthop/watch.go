@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
@@ -118,7 +118,7 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 		before = &beginning
 	}
 	counts := timeline.Between(model.Point{Snapshot: packetsOf(before)}, model.Point{Snapshot: packetsOf(now)})
-	e.Rewrites = w.rewrites(r.At, diagnose.MACRewrites(counts))
+	e.Rewrites = w.rewrites(r.At, bridge.MACRewrites(counts))
 	if w.focus != nil {
 		counts.Traffic.Drops = slices.DeleteFunc(counts.Traffic.Drops, func(d model.Drop) bool {
 			return !slices.Contains(w.focus, d.Src) && !slices.Contains(w.focus, d.Dst)

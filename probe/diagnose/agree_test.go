@@ -8,10 +8,11 @@ import (
 
 	"github.com/lasthop/lasthop/probe/agree"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 )
 
 // agreed are the findings of a node, which the paths of its packets agree with.
-func agreed(t *testing.T, n *node) []model.Finding {
+func agreed(t *testing.T, n *testNode) []model.Finding {
 	t.Helper()
 	v := Judge(&n.Snapshot)
 	for _, d := range agree.Disagreements(whole(n), v.Findings, v.Causes) {
@@ -30,7 +31,7 @@ func agreed(t *testing.T, n *node) []model.Finding {
 // whole is a fixture's snapshot with what fixtures leave out: the node's namespace and local
 // routes, and of pods that send the network of the bridge that they hang on, and the default
 // route by this or by the node's own gateway.
-func whole(n *node) *model.Snapshot {
+func whole(n *testNode) *model.Snapshot {
 	const host, localTable = 1 << 30, 255
 	s := n.Snapshot
 	s.Node.Netns = cmp.Or(s.Node.Netns, host)
@@ -77,8 +78,8 @@ func addPodRoutes(s *model.Snapshot, p *model.Pod, a netip.Addr) {
 			via = x.Addr()
 		}
 		if x.Contains(a) && !x.IsSingleIP() {
-			left = append(left, model.Route{Type: "unicast", Table: mainTable, Dst: x.Masked()})
+			left = append(left, model.Route{Type: "unicast", Table: node.MainTable, Dst: x.Masked()})
 		}
 	}
-	p.Routes = append(left, model.Route{Type: "unicast", Table: mainTable, Dst: all, Gateway: via})
+	p.Routes = append(left, model.Route{Type: "unicast", Table: node.MainTable, Dst: all, Gateway: via})
 }

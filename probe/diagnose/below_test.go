@@ -5,11 +5,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 )
 
 // nic is a kubenet node whose uplink lost packets below its hooks, by a counter.
-func nic(kind model.LossKind, counter string, lost, passed uint64) *node {
+func nic(kind model.LossKind, counter string, lost, passed uint64) *testNode {
 	n := kubenet().with(model.SourceStats)
 	up := n.link(2)
 	n.Devices = []model.Device{{
@@ -23,28 +25,28 @@ func nic(kind model.LossKind, counter string, lost, passed uint64) *node {
 // TestBelow: what a NIC counts is a fault from a hundredth of its packets on, what a burst
 // loses is information, and what was counted before the window is nothing.
 func TestBelow(t *testing.T) {
-	softnet := func(dropped, processed uint64, own bool) *node {
+	softnet := func(dropped, processed uint64, own bool) *testNode {
 		n := kubenet()
 		n.Softnet = []model.Softnet{{CPU: 0, ProcessedDelta: processed}, {CPU: 3, ProcessedDelta: processed, DroppedDelta: dropped, SqueezedDelta: 7}}
 		if own {
-			n.Sysctls = append(n.Sysctls, model.Sysctl{Name: maxBacklog, Value: "1000"})
+			n.Sysctls = append(n.Sysctls, model.Sysctl{Name: node.MaxBacklog, Value: "1000"})
 		}
 		return n
 	}
-	table := func(fulls uint64) *node {
+	table := func(fulls uint64) *testNode {
 		n := kubenet()
 		n.NeighborTables = []model.NeighborTable{{Name: model.NeighborTable4, Entries: 1024, FullsDelta: fulls}, {Name: model.NeighborTable6, Entries: 9}}
 		n.Sysctls = append(n.Sysctls, model.Sysctl{Name: "net.ipv4.neigh.default.gc_thresh3", Value: "1024"})
 		return n
 	}
-	refused := func(n *node, packets uint64) *node {
+	refused := func(n *testNode, packets uint64) *testNode {
 		d := n.drop("NEIGH_CREATEFAIL", "ip_finish_output2", "172.20.1.5", "10.50.0.77", packets)
 		d.First, d.Last = n.Window.Start, n.Window.End
 		return n
 	}
 	for _, tt := range []struct {
 		name string
-		n    *node
+		n    *testNode
 		want string
 		fix  string
 	}{
@@ -90,7 +92,7 @@ func TestBelowSilence(t *testing.T) {
 		n.answered("172.20.1.6", "203.0.113.8")
 		var alternatives []string
 		for _, f := range Diagnose(&n.Snapshot) {
-			if f.Code == NoReply {
+			if f.Code == fault.NoReply {
 				alternatives = f.Alternatives
 			}
 		}

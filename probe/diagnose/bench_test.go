@@ -36,7 +36,7 @@ func nthMAC(first byte, n int) model.MAC {
 // has, scaled. Pods talk to ten peers each. Where broken, one pod in ten is
 // behind a rule of a pod that was there before, rules drop, and peers are
 // silent.
-func large(scale int, broken bool) *node {
+func large(scale int, broken bool) *testNode {
 	n := newNode("nic0", "10.60.0.4", "10.60.0.0/14", "10.60.0.1")
 	n.Links[0].Master = 3
 	n.Links = append(n.Links, model.Link{Index: 3, Name: "azure0", Kind: "bridge", MAC: mac(nicMAC), Up: true, Carrier: true,
@@ -69,7 +69,7 @@ func large(scale int, broken bool) *node {
 }
 
 // busy counts what one pod sends and receives.
-func (n *node) busy(p *model.Pod, a netip.Addr, m model.MAC, broken bool) {
+func (n *testNode) busy(p *model.Pod, a netip.Addr, m model.MAC, broken bool) {
 	for _, h := range []struct {
 		link int
 		dir  model.Direction
@@ -104,7 +104,7 @@ func (n *node) busy(p *model.Pod, a netip.Addr, m model.MAC, broken bool) {
 
 // manyRules are ebtables' two for each pod, those of pods that are gone, and
 // iptables' of services.
-func (n *node) manyRules(scale int, broken bool) {
+func (n *testNode) manyRules(scale int, broken bool) {
 	n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 	for i := range scale * largeFrames / 2 {
 		m := nthMAC(0x0a, i)
@@ -181,7 +181,7 @@ func BenchmarkDiagnose(b *testing.B) {
 }
 
 // inCluster adds other nodes, each with a range.
-func (n *node) inCluster(nodes int) {
+func (n *testNode) inCluster(nodes int) {
 	for i := range nodes {
 		n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{
 			Addresses: []netip.Addr{nth("10.60.8.0", i)}, PodCIDRs: []netip.Prefix{netip.PrefixFrom(nth("10.64.0.0", i<<8), 24)},

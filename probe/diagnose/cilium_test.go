@@ -10,7 +10,7 @@ import (
 
 // ciliumNode has Cilium's program at the egress of the first pod's link, and endpoints of both
 // pods, whose identities its programs know with that of a pod elsewhere.
-func ciliumNode() *node {
+func ciliumNode() *testNode {
 	n := kubenet().with(model.SourcePrograms, model.SourceCilium)
 	n.Node.Netns = 1
 	n.Cluster.PodCIDRs = []netip.Prefix{prefix("172.20.0.0/16")}
@@ -29,7 +29,7 @@ func ciliumNode() *node {
 }
 
 // denied is a drop of Cilium's on the first pod's link, of what another sends to it.
-func (n *node) denied(from string, reason model.CiliumReason, identity model.CiliumIdentity, packets uint64) *model.Drop {
+func (n *testNode) denied(from string, reason model.CiliumReason, identity model.CiliumIdentity, packets uint64) *model.Drop {
 	d := n.dropOn("tap10", "TC_EGRESS", "__dev_queue_xmit", from, pod5, packets)
 	d.Netns, d.Proto = 1, tcp
 	d.Cilium = model.CiliumDrop{Reason: reason, SrcIdentity: identity, DstIdentity: 3358, Endpoint: 871, File: 2, Line: 2205}
@@ -38,16 +38,16 @@ func (n *node) denied(from string, reason model.CiliumReason, identity model.Cil
 
 func TestCiliumDrop(t *testing.T) {
 	const beforeAll = "BPFDrop proven 172.20.1.5 "
-	none := func(n *node) *node { return n }
+	none := func(n *testNode) *testNode { return n }
 	for _, tt := range []struct {
 		name      string
-		node      func() *node
+		node      func() *testNode
 		verdict   []string
 		says, not []string
 	}{
-		{"healthy", func() *node { return none(ciliumNode()) }, nil, nil, nil},
-		{"one that a packet or two met", func() *node { n := ciliumNode(); n.denied(pod6, 133, 9934, 2); return n }, nil, nil, nil},
-		{"no policy allows", func() *node {
+		{"healthy", func() *testNode { return none(ciliumNode()) }, nil, nil, nil},
+		{"one that a packet or two met", func() *testNode { n := ciliumNode(); n.denied(pod6, 133, 9934, 2); return n }, nil, nil, nil},
+		{"no policy allows", func() *testNode {
 			n := ciliumNode()
 			n.sampled(n.denied(pod6, 133, 9934, 9), head(tcp, 8080, 2))
 			return n
@@ -57,64 +57,64 @@ func TestCiliumDrop(t *testing.T) {
 			"cilium: its own count on this node: 9 packets dropped on ingress in the window, policy denied",
 			"cilium-dbg bpf policy get 871",
 		}, []string{"world", "139"}},
-		{"a rule denies", func() *node { n := ciliumNode(); n.denied(pod6, 181, 9934, 9); return n }, []string{beforeAll + pod6},
+		{"a rule denies", func() *testNode { n := ciliumNode(); n.denied(pod6, 181, 9934, 9); return n }, []string{beforeAll + pod6},
 			[]string{"policy denied by denylist", "a rule that denies these packets"}, []string{"no policy allows"}},
-		{"an identity that is not known", func() *node {
+		{"an identity that is not known", func() *testNode {
 			n := ciliumNode()
 			n.Cilium.Known = n.Cilium.Known[:3]
 			n.denied(far, 133, 2, 9)
 			return n
 		}, []string{beforeAll + far}, []string{"172.20.2.9 has the identity world", "ipcache has no entry for 172.20.2.9", "identity 2 (world)",
 			"cilium: the ipcache has no entry for 172.20.2.9", "ciliumendpoints -A -o wide | grep -wF 172.20.2.9"}, nil},
-		{"one that it knows by now", func() *node { n := ciliumNode(); n.denied(far, 133, 2, 9); return n }, []string{beforeAll + far},
+		{"one that it knows by now", func() *testNode { n := ciliumNode(); n.denied(far, 133, 2, 9); return n }, []string{beforeAll + far},
 			[]string{"172.20.2.9 has the identity world (outside the cluster), not that of a pod"}, []string{"ipcache"}},
-		{"what is outside of the cluster", func() *node { n := ciliumNode(); n.denied(out, 133, 2, 9); return n }, []string{beforeAll + out},
+		{"what is outside of the cluster", func() *testNode { n := ciliumNode(); n.denied(out, 133, 2, 9); return n }, []string{beforeAll + out},
 			[]string{"identity 2 (world)", "no policy allows these packets"}, []string{"has the identity world", "ipcache"}},
-		{"an address of which nobody knows whose it is", func() *node {
+		{"an address of which nobody knows whose it is", func() *testNode {
 			n := ciliumNode()
 			n.Cluster.PodCIDRs = nil
 			n.denied("172.20.9.9", 133, 2, 9)
 			return n
 		}, []string{beforeAll + "172.20.9.9"}, []string{"whether 172.20.9.9 is a pod: Cilium gives it the identity world"}, []string{"ipcache"}},
-		{"a pod that it does not manage", func() *node {
+		{"a pod that it does not manage", func() *testNode {
 			n := ciliumNode()
 			n.Cilium.Endpoints, n.Cilium.Known = n.Cilium.Endpoints[:1], n.Cilium.Known[:2]
 			n.denied(pod6, 133, 2, 9)
 			return n
 		}, []string{beforeAll + pod6}, []string{"Cilium does not manage the pod, and has no endpoint behind tap11", "delete pod"}, []string{"ipcache"}},
-		{"whether it manages it is not known", func() *node {
+		{"whether it manages it is not known", func() *testNode {
 			n := ciliumNode()
 			n.Cilium.Endpoints, n.Cilium.Known = n.Cilium.Endpoints[:1], nil
 			n.lose(model.SourceCilium, model.Partial)
 			n.denied(pod6, 133, 2, 9)
 			return n
 		}, []string{beforeAll + pod6}, []string{"172.20.1.6 has the identity world (outside the cluster), not that of a pod"}, []string{"manage", "ipcache"}},
-		{"two reasons", func() *node {
+		{"two reasons", func() *testNode {
 			n := ciliumNode()
 			n.denied(pod6, 133, 9934, 9)
 			n.denied(pod6, 210, 9934, 8).Cilium.Error = -22
 			return n
 		}, []string{beforeAll + pod6, beforeAll + pod6}, []string{"to 172.20.1.5: policy denied", "to 172.20.1.5: reason 210", "reason 210 (210), error -22"}, nil},
-		{"a full table", func() *node { n := ciliumNode(); n.denied(pod6, 155, 9934, 9); return n }, []string{beforeAll + pod6},
+		{"a full table", func() *testNode { n := ciliumNode(); n.denied(pod6, 155, 9934, 9); return n }, []string{beforeAll + pod6},
 			[]string{"CT: map insertion failed", "connection tracking map is full", "bpf-ct-global-tcp-max"}, []string{"bpf policy get"}},
-		{"another's program is there", func() *node {
+		{"another's program is there", func() *testNode {
 			n := ciliumNode()
 			n.Programs[0].Name = "tail"
 			n.denied(pod6, 133, 9934, 9)
 			return n
 		}, []string{beforeAll + pod6}, []string{"a BPF program on tap10 drops packets of 172.20.1.5"}, []string{"Cilium"}},
-		{"the program is gone by now", func() *node {
+		{"the program is gone by now", func() *testNode {
 			n := ciliumNode()
 			n.Programs = nil
 			n.denied(pod6, 133, 9934, 9)
 			return n
 		}, []string{beforeAll + pod6}, []string{"Cilium drops packets to 172.20.1.5: policy denied"}, nil},
-		{"Cilium did not say why", func() *node {
+		{"Cilium did not say why", func() *testNode {
 			n := ciliumNode()
 			n.denied(pod6, 0, 0, 9).Cilium = model.CiliumDrop{}
 			return n
 		}, []string{beforeAll + pod6}, []string{"a BPF program on tap10 drops packets of 172.20.1.5", "owner: Cilium", "9 packets dropped on ingress in the window, policy denied"}, []string{"identity", "why Cilium"}},
-		{"it may not say why", func() *node {
+		{"it may not say why", func() *testNode {
 			n := ciliumNode()
 			n.Cilium.Endpoints[0].Quiet = true
 			n.denied(pod6, 0, 0, 9).Cilium = model.CiliumDrop{}

@@ -9,7 +9,7 @@ import (
 
 // racing is a node where so many entries could not be entered, and a name
 // server's service with one backend.
-func racing(failed uint64) *node {
+func racing(failed uint64) *testNode {
 	n := kubenet()
 	n.Conntrack = model.Conntrack{Count: 40, Max: 65536, InsertFailed: failed, Drop: failed}
 	n.Flows = append(n.Flows, model.Flow{Proto: udp, Start: start, Replied: true,
@@ -19,7 +19,7 @@ func racing(failed uint64) *node {
 }
 
 // lost adds datagrams that were not entered.
-func (n *node) lost(location, src, dst string, port uint16, packets uint64) *model.Drop {
+func (n *testNode) lost(location, src, dst string, port uint16, packets uint64) *model.Drop {
 	d := n.refuse(location, src, dst, packets)
 	d.Proto = udp
 	n.sampled(d, head(udp, port, 0))
@@ -29,20 +29,20 @@ func (n *node) lost(location, src, dst string, port uint16, packets uint64) *mod
 func TestConntrackRace(t *testing.T) {
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"questions to a service", func() *node {
+		{"questions to a service", func() *testNode {
 			n := racing(9)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)
 			return n
 		}, []string{"ConntrackRace proven 172.20.1.5 10.96.0.10 172.20.1.6"}},
-		{"held by a daemon", func() *node {
+		{"held by a daemon", func() *testNode {
 			n := racing(9)
 			n.lost("nfqnl_reinject", pod5, pod6, 53, 9).Reason = "NOT_SPECIFIED"
 			return n
 		}, []string{"ConntrackRace proven 172.20.1.5 10.96.0.10 172.20.1.6"}},
-		{"questions that are masqueraded", func() *node {
+		{"questions that are masqueraded", func() *testNode {
 			n := racing(12)
 			n.masked(pod5, out, udp, 9, true)
 			for i := range n.Flows {
@@ -50,7 +50,7 @@ func TestConntrackRace(t *testing.T) {
 			}
 			return n
 		}, []string{"ConntrackRace possible 172.20.1.5 203.0.113.9"}},
-		{"masqueraded, and no questions", func() *node {
+		{"masqueraded, and no questions", func() *testNode {
 			n := racing(12)
 			n.masked(pod5, out, udp, 9, true)
 			for i := range n.Flows {
@@ -58,34 +58,34 @@ func TestConntrackRace(t *testing.T) {
 			}
 			return n
 		}, nil},
-		{"not for names", func() *node {
+		{"not for names", func() *testNode {
 			n := racing(12)
 			n.Flows = nil
 			n.lost("nf_hook_slow", pod5, out, 4500, 6)
 			n.lost("nf_hook_slow", pod6, out, 4500, 6)
 			return n
 		}, []string{"ConntrackRace proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
-		{"as many as were refused, and no more", func() *node {
+		{"as many as were refused, and no more", func() *testNode {
 			n := racing(9)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)
 			n.lost("nf_hook_slow", pod5, out, 53, 500)
 			return n
 		}, []string{"ConntrackRace proven 172.20.1.5 10.96.0.10 172.20.1.6", "UnexplainedDrop proven 172.20.1.5 203.0.113.9"}},
-		{"what a legacy rule counted is the rule's", func() *node {
+		{"what a legacy rule counted is the rule's", func() *testNode {
 			n := racing(9)
 			n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 			n.filter(model.Legacy, "FORWARD", 9, model.PacketRule{Dst: to(pod6 + "/32"), Target: "DROP"})
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.6 172.20.1.5"}},
-		{"a rule without a counter meets them", func() *node {
+		{"a rule without a counter meets them", func() *testNode {
 			n := racing(60)
 			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Target: "DROP", Proto: udp, Dst: to(far + "/32"), Native: true}).Counter = model.Counter{}
 			n.lost("nf_hook_slow", pod5, far, 4500, 55)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"a rule whose counter began anew meets them", func() *node {
+		{"a rule whose counter began anew meets them", func() *testNode {
 			n := racing(60)
 			n.Flows = nil
 			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
@@ -93,48 +93,48 @@ func TestConntrackRace(t *testing.T) {
 			n.lost("nf_hook_slow", pod5, far, 4500, 55)
 			return n
 		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
-		{"a rule without a counter may meet them", func() *node {
+		{"a rule without a counter may meet them", func() *testNode {
 			n := racing(60)
 			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Native: true, Unknown: []string{"meta mark"}}).Counter = model.Counter{}
 			n.lost("nf_hook_slow", pod5, far, 4500, 55)
 			return n
 		}, []string{"ConntrackRace likely 172.20.1.5 172.20.2.9"}},
-		{"nothing was refused", func() *node {
+		{"nothing was refused", func() *testNode {
 			n := racing(0)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.6 172.20.1.5"}},
-		{"one in a window happens", func() *node {
+		{"one in a window happens", func() *testNode {
 			n := racing(1)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 1)
 			return n
 		}, nil},
-		{"refused were others than pods", func() *node { return racing(50) }, nil},
-		{"refused in the pod's own namespace", func() *node {
+		{"refused were others than pods", func() *testNode { return racing(50) }, nil},
+		{"refused in the pod's own namespace", func() *testNode {
 			n := racing(9)
 			n.Pods[0].Netns = 77
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9).Netns = 77
 			return n
 		}, []string{"PolicyDrop likely 172.20.1.5 172.20.1.6"}},
-		{"the statistics are unread", func() *node {
+		{"the statistics are unread", func() *testNode {
 			n := racing(9)
 			n.lose(model.SourceConntrack, model.Missing)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.6 172.20.1.5"}},
-		{"drops are not watched", func() *node {
+		{"drops are not watched", func() *testNode {
 			n := racing(9)
 			n.lose(model.SourceDrops, model.Missing)
 			return n
 		}, []string{"ConntrackRace possible 172.20.1.5 10.96.0.10"}},
-		{"drops are not watched, and nobody asks for names", func() *node {
+		{"drops are not watched, and nobody asks for names", func() *testNode {
 			n := racing(9)
 			n.lose(model.SourceDrops, model.Missing)
 			n.Flows = nil
 			return n
 		}, nil},
-		{"the table is full", func() *node {
+		{"the table is full", func() *testNode {
 			n := racing(9)
 			n.Conntrack.Count, n.Conntrack.Max = 1000, 1000
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)

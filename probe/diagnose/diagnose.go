@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/silence"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -23,7 +25,7 @@ type Kind struct {
 type kind struct {
 	code     model.Code
 	severity model.Severity
-	find     func(*view)
+	find     func(*fault.Input)
 	// needs are the sources that must have been read whole.
 	needs []string
 	// rests are those of which an unread part may be the cause instead: without them nothing is proven.
@@ -32,53 +34,6 @@ type kind struct {
 	// first; nil leaves that to the tables and counts. passes: they do not end.
 	ends   []model.HopKind
 	passes bool
-}
-
-// finding is a finding with the losses that its cause makes, which are no other's then.
-type finding struct {
-	model.Finding
-	// facts are the values that its page of words names, the one of its code or another; the
-	// engine adds the finding, as "f".
-	facts facts
-	page  string
-	// lost are the drops that it is about: where the finding does not say otherwise, its
-	// pods, peers and packets are theirs, and it claims them.
-	lost *lost
-	// claims reports whether the cause makes a drop; nil where it makes none.
-	claims func(*model.Drop) bool
-	// silences reports whether the cause makes what one address asks of others unheard or unanswered; nil for the requests
-	// of its pods to its peers, and those to its pods from its peers or, where it has none, from anywhere.
-	silences func(asker netip.Addr, asked netip.Prefix) bool
-	// flows are those that the cause concerns by their protocols and ports, of all between these addresses; nil for all.
-	flows func(*model.Flow) bool
-	// returns are the pods whose packets the cause brings back to the node.
-	returns []netip.Addr
-	// inserts: the cause makes connection tracking refuse new entries.
-	inserts bool
-	// cutOff are addresses that the cause cuts off: a finding of a later kind
-	// about none but these is a consequence and is not reported.
-	cutOff []netip.Addr
-	// lacks is lacksRoute or lacksRule where that is the cause: who removes such may have.
-	lacks string
-	// cause is the object whose state the finding is about, effects are those that its cause made so: a later
-	// finding that is about one of these is evidence of this one.
-	cause   any
-	effects []any
-}
-
-// What a node may lack that it had.
-const (
-	lacksRoute = "route"
-	lacksRule  = "rule"
-)
-
-// facts are the values that a page of words names.
-type facts = words.Facts
-
-// belief is what is believed somewhere of who has an address.
-type binding struct {
-	addr netip.Addr
-	mac  model.MAC
 }
 
 // Kinds lists every kind of finding that Diagnose can report, in the order in which they are judged.
@@ -106,12 +61,12 @@ func Diagnose(s *model.Snapshot) []model.Finding { return Judge(s).Findings }
 
 // Judge is Diagnose that also tells which losses each finding claims.
 func Judge(s *model.Snapshot) model.Verdict {
-	v := newView(s)
-	found := v.judge()
+	v := newInput(s)
+	found := judge(v)
 	for f := range model.Each(found) {
 		words.PutRows(f)
 	}
-	return model.Verdict{On: s, Findings: found, Causes: v.causes(), Silences: v.unreplied()}
+	return model.Verdict{On: s, Findings: found, Causes: causes(v), Silences: silence.Unreplied(v)}
 }
 
 // Sort puts findings into the order of Diagnose.

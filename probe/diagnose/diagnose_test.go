@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -41,10 +43,27 @@ const (
 )
 
 // node is a snapshot under construction.
-type node struct{ model.Snapshot }
+// The protocols and the port of names, as packets and rules have them.
+const (
+	icmp4, tcp, udp, icmp6 = 1, 6, 17, 58
+	dnsPort                = 53
+)
 
-func newNode(nic, nodeAddr, subnet, gateway string) *node {
-	n := &node{}
+// The index of lo in every network namespace.
+const loopback = 1
+
+// What kube-proxy writes on its rules for what it does not serve (pkg/proxy).
+const (
+	noEndpoints      = " has no endpoints"
+	noLocalEndpoints = " has no local endpoints"
+	noSuchService    = "Drop traffic to unallocated ClusterIPs"
+	noSuchPort       = "Reject traffic to invalid ports of ClusterIPs"
+)
+
+type testNode struct{ model.Snapshot }
+
+func newNode(nic, nodeAddr, subnet, gateway string) *testNode {
+	n := &testNode{}
 	n.Node = model.Node{Name: "worker", Uplinks: []string{nic}}
 	n.Window = model.Window{Start: start, End: end}
 	for _, s := range []string{
@@ -64,7 +83,7 @@ func newNode(nic, nodeAddr, subnet, gateway string) *node {
 }
 
 // kubenet is a node whose pods hang on a bridge with a range of their own.
-func kubenet() *node {
+func kubenet() *testNode {
 	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
 	n.Links = append(n.Links, model.Link{Index: 3, Name: "br-pods", Kind: "bridge", MAC: mac("0a:00:00:00:00:03"),
 		Up: true, Carrier: true, Role: model.RoleBridge, Addresses: []netip.Prefix{prefix("172.20.1.1/24")}})
@@ -83,7 +102,7 @@ func kubenet() *node {
 
 // bridged is a node whose NIC is a port of the bridge that its pods hang on,
 // with the rules that azure-vnet writes.
-func bridged() *node {
+func bridged() *testNode {
 	n := newNode("nic0", "10.60.0.4", "10.60.0.0/16", "10.60.0.1")
 	n.Links[0].Master = 3
 	n.Links = append(n.Links, model.Link{Index: 3, Name: "azure0", Kind: "bridge", MAC: mac(nicMAC), Up: true, Carrier: true, Role: model.RoleBridge, Addresses: n.Links[0].Addresses})
@@ -103,7 +122,7 @@ func bridged() *node {
 
 // misledFrom is a node whose bridge answers its pods for their gateway with a MAC, to
 // which both send.
-func misledFrom(hw string) *node {
+func misledFrom(hw string) *testNode {
 	n := bridged().with(model.SourceBridge)
 	n.neighbor("10.60.0.1", fabricMAC, 3, "REACHABLE")
 	n.arpreply("10.60.0.1", hw)
@@ -118,7 +137,7 @@ func misledFrom(hw string) *node {
 
 // unknownGateway is such a node that has never asked for the gateway itself. The pods did
 // before the window, and ask others by it.
-func unknownGateway(in model.PeerCount) *node {
+func unknownGateway(in model.PeerCount) *testNode {
 	n := misledFrom(deadMAC)
 	n.Neighbors = nil
 	for i := range n.Pods {
@@ -129,7 +148,7 @@ func unknownGateway(in model.PeerCount) *node {
 	return n
 }
 
-func (n *node) pod(a, hw string, master int) {
+func (n *testNode) pod(a, hw string, master int) {
 	index := 10 + len(n.Pods)
 	link := fmt.Sprintf("tap%d", index)
 	n.Links = append(n.Links, model.Link{Index: index, Name: link, Kind: "veth", Master: master,
@@ -138,34 +157,34 @@ func (n *node) pod(a, hw string, master int) {
 	n.Pods = append(n.Pods, model.Pod{Addresses: []netip.Prefix{model.Host(p)}, MAC: mac(hw), Up: true, Link: link, LinkIndex: index})
 }
 
-func (n *node) natRules(rules ...model.PacketRule) {
+func (n *testNode) natRules(rules ...model.PacketRule) {
 	for _, r := range rules {
 		r.Backend, r.Family, r.Table = model.NFT, "ip", "nat"
 		n.PacketRules = append(n.PacketRules, r)
 	}
 }
 
-func (n *node) frameRule(r model.FrameRule) *model.FrameRule {
+func (n *testNode) frameRule(r model.FrameRule) *model.FrameRule {
 	r.Backend, r.Table, r.Chain = model.NFT, "nat", "PREROUTING"
 	r.Number = len(n.FrameRules) + 1
 	n.FrameRules = append(n.FrameRules, r)
 	return &n.FrameRules[len(n.FrameRules)-1]
 }
 
-func (n *node) arpreply(a, hw string) *model.FrameRule {
+func (n *testNode) arpreply(a, hw string) *model.FrameRule {
 	return n.frameRule(model.FrameRule{EtherType: 0x0806, ARPOp: 1, ARPDst: model.AddrMatch{Prefix: model.Host(addr(a))},
 		Target: model.TargetARPReply, MAC: mac(hw), Verdict: model.TargetDrop,
 		Text: "-p ARP --arp-op Request --arp-ip-dst " + a + " -j arpreply --arpreply-mac " + hw})
 }
 
-func (n *node) dnat(a, hw string) *model.FrameRule {
+func (n *testNode) dnat(a, hw string) *model.FrameRule {
 	return n.frameRule(model.FrameRule{In: model.IfMatch{Name: "nic0"}, EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: model.Host(addr(a))},
 		Target: model.TargetDNAT, MAC: mac(hw), Verdict: model.TargetAccept,
 		Text: "-p IPv4 -i nic0 --ip-dst " + a + " -j dnat --to-dst " + hw + " --dnat-target ACCEPT"})
 }
 
 // peer adds packets between a local address and a remote one.
-func (n *node) peer(local, remote string, out, in model.PeerCount) {
+func (n *testNode) peer(local, remote string, out, in model.PeerCount) {
 	n.Traffic.Peers = append(n.Traffic.Peers, model.Peer{Local: addr(local), Remote: addr(remote), IfIndex: 2, Link: n.Links[0].Name,
 		Out: out, In: in, FirstOut: start.Add(time.Second)})
 	n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr(local), IfIndex: 2, Link: n.Links[0].Name,
@@ -180,18 +199,18 @@ var (
 	datagram = model.PeerCount{Packets: 5, Other: 5}
 )
 
-func (n *node) silent(local, remote string)   { n.peer(local, remote, syn, none) }
-func (n *node) answered(local, remote string) { n.peer(local, remote, syn, synAck) }
+func (n *testNode) silent(local, remote string)   { n.peer(local, remote, syn, none) }
+func (n *testNode) answered(local, remote string) { n.peer(local, remote, syn, synAck) }
 
 // flow adds a UDP flow that a pod began in the window.
-func (n *node) flow(local, remote string, replied bool) {
+func (n *testNode) flow(local, remote string, replied bool) {
 	n.Flows = append(n.Flows, model.Flow{Proto: 17, Start: start, Replied: replied,
 		Original: model.Tuple{Src: addr(local), Dst: addr(remote), DstPort: 53},
 		Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: 53}})
 }
 
 // datagrams adds UDP flows to a port, each from another socket, and their packets.
-func (n *node) datagrams(local, remote string, port uint16, count int, replied bool) {
+func (n *testNode) datagrams(local, remote string, port uint16, count int, replied bool) {
 	in := none
 	if replied {
 		in = datagram
@@ -205,26 +224,26 @@ func (n *node) datagrams(local, remote string, port uint16, count int, replied b
 }
 
 // pinged adds echo requests of a pod that nobody replies to.
-func (n *node) pinged(local, remote string) {
+func (n *testNode) pinged(local, remote string) {
 	n.silent(local, remote)
 	n.Flows = append(n.Flows, model.Flow{Proto: 1, Start: start,
 		Original: model.Tuple{Src: addr(local), Dst: addr(remote)}, Reply: model.Tuple{Src: addr(remote), Dst: addr(local)}})
 }
 
 // halfOpen adds TCP connections that a peer began and does not go on with.
-func (n *node) halfOpen(remote, local string, count int) {
+func (n *testNode) halfOpen(remote, local string, count int) {
 	for range count {
 		n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true, State: "SYN_RECV",
 			Original: model.Tuple{Src: addr(remote), Dst: addr(local)}, Reply: model.Tuple{Src: addr(local), Dst: addr(remote)}})
 	}
 }
 
-func (n *node) drop(reason model.Reason, location, src, dst string, packets uint64) *model.Drop {
+func (n *testNode) drop(reason model.Reason, location, src, dst string, packets uint64) *model.Drop {
 	n.Traffic.Drops = append(n.Traffic.Drops, model.Drop{Reason: reason, Location: location, Src: addr(src), Dst: addr(dst), Packets: packets})
 	return &n.Traffic.Drops[len(n.Traffic.Drops)-1]
 }
 
-func (n *node) lose(source string, status model.Status) {
+func (n *testNode) lose(source string, status model.Status) {
 	for i := range n.Sources {
 		if n.Sources[i].Name == source {
 			n.Sources[i].Status = status
@@ -247,10 +266,10 @@ func brief(f model.Finding) string {
 func TestDiagnose(t *testing.T) {
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"kubenet, everything answers", func() *node {
+		{"kubenet, everything answers", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.answered("10.50.0.4", "203.0.113.9")
@@ -259,84 +278,84 @@ func TestDiagnose(t *testing.T) {
 			return n
 		}, nil},
 		{"azure-bridge, its own rules", bridged, nil},
-		{"one of three podCIDRs is silent", func() *node {
+		{"one of three podCIDRs is silent", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.silent("172.20.1.6", "172.20.3.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.3.0/24"}},
-		{"one address is not a range, though another range answers", func() *node {
+		{"one address is not a range, though another range answers", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.silent("172.20.1.6", "172.20.3.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.1.6 172.20.3.9"}},
-		{"the only one that is asked of all ranges", func() *node {
+		{"the only one that is asked of all ranges", func() *testNode {
 			n := kubenet()
 			n.answered("10.50.0.4", "10.50.0.5")
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"two of one range, and no range answers", func() *node {
+		{"two of one range, and no range answers", func() *testNode {
 			n := kubenet()
 			n.answered("10.50.0.4", "203.0.113.9")
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.2.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.2.0/24"}},
-		{"two ranges with one silent address each, a third answers", func() *node {
+		{"two ranges with one silent address each, a third answers", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.silent("172.20.1.6", "172.20.4.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.1.6 172.20.3.9 172.20.4.9"}},
-		{"two addresses are silent, and nothing else answers", func() *node {
+		{"two addresses are silent, and nothing else answers", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
 		}, []string{"NoReply possible 172.20.1.5 172.20.2.9 172.20.3.9"}},
-		{"all podCIDRs are silent, a node answers", func() *node {
+		{"all podCIDRs are silent, a node answers", func() *testNode {
 			n := kubenet()
 			n.answered("10.50.0.4", "10.50.0.5")
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.6", "172.20.3.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.2.0/24 172.20.3.0/24"}},
-		{"silent, and nothing at all answers", func() *node {
+		{"silent, and nothing at all answers", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"NoReply possible 172.20.1.5 172.20.2.9"}},
-		{"a podCIDR that answers once is not blamed", func() *node {
+		{"a podCIDR that answers once is not blamed", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.answered("172.20.1.6", "172.20.2.10")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"the peers ask, our answers die", func() *node {
+		{"the peers ask, our answers die", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
 			n.halfOpen("172.20.3.9", "172.20.1.5", 3)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"peers ping, or are refused: nobody acknowledges that", func() *node {
+		{"peers ping, or are refused: nobody acknowledges that", func() *testNode {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
 			return n
 		}, nil},
-		{"who only sends datagrams wants no answer", func() *node {
+		{"who only sends datagrams wants no answer", func() *testNode {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", datagram, none)
 			n.flow("172.20.1.5", "172.20.3.9", false)
 			n.Flows[0].Original.DstPort = 8125
 			return n
 		}, nil},
-		{"so does who sends each from a new socket", func() *node {
+		{"so does who sends each from a new socket", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
 			n.datagrams("172.20.1.5", "172.20.3.9", 8125, 80, false)
@@ -344,25 +363,25 @@ func TestDiagnose(t *testing.T) {
 			n.datagrams("172.20.1.6", "203.0.113.9", 6831, 80, false)
 			return n
 		}, nil},
-		{"datagrams to a port that another target replies from", func() *node {
+		{"datagrams to a port that another target replies from", func() *testNode {
 			n := kubenet()
 			n.datagrams("172.20.1.6", "172.20.2.9", 4433, 1, true)
 			n.datagrams("172.20.1.5", "172.20.3.9", 4433, 3, false)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"TCP that goes on, with what acknowledges it elsewhere", func() *node {
+		{"TCP that goes on, with what acknowledges it elsewhere", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
 			n.peer("172.20.1.5", "172.20.3.9", synAck, none)
 			n.peer("172.20.1.6", "172.20.3.10", synAck, none)
 			return n
 		}, nil},
-		{"datagrams come back and connection tracking has forgotten them", func() *node {
+		{"datagrams come back and connection tracking has forgotten them", func() *testNode {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
 			return n
 		}, nil},
-		{"datagrams of flows that the others began are no answer", func() *node {
+		{"datagrams of flows that the others began are no answer", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
@@ -371,13 +390,13 @@ func TestDiagnose(t *testing.T) {
 			n.flow("172.20.3.9", "172.20.1.6", true)
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
-		{"datagrams come, what asks is not answered, and nothing is tracked", func() *node {
+		{"datagrams come, what asks is not answered, and nothing is tracked", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.6", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", syn, datagram)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"answers return by the other uplink", func() *node {
+		{"answers return by the other uplink", func() *testNode {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
 			n.Links = append(n.Links, model.Link{Index: 4, Name: "ens6", MAC: mac("00:0d:3a:00:00:02"), Up: true, Carrier: true, Role: model.RoleUplink})
@@ -386,7 +405,7 @@ func TestDiagnose(t *testing.T) {
 			n.Traffic.Peers[1].IfIndex = 4
 			return n
 		}, nil},
-		{"answers return by a link that is not watched", func() *node {
+		{"answers return by a link that is not watched", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
 			for _, a := range []string{"172.20.3.9", "172.20.3.10"} {
@@ -396,7 +415,7 @@ func TestDiagnose(t *testing.T) {
 			}
 			return n
 		}, nil},
-		{"the far end's connections become established, by a link that is not watched", func() *node {
+		{"the far end's connections become established, by a link that is not watched", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
 			n.peer("172.20.1.5", "172.20.3.9", syn, none)
@@ -404,7 +423,7 @@ func TestDiagnose(t *testing.T) {
 				Original: model.Tuple{Src: addr("172.20.3.9"), Dst: addr("172.20.1.5")}, Reply: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.3.9")}})
 			return n
 		}, nil},
-		{"replies of long ago are none of this window", func() *node {
+		{"replies of long ago are none of this window", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
 			n.silent("172.20.1.5", "172.20.3.9")
@@ -412,34 +431,34 @@ func TestDiagnose(t *testing.T) {
 				Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.3.9")}, Reply: model.Tuple{Src: addr("172.20.3.9"), Dst: addr("172.20.1.5")}})
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"pairs were not all counted, and no flow is seen without a reply", func() *node {
+		{"pairs were not all counted, and no flow is seen without a reply", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Lost.Counters = 7
 			return n
 		}, nil},
-		{"others kept replies from being counted, and no flow is seen without one", func() *node {
+		{"others kept replies from being counted, and no flow is seen without one", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Lost.Gaps = 1
 			return n
 		}, nil},
-		{"peers of another pod were not all counted, nor were drops", func() *node {
+		{"peers of another pod were not all counted, nor were drops", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Lost = model.Lost{Counters: 9, Others: 2, Addrs: []model.AddrLoss{{Addr: addr("172.20.1.6"), Peers: 7}}}
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"a reply may be among those of a range", func() *node {
+		{"a reply may be among those of a range", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Peers = append(n.Traffic.Peers, model.Peer{Local: addr("172.20.1.5"), Range: prefix("172.20.3.0/24"), IfIndex: 2, Out: syn, In: synAck})
 			return n
 		}, nil},
-		{"another pod's ranges, and one without a reply, do not hide a silent peer", func() *node {
+		{"another pod's ranges, and one without a reply, do not hide a silent peer", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
@@ -448,7 +467,7 @@ func TestDiagnose(t *testing.T) {
 				model.Peer{Local: addr("172.20.1.5"), Range: prefix("172.20.3.0/24"), IfIndex: 2, Out: syn})
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"UDP that comes from there is no answer to ours", func() *node {
+		{"UDP that comes from there is no answer to ours", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
@@ -458,7 +477,7 @@ func TestDiagnose(t *testing.T) {
 			n.flow("172.20.3.9", "172.20.1.5", false)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"replies that come in and that connection tracking does not see: it tracks one way alone, or they are dropped before", func() *node {
+		{"replies that come in and that connection tracking does not see: it tracks one way alone, or they are dropped before", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
@@ -467,50 +486,50 @@ func TestDiagnose(t *testing.T) {
 			}
 			return n
 		}, nil},
-		{"ICMP errors about one address: the other node has no such pod", func() *node {
+		{"ICMP errors about one address: the other node has no such pod", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
 			n.peer("172.20.1.5", "172.20.3.9", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"ICMP errors about each address: a router's", func() *node {
+		{"ICMP errors about each address: a router's", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
 			n.peer("172.20.1.6", "172.20.3.10", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.3.0/24"}},
-		{"an ICMP error about a datagram is an answer", func() *node {
+		{"an ICMP error about a datagram is an answer", func() *testNode {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", datagram, model.PeerCount{Packets: 1, ICMPErrors: 1})
 			n.flow("172.20.1.5", "172.20.3.9", false)
 			return n
 		}, nil},
-		{"packets of the last moment are not judged", func() *node {
+		{"packets of the last moment are not judged", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Peers[0].FirstOut = end.Add(-749 * time.Millisecond)
 			return n
 		}, nil},
-		{"packets that a reply had time for are", func() *node {
+		{"packets that a reply had time for are", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Peers[0].FirstOut = end.Add(-750 * time.Millisecond)
 			return n
 		}, []string{"NoReply possible 172.20.1.5 172.20.3.9"}},
-		{"the node routes that range itself", func() *node {
+		{"the node routes that range itself", func() *testNode {
 			n := kubenet()
 			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.3.0/24"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
 		}, []string{"NoReply possible 172.20.1.5 172.20.3.9"}},
-		{"frames that left for a wrong MAC are not the fabric's fault", func() *node {
+		{"frames that left for a wrong MAC are not the fabric's fault", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.MACs[0].Dst = mac(deadMAC)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
-		{"ranges of another size from the nodes file", func() *node {
+		{"ranges of another size from the nodes file", func() *testNode {
 			n := kubenet()
 			n.Cluster.Nodes = []model.ClusterNode{
 				{Name: "a", Addresses: []netip.Addr{addr("10.50.0.4")}, PodCIDRs: []netip.Prefix{prefix("172.20.1.0/24")}},
@@ -522,14 +541,14 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.5", "192.168.81.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 192.168.64.0/20"}},
-		{"ranges far apart, in what the agent keeps from translation", func() *node {
+		{"ranges far apart, in what the agent keeps from translation", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.29.3.9")
 			n.silent("172.20.1.5", "172.29.3.10")
 			n.answered("172.20.1.5", "172.25.7.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.29.3.0/24"}},
-		{"ranges that the agent keeps from translation one by one", func() *node {
+		{"ranges that the agent keeps from translation one by one", func() *testNode {
 			n := kubenet()
 			n.Cluster.PodCIDRs = []netip.Prefix{prefix("172.20.1.0/24")}
 			n.PacketRules = n.PacketRules[:1]
@@ -541,52 +560,52 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "100.70.3.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 100.70.3.9"}},
-		{"a gateway that gives no echo reply, and forwards", func() *node {
+		{"a gateway that gives no echo reply, and forwards", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.pinged("172.20.1.5", "10.50.0.1")
 			return n
 		}, nil},
-		{"a gateway that gives no echo reply, and beyond which nobody replies", func() *node {
+		{"a gateway that gives no echo reply, and beyond which nobody replies", func() *testNode {
 			n := kubenet()
 			n.pinged("172.20.1.5", "10.50.0.1")
 			return n
 		}, []string{"NoReply possible 172.20.1.5 10.50.0.1"}},
-		{"a gateway that is asked for more than echo replies", func() *node {
+		{"a gateway that is asked for more than echo replies", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.pinged("172.20.1.5", "10.50.0.1")
 			n.flow("172.20.1.5", "10.50.0.1", false)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 10.50.0.1"}},
-		{"a peer that gives no echo reply, and is no gateway", func() *node {
+		{"a peer that gives no echo reply, and is no gateway", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.pinged("172.20.1.5", "10.50.0.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 10.50.0.9"}},
-		{"no masquerade at all", func() *node {
+		{"no masquerade at all", func() *testNode {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
 		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
-		{"an exclusion that is too wide", func() *node {
+		{"an exclusion that is too wide", func() *testNode {
 			n := kubenet()
 			n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat",
 				Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("0.0.0.0/0")}, Target: "RETURN", Text: "-j RETURN"})
 			n.silent("172.20.1.6", "198.51.100.7")
 			return n
 		}, []string{"MissingMasquerade likely 172.20.1.6 198.51.100.7"}},
-		{"outside answers without masquerade", func() *node {
+		{"outside answers without masquerade", func() *testNode {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
 			n.answered("172.20.1.5", "203.0.113.9")
 			n.silent("172.20.1.5", "203.0.113.10")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 203.0.113.10"}},
-		{"nat rules unread", func() *node {
+		{"nat rules unread", func() *testNode {
 			n := kubenet()
 			n.lose(model.SourceNAT, model.Missing)
 			n.PacketRules = nil
@@ -594,7 +613,7 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "198.51.100.7")
 			return n
 		}, []string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
-		{"nat rules unread, and one target alone is silent", func() *node {
+		{"nat rules unread, and one target alone is silent", func() *testNode {
 			n := kubenet()
 			n.lose(model.SourceNAT, model.Missing)
 			n.PacketRules = nil
@@ -602,12 +621,12 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
-		{"a pod of the node's subnet needs no masquerade", func() *node {
+		{"a pod of the node's subnet needs no masquerade", func() *testNode {
 			n := bridged()
 			n.silent("10.60.0.20", "203.0.113.9")
 			return n
 		}, []string{"NoReply possible 10.60.0.20 203.0.113.9"}},
-		{"missing route and missing masquerade at once", func() *node {
+		{"missing route and missing masquerade at once", func() *testNode {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
 			n.answered("172.20.1.5", "172.20.2.9")
@@ -616,84 +635,84 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24", "MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
-		{"a dnat rule with a dead MAC", func() *node {
+		{"a dnat rule with a dead MAC", func() *testNode {
 			n := bridged()
 			n.FrameRules[2] = *n.dnat("10.60.0.20", deadMAC)
 			n.FrameRules = n.FrameRules[:len(n.FrameRules)-1]
 			return n
 		}, []string{"StaleMACRewrite proven 10.60.0.20"}},
-		{"a dead rule behind the right one is never reached", func() *node {
+		{"a dead rule behind the right one is never reached", func() *testNode {
 			n := bridged()
 			n.dnat("10.60.0.20", deadMAC)
 			n.arpreply("10.60.0.21", deadMAC)
 			return n
 		}, nil},
-		{"the MAC of another pod is as wrong", func() *node {
+		{"the MAC of another pod is as wrong", func() *testNode {
 			n := bridged()
 			n.FrameRules = nil
 			n.dnat("10.60.0.20", "0a:58:00:00:00:21")
 			return n
 		}, []string{"StaleMACRewrite proven 10.60.0.20"}},
-		{"the bridge's own MAC leads to the node, which routes", func() *node {
+		{"the bridge's own MAC leads to the node, which routes", func() *testNode {
 			n := bridged()
 			n.FrameRules = nil
 			n.dnat("10.60.0.20", nicMAC)
 			return n
 		}, nil},
-		{"tunnel mode answers with the gateway's MAC", func() *node {
+		{"tunnel mode answers with the gateway's MAC", func() *testNode {
 			n := bridged()
 			n.FrameRules = nil
 			n.arpreply("10.60.0.20", fabricMAC)
 			return n
 		}, nil},
-		{"tunnel mode, the gateway's MAC not known", func() *node {
+		{"tunnel mode, the gateway's MAC not known", func() *testNode {
 			n := bridged()
 			n.FrameRules, n.Neighbors = nil, nil
 			n.frameRule(model.FrameRule{Table: "nat", Chain: "PREROUTING", Target: model.TargetDNAT, MAC: mac(fabricMAC), In: model.IfMatch{Name: "p+"}})
 			n.arpreply("10.60.0.20", fabricMAC)
 			return n
 		}, nil},
-		{"an arpreply rule with a dead MAC", func() *node {
+		{"an arpreply rule with a dead MAC", func() *testNode {
 			n := bridged()
 			n.FrameRules = nil
 			n.arpreply("10.60.0.21", deadMAC)
 			return n
 		}, []string{"StaleARPReply proven 10.60.0.21"}},
-		{"a rule answers for the gateway, and is the cause of what the pods believe", func() *node {
+		{"a rule answers for the gateway, and is the cause of what the pods believe", func() *testNode {
 			return misledFrom(deadMAC)
 		}, []string{"StaleARPReply proven 10.60.0.20 10.60.0.21"}},
-		{"a rule answers for the gateway with its MAC", func() *node {
+		{"a rule answers for the gateway with its MAC", func() *testNode {
 			return misledFrom(fabricMAC)
 		}, nil},
-		{"a rule answers for a gateway of which nothing is known", func() *node {
+		{"a rule answers for a gateway of which nothing is known", func() *testNode {
 			return unknownGateway(none)
 		}, []string{"StaleARPReply likely 10.60.0.20 10.60.0.21"}},
-		{"a rule answers for a gateway of which nothing is known, and replies come", func() *node {
+		{"a rule answers for a gateway of which nothing is known, and replies come", func() *testNode {
 			return unknownGateway(synAck)
 		}, nil},
-		{"a pod believes another MAC than the rule for its gateway says", func() *node {
+		{"a pod believes another MAC than the rule for its gateway says", func() *testNode {
 			n := misledFrom(deadMAC)
 			n.gateway(&n.Pods[1], "10.60.0.1", "02:00:00:00:00:99", "REACHABLE")
 			return n
 		}, []string{"StaleARPReply proven 10.60.0.20", "WrongGatewayMAC possible 10.60.0.21"}},
-		{"rules for an address that nobody has, unused", func() *node {
+		{"rules for an address that nobody has, unused", func() *testNode {
 			n := bridged()
 			n.arpreply("10.60.0.99", deadMAC)
 			n.dnat("10.60.0.99", deadMAC)
 			return n
 		}, nil},
-		{"a rule for an address that nobody has answers", func() *node {
+		{"a rule for an address that nobody has answers", func() *testNode {
 			n := bridged()
 			n.arpreply("10.60.0.99", deadMAC).Counter.Delta = 4
 			return n
 		}, []string{"StaleARPReply likely 10.60.0.99"}},
-		{"a pod that just went away still has its rule", func() *node {
+		{"a pod that just went away still has its rule", func() *testNode {
 			n := bridged()
 			n.arpreply("10.60.0.99", deadMAC).Counter.Delta = 4
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.99/32")}}}
 			return n
 		}, nil},
-		{"the node's neighbour entry gives frames their MAC", func() *node {
+		{"the node's neighbour entry gives frames their MAC", func() *testNode {
 			n := bridged()
 			n.neighbor("10.60.0.20", deadMAC, 3, "PERMANENT")
 			n.Traffic.MACs = []model.MACPair{
@@ -702,7 +721,7 @@ func TestDiagnose(t *testing.T) {
 			}
 			return n
 		}, []string{"StaleNeighbor proven 10.60.0.20"}},
-		{"frames were rewritten and the rules are unread", func() *node {
+		{"frames were rewritten and the rules are unread", func() *testNode {
 			n := bridged()
 			n.FrameRules = nil
 			n.lose(model.SourceEbtables, model.Missing)
@@ -712,20 +731,20 @@ func TestDiagnose(t *testing.T) {
 			}
 			return n
 		}, []string{"StaleMACRewrite likely 10.60.0.20"}},
-		{"drops without a cause", func() *node {
+		{"drops without a cause", func() *testNode {
 			n := kubenet()
 			n.drop("IP_CSUM", "ip_rcv_core", "203.0.113.9", "172.20.1.5", 9)
 			n.drop("IP_CSUM", "ip_rcv_core", "203.0.113.9", "172.20.1.6", 2)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
-		{"drops of several far ends without a cause", func() *node {
+		{"drops of several far ends without a cause", func() *testNode {
 			n := kubenet()
 			for _, far := range []string{"198.51.100.0/24", "0.0.0.0/0"} {
 				n.Traffic.Drops = append(n.Traffic.Drops, model.Drop{Reason: "IP_CSUM", Location: "ip_rcv_core", Range: prefix(far), Dst: addr("172.20.1.5"), Packets: 9})
 			}
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 198.51.100.0/24"}},
-		{"transports free packets as they go; bridges flood", func() *node {
+		{"transports free packets as they go; bridges flood", func() *testNode {
 			n := kubenet()
 			n.drop("TCP_OLD_DATA", "tcp_rcv_established", "172.20.1.6", "172.20.1.5", 90)
 			n.drop("OTHERHOST", "ip_rcv_core", "172.20.1.6", "172.20.1.5", 90).DstMAC = n.Pods[0].MAC
@@ -735,20 +754,20 @@ func TestDiagnose(t *testing.T) {
 			n.drop("IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 1)
 			return n
 		}, nil},
-		{"frames for a pod that went away are flooded", func() *node {
+		{"frames for a pod that went away are flooded", func() *testNode {
 			n := kubenet()
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.99/32")}, MAC: mac(deadMAC)}}
 			n.drop("OTHERHOST", "ip_rcv_core", "172.20.1.5", "172.20.1.99", 20).DstMAC = mac(deadMAC)
 			return n
 		}, nil},
-		{"a stale rule accounts for the drops elsewhere", func() *node {
+		{"a stale rule accounts for the drops elsewhere", func() *testNode {
 			n := bridged()
 			n.FrameRules = nil
 			n.dnat("10.60.0.20", deadMAC)
 			n.drop("OTHERHOST", "ip_rcv_core", "203.0.113.9", "10.60.0.20", 70).DstMAC = mac(deadMAC)
 			return n
 		}, []string{"StaleMACRewrite proven 10.60.0.20"}},
-		{"kubelet's deduplication drops by design", func() *node {
+		{"kubelet's deduplication drops by design", func() *testNode {
 			n := kubenet()
 			r := n.frameRule(model.FrameRule{EtherType: 0x0800, Out: model.IfMatch{Name: "tap+"}, IPSrc: model.AddrMatch{Prefix: prefix("172.20.1.0/24")},
 				SrcMAC: model.MACMatch{Addr: mac("0a:00:00:00:00:03"), Mask: model.Broadcast, Set: true}, Target: model.TargetDrop})
@@ -764,7 +783,7 @@ func TestDiagnose(t *testing.T) {
 
 // verdicts holds the findings of a node against those wanted, as brief writes
 // them; each must be complete, and the same when judged again.
-func verdicts(t *testing.T, n *node, want []string) {
+func verdicts(t *testing.T, n *testNode, want []string) {
 	t.Helper()
 	found := agreed(t, n)
 	var got []string
@@ -829,17 +848,17 @@ func TestFixesNameTheRule(t *testing.T) {
 func TestFindFrameRule(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		make func(n *node)
+		make func(n *testNode)
 		want string
 	}{
-		{"no legacy table", func(*node) {}, "nft -a list ruleset bridge"},
-		{"a legacy table", func(n *node) {
+		{"no legacy table", func(*testNode) {}, "nft -a list ruleset bridge"},
+		{"a legacy table", func(n *testNode) {
 			n.Chains = append(n.Chains, model.Chain{Backend: model.Legacy, Family: "bridge", Table: "nat", Name: "PREROUTING"})
 		}, "nft -a list ruleset bridge; ebtables-legacy -t nat -L --Lc"},
-		{"another legacy table", func(n *node) {
+		{"another legacy table", func(n *testNode) {
 			n.Chains = append(n.Chains, model.Chain{Backend: model.Legacy, Family: "bridge", Table: "filter", Name: "FORWARD"})
 		}, "nft -a list ruleset bridge"},
-		{"tables that were not read", func(n *node) { n.lose(model.SourceEbtables, model.Missing) },
+		{"tables that were not read", func(n *testNode) { n.lose(model.SourceEbtables, model.Missing) },
 			"nft -a list ruleset bridge; grep -q ^ebtable_nat /proc/modules && ebtables-legacy -t nat -L --Lc"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -921,7 +940,7 @@ func TestMACRewrites(t *testing.T) {
 	seen(3, model.Ingress, nicMAC, 5)    // given to the node …
 	seen(3, model.Egress, "0a:58:00:00:00:20", 5)
 	seen(10, model.Egress, "0a:58:00:00:00:20", 5) // … which routed it: no rewrite
-	got := MACRewrites(&n.Snapshot)
+	got := bridge.MACRewrites(&n.Snapshot)
 	want := []model.MACRewrite{{
 		Addr: addr("10.60.0.20"), Field: model.DestinationMAC, Packets: 40,
 		From: model.MACPlace{MAC: mac(nicMAC), Link: "if2", Direction: model.Ingress},
@@ -944,12 +963,12 @@ func TestMACRewritesOfOneSender(t *testing.T) {
 	}
 	seen(model.Ingress, "0a:58:00:00:00:21", "0a:58:00:00:00:20")
 	seen(model.Egress, "0a:00:00:00:00:03", deadMAC)
-	if got := MACRewrites(&n.Snapshot); len(got) > 0 {
+	if got := bridge.MACRewrites(&n.Snapshot); len(got) > 0 {
 		t.Errorf("rewrites of frames of two senders: %+v", got)
 	}
 	n.Traffic.MACs[0].Src = n.Traffic.MACs[1].Src
 	n.Traffic.Lost.MACs = 20
-	if got := MACRewrites(&n.Snapshot); len(got) != 1 || got[0].Packets != 8 {
+	if got := bridge.MACRewrites(&n.Snapshot); len(got) != 1 || got[0].Packets != 8 {
 		t.Errorf("of 28 frames 20 may be others whose MACs were not kept: %+v", got)
 	}
 }
@@ -973,7 +992,7 @@ func TestFoldedCauses(t *testing.T) {
 	n.Traffic.Drops = append([]model.Drop{like, unlike}, n.Traffic.Drops...)
 	v := Judge(&n.Snapshot)
 	causes, found := v.Causes, v.Findings
-	if len(causes) != 3 || causes[2].Code == "" || causes[0] != causes[2] || causes[1].Code != "" && causes[1].Code != UnexplainedDrop {
+	if len(causes) != 3 || causes[2].Code == "" || causes[0] != causes[2] || causes[1].Code != "" && causes[1].Code != fault.UnexplainedDrop {
 		t.Errorf("causes %+v of findings %+v", causes, found)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // vacant has the first pod ask for addresses of its range that nobody has.
-func (n *node) vacant(addresses int) {
+func (n *testNode) vacant(addresses int) {
 	for i := range addresses {
 		a := fmt.Sprintf("172.20.1.%d", 100+i)
 		n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", a, 9)
@@ -20,7 +20,7 @@ func (n *node) vacant(addresses int) {
 }
 
 // judged are the findings with their severities, and with the words that they begin with.
-func judged(n *node) []string {
+func judged(n *testNode) []string {
 	var out []string
 	for _, f := range Diagnose(&n.Snapshot) {
 		out = append(out, fmt.Sprintf("%s %s %s", f.Severity, f.Code, f.Title))
@@ -30,7 +30,7 @@ func judged(n *node) []string {
 
 func TestSeverityOfDrops(t *testing.T) {
 	const far = "172.20.2.9"
-	lasting := func(reason model.Reason, location, dst string) *node {
+	lasting := func(reason model.Reason, location, dst string) *testNode {
 		n := kubenet().live()
 		d := n.drop(reason, location, far, dst, 40)
 		d.First, d.Last = start, start.Add(5*time.Second)
@@ -38,58 +38,58 @@ func TestSeverityOfDrops(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"checksums are wrong all the time", func() *node { return lasting("TCP_CSUM", "tcp_v4_rcv", "172.20.1.5") },
+		{"checksums are wrong all the time", func() *testNode { return lasting("TCP_CSUM", "tcp_v4_rcv", "172.20.1.5") },
 			[]string{"warning UnexplainedDrop TCP_CSUM drops at tcp_v4_rcv"}},
-		{"some were wrong for a moment", func() *node {
+		{"some were wrong for a moment", func() *testNode {
 			n := lasting("UDP_CSUM", "__udp4_lib_rcv", "172.20.1.5")
 			n.Traffic.Drops[0].Last = start
 			return n
 		}, []string{"info UnexplainedDrop UDP_CSUM drops at __udp4_lib_rcv"}},
-		{"a key differs", func() *node { return lasting("TCP_MD5FAILURE", "tcp_v4_rcv", "172.20.1.5") },
+		{"a key differs", func() *testNode { return lasting("TCP_MD5FAILURE", "tcp_v4_rcv", "172.20.1.5") },
 			[]string{"warning UnexplainedDrop TCP_MD5FAILURE drops at tcp_v4_rcv"}},
-		{"translated to the loopback address", func() *node {
+		{"translated to the loopback address", func() *testNode {
 			n := lasting("IP_LOCALNET", "ip_route_input_slow", "127.0.0.1")
 			n.Traffic.Drops[0].Src = addr("172.20.1.5")
 			return n
 		}, []string{"warning UnexplainedDrop IP_LOCALNET drops at ip_route_input_slow"}},
-		{"a queue is full, as with a bandwidth limit", func() *node { return lasting("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5") },
+		{"a queue is full, as with a bandwidth limit", func() *testNode { return lasting("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5") },
 			[]string{"info UnexplainedDrop QDISC_DROP drops at __dev_queue_xmit"}},
-		{"nothing passes between two, and no rule that is read drops it", func() *node { return lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5") },
+		{"nothing passes between two, and no rule that is read drops it", func() *testNode { return lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5") },
 			[]string{"warning PolicyDrop a firewall rule drops packets of 172.20.1.5"}},
-		{"the tunnel knows nobody for the next hop", func() *node { return lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5") },
+		{"the tunnel knows nobody for the next hop", func() *testNode { return lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5") },
 			[]string{"warning UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
-		{"some of it passes", func() *node {
+		{"some of it passes", func() *testNode {
 			n := lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5")
 			n.flow(far, "172.20.1.5", true)
 			return n
 		}, []string{"info UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
-		{"replies that are dropped behind connection tracking", func() *node {
+		{"replies that are dropped behind connection tracking", func() *testNode {
 			n := lasting("XFRM_POLICY", "ip_forward", "172.20.1.5")
 			n.flow("172.20.1.5", far, true)
 			return n
 		}, []string{"warning UnexplainedDrop XFRM_POLICY drops at ip_forward"}},
-		{"replies that are acknowledged", func() *node {
+		{"replies that are acknowledged", func() *testNode {
 			n := lasting("XFRM_POLICY", "ip_forward", "172.20.1.5")
 			n.flow("172.20.1.5", far, true)
 			n.Flows[len(n.Flows)-1].Proto, n.Flows[len(n.Flows)-1].State = tcp, "ESTABLISHED"
 			return n
 		}, []string{"info UnexplainedDrop XFRM_POLICY drops at ip_forward"}},
-		{"no rule that is read drops some of it for a moment", func() *node {
+		{"no rule that is read drops some of it for a moment", func() *testNode {
 			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
 			n.Traffic.Drops[0].Last = start
 			return n
 		}, []string{"info UnexplainedDrop NETFILTER_DROP drops at nft_do_chain"}},
-		{"what passes is not known", func() *node {
+		{"what passes is not known", func() *testNode {
 			n := lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5")
 			n.lose(model.SourceConntrack, model.Missing)
 			return n
 		}, []string{"info UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
-		{"what traceroute sends", func() *node { return lasting("IP_INHDR", "ip_forward", "172.20.1.5") },
+		{"what traceroute sends", func() *testNode { return lasting("IP_INHDR", "ip_forward", "172.20.1.5") },
 			[]string{"info UnexplainedDrop IP_INHDR drops at ip_forward"}},
-		{"a pod looks for whoever is there", func() *node {
+		{"a pod looks for whoever is there", func() *testNode {
 			n := kubenet()
 			n.vacant(40)
 			return n
@@ -111,7 +111,7 @@ func TestSeverityOfDrops(t *testing.T) {
 // kernel gives no reason for these drops, and tells no sender.
 func TestUnlikeEnds(t *testing.T) {
 	const far, pod5, pod6 = "172.20.2.9", "172.20.1.5", "172.20.1.6"
-	mtus := func(usual, first int) *node {
+	mtus := func(usual, first int) *testNode {
 		n := kubenet().live()
 		n.Pods[0].Netns, n.Node.Netns = 77, 1
 		for i := range n.Links {
@@ -120,7 +120,7 @@ func TestUnlikeEnds(t *testing.T) {
 		n.link(10).MTU = first
 		return n
 	}
-	lose := func(n *node, ifindex int, netns uint32, location, src, dst string, length int) *node {
+	lose := func(n *testNode, ifindex int, netns uint32, location, src, dst string, length int) *testNode {
 		d := n.drop("NOT_SPECIFIED", location, src, dst, 9)
 		d.IfIndex, d.Netns, d.Proto = ifindex, netns, 17
 		n.sampled(d, head(17, 9000, 0))
@@ -129,7 +129,7 @@ func TestUnlikeEnds(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		node *node
+		node *testNode
 		want []string
 	}{
 		{"the node's end is smaller than those of others",

@@ -9,52 +9,55 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault/nat"
+	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Observe is what a snapshot holds of the node's traffic with others, and Diagnose, without the Rows in the fixes.
 func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
-	v := newView(s)
-	found := v.judge()
+	v := newInput(s)
+	found := judge(v)
 	e := &model.Ends{
-		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
-		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.past), Ranges: v.ownCIDRs(), Networks: v.onLink,
-		Uplink: v.place(v.uplink(), model.Egress), Returned: map[model.Transit]uint64{}, Delivered: map[netip.Addr]uint64{},
+		Node: v.NodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
+		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.PastPodAddrs), Ranges: v.OwnCIDRs(), Networks: v.OnLink,
+		Uplink: v.Place(v.Uplink(), model.Egress), Returned: map[model.Transit]uint64{}, Delivered: map[netip.Addr]uint64{},
 		Leaving: map[netip.Prefix]model.Volume{}, Arriving: map[netip.Prefix]model.Volume{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
-		Table: v.tableRow(), Given: map[netip.Addr][]netip.Addr{},
-		Unwatched: words.Title("unwatched", facts{
+		Table: v.TableRow(), Given: map[netip.Addr][]netip.Addr{},
+		Unwatched: words.Title("unwatched", words.Facts{
 			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC),
 			"gaps": s.Traffic.Lost.Gaps,
 		}),
-		Tunnel: newTunnel(v.index), Gone: map[netip.Addr]time.Time{}, Gateways: v.nextHops, Uplinks: map[int]bool{},
+		Tunnel: node.NewTunnel(v.Index), Gone: map[netip.Addr]time.Time{}, Gateways: v.NextHops, Uplinks: map[int]bool{},
 	}
-	for _, p := range v.ranges.local {
-		if e.Rows = append(e.Rows, v.row(nil, v.Node.Name, p, NodeIP)); v.ownRange(p.Addr()) {
+	for _, p := range v.Ranges.Local {
+		if e.Rows = append(e.Rows, v.Row(nil, v.Node.Name, p, node.NodeIP)); v.OwnRange(p.Addr()) {
 			e.Own = append(e.Own, p)
 		}
 	}
 	for i := range v.ByIndex {
-		e.Uplinks[i] = v.isUplink(i)
+		e.Uplinks[i] = v.IsUplink(i)
 	}
 	delete(e.Gateways, netip.Addr{})
-	for _, set := range []map[netip.Addr]bool{e.Node, v.past} {
+	for _, set := range []map[netip.Addr]bool{e.Node, v.PastPodAddrs} {
 		for a := range set {
 			e.Uncounted[a] = s.Traffic.Lost.Of(a).Peers > 0
 		}
 	}
-	for _, p := range v.folded {
+	for _, p := range v.Folded {
 		e.Folded[p.Local] = append(e.Folded[p.Local], p.Range)
 	}
 	for a, owners := range v.Owners {
 		e.Pods[a], e.Uncounted[a] = true, s.Traffic.Lost.Of(a).Peers > 0
-		if !slices.ContainsFunc(owners, v.presentWholeWindow) {
+		if !slices.ContainsFunc(owners, v.PresentWholeWindow) {
 			e.Fresh[a] = true
 		}
 	}
 	for p := range model.Each(s.PastPods) {
-		for _, a := range podAddrs(p) {
+		for _, a := range node.PodAddrs(p) {
 			if !e.Pods[a] && p.Until.After(e.Gone[a]) {
 				e.Gone[a] = p.Until
 			}
@@ -63,9 +66,9 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 	for h := range model.Each(s.Traffic.Hops) {
 		l := v.ByIndex[h.IfIndex]
 		switch {
-		case v.isTunnel(h.IfIndex):
+		case v.IsTunnel(h.IfIndex):
 			e.Tunnel.Add(h)
-		case h.Prefix.IsValid() && v.isUplink(h.IfIndex):
+		case h.Prefix.IsValid() && v.IsUplink(h.IfIndex):
 			e.AddRange(h)
 		case h.Addr.IsValid() && h.Direction == model.Egress && h.Side == model.AsDestination && l != nil &&
 			l.Role == model.RolePodLink:
@@ -73,24 +76,24 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 		}
 	}
 	for f := range model.Each(s.Flows) {
-		if src, a := f.Original.Src, f.Reply.Dst; v.givenAway(f) && !slices.Contains(e.Given[a], src) {
+		if src, a := f.Original.Src, f.Reply.Dst; nat.GivenAway(v.Index, f) && !slices.Contains(e.Given[a], src) {
 			e.Given[a] = append(e.Given[a], src)
 		}
 	}
 	for d := range model.Each(s.Traffic.Drops) {
-		if v.nodeAddrs[d.Dst] && v.drops.Lost(d) {
+		if v.NodeAddrs[d.Dst] && v.Classifier.Lost(d) {
 			e.Dropped = append(e.Dropped, *d)
 		}
 	}
-	e.Pairs, e.Began, e.Tunnel.Silent = endPairs(v.index), began(v.index), v.silentThrough()
+	e.Pairs, e.Began, e.Tunnel.Silent = endPairs(v.Index), began(v.Index), silentThrough(v.Index)
 	return e, found
 }
 
 // maxBegan bounds the connections by which clocks are compared.
 const maxBegan = 1024
 
-func began(v *index) []model.Began {
-	own := func(a netip.Addr) bool { return v.nodeAddrs[a] || len(v.Owners[a]) > 0 || v.past[a] }
+func began(v *node.Index) []model.Began {
+	own := func(a netip.Addr) bool { return v.NodeAddrs[a] || len(v.Owners[a]) > 0 || v.PastPodAddrs[a] }
 	var out []model.Began
 	add := func(f *model.Flow, src, dst netip.AddrPort) {
 		here := own(src.Addr())
@@ -102,7 +105,7 @@ func began(v *index) []model.Began {
 		out = append(out, model.Began{Key: h.Sum64(), At: f.Start, Here: here})
 	}
 	for f := range model.Each(v.Flows) {
-		if f.Start.IsZero() || f.Proto != tcp && f.Proto != udp {
+		if f.Start.IsZero() || f.Proto != node.TCP && f.Proto != node.UDP {
 			continue
 		}
 		// As it comes in, and as it leaves.
@@ -118,20 +121,20 @@ func began(v *index) []model.Began {
 	return slices.Clone(out[:min(len(out), maxBegan)])
 }
 
-func endPairs(v *index) []model.EndPair {
-	asked, behind, onward := askedPorts(v), v.unrepliedFlows(), v.onward()
-	routes, reflected := map[netip.Addr]*model.EndRoute{}, v.reflected()
+func endPairs(v *node.Index) []model.EndPair {
+	asked, behind, onward := askedPorts(v), v.UnrepliedFlows(), onward(v)
+	routes, reflected := map[netip.Addr]*model.EndRoute{}, v.Reflected()
 	// Most remote addresses are alike, and each is kept for as long as nodes are compared.
 	type likeness struct {
 		routed bool
 		to     netip.Prefix
 	}
 	alike := map[likeness]*model.EndRoute{}
-	for p := range model.Each(v.peers) {
+	for p := range model.Each(v.Peers) {
 		if routes[p.Remote] == nil {
-			r := &model.EndRoute{Routed: v.byDefaultRoute(p.Remote), Range: v.remote(p.Remote)}
+			r := &model.EndRoute{Routed: v.ByDefaultRoute(p.Remote), Range: v.Remote(p.Remote)}
 			if r.Range.IsValid() && !r.Routed {
-				r.Via = v.nodeRoute(v.sentBy(p.Local, p.Remote), r.Range)
+				r.Via = route.NodeRoute(v, v.SentBy(p.Local, p.Remote), r.Range)
 			}
 			if k := (likeness{r.Routed, r.Range}); r.Via == nil {
 				alike[k] = cmp.Or(alike[k], r)
@@ -140,16 +143,16 @@ func endPairs(v *index) []model.EndPair {
 			routes[p.Remote] = r
 		}
 	}
-	out := make([]model.EndPair, 0, len(v.peers))
-	for p := range model.Each(v.peers) {
-		if v.isTunnel(p.IfIndex) {
+	out := make([]model.EndPair, 0, len(v.Peers))
+	for p := range model.Each(v.Peers) {
+		if v.IsTunnel(p.IfIndex) {
 			// What a tunnel carries is not counted by pair: see Tunnel.
 			continue
 		}
 		e := model.EndPair{
 			Local: p.Local, Remote: p.Remote, EndRoute: routes[p.Remote], Counts: model.Counts{Out: p.Out, In: p.In},
-			Silent: v.unanswered(p) && !v.leftWithWrongMAC(p),
-			First:  v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
+			Silent: v.Unanswered(p) && !v.LeftWithWrongMAC(p),
+			First:  v.Window.Start, Last: v.Window.End, Asked: asked[node.Pair{Local: p.Local, Remote: p.Remote}],
 		}
 		if reflected[p.Local] {
 			// What leaves is what came in.
@@ -158,11 +161,11 @@ func endPairs(v *index) []model.EndPair {
 		if !p.FirstOut.IsZero() && !p.LastOut.IsZero() {
 			e.First, e.Last = p.FirstOut, p.LastOut
 		}
-		if m, to := behind[pair{p.Local, p.Remote}], onward[pair{p.Local, p.Remote}]; v.nodeAddrs[p.Local] &&
+		if m, to := behind[node.Pair{Local: p.Local, Remote: p.Remote}], onward[node.Pair{Local: p.Local, Remote: p.Remote}]; v.NodeAddrs[p.Local] &&
 			(m != nil || to != nil) {
 			own := *e.EndRoute
 			if own.Onward = to; m != nil {
-				own.Behind = sorted(m.pods)
+				own.Behind = node.Sorted(m.Pods)
 			}
 			e.EndRoute = &own
 		}
@@ -173,11 +176,11 @@ func endPairs(v *index) []model.EndPair {
 }
 
 // onward are the addresses that the node translates its own to, by the ends of the flows.
-func (v *index) onward() map[pair][]netip.Addr {
-	out := map[pair][]netip.Addr{}
+func onward(v *node.Index) map[node.Pair][]netip.Addr {
+	out := map[node.Pair][]netip.Addr{}
 	for f := range model.Each(v.Flows) {
-		k, to := pair{f.Original.Dst, f.Original.Src}, f.Reply.Src
-		if !f.Start.IsZero() && !f.Replied && v.nodeAddrs[k.local] && to != k.local && !slices.Contains(out[k], to) {
+		k, to := node.Pair{Local: f.Original.Dst, Remote: f.Original.Src}, f.Reply.Src
+		if !f.Start.IsZero() && !f.Replied && v.NodeAddrs[k.Local] && to != k.Local && !slices.Contains(out[k], to) {
 			out[k] = append(out[k], to)
 		}
 	}
@@ -186,10 +189,10 @@ func (v *index) onward() map[pair][]netip.Addr {
 
 // askedPorts are the ports of the flows of the window between the peers' ends, as
 // the uplinks see them, whichever end began.
-func askedPorts(v *index) map[pair][]model.Asked {
-	out := map[pair][]model.Asked{}
-	add := func(k pair, f *model.Flow, port uint16, here bool) {
-		if v.flows[k] == nil {
+func askedPorts(v *node.Index) map[node.Pair][]model.Asked {
+	out := map[node.Pair][]model.Asked{}
+	add := func(k node.Pair, f *model.Flow, port uint16, here bool) {
+		if v.FlowStates[k] == nil {
 			return
 		}
 		list, one := out[k], model.Asked{Proto: f.Proto, Port: port, Here: here}
@@ -211,8 +214,8 @@ func askedPorts(v *index) map[pair][]model.Asked {
 	}
 	for f := range model.Each(v.Flows) {
 		if !f.Start.IsZero() {
-			add(pair{f.Reply.Dst, f.Reply.Src}, f, f.Reply.SrcPort, false)
-			add(pair{f.Original.Dst, f.Original.Src}, f, f.Original.DstPort, true)
+			add(node.Pair{Local: f.Reply.Dst, Remote: f.Reply.Src}, f, f.Reply.SrcPort, false)
+			add(node.Pair{Local: f.Original.Dst, Remote: f.Original.Src}, f, f.Original.DstPort, true)
 		}
 	}
 	for _, list := range out {
@@ -224,19 +227,11 @@ func askedPorts(v *index) map[pair][]model.Asked {
 	return out
 }
 
-// Beyond is what other nodes know, and this one does not see.
-type Beyond struct {
-	// Explains reports whether the silence between a local and a remote address has its cause there; nil where none does.
-	Explains func(local, remote netip.Addr) bool
-	// Vacant are addresses of their pods' ranges that no pod has, with the node that says so.
-	Vacant map[netip.Addr]string
-}
-
 // Besides is Diagnose with what other nodes know, without the Rows in the fixes. Evidence of theirs has their names.
-func Besides(s *model.Snapshot, others Beyond) []model.Finding {
-	v := newView(s)
-	v.others = others
-	return v.judge()
+func Besides(s *model.Snapshot, others node.Beyond) []model.Finding {
+	v := newInput(s)
+	v.Others = others
+	return judge(v)
 }
 
 // stretch makes a time a part of what is between two others.
@@ -247,4 +242,51 @@ func stretch(first, last *time.Time, at time.Time) {
 	if at.After(*last) {
 		*last = at
 	}
+}
+
+// RemoteRanges lists the other nodes' pod ranges: first those that packets and
+// flows in the snapshot suggest, then the others that are known, each sorted.
+func RemoteRanges(s *model.Snapshot) []netip.Prefix {
+	v := node.New(s)
+	// Many flows have few addresses.
+	addrs := map[netip.Addr]bool{}
+	for p := range model.Each(v.Traffic.Peers) {
+		addrs[p.Remote] = true
+	}
+	for f := range model.Each(s.Flows) {
+		addrs[f.Original.Dst], addrs[f.Reply.Src], addrs[f.Original.Src] = true, true, true
+	}
+	seen := map[netip.Prefix]bool{}
+	for a := range addrs {
+		seen[v.Remote(a)] = true
+	}
+	delete(seen, netip.Prefix{})
+	known := map[netip.Prefix]bool{}
+	for _, n := range v.Ranges.Nodes {
+		if !seen[n.Prefix] {
+			known[n.Prefix] = true
+		}
+	}
+	return append(slices.SortedFunc(maps.Keys(seen), netip.Prefix.Compare),
+		slices.SortedFunc(maps.Keys(known), netip.Prefix.Compare)...)
+}
+
+// silentThrough are the tunnels' pairs without a reply, with when their connections began.
+func silentThrough(v *node.Index) (out []model.EndPair) {
+	at := map[node.Pair]int{}
+	for p := range model.Each(v.Peers) {
+		if v.IsTunnel(p.IfIndex) && v.Unanswered(p) {
+			at[node.Pair{Local: p.Local, Remote: p.Remote}] = len(out)
+			route := &model.EndRoute{Link: v.LinkName(p.IfIndex)}
+			e := model.EndPair{Local: p.Local, Remote: p.Remote, EndRoute: route, Counts: model.Counts{Out: p.Out}, Silent: true}
+			out = append(out, e)
+		}
+	}
+	for f := range model.Each(v.Flows) {
+		if i, silent := at[node.Pair{Local: f.Reply.Dst, Remote: f.Reply.Src}]; silent && !f.Replied && !f.Start.IsZero() {
+			stretch(&out[i].First, &out[i].Last, f.Start)
+		}
+	}
+	slices.SortFunc(out, model.ComparePairs)
+	return out
 }

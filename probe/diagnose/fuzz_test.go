@@ -25,7 +25,7 @@ func FuzzDiagnose(f *testing.F) {
 	missing := three()
 	missing.silent("172.20.1.5", "172.20.3.9")
 	missing.table(rightRows[:2], subnetA)
-	for _, n := range []*node{racing, policy, astray, stale, missing} {
+	for _, n := range []*testNode{racing, policy, astray, stale, missing} {
 		text, err := json.Marshal(n.Snapshot)
 		if err != nil {
 			f.Fatal(err)

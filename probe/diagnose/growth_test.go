@@ -37,7 +37,7 @@ func TestGrowth(t *testing.T) {
 			}
 		})
 	})
-	services := func(name string, of func(scale int) *node, want int) {
+	services := func(name string, of func(scale int) *testNode, want int) {
 		t.Run(name, func(t *testing.T) {
 			growth.Test(t, func(scale int) func() {
 				n := of(scale)
@@ -49,10 +49,10 @@ func TestGrowth(t *testing.T) {
 			})
 		})
 	}
-	services("services by rules", func(scale int) *node { return byRules(scale).oldFlows(scale, false) }, 0)
-	services("services by rules, asked before", func(scale int) *node { return byRules(scale).oldFlows(scale, true) }, manyServices)
-	services("services by maps", func(scale int) *node { return byMaps(scale).oldFlows(scale, false) }, manyEmpty)
-	services("services by maps, asked before", func(scale int) *node { return byMaps(scale).oldFlows(scale, true) }, manyServices+manyEmpty)
+	services("services by rules", func(scale int) *testNode { return byRules(scale).oldFlows(scale, false) }, 0)
+	services("services by rules, asked before", func(scale int) *testNode { return byRules(scale).oldFlows(scale, true) }, manyServices)
+	services("services by maps", func(scale int) *testNode { return byMaps(scale).oldFlows(scale, false) }, manyEmpty)
+	services("services by maps, asked before", func(scale int) *testNode { return byMaps(scale).oldFlows(scale, true) }, manyServices+manyEmpty)
 	t.Run("ranges", func(t *testing.T) {
 		growth.Test(t, func(scale int) func() {
 			n := large(scale, false)
@@ -74,7 +74,7 @@ const (
 
 // oldFlows are of a socket that asked each of many services before the window, and not one
 // reply came: translated as the rules do it, or from before there were rules.
-func (n *node) oldFlows(scale int, stale bool) *node {
+func (n *testNode) oldFlows(scale int, stale bool) *testNode {
 	for i := range scale * manyAsked {
 		service, end := nth("10.0.16.0", i%(scale*manyServices)).String(), nth("10.52.0.0", i%(scale*manyServices)).String()
 		if stale {
@@ -88,7 +88,7 @@ func (n *node) oldFlows(scale int, stale bool) *node {
 
 // byRules has kube-proxy's rules for many services, byMaps those of its mode nftables, by
 // which some services more, which a pod asks, have no endpoints.
-func byRules(scale int) *node {
+func byRules(scale int) *testNode {
 	n := serving(pod6)
 	for i := range scale * manyServices {
 		chain := fmt.Sprintf("KUBE-SVC-%d", i)
@@ -99,7 +99,7 @@ func byRules(scale int) *node {
 	return n
 }
 
-func byMaps(scale int) *node {
+func byMaps(scale int) *testNode {
 	n := serving(pod6)
 	rule := func(chain string, r model.PacketRule) {
 		r.Backend, r.Family, r.Table, r.Chain, r.Native, r.Number = model.NFT, "ip", "kube-proxy", chain, true, 1

@@ -14,7 +14,7 @@ func TestInvalidDrop(t *testing.T) {
 	const ack, synAck, rst, fin = 0x10, 0x12, 0x04, 0x11
 	// invalid is a node whose rule on invalid packets dropped some of the kind that the
 	// flags say, for so long.
-	invalid := func(src, dst string, flags byte, packets uint64, lasted time.Duration) *node {
+	invalid := func(src, dst string, flags byte, packets uint64, lasted time.Duration) *testNode {
 		n := filtered().live()
 		n.filter(model.NFT, "FORWARD", packets, model.PacketRule{Unknown: []string{"conntrack --ctstate INVALID"}, Target: "DROP",
 			Text: "-m conntrack --ctstate INVALID -j DROP"})
@@ -23,30 +23,30 @@ func TestInvalidDrop(t *testing.T) {
 		n.sampled(d, head(tcp, 80, flags))
 		return n
 	}
-	flow := func(n *node, src, dst string, replied bool) *node {
+	flow := func(n *testNode, src, dst string, replied bool) *testNode {
 		n.tracked(src, dst, tcp, 80, 1, replied)
 		return n
 	}
-	sent := func(n *node, packets uint64) *node {
+	sent := func(n *testNode, packets uint64) *testNode {
 		n.passes(server, 10, model.Ingress, model.AsSource, packets, 1)
 		return n
 	}
 	for _, tt := range []fixture{
-		{"replies whose requests were not tracked", func() *node { return invalid(server, client, synAck, 20, 9*time.Second) }, []string{want}},
-		{"echo replies", func() *node {
+		{"replies whose requests were not tracked", func() *testNode { return invalid(server, client, synAck, 20, 9*time.Second) }, []string{want}},
+		{"echo replies", func() *testNode {
 			n := invalid(server, client, 0, 20, 9*time.Second)
 			n.Traffic.Drops[0].Proto = icmp4
 			n.Traffic.Samples[0].Head = head(icmp4, 0, 0)
 			return n
 		}, []string{want}},
-		{"replies of who asks the pod", func() *node { return invalid(client, server, synAck, 20, 9*time.Second) }, []string{want}},
-		{"a rule excludes the requests", func() *node {
+		{"replies of who asks the pod", func() *testNode { return invalid(client, server, synAck, 20, 9*time.Second) }, []string{want}},
+		{"a rule excludes the requests", func() *testNode {
 			n := invalid(server, client, synAck, 20, 9*time.Second)
 			r := n.filter(model.NFT, "PREROUTING", 20, model.PacketRule{Dst: to(server + "/32"), Target: "CT", Text: "-d 172.20.1.5 -j CT --notrack"})
 			r.Table = "raw"
 			return n
 		}, []string{"InvalidDrop proven 172.20.1.5 172.20.2.9"}},
-		{"a zone for one direction, and two rules drop", func() *node {
+		{"a zone for one direction, and two rules drop", func() *testNode {
 			n := flow(invalid(server, client, synAck, 20, 9*time.Second), client, server, false)
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(server + "/32"), Unknown: []string{"conntrack --ctstate INVALID"},
 				Target: "DROP", Text: "-d 172.20.1.5 -m conntrack --ctstate INVALID -j DROP"})
@@ -56,24 +56,24 @@ func TestInvalidDrop(t *testing.T) {
 			n.filter(model.NFT, "PREROUTING", 20, model.PacketRule{Src: to(server + "/32"), Target: "CT", Text: "-s 172.20.1.5 -j CT --zone 7"}).Table = "raw"
 			return n
 		}, []string{"InvalidDrop proven 172.20.1.5 172.20.2.9"}},
-		{"the replies take another path", func() *node { return flow(invalid(server, client, ack, 20, 9*time.Second), server, client, false) }, []string{want}},
-		{"segments outside the window", func() *node {
+		{"the replies take another path", func() *testNode { return flow(invalid(server, client, ack, 20, 9*time.Second), server, client, false) }, []string{want}},
+		{"segments outside the window", func() *testNode {
 			return sent(flow(invalid(server, client, ack, 40, 9*time.Second), client, server, true), 50)
 		}, []string{want}},
-		{"a few of them", func() *node {
+		{"a few of them", func() *testNode {
 			return sent(flow(invalid(server, client, ack, 4, 9*time.Second), client, server, true), 500)
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"resets after the end", func() *node {
+		{"resets after the end", func() *testNode {
 			return flow(invalid(server, client, rst, 20, 9*time.Second), server, client, false)
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"ends of connections that are forgotten", func() *node { return invalid(server, client, fin, 20, 9*time.Second) },
+		{"ends of connections that are forgotten", func() *testNode { return invalid(server, client, fin, 20, 9*time.Second) },
 			[]string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"for a moment", func() *node { return invalid(server, client, synAck, 5, time.Second) },
+		{"for a moment", func() *testNode { return invalid(server, client, synAck, 5, time.Second) },
 			[]string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"a repeated reply of a flow that is tracked", func() *node {
+		{"a repeated reply of a flow that is tracked", func() *testNode {
 			return sent(flow(invalid(server, client, synAck, 5, 9*time.Second), client, server, true), 500)
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"flows are unread", func() *node {
+		{"flows are unread", func() *testNode {
 			n := invalid(server, client, synAck, 20, 9*time.Second)
 			n.lose(model.SourceConntrack, model.Missing)
 			return n
@@ -86,7 +86,7 @@ func TestInvalidDrop(t *testing.T) {
 // TestLateReplies: replies of a slow server, for a client's port that is closed, are no
 // requests to a port that nothing listens at.
 func TestLateReplies(t *testing.T) {
-	datagram := func(from, to uint16, began string) *node {
+	datagram := func(from, to uint16, began string) *testNode {
 		n := kubenet().live()
 		n.Pods[0].Netns = 77
 		d := n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 9)
@@ -113,7 +113,7 @@ func TestLateReplies(t *testing.T) {
 	both.sampled(&both.Traffic.Drops[0], head(udp, 5353, 0))
 	for _, tt := range []struct {
 		name string
-		node *node
+		node *testNode
 		want string
 	}{
 		{"the pod asked a name server", datagram(53, 44184, pod5), late},

@@ -11,7 +11,7 @@ import (
 
 // dual is a node of two IP versions with pods on a bridge, behind a router
 // with a link-local address.
-func dual() *node {
+func dual() *testNode {
 	n := kubenet()
 	n.Links[0].Addresses = append(n.Links[0].Addresses, prefix("fd50::4/128"))
 	n.Links[1].Addresses = append(n.Links[1].Addresses, prefix("fd20:0:0:1::1/64"))
@@ -42,7 +42,7 @@ func dual() *node {
 
 // only6 is a node that knows no IPv4, with a routed pod whose gateway is on
 // another link, and a route that discards what is for no pod of its range.
-func only6() *node {
+func only6() *testNode {
 	n := newNode("nic0", "fd50::4", "fd50::/64", "fd50::1")
 	n.pod("fd20:0:0:1::5", "0a:58:00:00:00:05", 0)
 	n.Pods[0].Gateways = []model.Neighbor{{Addr: addr("fd20:0:0:1::ff"), State: "FAILED"}}
@@ -54,13 +54,13 @@ func only6() *node {
 func TestIPv6(t *testing.T) {
 	const pod, other, far = "fd20:0:0:1::5", "fd20:0:0:1::6", "fd20:0:0:2::9"
 	check(t, []fixture{
-		{"both versions answer", func() *node {
+		{"both versions answer", func() *testNode {
 			n := dual()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.answered(pod, far)
 			return n
 		}, nil},
-		{"a pod's interface is down and has lost its IPv6 address", func() *node {
+		{"a pod's interface is down and has lost its IPv6 address", func() *testNode {
 			n := dual()
 			p := &n.Pods[0]
 			p.Up, p.Addresses = false, p.Addresses[:1]
@@ -69,14 +69,14 @@ func TestIPv6(t *testing.T) {
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", "fd20:0:0:1::6", pod, 9)
 			return n
 		}, []string{"PodLinkDown proven 172.20.1.5 " + pod}},
-		{"as a port of a bridge it leaves no route", func() *node {
+		{"as a port of a bridge it leaves no route", func() *testNode {
 			n := dual()
 			n.Pods[0].Up, n.Pods[0].Addresses = false, n.Pods[0].Addresses[:1]
 			n.Links[2].Carrier = false
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", "fd20:0:0:1::6", pod, 9)
 			return n
 		}, []string{"PodLinkDown proven 172.20.1.5"}},
-		{"that was its only one", func() *node {
+		{"that was its only one", func() *testNode {
 			n := only6()
 			n.Pods[0].Up, n.Pods[0].Addresses = false, nil
 			n.Links[1].Carrier = false
@@ -84,27 +84,27 @@ func TestIPv6(t *testing.T) {
 			n.route(model.Route{Dst: prefix("fd20:0:0:1::ff/128"), IfIndex: n.Pods[0].LinkIndex})
 			return n
 		}, []string{"PodLinkDown proven " + pod}},
-		{"only the IPv6 row is missing", func() *node {
+		{"only the IPv6 row is missing", func() *testNode {
 			n := dual()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent(pod, far)
 			n.silent(pod, far+"9")
 			return n
 		}, []string{"MissingUDR likely " + pod + " fd20:0:0:2::/64"}},
-		{"no masquerade for IPv6", func() *node {
+		{"no masquerade for IPv6", func() *testNode {
 			n := dual()
 			n.PacketRules = n.PacketRules[:len(n.PacketRules)-1]
 			n.answered(pod, far)
 			n.silent(pod, "2001:db8::9")
 			return n
 		}, []string{"MissingMasquerade likely " + pod + " 2001:db8::9/128"}},
-		{"a stale neighbour, and the pod hears no answer for its gateway", func() *node {
+		{"a stale neighbour, and the pod hears no answer for its gateway", func() *testNode {
 			n := dual()
 			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: mac(deadMAC), IfIndex: 3, State: "PERMANENT"})
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, far, 9)
 			return n
 		}, []string{"StaleNeighbor proven " + pod}},
-		{"a wrong MAC for the gateway, and the pod's answers to the node go there too", func() *node {
+		{"a wrong MAC for the gateway, and the pod's answers to the node go there too", func() *testNode {
 			n := only6().with(model.SourceBridge)
 			p := &n.Pods[0]
 			n.gateway(p, "fe80::1", deadMAC, "PERMANENT")
@@ -113,56 +113,56 @@ func TestIPv6(t *testing.T) {
 			n.drop("NEIGH_FAILED", "ndisc_error_report", far, pod, 9)
 			return n
 		}, []string{"WrongGatewayMAC proven " + pod}},
-		{"the right neighbour", func() *node {
+		{"the right neighbour", func() *testNode {
 			n := dual()
 			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: n.Pods[0].MAC, IfIndex: 3, State: "PERMANENT"})
 			return n
 		}, nil},
-		{"the node does not forward IPv6", func() *node {
+		{"the node does not forward IPv6", func() *testNode {
 			n := dual()
 			n.Sysctls = nil
 			n.sysctl("net.ipv6.conf.all.forwarding", "0")
 			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
 			return n
 		}, []string{"ForwardingDisabled proven " + pod + " " + far + "/128"}},
-		{"nor does it answer for a router by proxy", func() *node {
+		{"nor does it answer for a router by proxy", func() *testNode {
 			n := only6()
 			n.sysctl("net.ipv6.conf.all.forwarding", "0")
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, far, 9)
 			n.arp("fd20:0:0:1::ff", n.Pods[0].LinkIndex, model.Ingress, false, deadMAC, 9)
 			return n
 		}, []string{"ForwardingDisabled proven " + pod + " " + far + "/128"}},
-		{"the same drop while it forwards is another's", func() *node {
+		{"the same drop while it forwards is another's", func() *testNode {
 			n := dual()
 			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
 			return n
 		}, []string{"UnexplainedDrop proven " + pod + " " + far + "/128"}},
-		{"a prohibit route for another node's pods", func() *node {
+		{"a prohibit route for another node's pods", func() *testNode {
 			n := dual()
 			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "prohibit"})
 			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_prohibit", pod, far, 9)
 			return n
 		}, []string{"BlackholeRoute proven " + pod + " " + far + "/128"}},
-		{"a blackhole for another node's pods", func() *node {
+		{"a blackhole for another node's pods", func() *testNode {
 			n := dual()
 			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "blackhole"})
 			n.dropOn("br-pods", "NOT_SPECIFIED", "dst_discard_out", pod, far, 9)
 			return n
 		}, []string{"BlackholeRoute proven " + pod + " " + far + "/128"}},
-		{"a pod's route is gone, and its block's discards", func() *node {
+		{"a pod's route is gone, and its block's discards", func() *testNode {
 			n := only6()
 			n.unroute("fd20:0:0:1::5/128")
 			n.dropOn("nic0", "NOT_SPECIFIED", "dst_discard_out", far, pod, 9)
 			return n
 		}, []string{"MissingPodRoute proven " + pod}},
-		{"solicitations that a bridge floods", func() *node {
+		{"solicitations that a bridge floods", func() *testNode {
 			n := dual()
 			n.drop("NOT_SPECIFIED", "ip6_mc_input", pod, "ff02::1:ff00:1", 90)
 			n.drop("IPV6_NDISC_NS_OTHERHOST", "icmpv6_rcv", pod, "ff02::1:ff00:6", 90)
 			n.drop("NOT_SPECIFIED", "icmpv6_rcv", pod, "fe80::1", 9)
 			return n
 		}, nil},
-		{"a rule drops what is for a pod, neighbour discovery too", func() *node {
+		{"a rule drops what is for a pod, neighbour discovery too", func() *testNode {
 			n := dual()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip6", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
 			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 1,

@@ -1,63 +1,19 @@
 package diagnose
 
-import "github.com/lasthop/lasthop/probe/model"
-
-// The codes of all findings; package catalogue has what each means.
-const (
-	NeighborTableFull    model.Code = "NeighborTableFull"
-	PodLinkDown          model.Code = "PodLinkDown"
-	PodAddress           model.Code = "PodAddress"
-	PodPrefix            model.Code = "PodPrefix"
-	DuplicateMAC         model.Code = "DuplicateMAC"
-	PodLinkOffBridge     model.Code = "PodLinkOffBridge"
-	BridgePortBlocked    model.Code = "BridgePortBlocked"
-	PodDefaultRoute      model.Code = "PodDefaultRoute"
-	BridgeAddress        model.Code = "BridgeAddress"
-	StaleFDB             model.Code = "StaleFDB"
-	StaleMACRewrite      model.Code = "StaleMACRewrite"
-	StaleARPReply        model.Code = "StaleARPReply"
-	ForwardingDisabled   model.Code = "ForwardingDisabled"
-	MissingPodRoute      model.Code = "MissingPodRoute"
-	MissingTableRoute    model.Code = "MissingTableRoute"
-	WrongUDR             model.Code = "WrongUDR"
-	DeadBackend          model.Code = "DeadBackend"
-	RoutingLoop          model.Code = "RoutingLoop"
-	BlackholeRoute       model.Code = "BlackholeRoute"
-	MissingNodeRoute     model.Code = "MissingNodeRoute"
-	WrongNodeRoute       model.Code = "WrongNodeRoute"
-	MissingDefaultRoute  model.Code = "MissingDefaultRoute"
-	ReversePathFilter    model.Code = "ReversePathFilter"
-	PathMTU              model.Code = "PathMTU"
-	NICForwarding        model.Code = "NICForwarding"
-	UDRLimit             model.Code = "UDRLimit"
-	WrongNextHopMAC      model.Code = "WrongNextHopMAC"
-	DuplicatePodIP       model.Code = "DuplicatePodIP"
-	WrongGatewayMAC      model.Code = "WrongGatewayMAC"
-	BridgeRuleDrop       model.Code = "BridgeRuleDrop"
-	StaleNeighbor        model.Code = "StaleNeighbor"
-	HairpinDrop          model.Code = "HairpinDrop"
-	BridgeNetfilterOff   model.Code = "BridgeNetfilterOff"
-	UnexpectedMasquerade model.Code = "UnexpectedMasquerade"
-	UnansweredARP        model.Code = "UnansweredARP"
-	SNATPortExhaustion   model.Code = "SNATPortExhaustion"
-	ForeignSNAT          model.Code = "ForeignSNAT"
-	StaleFlow            model.Code = "StaleFlow"
-	MissingUDR           model.Code = "MissingUDR"
-	MissingMasquerade    model.Code = "MissingMasquerade"
-	ConntrackFull        model.Code = "ConntrackFull"
-	ConntrackRace        model.Code = "ConntrackRace"
-	InvalidDrop          model.Code = "InvalidDrop"
-	AllowanceExceeded    model.Code = "AllowanceExceeded"
-	NICDrop              model.Code = "NICDrop"
-	BacklogFull          model.Code = "BacklogFull"
-	QueueDrop            model.Code = "QueueDrop"
-	PolicyDrop           model.Code = "PolicyDrop"
-	BPFDrop              model.Code = "BPFDrop"
-	NoListener           model.Code = "NoListener"
-	ReceiveOverflow      model.Code = "ReceiveOverflow"
-	PodNotReplying       model.Code = "PodNotReplying"
-	NoReply              model.Code = "NoReply"
-	UnexplainedDrop      model.Code = "UnexplainedDrop"
+import (
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/below"
+	"github.com/lasthop/lasthop/probe/fault/bridge"
+	"github.com/lasthop/lasthop/probe/fault/fabric"
+	"github.com/lasthop/lasthop/probe/fault/link"
+	"github.com/lasthop/lasthop/probe/fault/nat"
+	"github.com/lasthop/lasthop/probe/fault/neighbor"
+	"github.com/lasthop/lasthop/probe/fault/pod"
+	"github.com/lasthop/lasthop/probe/fault/policy"
+	"github.com/lasthop/lasthop/probe/fault/route"
+	"github.com/lasthop/lasthop/probe/fault/service"
+	"github.com/lasthop/lasthop/probe/fault/silence"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 type (
@@ -68,112 +24,112 @@ type (
 // kinds is the catalogue, in the order in which the kinds are judged: the most specific cause first, and what
 // no other explains last. Each proposes findings for the losses that none before it has claimed.
 var kinds = []kind{
-	{code: NeighborTableFull, severity: model.Critical, find: findNeighborTableFull,
+	{code: fault.NeighborTableFull, severity: model.Critical, find: neighbor.NeighborTableFull,
 		ends: hops{model.HopNeighbor, model.HopPod, model.HopLink}},
 	// The link's route goes with it.
-	{code: PodLinkDown, severity: model.Critical, find: findPodLinkDown,
+	{code: fault.PodLinkDown, severity: model.Critical, find: link.PodLinkDown,
 		needs: sources{model.SourceLinks, model.SourcePods}, ends: hops{model.HopLink, model.HopPod, model.HopRoute}},
-	{code: PodAddress, severity: model.Critical, find: findPodAddress, rests: sources{model.SourceTC},
+	{code: fault.PodAddress, severity: model.Critical, find: pod.PodAddress, rests: sources{model.SourceTC},
 		ends: hops{model.HopPod, model.HopNeighbor}},
-	{code: PodPrefix, severity: model.Critical, find: findPodPrefix, rests: sources{model.SourceTC}, ends: hops{model.HopPod}},
+	{code: fault.PodPrefix, severity: model.Critical, find: pod.PodPrefix, rests: sources{model.SourceTC}, ends: hops{model.HopPod}},
 	// The node may still hold the MAC that one had.
-	{code: DuplicateMAC, severity: model.Critical, find: findDuplicateMAC,
+	{code: fault.DuplicateMAC, severity: model.Critical, find: neighbor.DuplicateMAC,
 		ends: hops{model.HopBridge, model.HopPod, model.HopNeighbor}},
-	{code: PodLinkOffBridge, severity: model.Critical, find: findPodLinkOffBridge,
+	{code: fault.PodLinkOffBridge, severity: model.Critical, find: bridge.PodLinkOffBridge,
 		needs: sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
 		ends:  hops{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod}},
-	{code: BridgePortBlocked, severity: model.Critical, find: findBridgePortBlocked,
+	{code: fault.BridgePortBlocked, severity: model.Critical, find: bridge.BridgePortBlocked,
 		needs: sources{model.SourceLinks, model.SourcePods},
 		ends:  hops{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod}},
-	{code: PodDefaultRoute, severity: model.Critical, find: findPodDefaultRoute, rests: sources{model.SourceLinks},
+	{code: fault.PodDefaultRoute, severity: model.Critical, find: pod.PodDefaultRoute, rests: sources{model.SourceLinks},
 		ends: hops{model.HopPod}},
-	{code: BridgeAddress, severity: model.Critical, find: findBridgeAddress,
+	{code: fault.BridgeAddress, severity: model.Critical, find: bridge.BridgeAddress,
 		needs: sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
 		ends:  hops{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute}},
-	{code: StaleFDB, severity: model.Critical, find: findStaleFDB,
+	{code: fault.StaleFDB, severity: model.Critical, find: bridge.StaleFDB,
 		needs: sources{model.SourceLinks, model.SourcePods, model.SourceBridge},
 		ends:  hops{model.HopBridge, model.HopNeighbor, model.HopPod}},
-	{code: StaleMACRewrite, severity: model.Critical, find: findStaleMACRewrite,
+	{code: fault.StaleMACRewrite, severity: model.Critical, find: bridge.StaleMACRewrite,
 		rests: sources{model.SourceEbtables, model.SourceLinks}, ends: hops{model.HopBridge}},
-	{code: StaleARPReply, severity: model.Critical, find: findStaleARPReply,
+	{code: fault.StaleARPReply, severity: model.Critical, find: bridge.StaleARPReply,
 		needs: sources{model.SourceNeighbors, model.SourceRoutes}, rests: sources{model.SourceEbtables, model.SourceLinks}, ends: hops{model.HopBridge}},
 	// Nor does such a link answer for a gateway.
-	{code: ForwardingDisabled, severity: model.Critical, find: findForwardingDisabled,
+	{code: fault.ForwardingDisabled, severity: model.Critical, find: route.ForwardingDisabled,
 		ends: hops{model.HopRoute, model.HopPod}},
-	{code: MissingPodRoute, severity: model.Critical, find: findMissingPodRoute,
+	{code: fault.MissingPodRoute, severity: model.Critical, find: route.MissingPodRoute,
 		needs: sources{model.SourceRoutes, model.SourceLinks}, rests: sources{model.SourcePods}, ends: hops{model.HopRoute}},
-	{code: MissingTableRoute, severity: model.Critical, find: findMissingTableRoute, ends: hops{model.HopBeyond}},
+	{code: fault.MissingTableRoute, severity: model.Critical, find: route.MissingTableRoute, ends: hops{model.HopBeyond}},
 	// Where the TTL ends.
-	{code: WrongUDR, severity: model.Critical, find: findWrongUDR,
+	{code: fault.WrongUDR, severity: model.Critical, find: fabric.WrongUDR,
 		needs: sources{model.SourceLinks}, ends: hops{model.HopBeyond, model.HopRoute}},
-	{code: DeadBackend, severity: model.Warning, find: findDeadBackend,
+	{code: fault.DeadBackend, severity: model.Warning, find: service.DeadBackend,
 		needs: sources{model.SourcePods, model.SourceConntrack},
 		ends:  hops{model.HopNeighbor, model.HopRoute, model.HopBeyond, model.HopPod}},
-	{code: RoutingLoop, severity: model.Critical, find: findRoutingLoop,
+	{code: fault.RoutingLoop, severity: model.Critical, find: route.RoutingLoop,
 		rests: sources{model.SourceRoutes, model.SourceLinks}, ends: hops{model.HopRoute, model.HopBeyond}},
-	{code: BlackholeRoute, severity: model.Critical, find: findBlackholeRoute,
+	{code: fault.BlackholeRoute, severity: model.Critical, find: route.BlackholeRoute,
 		needs: sources{model.SourceRoutes}, rests: sources{model.SourceLinks, model.SourcePods}, ends: hops{model.HopRoute}},
-	{code: MissingNodeRoute, severity: model.Critical, find: findMissingNodeRoute,
+	{code: fault.MissingNodeRoute, severity: model.Critical, find: route.MissingNodeRoute,
 		needs: sources{model.SourceRoutes, model.SourceTC}},
-	{code: WrongNodeRoute, severity: model.Critical, find: findWrongNodeRoute,
+	{code: fault.WrongNodeRoute, severity: model.Critical, find: route.WrongNodeRoute,
 		needs: sources{model.SourceRoutes, model.SourceTC}, ends: hops{model.HopBeyond, model.HopNeighbor}},
-	{code: MissingDefaultRoute, severity: model.Critical, find: findMissingDefaultRoute},
-	{code: ReversePathFilter, severity: model.Warning, find: findReversePathFilter,
+	{code: fault.MissingDefaultRoute, severity: model.Critical, find: route.MissingDefaultRoute},
+	{code: fault.ReversePathFilter, severity: model.Warning, find: route.ReversePathFilter,
 		rests: sources{model.SourceLinks, model.SourcePods, model.SourceTC}, ends: hops{model.HopRoute}},
-	{code: PathMTU, severity: model.Warning, find: findPathMTU,
+	{code: fault.PathMTU, severity: model.Warning, find: link.PathMTU,
 		ends: hops{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge}},
-	{code: NICForwarding, severity: model.Critical, find: findNICForwarding,
+	{code: fault.NICForwarding, severity: model.Critical, find: fabric.NICForwarding,
 		needs: sources{model.SourceCloud}, rests: sources{model.SourceTC}, ends: hops{model.HopBeyond}},
-	{code: UDRLimit, severity: model.Warning, find: findUDRLimit, passes: true},
-	{code: WrongNextHopMAC, severity: model.Critical, find: findWrongNextHopMAC, ends: hops{model.HopBeyond, model.HopLink}},
-	{code: DuplicatePodIP, severity: model.Critical, find: findDuplicatePodIP,
+	{code: fault.UDRLimit, severity: model.Warning, find: fabric.UDRLimit, passes: true},
+	{code: fault.WrongNextHopMAC, severity: model.Critical, find: neighbor.WrongNextHopMAC, ends: hops{model.HopBeyond, model.HopLink}},
+	{code: fault.DuplicatePodIP, severity: model.Critical, find: pod.DuplicatePodIP,
 		ends: hops{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod}},
-	{code: WrongGatewayMAC, severity: model.Critical, find: findWrongGatewayMAC,
+	{code: fault.WrongGatewayMAC, severity: model.Critical, find: neighbor.WrongGatewayMAC,
 		needs: sources{model.SourceLinks}, rests: sources{model.SourceEbtables, model.SourceRoutes, model.SourceNeighbors}, ends: hops{model.HopLink, model.HopBridge}},
 	// Who asks gets no reply.
-	{code: BridgeRuleDrop, severity: model.Warning, find: findBridgeRuleDrop,
+	{code: fault.BridgeRuleDrop, severity: model.Warning, find: bridge.BridgeRuleDrop,
 		needs: sources{model.SourceLinks}, ends: hops{model.HopBridge, model.HopNeighbor, model.HopPod}},
-	{code: StaleNeighbor, severity: model.Critical, find: findStaleNeighbor,
+	{code: fault.StaleNeighbor, severity: model.Critical, find: neighbor.StaleNeighbor,
 		needs: sources{model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods},
 		ends:  hops{model.HopNeighbor}},
-	{code: HairpinDrop, severity: model.Warning, find: findHairpinDrop},
+	{code: fault.HairpinDrop, severity: model.Warning, find: bridge.HairpinDrop},
 	// A rule against doubled frames takes them first.
-	{code: BridgeNetfilterOff, severity: model.Critical, find: findBridgeNetfilterOff,
+	{code: fault.BridgeNetfilterOff, severity: model.Critical, find: bridge.BridgeNetfilterOff,
 		needs: sources{model.SourceConntrack, model.SourceLinks, model.SourceSysctl},
 		ends:  hops{model.HopPod, model.HopBridge}},
-	{code: UnexpectedMasquerade, severity: model.Warning, find: findUnexpectedMasquerade,
+	{code: fault.UnexpectedMasquerade, severity: model.Warning, find: nat.UnexpectedMasquerade,
 		ends: hops{model.HopConntrack}, passes: true},
-	{code: UnansweredARP, severity: model.Warning, find: findUnansweredARP,
+	{code: fault.UnansweredARP, severity: model.Warning, find: neighbor.UnansweredARP,
 		rests: sources{model.SourcePods, model.SourceRoutes}, ends: hops{model.HopPod, model.HopNeighbor}},
-	{code: SNATPortExhaustion, severity: model.Critical, find: findSNATPortExhaustion, ends: hops{model.HopConntrack}},
-	{code: ForeignSNAT, severity: model.Critical, find: findForeignSNAT,
+	{code: fault.SNATPortExhaustion, severity: model.Critical, find: nat.SNATPortExhaustion, ends: hops{model.HopConntrack}},
+	{code: fault.ForeignSNAT, severity: model.Critical, find: nat.ForeignSNAT,
 		needs: sources{model.SourceLinks, model.SourceRoutes, model.SourceConntrack, model.SourcePods},
 		ends:  hops{model.HopConntrack, model.HopBeyond}},
-	{code: StaleFlow, severity: model.Warning, find: findStaleFlow,
+	{code: fault.StaleFlow, severity: model.Warning, find: nat.StaleFlow,
 		needs: sources{model.SourcePods, model.SourceConntrack, model.SourceNAT, model.SourceLinks},
 		ends:  hops{model.HopConntrack, model.HopBeyond}},
-	{code: MissingUDR, severity: model.Critical, find: findMissingUDR, rests: sources{model.SourceTC},
+	{code: fault.MissingUDR, severity: model.Critical, find: fabric.MissingUDR, rests: sources{model.SourceTC},
 		ends: hops{model.HopBeyond}},
-	{code: MissingMasquerade, severity: model.Critical, find: findMissingMasquerade, ends: hops{model.HopBeyond}},
+	{code: fault.MissingMasquerade, severity: model.Critical, find: nat.MissingMasquerade, ends: hops{model.HopBeyond}},
 	// Netfilter drops both.
-	{code: ConntrackFull, severity: model.Critical, find: findConntrackFull,
+	{code: fault.ConntrackFull, severity: model.Critical, find: policy.ConntrackFull,
 		ends: hops{model.HopConntrack, model.HopPolicy}},
 	// Netfilter drops both.
-	{code: ConntrackRace, severity: model.Warning, find: findConntrackRace,
+	{code: fault.ConntrackRace, severity: model.Warning, find: policy.ConntrackRace,
 		needs: sources{model.SourceConntrack, model.SourceNAT}, ends: hops{model.HopConntrack, model.HopPolicy}},
-	{code: InvalidDrop, severity: model.Warning, find: findInvalidDrop, ends: hops{model.HopPolicy}},
-	{code: AllowanceExceeded, severity: model.Warning, find: findAllowanceExceeded, ends: hops{model.HopBeyond}},
-	{code: NICDrop, severity: model.Warning, find: findNICDrop, ends: hops{model.HopLink, model.HopQueue}},
-	{code: BacklogFull, severity: model.Warning, find: findBacklogFull, ends: hops{model.HopLink, model.HopPod}},
-	{code: QueueDrop, severity: model.Warning, find: findQueueDrop,
+	{code: fault.InvalidDrop, severity: model.Warning, find: policy.InvalidDrop, ends: hops{model.HopPolicy}},
+	{code: fault.AllowanceExceeded, severity: model.Warning, find: below.AllowanceExceeded, ends: hops{model.HopBeyond}},
+	{code: fault.NICDrop, severity: model.Warning, find: below.NICDrop, ends: hops{model.HopLink, model.HopQueue}},
+	{code: fault.BacklogFull, severity: model.Warning, find: below.BacklogFull, ends: hops{model.HopLink, model.HopPod}},
+	{code: fault.QueueDrop, severity: model.Warning, find: below.QueueDrop,
 		ends: hops{model.HopQueue, model.HopLink, model.HopPod}},
-	{code: PolicyDrop, severity: model.Warning, find: findPolicyDrop, rests: sources{model.SourceLinks},
+	{code: fault.PolicyDrop, severity: model.Warning, find: policy.PolicyDrop, rests: sources{model.SourceLinks},
 		ends: hops{model.HopPolicy, model.HopPod}},
-	{code: BPFDrop, severity: model.Warning, find: findBPFDrop, ends: hops{model.HopLink}},
-	{code: NoListener, severity: model.Info, find: findNoListener, ends: hops{model.HopPod, model.HopLocal}},
-	{code: ReceiveOverflow, severity: model.Info, find: findReceiveOverflow, ends: hops{model.HopPod, model.HopLocal}},
-	{code: PodNotReplying, severity: model.Warning, find: findPodNotReplying,
+	{code: fault.BPFDrop, severity: model.Warning, find: policy.BPFDrop, ends: hops{model.HopLink}},
+	{code: fault.NoListener, severity: model.Info, find: pod.NoListener, ends: hops{model.HopPod, model.HopLocal}},
+	{code: fault.ReceiveOverflow, severity: model.Info, find: pod.ReceiveOverflow, ends: hops{model.HopPod, model.HopLocal}},
+	{code: fault.PodNotReplying, severity: model.Warning, find: silence.PodNotReplying,
 		needs: sources{model.SourceTC, model.SourcePods}, ends: hops{model.HopPod, model.HopLocal}},
-	{code: NoReply, severity: model.Warning, find: findNoReply, ends: hops{model.HopBeyond}},
-	{code: UnexplainedDrop, severity: model.Info, find: findUnexplainedDrop},
+	{code: fault.NoReply, severity: model.Warning, find: silence.NoReply, ends: hops{model.HopBeyond}},
+	{code: fault.UnexplainedDrop, severity: model.Info, find: silence.UnexplainedDrop},
 }

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // routedNode is a node whose pods have a link and a route each.
-func routedNode() *node {
+func routedNode() *testNode {
 	n := newNode("nic0", "10.60.0.4", "10.60.0.0/16", "10.60.0.1")
 	n.pod("10.60.0.20", "0a:58:00:00:00:20", 0)
 	n.pod("10.60.0.21", "0a:58:00:00:00:21", 0)
@@ -24,21 +25,21 @@ func routedNode() *node {
 }
 
 // with adds sources that were read whole.
-func (n *node) with(sources ...string) *node {
+func (n *testNode) with(sources ...string) *testNode {
 	for _, s := range sources {
 		n.Sources = append(n.Sources, model.Source{Name: s, Status: model.OK})
 	}
 	return n
 }
 
-func (n *node) link(index int) *model.Link {
+func (n *testNode) link(index int) *model.Link {
 	return &n.Links[slices.IndexFunc(n.Links, func(l model.Link) bool { return l.Index == index })]
 }
 
-func (n *node) hostMAC(p *model.Pod) model.MAC { return n.link(p.LinkIndex).MAC }
+func (n *testNode) hostMAC(p *model.Pod) model.MAC { return n.link(p.LinkIndex).MAC }
 
 // gateway sets what a pod holds for its gateway.
-func (n *node) gateway(p *model.Pod, a, hw, state string) {
+func (n *testNode) gateway(p *model.Pod, a, hw, state string) {
 	g := model.Neighbor{Addr: addr(a), State: state}
 	if hw != "" {
 		g.MAC = mac(hw)
@@ -47,7 +48,7 @@ func (n *node) gateway(p *model.Pod, a, hw, state string) {
 }
 
 // neighbor adds an entry of the node.
-func (n *node) neighbor(a, hw string, ifindex int, state string) {
+func (n *testNode) neighbor(a, hw string, ifindex int, state string) {
 	e := model.Neighbor{Addr: addr(a), IfIndex: ifindex, State: state}
 	if hw != "" {
 		e.MAC = mac(hw)
@@ -56,18 +57,18 @@ func (n *node) neighbor(a, hw string, ifindex int, state string) {
 }
 
 // frames adds frames of an address at a link.
-func (n *node) frames(a string, ifindex int, d model.Direction, side model.Side, dst string, packets uint64) {
+func (n *testNode) frames(a string, ifindex int, d model.Direction, side model.Side, dst string, packets uint64) {
 	n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr(a), IfIndex: ifindex, Link: n.link(ifindex).Name,
 		Direction: d, Side: side, Dst: mac(dst), Packets: packets})
 }
 
-func (n *node) arp(a string, ifindex int, d model.Direction, reply bool, hw string, packets uint64) {
+func (n *testNode) arp(a string, ifindex int, d model.Direction, reply bool, hw string, packets uint64) {
 	n.Traffic.ARP = append(n.Traffic.ARP, model.ARPCount{IfIndex: ifindex, Link: n.link(ifindex).Name, Direction: d,
 		Reply: reply, Addr: addr(a), MAC: mac(hw), Packets: packets})
 }
 
 // silentNextHop is a node that gets no answer for its own gateway.
-func silentNextHop() *node {
+func silentNextHop() *testNode {
 	n := routedNode()
 	n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 9).IfIndex = 2
 	n.arp("10.60.0.1", 2, model.Egress, false, "00:0d:3a:00:00:01", 9)
@@ -77,7 +78,7 @@ func silentNextHop() *node {
 
 // mutedMasquerade is a node whose gateway has no MAC, and whose pods' packets bear the
 // node's address there.
-func mutedMasquerade(replied bool) *node {
+func mutedMasquerade(replied bool) *testNode {
 	n := kubenet().live()
 	n.Neighbors[0] = model.Neighbor{Addr: addr("10.50.0.1"), IfIndex: 2, State: "INCOMPLETE"}
 	n.arp("10.50.0.1", 2, model.Egress, false, nicMAC, 9)
@@ -90,7 +91,7 @@ func mutedMasquerade(replied bool) *node {
 }
 
 // silentGateway is a node that does not answer a pod for its gateway.
-func silentGateway() *node {
+func silentGateway() *testNode {
 	n := routedNode()
 	n.gateway(&n.Pods[0], "169.254.1.1", "", "INCOMPLETE")
 	n.arp("169.254.1.1", 10, model.Ingress, false, "0a:58:00:00:00:20", 7)
@@ -102,7 +103,7 @@ func silentGateway() *node {
 }
 
 // dropRule adds a rule of the bridge that drops, and what it counted.
-func (n *node) dropRule(r model.FrameRule, delta uint64) *model.FrameRule {
+func (n *testNode) dropRule(r model.FrameRule, delta uint64) *model.FrameRule {
 	r.Target, r.Counter.Delta = model.TargetDrop, delta
 	added := n.frameRule(r)
 	added.Table, added.Chain = "filter", "FORWARD"
@@ -112,40 +113,40 @@ func (n *node) dropRule(r model.FrameRule, delta uint64) *model.FrameRule {
 func TestLayer2(t *testing.T) {
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
 		{"routed pods, all well", routedNode, nil},
-		{"the host link has another MAC than the pod believes", func() *node {
+		{"the host link has another MAC than the pod believes", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "REACHABLE")
 			n.frames("10.60.0.20", 10, model.Ingress, model.AsSource, deadMAC, 30)
 			n.drop("OTHERHOST", "ip_rcv_core", "10.60.0.20", "203.0.113.9", 30).DstMAC = mac(deadMAC)
 			return n
 		}, []string{"WrongGatewayMAC proven 10.60.0.20"}},
-		{"pinned wrong and no traffic", func() *node {
+		{"pinned wrong and no traffic", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "PERMANENT")
 			return n
 		}, []string{"WrongGatewayMAC proven 10.60.0.20"}},
-		{"learnt wrong and no traffic", func() *node {
+		{"learnt wrong and no traffic", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "STALE")
 			return n
 		}, []string{"WrongGatewayMAC possible 10.60.0.20"}},
-		{"a young pod's entry is still to settle", func() *node {
+		{"a young pod's entry is still to settle", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "STALE")
 			n.Pods[0].Since = start.Add(time.Second)
 			return n
 		}, nil},
-		{"the pod has no entry, or a failed one", func() *node {
+		{"the pod has no entry, or a failed one", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "169.254.1.1", "", "")
 			n.gateway(&n.Pods[1], "169.254.1.1", deadMAC, "FAILED")
 			return n
 		}, nil},
-		{"a gateway that did not answer at the last moment, and packets pass", func() *node {
+		{"a gateway that did not answer at the last moment, and packets pass", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "169.254.1.1", "", "FAILED")
 			n.Pods[0].Routes = []model.Route{
@@ -155,261 +156,261 @@ func TestLayer2(t *testing.T) {
 			n.peer("10.60.0.20", "203.0.113.9", model.PeerCount{Packets: 48, Requests: 48}, model.PeerCount{Packets: 48, Replies: 48})
 			return n
 		}, nil},
-		{"a gateway of a family that the pod has no address of", func() *node {
+		{"a gateway of a family that the pod has no address of", func() *testNode {
 			n := routedNode()
 			n.gateway(&n.Pods[0], "fe80::1", deadMAC, "PERMANENT")
 			return n
 		}, nil},
-		{"bridged pods know the bridge", func() *node {
+		{"bridged pods know the bridge", func() *testNode {
 			n := kubenet().with(model.SourceBridge)
 			n.gateway(&n.Pods[0], "172.20.1.1", "0a:00:00:00:00:03", "REACHABLE")
 			n.gateway(&n.Pods[1], "172.20.1.1", deadMAC, "PERMANENT")
 			return n
 		}, []string{"WrongGatewayMAC proven 172.20.1.6"}},
-		{"the gateway is the fabric's", func() *node {
+		{"the gateway is the fabric's", func() *testNode {
 			n := bridged().with(model.SourceBridge)
 			n.neighbor("10.60.0.1", fabricMAC, 3, "REACHABLE")
 			n.gateway(&n.Pods[0], "10.60.0.1", fabricMAC, "REACHABLE")
 			n.gateway(&n.Pods[1], "10.60.0.1", deadMAC, "PERMANENT")
 			return n
 		}, []string{"WrongGatewayMAC proven 10.60.0.21"}},
-		{"nobody knows the far gateway's MAC", func() *node {
+		{"nobody knows the far gateway's MAC", func() *testNode {
 			n := bridged().with(model.SourceBridge)
 			n.gateway(&n.Pods[1], "10.60.0.1", deadMAC, "PERMANENT")
 			n.Neighbors = nil
 			return n
 		}, nil},
-		{"the node pins a dead MAC for a routed pod", func() *node {
+		{"the node pins a dead MAC for a routed pod", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", deadMAC, 10, "PERMANENT")
 			n.drop("OTHERHOST", "ip_rcv_core", "203.0.113.9", "10.60.0.20", 30).DstMAC = mac(deadMAC)
 			return n
 		}, []string{"StaleNeighbor proven 10.60.0.20"}},
-		{"the right entry, and one on a link that is not the way to the pod", func() *node {
+		{"the right entry, and one on a link that is not the way to the pod", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", "0a:58:00:00:00:20", 10, "REACHABLE")
 			n.neighbor("10.60.0.20", deadMAC, 2, "PERMANENT")
 			return n
 		}, nil},
-		{"an entry of azure-vnet's on the bridge for a pod that moved", func() *node {
+		{"an entry of azure-vnet's on the bridge for a pod that moved", func() *testNode {
 			n := bridged()
 			n.neighbor("10.60.0.20", "0a:58:00:00:00:20", 3, "PERMANENT")
 			n.neighbor("10.60.0.21", deadMAC, 3, "PERMANENT")
 			return n
 		}, []string{"StaleNeighbor proven 10.60.0.21"}},
-		{"a learnt entry is old, and nobody asks", func() *node {
+		{"a learnt entry is old, and nobody asks", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", deadMAC, 10, "STALE")
 			return n
 		}, []string{"StaleNeighbor possible 10.60.0.20"}},
-		{"a learnt entry of an address that was just given anew", func() *node {
+		{"a learnt entry of an address that was just given anew", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", deadMAC, 10, "STALE")
 			n.Pods[0].Since = start.Add(time.Second)
 			return n
 		}, nil},
-		{"a failed entry is only a memory", func() *node {
+		{"a failed entry is only a memory", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", "", 10, "FAILED")
 			return n
 		}, nil},
-		{"a running pod that does not answer", func() *node {
+		{"a running pod that does not answer", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", "", 10, "FAILED")
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "203.0.113.9", "10.60.0.20", 5)
 			return n
 		}, []string{"StaleNeighbor likely 10.60.0.20"}},
-		{"the routes are unread", func() *node {
+		{"the routes are unread", func() *testNode {
 			n := routedNode()
 			n.neighbor("10.60.0.20", deadMAC, 10, "PERMANENT")
 			n.lose(model.SourceRoutes, model.Partial)
 			return n
 		}, nil},
-		{"two live pods have one address", func() *node {
+		{"two live pods have one address", func() *testNode {
 			n := routedNode()
 			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
 			n.drop("NO_SOCKET", "tcp_v4_rcv", "203.0.113.9", "10.60.0.20", 30)
 			return n
 		}, []string{"DuplicatePodIP proven 10.60.0.20"}},
-		{"the node takes a pod's address for its own", func() *node {
+		{"the node takes a pod's address for its own", func() *testNode {
 			n := routedNode()
 			n.Routes = append(n.Routes, model.Route{Table: 255, Dst: prefix("10.60.0.20/32"), IfIndex: 10, Type: "local"})
 			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.60.0.20", "203.0.113.9", 30)
 			n.drop("NO_SOCKET", "tcp_v4_rcv", "203.0.113.9", "10.60.0.20", 30)
 			return n
 		}, []string{"DuplicatePodIP proven 10.60.0.20 203.0.113.9"}},
-		{"the node takes the address of another machine for its own", func() *node {
+		{"the node takes the address of another machine for its own", func() *testNode {
 			n := routedNode()
 			n.Routes = append(n.Routes, model.Route{Table: 255, Dst: prefix("10.61.0.9/32"), IfIndex: 10, Type: "local"})
 			n.dropOn(n.Links[0].Name, "IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.61.0.9", "10.60.0.20", 30)
 			return n
 		}, []string{"DuplicatePodIP proven 10.60.0.20 10.61.0.9"}},
-		{"a rule's table has such a route, which packets with a mark take", func() *node {
+		{"a rule's table has such a route, which packets with a mark take", func() *testNode {
 			n := routedNode()
 			n.Routes = append(n.Routes, model.Route{Table: 100, Dst: prefix("10.60.0.20/32"), IfIndex: 10, Type: "local"})
 			return n
 		}, nil},
-		{"an address is handed over", func() *node {
+		{"an address is handed over", func() *testNode {
 			n := routedNode()
 			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
 			n.Pods[2].Since = end.Add(-time.Second)
 			return n
 		}, nil},
-		{"the other interface with the address is down", func() *node {
+		{"the other interface with the address is down", func() *testNode {
 			n := routedNode()
 			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
 			n.Pods[2].Up, n.Pods[2].Since = false, end.Add(-time.Second)
 			return n
 		}, nil},
-		{"two links of one namespace share an address", func() *node {
+		{"two links of one namespace share an address", func() *testNode {
 			n := routedNode()
 			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
 			n.Pods[0].Netns, n.Pods[2].Netns = 7, 7
 			return n
 		}, nil},
-		{"a machine beyond the node answers for a pod", func() *node {
+		{"a machine beyond the node answers for a pod", func() *testNode {
 			n := bridged()
 			n.arp("10.60.0.20", 2, model.Ingress, true, deadMAC, 5)
 			n.arp("10.60.0.20", 10, model.Ingress, true, "0a:58:00:00:00:20", 5)
 			return n
 		}, []string{"DuplicatePodIP likely 10.60.0.20"}},
-		{"the fabric answers for all", func() *node {
+		{"the fabric answers for all", func() *testNode {
 			n := bridged()
 			n.arp("10.60.0.20", 2, model.Ingress, true, fabricMAC, 5)
 			n.arp("10.60.0.20", 2, model.Ingress, true, deadMAC, 5)
 			n.arp("10.60.0.5", 2, model.Ingress, true, deadMAC, 5)
 			return n
 		}, nil},
-		{"a pod that went away had the address before", func() *node {
+		{"a pod that went away had the address before", func() *testNode {
 			n := bridged()
 			n.arp("10.60.0.20", 11, model.Ingress, true, deadMAC, 5)
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.20/32")}, MAC: mac(deadMAC)}}
 			return n
 		}, nil},
-		{"the host side of a pod's link is down", func() *node {
+		{"the host side of a pod's link is down", func() *testNode {
 			n := routedNode()
 			n.link(10).Up, n.link(10).Carrier = false, false
 			n.drop("QDISC_DROP", "__dev_queue_xmit", "203.0.113.9", "10.60.0.20", 30)
 			return n
 		}, []string{"PodLinkDown proven 10.60.0.20"}},
-		{"the pod's side is down", func() *node {
+		{"the pod's side is down", func() *testNode {
 			n := kubenet()
 			n.link(11).Carrier, n.Pods[1].Up = false, false
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.6", 30)
 			return n
 		}, []string{"PodLinkDown proven 172.20.1.6"}},
-		{"no carrier, though both sides are up", func() *node {
+		{"no carrier, though both sides are up", func() *testNode {
 			n := routedNode()
 			n.link(10).Carrier = false
 			return n
 		}, []string{"PodLinkDown likely 10.60.0.20"}},
-		{"a pod is being made", func() *node {
+		{"a pod is being made", func() *testNode {
 			n := routedNode()
 			n.link(10).Up, n.link(10).Carrier, n.Pods[0].Since = false, false, end.Add(-time.Second)
 			n.link(11).Up, n.link(11).Carrier, n.Pods[1].Addresses = false, false, nil
 			return n
 		}, nil},
-		{"the links are not all read", func() *node {
+		{"the links are not all read", func() *testNode {
 			n := routedNode()
 			n.link(10).Up = false
 			n.lose(model.SourceLinks, model.Partial)
 			return n
 		}, nil},
-		{"a rule drops a pod's frames", func() *node {
+		{"a rule drops a pod's frames", func() *testNode {
 			n := bridged()
 			n.dropRule(model.FrameRule{EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30)
 			n.drop("NETFILTER_DROP", "nft_do_chain", "10.60.0.21", "10.60.0.20", 28).IfIndex = 10
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 10.60.0.21"}},
-		{"two rules share the drops of one pair", func() *node {
+		{"two rules share the drops of one pair", func() *testNode {
 			n := bridged()
 			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30)
 			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.0/24")}}, 30)
 			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 50).IfIndex = 10
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9", "BridgeRuleDrop proven 10.60.0.20 10.60.0.21 203.0.113.9"}},
-		{"iptables dropped more than the bridge's rule", func() *node {
+		{"iptables dropped more than the bridge's rule", func() *testNode {
 			n := bridged()
 			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 3)
 			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 50).IfIndex = 10
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9", "UnexplainedDrop proven 10.60.0.20 203.0.113.9"}},
-		{"a rule drops ARP for a pod", func() *node {
+		{"a rule drops ARP for a pod", func() *testNode {
 			n := bridged()
 			n.dropRule(model.FrameRule{EtherType: 0x0806, ARPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 8)
 			n.neighbor("10.60.0.20", "", 3, "FAILED")
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.21", "10.60.0.20", 9)
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20"}},
-		{"rules that drop nothing of a pod's", func() *node {
+		{"rules that drop nothing of a pod's", func() *testNode {
 			n := bridged()
 			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 0)
 			n.dropRule(model.FrameRule{EtherType: 0x88cc}, 30)
 			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30).Table = "broute"
 			return n
 		}, nil},
-		{"the bridge's policy drops", func() *node {
+		{"the bridge's policy drops", func() *testNode {
 			n := bridged()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: "filter", Name: "FORWARD",
 				Policy: "DROP", Counter: model.Counter{Delta: 40}})
 			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 40).IfIndex = 10
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9"}},
-		{"proxy_arp is off", func() *node {
+		{"proxy_arp is off", func() *testNode {
 			n := silentGateway()
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 9)
 			return n
 		}, []string{"UnansweredARP proven 10.60.0.20"}},
-		{"other pods need no answer", func() *node {
+		{"other pods need no answer", func() *testNode {
 			n := silentGateway()
 			n.pod("10.60.0.77", "0a:58:00:00:00:77", 0)
 			n.gateway(&n.Pods[len(n.Pods)-1], "169.254.1.1", n.Links[len(n.Links)-1].MAC.String(), "PERMANENT")
 			return n
 		}, []string{"UnansweredARP proven 10.60.0.20"}},
-		{"proxy_arp is on, and still nobody answers", func() *node {
+		{"proxy_arp is on, and still nobody answers", func() *testNode {
 			n := silentGateway()
 			n.Sysctls[0].Value = "1"
 			return n
 		}, []string{"UnansweredARP likely 10.60.0.20"}},
-		{"the gateway answers later", func() *node {
+		{"the gateway answers later", func() *testNode {
 			n := silentGateway()
 			n.arp("169.254.1.1", 10, model.Egress, true, "fe:00:00:00:00:0a", 1)
 			return n
 		}, nil},
-		{"the pod asks for nothing", func() *node {
+		{"the pod asks for nothing", func() *testNode {
 			n := silentGateway()
 			n.Traffic.ARP = nil
 			return n
 		}, nil},
-		{"ARP was not watched", func() *node {
+		{"ARP was not watched", func() *testNode {
 			n := silentGateway()
 			n.Traffic.ARP = nil
 			n.lose(model.SourceTC, model.Missing)
 			return n
 		}, []string{"UnansweredARP possible 10.60.0.20"}},
-		{"a link that is down answers nothing", func() *node {
+		{"a link that is down answers nothing", func() *testNode {
 			n := silentGateway()
 			n.link(10).Carrier, n.Pods[0].Up = false, false
 			return n
 		}, []string{"PodLinkDown proven 10.60.0.20"}},
-		{"pods keep asking for an address that nobody has", func() *node {
+		{"pods keep asking for an address that nobody has", func() *testNode {
 			n := kubenet()
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.99", 9)
 			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
 			return n
 		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.99"}},
-		{"pods keep asking for several such addresses", func() *node {
+		{"pods keep asking for several such addresses", func() *testNode {
 			n := kubenet()
 			n.vacant(2)
 			return n
 		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.100 172.20.1.101"}},
-		{"nobody answers for the gateway, and all that goes there has the node's address", func() *node {
+		{"nobody answers for the gateway, and all that goes there has the node's address", func() *testNode {
 			return mutedMasquerade(false)
 		}, []string{"UnansweredARP proven 172.20.1.5 10.50.0.1"}},
-		{"a gateway whose MAC is asked for anew, and what went by it was replied to", func() *node {
+		{"a gateway whose MAC is asked for anew, and what went by it was replied to", func() *testNode {
 			return mutedMasquerade(true)
 		}, nil},
-		{"a pod has the address of its bridge", func() *node {
+		{"a pod has the address of its bridge", func() *testNode {
 			n := kubenet().live()
 			n.pod("172.20.1.1", "0a:58:00:00:de:ad", 3)
 			n.live()
@@ -418,25 +419,25 @@ func TestLayer2(t *testing.T) {
 			}
 			return n
 		}, []string{"DuplicatePodIP proven 172.20.1.1 172.20.1.5 172.20.1.6"}},
-		{"another machine has the node's address", func() *node {
+		{"another machine has the node's address", func() *testNode {
 			n := kubenet().live()
 			n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
 			return n
 		}, []string{"DuplicatePodIP likely"}},
-		{"a virtual address of the node was another's before", func() *node {
+		{"a virtual address of the node was another's before", func() *testNode {
 			n := kubenet().live()
 			n.Links[0].Addresses = append(n.Links[0].Addresses, prefix("10.50.0.200/32"))
 			n.arp("10.50.0.200", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
 			return n
 		}, nil},
-		{"nobody answers for the gateway, beyond a bridge with the NIC", func() *node {
+		{"nobody answers for the gateway, beyond a bridge with the NIC", func() *testNode {
 			n := bridged()
 			n.dropOn("azure0", "NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 50)
 			n.arp("10.60.0.1", 3, model.Egress, false, nicMAC, 9)
 			n.arp("10.60.0.1", 2, model.Egress, false, nicMAC, 9)
 			return n
 		}, []string{"UnansweredARP proven 10.60.0.20 10.60.0.1"}},
-		{"the pods of such a bridge ask for it themselves", func() *node {
+		{"the pods of such a bridge ask for it themselves", func() *testNode {
 			n := bridged()
 			n.Node.Netns = 1
 			for i := range n.Pods {
@@ -450,7 +451,7 @@ func TestLayer2(t *testing.T) {
 			n.arp("10.60.0.1", 2, model.Egress, false, nicMAC, 18)
 			return n
 		}, []string{"UnansweredARP proven 10.60.0.20 10.60.0.21 10.60.0.1"}},
-		{"their gateway answers others", func() *node {
+		{"their gateway answers others", func() *testNode {
 			n := bridged()
 			n.gateway(&n.Pods[0], "10.60.0.1", "", "INCOMPLETE")
 			n.arp("10.60.0.1", 10, model.Ingress, false, n.Pods[0].MAC.String(), 9)
@@ -458,25 +459,25 @@ func TestLayer2(t *testing.T) {
 			n.arp("10.60.0.1", 2, model.Ingress, true, fabricMAC, 9)
 			return n
 		}, []string{"UnansweredARP likely 10.60.0.20"}},
-		{"the node's gateway is silent", func() *node {
+		{"the node's gateway is silent", func() *testNode {
 			n := silentNextHop()
 			n.Flows = append(n.Flows, model.Flow{Proto: 6, Original: model.Tuple{Src: addr("10.60.0.21"), Dst: addr("203.0.113.9"), SrcPort: 4000, DstPort: 443},
 				Reply: model.Tuple{Src: addr("203.0.113.9"), Dst: addr("10.60.0.4"), SrcPort: 443, DstPort: 4000}})
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.4", "203.0.113.9", 3).IfIndex = 2
 			return n
 		}, []string{"UnansweredARP proven 10.60.0.20 10.60.0.21 10.60.0.1"}},
-		{"the node's gateway answers at last", func() *node {
+		{"the node's gateway answers at last", func() *testNode {
 			n := silentNextHop()
 			n.arp("10.60.0.1", 2, model.Ingress, true, "12:34:56:78:9a:bc", 1)
 			return n
 		}, []string{"UnexplainedDrop proven 10.60.0.20 203.0.113.9"}},
-		{"what the node sends of its own to a silent gateway", func() *node {
+		{"what the node sends of its own to a silent gateway", func() *testNode {
 			n := silentNextHop()
 			n.Traffic.Drops = nil
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.4", "203.0.113.9", 9).IfIndex = 2
 			return n
 		}, nil},
-		{"pods ask for one that just went away", func() *node {
+		{"pods ask for one that just went away", func() *testNode {
 			n := kubenet()
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.99", 9)
 			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
@@ -500,7 +501,7 @@ func TestSilencedBridge(t *testing.T) {
 		n.arp("172.20.1.1", p.LinkIndex, model.Ingress, false, "00:00:00:00:00:00", 9)
 	}
 	found := agreed(t, n)
-	if len(found) != 1 || found[0].Code != UnansweredARP || len(found[0].Pods) != 2 || !slices.Equal(found[0].Fix, []string{"sysctl -w net.ipv4.conf.all.arp_ignore=0"}) {
+	if len(found) != 1 || found[0].Code != fault.UnansweredARP || len(found[0].Pods) != 2 || !slices.Equal(found[0].Fix, []string{"sysctl -w net.ipv4.conf.all.arp_ignore=0"}) {
 		t.Errorf("found %+v", found)
 	}
 }
@@ -519,8 +520,8 @@ func TestLostGatewayEntry(t *testing.T) {
 
 // TestNoBridgePort: bridge rules harm nobody where no frame comes in by a port of a bridge.
 func TestNoBridgePort(t *testing.T) {
-	stale := func(n *node, master int) func() *node {
-		return func() *node {
+	stale := func(n *testNode, master int) func() *testNode {
+		return func() *testNode {
 			n.link(2).Master, n.FrameRules = master, nil
 			n.dnat("10.60.0.20", deadMAC).Counter.Added = true
 			n.arpreply("10.60.0.21", deadMAC)
@@ -537,8 +538,8 @@ func TestNoBridgePort(t *testing.T) {
 // TestFurtherAddress: an address that a pod's interface has beside the one that the node
 // routes to it is no missing route, and worth a word only where packets for it go astray.
 func TestFurtherAddress(t *testing.T) {
-	with := func(routed, astray bool) func() *node {
-		return func() *node {
+	with := func(routed, astray bool) func() *testNode {
+		return func() *testNode {
 			n := routedNode()
 			p := &n.Pods[0]
 			p.Since, p.Addresses = start.Add(-time.Hour), append(p.Addresses, prefix("10.60.0.99/32"))
@@ -565,8 +566,8 @@ func TestFurtherAddress(t *testing.T) {
 // TestCircling: packets for a pod that leave by one end of a pair of links and come back by the
 // other, until their TTL ends. What traceroute sends ends as well, at a link that packets came by.
 func TestCircling(t *testing.T) {
-	pair := func(ttls int, expired uint64, at int) func() *node {
-		return func() *node {
+	pair := func(ttls int, expired uint64, at int) func() *testNode {
+		return func() *testNode {
 			n := routedNode().with(model.SourcePrograms)
 			n.Links = append(n.Links,
 				model.Link{Index: 30, Name: "cilium_net", Kind: "veth", Peer: 31, PeerNetNSID: -1, Up: true, Carrier: true, Role: model.RoleRouter},

@@ -10,26 +10,26 @@ import (
 // connection tracking and without.
 func TestNodeLocalDNS(t *testing.T) {
 	const pod, dns, metadata = "172.20.1.5", "169.254.20.10", "169.254.169.254"
-	notrack := func(n *node) {
+	notrack := func(n *testNode) {
 		n.PacketRules = append(n.PacketRules, model.PacketRule{Table: "raw", Chain: "PREROUTING", Target: "CT", Text: "-j CT --notrack",
 			Dst: model.AddrMatch{Prefix: prefix(dns + "/32")}, Proto: udp, DstPorts: []model.PortRange{{First: 53, Last: 53}}})
 	}
 	for _, tt := range []struct {
 		name string
-		make func(*node)
+		make func(*testNode)
 		want string
 	}{
-		{"tracked, nobody has it", func(n *node) { n.datagrams(pod, dns, 53, 12, false) }, "NoReply"},
-		{"untracked, nobody has it", func(n *node) {
+		{"tracked, nobody has it", func(n *testNode) { n.datagrams(pod, dns, 53, 12, false) }, "NoReply"},
+		{"untracked, nobody has it", func(n *testNode) {
 			notrack(n)
 			n.peer(pod, dns, model.PeerCount{Packets: 12, Other: 12}, none)
 		}, "NoReply"},
-		{"untracked, replied to", func(n *node) {
+		{"untracked, replied to", func(n *testNode) {
 			notrack(n)
 			n.peer(pod, dns, model.PeerCount{Packets: 12, Other: 12}, model.PeerCount{Packets: 12, Other: 12})
 		}, ""},
-		{"the metadata service keeps silent", func(n *node) { n.silent(pod, metadata) }, ""},
-		{"the metadata service as a name server", func(n *node) { n.datagrams(pod, metadata, 53, 12, false) }, "NoReply"},
+		{"the metadata service keeps silent", func(n *testNode) { n.silent(pod, metadata) }, ""},
+		{"the metadata service as a name server", func(n *testNode) { n.datagrams(pod, metadata, 53, 12, false) }, "NoReply"},
 	} {
 		n := kubenet()
 		n.answered(pod, "10.50.0.9")

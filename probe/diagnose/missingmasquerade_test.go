@@ -11,7 +11,7 @@ import (
 )
 
 // exclude puts an exclusion in front of the agent's rules.
-func (n *node) exclude(cidr string) {
+func (n *testNode) exclude(cidr string) {
 	n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat",
 		Chain: "IP-MASQ-AGENT", Dst: to(cidr), Target: "RETURN", Text: "-d " + cidr + " -j RETURN"})
 }
@@ -22,7 +22,7 @@ const out2 = "198.51.100.7"
 // exclusion is wrong shows where several public addresses are silent, or where it
 // excludes everything.
 func TestExclusions(t *testing.T) {
-	excluded := func(cidr string, silent ...string) *node {
+	excluded := func(cidr string, silent ...string) *testNode {
 		n := kubenet()
 		n.answered("10.50.0.4", "10.50.0.5")
 		n.exclude(cidr)
@@ -31,7 +31,7 @@ func TestExclusions(t *testing.T) {
 		}
 		return n
 	}
-	direct := func(plugin string, silent ...string) *node {
+	direct := func(plugin string, silent ...string) *testNode {
 		n := kubenet()
 		n.Node.Plugin, n.PacketRules = plugin, nil
 		n.answered("10.50.0.4", "10.50.0.5")
@@ -41,54 +41,54 @@ func TestExclusions(t *testing.T) {
 		return n
 	}
 	check(t, []fixture{
-		{"a private range, one target down", func() *node { return excluded("10.0.0.0/8", "10.9.0.1") }, []string{"NoReply likely 172.20.1.5 10.9.0.1"}},
-		{"a peered network, two targets down", func() *node { return excluded("192.168.0.0/16", "192.168.7.1", "192.168.7.2") },
+		{"a private range, one target down", func() *testNode { return excluded("10.0.0.0/8", "10.9.0.1") }, []string{"NoReply likely 172.20.1.5 10.9.0.1"}},
+		{"a peered network, two targets down", func() *testNode { return excluded("192.168.0.0/16", "192.168.7.1", "192.168.7.2") },
 			[]string{"NoReply likely 172.20.1.5 192.168.7.1 192.168.7.2"}},
-		{"carriers' addresses", func() *node { return excluded("100.64.0.0/10", "100.64.7.1", "100.64.7.2") },
+		{"carriers' addresses", func() *testNode { return excluded("100.64.0.0/10", "100.64.7.1", "100.64.7.2") },
 			[]string{"NoReply likely 172.20.1.5 100.64.7.1 100.64.7.2"}},
-		{"a range, and one target of it answers", func() *node {
+		{"a range, and one target of it answers", func() *testNode {
 			n := excluded("10.0.0.0/8", "10.9.0.1")
 			n.answered(pod6, "10.9.0.2")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 10.9.0.1"}},
-		{"one public address that does not answer", func() *node { return excluded("203.0.113.0/24", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
-		{"several public addresses", func() *node { return excluded("203.0.113.0/24", out, "203.0.113.10") },
+		{"one public address that does not answer", func() *testNode { return excluded("203.0.113.0/24", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"several public addresses", func() *testNode { return excluded("203.0.113.0/24", out, "203.0.113.10") },
 			[]string{"MissingMasquerade likely 172.20.1.5 203.0.113.9 203.0.113.10"}},
-		{"everything", func() *node { return excluded("0.0.0.0/0", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
-		{"everything, and a private target is down", func() *node { return excluded("0.0.0.0/0", "192.168.7.1") }, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
-		{"everything, for a pod that the network knows", func() *node {
+		{"everything", func() *testNode { return excluded("0.0.0.0/0", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		{"everything, and a private target is down", func() *testNode { return excluded("0.0.0.0/0", "192.168.7.1") }, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
+		{"everything, for a pod that the network knows", func() *testNode {
 			n := excluded("0.0.0.0/0", out)
 			n.Node.Plugin = "azure-podsubnet"
 			return n
 		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
-		{"a rule excludes them from connection tracking", func() *node {
+		{"a rule excludes them from connection tracking", func() *testNode {
 			n := kubenet()
 			n.answered("10.50.0.4", "10.50.0.5")
 			n.filter(model.NFT, "PREROUTING", 20, model.PacketRule{Src: to("172.20.1.0/24"), Target: "CT", Text: "-s 172.20.1.0/24 -j CT --notrack"}).Table = "raw"
 			n.peer(pod5, out, model.PeerCount{Packets: 9, Requests: 9}, none)
 			return n
 		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
-		{"no rule where the plugin makes one", func() *node { return direct("kindnet", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
-		{"no rule where programs translate", func() *node { return direct("cilium", out, out2) }, []string{"NoReply likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
-		{"no rule where a pool may have none, one target", func() *node { return direct("calico", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
-		{"no rule where a pool may have none, several targets", func() *node { return direct("calico", out, out2) },
+		{"no rule where the plugin makes one", func() *testNode { return direct("kindnet", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		{"no rule where programs translate", func() *testNode { return direct("cilium", out, out2) }, []string{"NoReply likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"no rule where a pool may have none, one target", func() *testNode { return direct("calico", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"no rule where a pool may have none, several targets", func() *testNode { return direct("calico", out, out2) },
 			[]string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
-		{"no rule, and a private target is down", func() *node { return direct("kubenet", "192.168.7.1") }, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
-		{"routers refuse all of it", func() *node {
+		{"no rule, and a private target is down", func() *testNode { return direct("kubenet", "192.168.7.1") }, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
+		{"routers refuse all of it", func() *testNode {
 			n := direct("kindnet")
 			refused := model.PeerCount{Packets: 4, ICMPErrors: 4}
 			n.peer(pod5, out, syn, refused)
 			n.peer(pod5, out2, syn, refused)
 			return n
 		}, []string{"MissingMasquerade proven 172.20.1.5 198.51.100.7 203.0.113.9"}},
-		{"the cloud's route leads straight to the internet", func() *node {
+		{"the cloud's route leads straight to the internet", func() *testNode {
 			n := direct("azure-overlay", out)
 			n.cloud().Effective = []model.EffectiveRoutes{{File: "e", Routes: []model.UDR{
 				{Prefixes: []netip.Prefix{prefix("10.50.0.0/16")}, Type: "VnetLocal", Active: true},
 				{Prefixes: []netip.Prefix{prefix("0.0.0.0/0")}, Type: "Internet", Active: true}}}}
 			return n
 		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
-		{"the cloud's route leads to a firewall", func() *node {
+		{"the cloud's route leads to a firewall", func() *testNode {
 			n := direct("azure-overlay", out)
 			n.cloud().Effective = []model.EffectiveRoutes{{File: "e", Routes: []model.UDR{udr("0.0.0.0/0", "10.50.9.9")}}}
 			return n
@@ -119,7 +119,7 @@ func TestExclusionFix(t *testing.T) {
 // TestMasqueradeGap: flows that began while an agent wrote its rules anew keep the pod's
 // address, and get no reply; those behind them are translated again.
 func TestMasqueradeGap(t *testing.T) {
-	gap := func(last time.Time, packets uint64) *node {
+	gap := func(last time.Time, packets uint64) *testNode {
 		n := kubenet()
 		n.silent(pod5, out)
 		n.Traffic.Peers[0].LastOut, n.Traffic.Peers[0].Out.Packets = last, packets
@@ -129,8 +129,8 @@ func TestMasqueradeGap(t *testing.T) {
 		return n
 	}
 	check(t, []fixture{
-		{"it is over", func() *node { return gap(end.Add(-4*time.Second), 40) }, nil},
-		{"a SYN of the gap is sent again", func() *node { return gap(end, 2) }, nil},
-		{"it lasts", func() *node { return gap(end, 40) }, []string{"MissingMasquerade possible 172.20.1.5 203.0.113.9"}},
+		{"it is over", func() *testNode { return gap(end.Add(-4*time.Second), 40) }, nil},
+		{"a SYN of the gap is sent again", func() *testNode { return gap(end, 2) }, nil},
+		{"it lasts", func() *testNode { return gap(end, 40) }, []string{"MissingMasquerade possible 172.20.1.5 203.0.113.9"}},
 	})
 }

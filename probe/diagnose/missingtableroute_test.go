@@ -9,7 +9,7 @@ import (
 
 // twoTables is a node whose pods have rules that lead to tables of their own, of which
 // the first pod's has a next hop, and nothing that leads there.
-func twoTables() *node {
+func twoTables() *testNode {
 	n := kubenet().live()
 	n.PacketRules = nil
 	n.Rules = []model.RoutingRule{
@@ -27,31 +27,31 @@ func twoTables() *node {
 func TestMissingTableRoute(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"the table has lost its default route", func() *node {
+		{"the table has lost its default route", func() *testNode {
 			n := twoTables()
 			n.silent("172.20.1.5", "192.168.7.9")
 			return n
 		}, []string{"MissingTableRoute likely 172.20.1.5 192.168.7.9"}},
-		{"what leaves by the main table is answered", func() *node {
+		{"what leaves by the main table is answered", func() *testNode {
 			n := twoTables()
 			n.answered("172.20.1.5", "192.168.7.9")
 			return n
 		}, nil},
-		{"the peer is on the main table's link, and the table has no route but to its gateway", func() *node {
+		{"the peer is on the main table's link, and the table has no route but to its gateway", func() *testNode {
 			n := twoTables()
 			n.silent("172.20.1.5", "10.50.0.77")
 			return n
 		}, []string{"MissingTableRoute likely 172.20.1.5 10.50.0.77"}},
-		{"it is, and the table is of some destinations on purpose", func() *node {
+		{"it is, and the table is of some destinations on purpose", func() *testNode {
 			n := twoTables()
 			n.Routes = append(n.Routes, model.Route{Table: 7, Dst: prefix("192.168.9.0/24"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})
 			n.silent("172.20.1.5", "10.50.0.77")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 10.50.0.77"}},
-		{"two pods' rules lead to one table, which others reach one by", func() *node {
+		{"two pods' rules lead to one table, which others reach one by", func() *testNode {
 			n := twoTables()
 			n.Rules[3].Table = 7
 			n.Traffic.Peers = nil
@@ -60,7 +60,7 @@ func TestMissingTableRoute(t *testing.T) {
 			n.peer("172.20.1.6", "192.168.7.10", synAck, syn)
 			return n
 		}, []string{"MissingTableRoute likely 172.20.1.5 172.20.1.6 192.168.7.9"}},
-		{"the table is whole, and the peer is silent to all", func() *node {
+		{"the table is whole, and the peer is silent to all", func() *testNode {
 			n := twoTables()
 			n.silent("172.20.1.6", "192.168.7.10")
 			return n

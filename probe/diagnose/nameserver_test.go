@@ -11,7 +11,7 @@ import (
 const clusterDNS, gone = "10.0.0.10", "172.20.1.77"
 
 // asking is a node whose first pod has name servers.
-func asking(n *node, by model.ResolverBy, servers ...string) *node {
+func asking(n *testNode, by model.ResolverBy, servers ...string) *testNode {
 	n.Pods[0].Resolver = &model.Resolver{By: by}
 	for _, s := range servers {
 		n.Pods[0].Resolver.Servers = append(n.Pods[0].Resolver.Servers, addr(s))
@@ -20,7 +20,7 @@ func asking(n *node, by model.ResolverBy, servers ...string) *node {
 }
 
 // ciliumService adds one of Cilium's to a node.
-func (n *node) ciliumService(a string, backends ...string) *node {
+func (n *testNode) ciliumService(a string, backends ...string) *testNode {
 	s := model.CiliumService{Addr: netip.MustParseAddrPort(a), Proto: udp, Cluster: true}
 	for _, b := range backends {
 		s.Backends = append(s.Backends, netip.AddrPortFrom(addr(b), s.Addr.Port()))
@@ -30,7 +30,7 @@ func (n *node) ciliumService(a string, backends ...string) *node {
 }
 
 // tell compares verdicts, and looks for words in what they say.
-func tell(t *testing.T, n *node, want, says, not []string) {
+func tell(t *testing.T, n *testNode, want, says, not []string) {
 	t.Helper()
 	verdicts(t, n, want)
 	said := sentences(n)
@@ -47,12 +47,12 @@ func tell(t *testing.T, n *node, want, says, not []string) {
 }
 
 func TestNameServers(t *testing.T) {
-	mute := func(n *node) *node {
+	mute := func(n *testNode) *testNode {
 		n.answered("10.50.0.4", "203.0.113.99")
 		n.silent(pod5, out)
 		return n
 	}
-	toFar := func(n *node) *node {
+	toFar := func(n *testNode) *testNode {
 		for range 4 {
 			n.translated(pod5, clusterDNS, far, pod5, false).Original.DstPort = dnsPort
 		}
@@ -63,7 +63,7 @@ func TestNameServers(t *testing.T) {
 	const is, wrote = "pods: the resolv.conf of 172.20.1.5 has the name server ", "kubelet wrote it, the address of the cluster's DNS"
 	for _, tt := range []struct {
 		name      string
-		node      *node
+		node      *testNode
 		want      []string
 		says, not []string
 	}{
@@ -77,7 +77,7 @@ func TestNameServers(t *testing.T) {
 			[]string{is + out + ": neither the cluster's DNS nor the node's"}, []string{is + "203.0.113.77"}},
 		{"one that replies", asking(mute(kubenet()), model.ResolverCluster, clusterDNS), []string{"NoReply likely 172.20.1.5 203.0.113.9"},
 			nil, []string{"resolv.conf"}},
-		{"of a pod that asks others", func() *node {
+		{"of a pod that asks others", func() *testNode {
 			n := asking(kubenet(), model.ResolverNode, out)
 			n.answered("10.50.0.4", "203.0.113.99")
 			n.silent(pod6, out)
@@ -85,7 +85,7 @@ func TestNameServers(t *testing.T) {
 		}(), []string{"NoReply likely 172.20.1.6 203.0.113.9"}, nil, []string{"resolv.conf"}},
 		{"one of another family", asking(mute(kubenet()), model.ResolverNode, "fd00::53"), []string{"NoReply likely 172.20.1.5 203.0.113.9"},
 			nil, []string{"resolv.conf"}},
-		{"a range beyond the node that holds the service's address", func() *node {
+		{"a range beyond the node that holds the service's address", func() *testNode {
 			n := asking(kubenet(), model.ResolverCluster, "172.20.3.10")
 			n.translated(pod5, "172.20.3.10", pod6, pod5, true).Original.DstPort = dnsPort
 			n.answered(pod5, far)
@@ -114,7 +114,7 @@ func TestNodesOwnCache(t *testing.T) {
 
 func TestCiliumBackends(t *testing.T) {
 	const empty = "DeadBackend likely 172.20.1.5 10.0.0.10"
-	looping := func(n *node) *node {
+	looping := func(n *testNode) *testNode {
 		n.drop("IP_INHDR", "ip_forward", pod5, gone, 9).Reason = "SKB_DROP_REASON_IP_TTL"
 		d := &n.Traffic.Drops[len(n.Traffic.Drops)-1]
 		d.Cilium.Reason = 151
@@ -122,7 +122,7 @@ func TestCiliumBackends(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name      string
-		node      *node
+		node      *testNode
 		want      []string
 		says, not []string
 	}{
@@ -139,7 +139,7 @@ func TestCiliumBackends(t *testing.T) {
 			[]string{"10.0.0.10 leads to 172.20.1.77, which no pod has", "by Cilium, when the pods connect", "cilium: the services 10.0.0.10 have the backend 172.20.1.77"},
 			[]string{"no rule translates"}},
 		{"one that nobody has and nobody asks", kubenet().ciliumService("10.0.0.10:53", gone), nil, nil, nil},
-		{"its flows have the backend's address", func() *node {
+		{"its flows have the backend's address", func() *testNode {
 			n := kubenet().ciliumService("10.0.0.10:53", gone)
 			n.flow(pod5, gone, false)
 			n.flow(pod5, gone, false)

@@ -8,18 +8,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // chain adds a base chain of a filter table.
-func (n *node) chain(b model.Backend, family, table, name, hook, policy string, delta uint64) {
+func (n *testNode) chain(b model.Backend, family, table, name, hook, policy string, delta uint64) {
 	n.Chains = append(n.Chains, model.Chain{Backend: b, Family: family, Table: table, Name: name, Hook: hook, Policy: policy,
 		Counter: model.Counter{Packets: delta, Delta: delta}})
 }
 
 // filter adds a rule of iptables' filter table that counted so many packets.
-func (n *node) filter(b model.Backend, chain string, delta uint64, r model.PacketRule) *model.PacketRule {
+func (n *testNode) filter(b model.Backend, chain string, delta uint64, r model.PacketRule) *model.PacketRule {
 	r.Backend, r.Family, r.Table, r.Chain, r.Number = b, "ip", "filter", chain, len(n.PacketRules)+1
 	r.Counter = model.Counter{Packets: delta, Delta: delta}
 	if r.Text == "" {
@@ -30,21 +31,21 @@ func (n *node) filter(b model.Backend, chain string, delta uint64, r model.Packe
 }
 
 // filtered is a kubenet node with a FORWARD chain in both backends.
-func filtered() *node {
+func filtered() *testNode {
 	n := kubenet()
 	n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 	return n
 }
 
-func (n *node) refuse(location, src, dst string, packets uint64) *model.Drop {
+func (n *testNode) refuse(location, src, dst string, packets uint64) *model.Drop {
 	d := n.drop("NETFILTER_DROP", location, src, dst, packets)
 	d.Proto, d.Link = 6, "ens5"
 	return d
 }
 
 func to(s string) model.AddrMatch       { return model.AddrMatch{Prefix: prefix(s)} }
-func link(s string) model.IfMatch       { return model.IfMatch{Name: s} }
+func onLink(s string) model.IfMatch     { return model.IfMatch{Name: s} }
 func onPort(p uint16) []model.PortRange { return []model.PortRange{{First: p, Last: p}} }
 
 const (
@@ -56,28 +57,28 @@ const (
 func TestPolicyDrop(t *testing.T) {
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"one rule for a pod", func() *node {
+		{"one rule for a pod", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"a rule that counted nothing dropped nothing", func() *node {
+		{"a rule that counted nothing dropped nothing", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
-		{"a rule written anew at the end dropped before that", func() *node {
+		{"a rule written anew at the end dropped before that", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"}).Counter.Restarted = true
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
-		{"a chain that only a map leads to, by its counter", func() *node {
+		{"a chain that only a map leads to, by its counter", func() *testNode {
 			n := filtered()
 			native := func(chain, map_, target string, delta uint64) {
 				r := n.filter(model.NFT, chain, delta, model.PacketRule{Target: target, Map: map_})
@@ -91,7 +92,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"maps in very many chains, as kube-proxy has them", func() *node {
+		{"maps in very many chains, as kube-proxy has them", func() *testNode {
 			n := filtered()
 			n.chain(model.NFT, "ip", "site", "base", "FORWARD", "ACCEPT", 0)
 			native := func(chain string, r model.PacketRule, delta uint64) {
@@ -108,11 +109,11 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"both rules for links that are not known, one cause", func() *node {
+		{"both rules for links that are not known, one cause", func() *testNode {
 			n := filtered()
 			for _, c := range []string{"cali-from-wl-dispatch", "cali-to-wl-dispatch"} {
 				n.chain(model.NFT, "ip", "filter", c, "", "", 0)
-				jump := model.PacketRule{Target: c, In: link("tap+")}
+				jump := model.PacketRule{Target: c, In: onLink("tap+")}
 				if c == "cali-to-wl-dispatch" {
 					jump.In, jump.Out = jump.Out, jump.In
 				}
@@ -123,7 +124,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", pod5, far, 9).Link = "tap10"
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"two rules, told apart by their matches", func() *node {
+		{"two rules, told apart by their matches", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
 			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Src: to(pod6 + "/32"), Proto: 6, Target: "REJECT"})
@@ -131,7 +132,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", pod6, out, 20).Link = "br-pods"
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.6 203.0.113.9", "PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"two rules, told apart by what they counted", func() *node {
+		{"two rules, told apart by what they counted", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Proto: 6, DstPorts: onPort(80), Target: "DROP"})
 			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Proto: 6, DstPorts: onPort(443), Target: "DROP"})
@@ -139,7 +140,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod6, 20)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.6 172.20.2.9", "PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"the backend is told by where it drops", func() *node {
+		{"the backend is told by where it drops", func() *testNode {
 			n := filtered()
 			n.filter(model.Legacy, "FORWARD", 7, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
 			n.filter(model.NFT, "FORWARD", 8, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
@@ -147,20 +148,20 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod6, 8)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.6 172.20.2.9", "PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"through jumps by link", func() *node {
+		{"through jumps by link", func() *testNode {
 			n := filtered()
 			for _, c := range []string{"cali-from", "cali-fw-a", "cali-fw-b"} {
 				n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: c})
 			}
 			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "cali-from"})
-			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: link("tap10"), Target: "cali-fw-a", Goto: true})
-			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: link("tap11"), Target: "cali-fw-b", Goto: true})
+			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: onLink("tap10"), Target: "cali-fw-a", Goto: true})
+			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: onLink("tap11"), Target: "cali-fw-b", Goto: true})
 			n.filter(model.NFT, "cali-fw-a", 20, model.PacketRule{Target: "DROP"})
 			n.filter(model.NFT, "cali-fw-b", 20, model.PacketRule{Target: "ACCEPT"})
 			n.refuse("nft_do_chain", pod5, pod6, 20).Link = "tap10"
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6"}},
-		{"chains in a ring", func() *node {
+		{"chains in a ring", func() *testNode {
 			n := filtered()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "A"})
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "A"})
@@ -169,14 +170,14 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"the policy of FORWARD", func() *node {
+		{"the policy of FORWARD", func() *testNode {
 			n := kubenet()
 			n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 30)
 			n.refuse("nf_hook_slow", pod5, out, 10).Link = "br-pods"
 			n.refuse("nf_hook_slow", out, pod6, 20)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
-		{"nft's own rule without a counter", func() *node {
+		{"nft's own rule without a counter", func() *testNode {
 			n := kubenet()
 			n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "ACCEPT", 0)
 			r := n.filter(model.NFT, "fw", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP", Text: "ip daddr 172.20.1.5 drop"})
@@ -184,7 +185,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
-		{"a bridge rule", func() *node {
+		{"a bridge rule", func() *testNode {
 			n := filtered()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
 			r := n.frameRule(model.FrameRule{EtherType: 0x0800, IPDst: to(pod5 + "/32"), Target: model.TargetDrop})
@@ -192,7 +193,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", pod6, pod5, 9).Link = "tap10"
 			return n
 		}, []string{"BridgeRuleDrop proven 172.20.1.5 172.20.1.6"}},
-		{"AKS's own bans", func() *node {
+		{"AKS's own bans", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 6, DstPorts: onPort(80), Target: "DROP"})
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("169.254.169.254/32"), Target: "REJECT", Comment: "AKS managed: metadata"})
@@ -200,26 +201,26 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", pod5, "169.254.169.254", 9)
 			return n
 		}, nil},
-		{"a ban of the wire server's DNS is nobody's design", func() *node {
+		{"a ban of the wire server's DNS is nobody's design", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 17, DstPorts: onPort(53), Target: "DROP"})
 			n.refuse("nft_do_chain", pod5, "168.63.129.16", 9).Proto = 17
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 168.63.129.16"}},
-		{"the rules are unread", func() *node {
+		{"the rules are unread", func() *testNode {
 			n := filtered()
 			n.lose(model.SourceNAT, model.Missing)
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
-		{"rules in the pod's own namespace", func() *node {
+		{"rules in the pod's own namespace", func() *testNode {
 			n := filtered()
 			n.Pods[0].Netns = 77
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
 			n.refuse("nft_do_chain", far, pod5, 9).Netns = 77
 			return n
 		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
-		{"a new pod whose policy was not yet written", func() *node {
+		{"a new pod whose policy was not yet written", func() *testNode {
 			n := filtered()
 			n.Pods[0].Since = start.Add(4 * time.Second)
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
@@ -235,7 +236,7 @@ func TestPolicyDrop(t *testing.T) {
 // TestBridgedCopies: kube-proxy's rule for invalid packets meets the copies of
 // what a promiscuous bridge took to the pod, and what was for the node.
 func TestBridgedCopies(t *testing.T) {
-	invalid := func(promisc bool, to string) *node {
+	invalid := func(promisc bool, to string) *testNode {
 		n := filtered()
 		n.Links[1].Promisc = promisc
 		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Unknown: []string{"ctstate INVALID"}, Target: "DROP", Text: "-m conntrack --ctstate INVALID -j DROP"})
@@ -294,7 +295,7 @@ func TestPolicyDropFix(t *testing.T) {
 }
 
 // translated adds a flow with the address that its source was given.
-func (n *node) translated(src, dst, backend, as string, replied bool) *model.Flow {
+func (n *testNode) translated(src, dst, backend, as string, replied bool) *model.Flow {
 	n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: replied,
 		Original: model.Tuple{Src: addr(src), Dst: addr(dst), SrcPort: uint16(40000 + len(n.Flows)), DstPort: 80},
 		Reply:    model.Tuple{Src: addr(backend), Dst: addr(as), SrcPort: 80, DstPort: uint16(40000 + len(n.Flows))}})
@@ -302,7 +303,7 @@ func (n *node) translated(src, dst, backend, as string, replied bool) *model.Flo
 }
 
 func TestUnexpectedMasquerade(t *testing.T) {
-	all := func() *node {
+	all := func() *testNode {
 		n := kubenet()
 		n.PacketRules = slices.Delete(n.PacketRules, 1, 3)
 		n.translated(pod5, far, far, "10.50.0.4", true)
@@ -311,11 +312,11 @@ func TestUnexpectedMasquerade(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
 		{"no exclusion is left", all, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
-		{"each pod has a rule of its own, in one chain", func() *node {
+		{"each pod has a rule of its own, in one chain", func() *testNode {
 			n := all()
 			n.PacketRules = n.PacketRules[:1]
 			n.natRules(
@@ -324,29 +325,29 @@ func TestUnexpectedMasquerade(t *testing.T) {
 			)
 			return n
 		}, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
-		{"towards the outside it is right", func() *node {
+		{"towards the outside it is right", func() *testNode {
 			n := kubenet()
 			n.translated(pod5, out, out, "10.50.0.4", true)
 			return n
 		}, nil},
-		{"a service that leads to a pod may translate", func() *node {
+		{"a service that leads to a pod may translate", func() *testNode {
 			n := all()
 			n.Flows = nil
 			n.translated(pod5, "10.0.0.10", far, "10.50.0.4", true)
 			return n
 		}, nil},
-		{"an old flow outlives the rule", func() *node {
+		{"an old flow outlives the rule", func() *testNode {
 			n := kubenet()
 			n.translated(pod5, far, far, "10.50.0.4", true).Start = time.Time{}
 			return n
 		}, nil},
-		{"the rules are unread", func() *node {
+		{"the rules are unread", func() *testNode {
 			n := all()
 			n.PacketRules = nil
 			n.lose(model.SourceNAT, model.Missing)
 			return n
 		}, nil}, // It may be the CNI plugins' own.
-		{"pods of the node's subnet", func() *node {
+		{"pods of the node's subnet", func() *testNode {
 			n := bridged()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100})
 			n.natRules(model.PacketRule{Chain: "POSTROUTING", Target: "MASQUERADE", Text: "-j MASQUERADE"})
@@ -370,18 +371,18 @@ func head(proto uint8, dstPort uint16, flags byte) []byte {
 	return h
 }
 
-func (n *node) sampled(d *model.Drop, h []byte) {
+func (n *testNode) sampled(d *model.Drop, h []byte) {
 	n.Traffic.Samples = append(n.Traffic.Samples, model.Sample{Src: d.Src, Dst: d.Dst, Reason: d.Reason, Netns: d.Netns, IfIndex: d.IfIndex, Head: h})
 }
 
 func TestDelivered(t *testing.T) {
-	in := func(n *node) *node {
+	in := func(n *testNode) *testNode {
 		n.Pods[0].Netns = 77
 		return n
 	}
 	// unheard is a node whose pod gets segments to a port that no socket has.
-	unheard := func(reason model.Reason, port uint16, flags byte) func() *node {
-		return func() *node {
+	unheard := func(reason model.Reason, port uint16, flags byte) func() *testNode {
+		return func() *testNode {
 			n := in(kubenet())
 			d := n.drop(reason, "tcp_v4_rcv", far, pod5, 9)
 			d.Netns, d.Proto = 77, 6
@@ -391,13 +392,13 @@ func TestDelivered(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
 		{"a closed port", unheard("NO_SOCKET", 8080, 2), []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
 		{"a closed port, before Linux 5.17", unheard("", 8080, 2), []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
 		{"the last segments of connections, before Linux 5.17", unheard("", 8080, 0x11), nil},
-		{"a closed port of the node", func() *node {
+		{"a closed port of the node", func() *testNode {
 			n := kubenet()
 			d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "10.50.0.4", 9)
 			d.Proto = tcp
@@ -406,30 +407,30 @@ func TestDelivered(t *testing.T) {
 		}, []string{"NoListener proven 172.20.1.5 10.50.0.4"}},
 		{"late segments are no questions", unheard("NO_SOCKET", 8080, 0x10), nil},
 		{"nor are answers to a client that has given up", unheard("NO_SOCKET", 53086, 0x12), nil},
-		{"a full buffer", func() *node {
+		{"a full buffer", func() *testNode {
 			n := in(kubenet())
 			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", far, pod5, 9).Netns = 77
 			n.drop("PROTO_MEM", "udp_queue_rcv_one_skb", pod6, pod5, 9).Netns = 77
 			return n
 		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
-		{"a full queue of new connections", func() *node {
+		{"a full queue of new connections", func() *testNode {
 			n := in(kubenet())
 			n.drop("TCP_LISTEN_OVERFLOW", "tcp_check_req", far, pod5, 9).Netns = 77
 			return n
 		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.2.9"}},
-		{"the same, of handshakes with SYN cookies", func() *node {
+		{"the same, of handshakes with SYN cookies", func() *testNode {
 			n := in(kubenet())
 			n.drop("NO_SOCKET", "cookie_v4_check", far, pod5, 9).Netns = 77
 			return n
 		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.2.9"}},
-		{"answers to a ping with a raw socket", func() *node {
+		{"answers to a ping with a raw socket", func() *testNode {
 			n := in(kubenet())
 			for _, location := range []string{"ping_rcv", "raw_rcv", "icmp_rcv", "icmpv6_rcv"} {
 				n.drop("NO_SOCKET", location, far, pod5, 20).Netns = 77
 			}
 			return n
 		}, nil},
-		{"groups that nobody has joined, and calls to all", func() *node {
+		{"groups that nobody has joined, and calls to all", func() *testNode {
 			n := in(kubenet())
 			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "224.0.0.251", 20)
 			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "239.255.255.250", 20).Netns = 77
@@ -437,14 +438,14 @@ func TestDelivered(t *testing.T) {
 			n.drop("", "__udp4_lib_rcv", pod5, "172.20.1.255", 20)
 			return n
 		}, nil},
-		{"a pod went, and its route", func() *node {
+		{"a pod went, and its route", func() *testNode {
 			n := in(kubenet())
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.77/32")}}}
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", pod5, "172.20.1.77", 9)
 			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", pod6, "172.20.1.77", 9)
 			return n
 		}, nil},
-		{"a group is not routed", func() *node {
+		{"a group is not routed", func() *testNode {
 			n := in(kubenet())
 			n.drop("IP_INNOROUTES", "ip_error", pod5, "239.1.2.3", 20)
 			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "172.20.2.255", 20)
@@ -453,7 +454,7 @@ func TestDelivered(t *testing.T) {
 			"UnexplainedDrop proven 172.20.1.5 172.20.2.255",
 			"UnexplainedDrop proven 172.20.1.5 239.1.2.3",
 		}},
-		{"one packet is nothing", func() *node {
+		{"one packet is nothing", func() *testNode {
 			n := in(kubenet())
 			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77
 			return n
@@ -478,7 +479,7 @@ func TestDropCauses(t *testing.T) {
 }
 
 func TestDeadBackend(t *testing.T) {
-	dead := func(n *node) *node {
+	dead := func(n *testNode) *testNode {
 		n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
 		n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
 		return n
@@ -486,58 +487,58 @@ func TestDeadBackend(t *testing.T) {
 	rule := model.PacketRule{Chain: "KUBE-SEP-X", Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.77:80"), Text: "-j DNAT"}
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"a rule leads there", func() *node {
+		{"a rule leads there", func() *testNode {
 			n := dead(kubenet())
 			n.natRules(rule)
 			n.drop("NEIGH_FAILED", "neigh_invalidate", pod5, "172.20.1.77", 2)
 			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend proven 172.20.1.5 10.0.0.10 172.20.1.77"}},
-		{"no flow was entered", func() *node {
+		{"no flow was entered", func() *testNode {
 			n := kubenet()
 			n.natRules(rule)
 			n.PacketRules[len(n.PacketRules)-1].Counter.Delta = 9
 			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
-		{"no flow was entered, and the rule does not count", func() *node {
+		{"no flow was entered, and the rule does not count", func() *testNode {
 			n := kubenet()
 			n.natRules(rule)
 			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
-		{"a rule leads there, and nobody asks", func() *node {
+		{"a rule leads there, and nobody asks", func() *testNode {
 			n := kubenet()
 			n.natRules(rule)
 			return n
 		}, nil},
-		{"only flows remember it", func() *node { return dead(kubenet()) },
+		{"only flows remember it", func() *testNode { return dead(kubenet()) },
 			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
-		{"a flow from before the window goes on", func() *node {
+		{"a flow from before the window goes on", func() *testNode {
 			n := kubenet()
 			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false).Start = time.Time{}
 			n.peer(pod5, "172.20.1.77", model.PeerCount{Packets: 40, Other: 40}, none)
 			return n
 		}, []string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
-		{"a flow from before the window, and no packet", func() *node {
+		{"a flow from before the window, and no packet", func() *testNode {
 			n := kubenet()
 			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false).Start = time.Time{}
 			return n
 		}, nil},
-		{"its pod went away in the window", func() *node {
+		{"its pod went away in the window", func() *testNode {
 			n := dead(kubenet())
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.77/32")}}}
 			return n
 		}, nil},
-		{"it answers", func() *node {
+		{"it answers", func() *testNode {
 			n := dead(kubenet())
 			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, true)
 			return n
 		}, nil},
-		{"a route that keeps the pods' range together discards what is for none", func() *node {
+		{"a route that keeps the pods' range together discards what is for none", func() *testNode {
 			n := kubenet()
 			n.natRules(rule)
 			n.PacketRules[len(n.PacketRules)-1].Counter.Delta = 9
@@ -547,13 +548,13 @@ func TestDeadBackend(t *testing.T) {
 			n.dropOn(n.Pods[0].Link, "NOT_SPECIFIED", "ip_error", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend likely 172.20.1.5 172.20.1.77"}},
-		{"a backend on another node is not ours to judge", func() *node {
+		{"a backend on another node is not ours to judge", func() *testNode {
 			n := kubenet()
 			n.translated(pod5, "10.0.0.10", far, pod5, false)
 			n.translated(pod5, "10.0.0.10", far, pod5, false)
 			return n
 		}, nil},
-		{"the pods are unread", func() *node {
+		{"the pods are unread", func() *testNode {
 			n := dead(kubenet())
 			n.lose(model.SourcePods, model.Partial)
 			return n
@@ -576,13 +577,13 @@ func TestDeadBackendNamesRule(t *testing.T) {
 }
 
 func TestSNATPortExhaustion(t *testing.T) {
-	add := func(n *node, to string, ports uint16, state string) {
+	add := func(n *testNode, to string, ports uint16, state string) {
 		for i := range ports {
 			f := n.translated(pod5, to, to, "10.50.0.4", true)
 			f.Reply.DstPort, f.State, f.Start = 61000+i, state, time.Time{}
 		}
 	}
-	flows := func(ports uint16, failed uint64) *node {
+	flows := func(ports uint16, failed uint64) *testNode {
 		n := kubenet()
 		n.PacketRules[3].ToPorts = model.PortRange{First: 61000, Last: 61019}
 		add(n, out, ports, "ESTABLISHED")
@@ -591,40 +592,40 @@ func TestSNATPortExhaustion(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"all ports are held and insertions fail", func() *node { return flows(20, 7) }, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
-		{"nearly all ports are held", func() *node { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
-		{"nearly all ports are held, and insertions of others fail", func() *node { return flows(19, 7) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
-		{"half of the ports are held", func() *node { return flows(10, 7) }, nil},
-		{"as many flows of the whole range", func() *node {
+		{"all ports are held and insertions fail", func() *testNode { return flows(20, 7) }, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
+		{"nearly all ports are held", func() *testNode { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"nearly all ports are held, and insertions of others fail", func() *testNode { return flows(19, 7) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"half of the ports are held", func() *testNode { return flows(10, 7) }, nil},
+		{"as many flows of the whole range", func() *testNode {
 			n := flows(20, 7)
 			n.PacketRules[3].ToPorts = model.PortRange{}
 			return n
 		}, nil},
-		{"one destination's ports are held, another's were and are given again", func() *node {
+		{"one destination's ports are held, another's were and are given again", func() *testNode {
 			n := flows(20, 7)
 			add(n, "203.0.113.77", 20, "TIME_WAIT")
 			return n
 		}, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
-		{"closed connections, whose ports new ones get", func() *node {
+		{"closed connections, whose ports new ones get", func() *testNode {
 			n := flows(0, 7)
 			add(n, out, 20, "TIME_WAIT")
 			n.Flows[4].Start = start
 			return n
 		}, nil},
-		{"closed connections, and nothing fails", func() *node {
+		{"closed connections, and nothing fails", func() *testNode {
 			n := flows(0, 0)
 			add(n, out, 20, "CLOSE")
 			return n
 		}, nil},
-		{"closed connections keep their ports, as on older kernels", func() *node {
+		{"closed connections keep their ports, as on older kernels", func() *testNode {
 			n := flows(0, 7)
 			add(n, out, 20, "TIME_WAIT")
 			return n
 		}, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
-		{"only one pod has few ports", func() *node {
+		{"only one pod has few ports", func() *testNode {
 			n := flows(20, 7)
 			n.PacketRules[3].Src = to(pod6 + "/32")
 			n.natRules(model.PacketRule{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"})
@@ -753,7 +754,7 @@ func TestBPFDropOfNetkit(t *testing.T) {
 		d.Netns, d.IfIndex, d.Link = tt.netns, tt.index, tt.link
 		f := Diagnose(&n.Snapshot)[0]
 		shown := slices.ContainsFunc(f.Evidence, func(e model.Evidence) bool { return e.Text == tt.want })
-		if f.Code != BPFDrop || !shown || !strings.Contains(f.Fix[len(f.Fix)-1], "bpftool link show id 9") {
+		if f.Code != fault.BPFDrop || !shown || !strings.Contains(f.Fix[len(f.Fix)-1], "bpftool link show id 9") {
 			t.Errorf("from %s: %+v, want %q", tt.src, f, tt.want)
 		}
 	}
@@ -792,31 +793,31 @@ func TestBPFDropOfCgroup(t *testing.T) {
 }
 
 func TestConntrackFull(t *testing.T) {
-	full := func(c model.Conntrack) *node {
+	full := func(c model.Conntrack) *testNode {
 		n := filtered()
 		n.Conntrack = c
 		return n
 	}
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"new flows are dropped", func() *node {
+		{"new flows are dropped", func() *testNode {
 			n := full(model.Conntrack{Count: 1000, Max: 1000, Drop: 9})
 			n.refuse("nf_hook_slow", pod5, out, 9)
 			return n
 		}, []string{"ConntrackFull proven 172.20.1.5 203.0.113.9"}},
-		{"a rule drops besides", func() *node {
+		{"a rule drops besides", func() *testNode {
 			n := full(model.Conntrack{Count: 1000, Max: 1000, Drop: 9})
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
 			n.refuse("nft_do_chain", far, pod6, 9)
 			n.refuse("nf_hook_slow", pod5, out, 9)
 			return n
 		}, []string{"ConntrackFull proven 172.20.1.5 203.0.113.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
-		{"flows are thrown out early", func() *node { return full(model.Conntrack{Count: 990, Max: 1000, EarlyDrop: 40}) }, []string{"ConntrackFull likely"}},
-		{"nearly full, and nothing is lost", func() *node { return full(model.Conntrack{Count: 960, Max: 1000}) }, []string{"ConntrackFull possible"}},
-		{"half full", func() *node { return full(model.Conntrack{Count: 500, Max: 1000, Drop: 9}) }, nil},
+		{"flows are thrown out early", func() *testNode { return full(model.Conntrack{Count: 990, Max: 1000, EarlyDrop: 40}) }, []string{"ConntrackFull likely"}},
+		{"nearly full, and nothing is lost", func() *testNode { return full(model.Conntrack{Count: 960, Max: 1000}) }, []string{"ConntrackFull possible"}},
+		{"half full", func() *testNode { return full(model.Conntrack{Count: 500, Max: 1000, Drop: 9}) }, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
@@ -829,7 +830,7 @@ func TestInetTable(t *testing.T) {
 	const mask = "site_nat"
 	// inet is a node whose only rules of address translation are these, and
 	// whose pods have addresses of both versions.
-	inet := func(rules ...model.PacketRule) *node {
+	inet := func(rules ...model.PacketRule) *testNode {
 		n := dual()
 		n.PacketRules, n.Chains = nil, []model.Chain{{Backend: model.NFT, Family: "inet", Table: mask, Name: "leaving", Hook: "POSTROUTING", Priority: 100}}
 		for i, r := range rules {
@@ -842,22 +843,22 @@ func TestInetTable(t *testing.T) {
 	all6 := model.PacketRule{NFProto: 6, Target: "MASQUERADE", Text: "meta nfproto ipv6 masquerade"}
 	const out6 = "2001:db8:7::9"
 	check(t, []fixture{
-		{"a rule for IPv4 masquerades pods among themselves", func() *node {
+		{"a rule for IPv4 masquerades pods among themselves", func() *testNode {
 			n := inet(all6, all4)
 			n.translated(pod5, far, far, "10.50.0.4", true)
 			return n
 		}, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.2.9"}},
-		{"no rule for IPv4", func() *node {
+		{"no rule for IPv4", func() *testNode {
 			n := inet(all6)
 			n.silent(pod5, out)
 			return n
 		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
-		{"no rule for IPv6", func() *node {
+		{"no rule for IPv6", func() *testNode {
 			n := inet(all4)
 			n.silent("fd20:0:0:1::5", out6)
 			return n
 		}, []string{"MissingMasquerade likely fd20:0:0:1::5 " + out6 + "/128"}},
-		{"all of the ports are held", func() *node {
+		{"all of the ports are held", func() *testNode {
 			few := all4
 			few.ToPorts = model.PortRange{First: 40000, Last: 40007}
 			n := inet(few)
@@ -935,7 +936,7 @@ func TestDeadProxyInPod(t *testing.T) {
 
 // inside is a node whose pod 172.20.1.5 lost packets in its own namespace, which has rules in
 // chains of the filter table, and sockets at its loopback address.
-func inside(rules []model.PacketRule, sockets ...string) *node {
+func inside(rules []model.PacketRule, sockets ...string) *testNode {
 	n := filtered()
 	p := n.inner(0, pod5+"/24", "default via 172.20.1.1")
 	held := filtered()
@@ -1018,7 +1019,7 @@ func TestListenersInPod(t *testing.T) {
 			d.Netns, d.Proto = 100, tcp
 			n.sampled(d, head(tcp, tt.port, 2))
 			found := agreed(t, n)
-			if len(found) != 1 || found[0].Code != NoListener || found[0].Title != tt.title {
+			if len(found) != 1 || found[0].Code != fault.NoListener || found[0].Title != tt.title {
 				t.Fatalf("found %+v", found)
 			}
 			if seen := fmt.Sprint(found[0].Evidence); !strings.Contains(seen, tt.seen) {
@@ -1032,7 +1033,7 @@ func TestListenersInPod(t *testing.T) {
 // to leave by. It was seen last where it came in.
 func TestBridgedDrop(t *testing.T) {
 	for name, tt := range map[string]struct {
-		node           func() *node
+		node           func() *testNode
 		link, src, dst string
 		want           string
 	}{
@@ -1046,7 +1047,7 @@ func TestBridgedDrop(t *testing.T) {
 			n.lose(model.SourceNAT, model.Missing)
 			n.dropOn(tt.link, "NETFILTER_DROP", "nf_hook_slow", tt.src, tt.dst, 9)
 			found := agreed(t, n)
-			if len(found) != 1 || found[0].Code != PolicyDrop || found[0].LastHopAlive.Link != tt.want || found[0].LastHopAlive.Direction != model.Ingress {
+			if len(found) != 1 || found[0].Code != fault.PolicyDrop || found[0].LastHopAlive.Link != tt.want || found[0].LastHopAlive.Direction != model.Ingress {
 				t.Errorf("%+v, want %s", found, tt.want)
 			}
 		})

@@ -9,12 +9,12 @@ import (
 
 // TestNetworkd: what may remove a missing route or rule is said of any finding that misses one.
 func TestNetworkd(t *testing.T) {
-	noRoute := func() *node {
+	noRoute := func() *testNode {
 		n := twoTables()
 		n.silent("172.20.1.5", "192.168.7.9")
 		return n
 	}
-	noRule := func() *node {
+	noRule := func() *testNode {
 		n := twoTables()
 		n.Rules = append(n.Rules[:2:2], n.Rules[3])
 		n.silent("172.20.1.5", "192.168.7.9")
@@ -22,7 +22,7 @@ func TestNetworkd(t *testing.T) {
 		n.answered("172.20.1.6", "192.168.7.10")
 		return n
 	}
-	wrongTable := func() *node {
+	wrongTable := func() *testNode {
 		n := twoTables()
 		n.Routes = append(n.Routes, model.Route{Table: 7, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2, Type: "unicast"})
 		n.silent("172.20.1.5", "192.168.7.9")
@@ -30,7 +30,7 @@ func TestNetworkd(t *testing.T) {
 		n.answered("172.20.1.6", "192.168.7.10")
 		return n
 	}
-	astray := func(n *node) *node {
+	astray := func(n *testNode) *testNode {
 		n.passes("10.50.0.20", 2, model.Ingress, model.AsDestination, 62, 31)
 		n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
 		return n
@@ -45,7 +45,7 @@ func TestNetworkd(t *testing.T) {
 	const route, rule = "files: systemd-networkd may have removed this route", "files: systemd-networkd may have removed this rule"
 	for _, tt := range []struct {
 		name string
-		node *node
+		node *testNode
 		it   *model.Networkd
 		want string
 	}{

@@ -12,7 +12,7 @@ import (
 // TestNothingComesBack: where nobody beyond the uplink replies, to pods' addresses or to
 // the node's, one cause may be behind it all.
 func TestNothingComesBack(t *testing.T) {
-	mute := func() *node {
+	mute := func() *testNode {
 		n := kubenet()
 		n.silent(pod5, far)
 		n.silent("10.50.0.4", "203.0.113.9")
@@ -26,14 +26,14 @@ func TestNothingComesBack(t *testing.T) {
 	bare.Links[0].Addresses = nil
 	check(t, []fixture{
 		{"all is silent", mute, []string{"NoReply possible 172.20.1.5 172.20.2.9 203.0.113.9"}},
-		{"others reply", func() *node {
+		{"others reply", func() *testNode {
 			n := mute()
 			n.answered(pod5, "172.20.4.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9", "NoReply likely 172.20.1.5 203.0.113.9"}},
 	})
-	contested := func(n *node) func() *node {
-		return func() *node {
+	contested := func(n *testNode) func() *testNode {
+		return func() *testNode {
 			n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
 			n.arp("10.50.0.7", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
 			return n
@@ -55,7 +55,7 @@ func TestNothingComesBack(t *testing.T) {
 		Reply:    model.Tuple{Src: addr(far), Dst: addr(pod5), SrcPort: 8080}})
 	for _, tt := range []struct {
 		name string
-		node *node
+		node *testNode
 		want string
 		is   bool
 	}{
@@ -80,7 +80,7 @@ func TestNothingComesBack(t *testing.T) {
 // to there, and no silence; what is silent at both addresses is.
 func TestTranslatedByProgram(t *testing.T) {
 	const self, outside, other = "10.60.0.4", "203.0.113.9", "203.0.113.66"
-	masked := func(remotes ...string) *node {
+	masked := func(remotes ...string) *testNode {
 		n := routedNode().with(model.SourcePrograms)
 		n.Programs = []model.Program{{Kind: model.ProgramTCX, Name: "cil_to_netdev", ID: 9, IfIndex: 2, Link: "nic0", Direction: model.Egress}}
 		for _, a := range remotes {
@@ -90,13 +90,13 @@ func TestTranslatedByProgram(t *testing.T) {
 		return n
 	}
 	// tracked is a flow of the node's own.
-	tracked := func(n *node, remote string) *node {
+	tracked := func(n *testNode, remote string) *testNode {
 		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start, Replied: true,
 			Original: model.Tuple{Src: addr(self), Dst: addr(remote), DstPort: 443}, Reply: model.Tuple{Src: addr(remote), Dst: addr(self), SrcPort: 443}})
 		return n
 	}
-	silentToo := func(n *node) func() *node {
-		return func() *node {
+	silentToo := func(n *testNode) func() *testNode {
+		return func() *testNode {
 			n.silent("10.60.0.20", other)
 			return n
 		}
@@ -105,30 +105,30 @@ func TestTranslatedByProgram(t *testing.T) {
 	none := masked(outside)
 	none.Programs = nil
 	check(t, []fixture{
-		{"replies to the node's address", func() *node { return masked(outside) }, nil},
-		{"where the node asks the same peer", func() *node { return tracked(masked(outside, "203.0.113.10"), outside) }, nil},
-		{"conntrack was not read", func() *node {
+		{"replies to the node's address", func() *testNode { return masked(outside) }, nil},
+		{"where the node asks the same peer", func() *testNode { return tracked(masked(outside, "203.0.113.10"), outside) }, nil},
+		{"conntrack was not read", func() *testNode {
 			n := tracked(masked(outside), outside)
 			n.lose(model.SourceConntrack, model.Missing)
 			return n
 		}, nil},
 		{"another peer replies to neither", silentToo(masked(outside)), quiet},
-		{"the node's own flow is all that is replied to", func() *node { return tracked(masked(outside), outside) },
+		{"the node's own flow is all that is replied to", func() *testNode { return tracked(masked(outside), outside) },
 			[]string{"NoReply possible 10.60.0.20 203.0.113.9"}},
-		{"no program", func() *node { return none }, []string{"NoReply possible 10.60.0.20 203.0.113.9"}},
+		{"no program", func() *testNode { return none }, []string{"NoReply possible 10.60.0.20 203.0.113.9"}},
 	})
 }
 
 // TestKeptReplies: replies to the node's address that connection tracking does not give to the pods that asked.
 func TestKeptReplies(t *testing.T) {
 	const own, outside = "10.50.0.4", "203.0.113.9"
-	flow := func(n *node, pod string, replied bool) {
+	flow := func(n *testNode, pod string, replied bool) {
 		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start, Replied: replied,
 			Original: model.Tuple{Src: addr(pod), Dst: addr(outside), SrcPort: uint16(len(n.Flows)), DstPort: 443},
 			Reply:    model.Tuple{Src: addr(outside), Dst: addr(own), SrcPort: 443, DstPort: uint16(len(n.Flows))}})
 	}
-	kept := func(change func(*node)) func() *node {
-		return func() *node {
+	kept := func(change func(*testNode)) func() *testNode {
+		return func() *testNode {
 			n := kubenet()
 			n.answered(own, outside)
 			for range 3 {
@@ -138,27 +138,27 @@ func TestKeptReplies(t *testing.T) {
 			return n
 		}
 	}
-	raw := func(n *node, r model.PacketRule) {
+	raw := func(n *testNode, r model.PacketRule) {
 		n.filter(model.NFT, "PREROUTING", 9, r).Table = "raw"
 	}
 	zone := model.PacketRule{Src: to(pod5 + "/32"), Target: "CT", Text: "-s 172.20.1.5/32 -j CT --zone 7"}
 	check(t, []fixture{
-		{"none gets one", kept(func(*node) {}), []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
-		{"a rule excludes the replies", kept(func(n *node) {
+		{"none gets one", kept(func(*testNode) {}), []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"a rule excludes the replies", kept(func(n *testNode) {
 			raw(n, model.PacketRule{Src: to(outside + "/32"), Target: "NOTRACK", Text: "-s 203.0.113.9/32 -j NOTRACK"})
 		}), []string{"NoReply proven 172.20.1.5 203.0.113.9"}},
-		{"another pod gets its own", kept(func(n *node) { flow(n, "172.20.1.6", true) }), nil},
-		{"and a rule has another zone for this one", kept(func(n *node) {
+		{"another pod gets its own", kept(func(n *testNode) { flow(n, "172.20.1.6", true) }), nil},
+		{"and a rule has another zone for this one", kept(func(n *testNode) {
 			flow(n, "172.20.1.6", true)
 			raw(n, zone)
 		}), []string{"NoReply proven 172.20.1.5 203.0.113.9"}},
-		{"and a rule has another zone for other ports", kept(func(n *node) {
+		{"and a rule has another zone for other ports", kept(func(n *testNode) {
 			flow(n, "172.20.1.6", true)
 			r := zone
 			r.Proto, r.DstPorts = udp, []model.PortRange{{First: 4789, Last: 4789}}
 			raw(n, r)
 		}), nil},
-		{"the node itself asked", kept(func(n *node) {
+		{"the node itself asked", kept(func(n *testNode) {
 			n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start,
 				Original: model.Tuple{Src: addr(own), Dst: addr(outside), DstPort: 443},
 				Reply:    model.Tuple{Src: addr(outside), Dst: addr(own), SrcPort: 443}})

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -29,16 +30,16 @@ func TestOrder(t *testing.T) {
 	defer func() { kinds = saved }()
 	claimed := map[model.Code]bool{}
 	one := func(c model.Code, cutOff, pods string) kind {
-		return kind{code: c, find: func(v *view) {
-			claimed[c] = v.explained(&v.Traffic.Drops[0])
-			f := finding{Finding: model.Finding{Title: "x"}, claims: func(*model.Drop) bool { return true }}
+		return kind{code: c, find: func(v *fault.Input) {
+			claimed[c] = v.Explained(&v.Traffic.Drops[0])
+			f := fault.Fault{Finding: model.Finding{Title: "x"}, Claims: func(*model.Drop) bool { return true }}
 			if cutOff != "" {
-				f.cutOff = []netip.Addr{addr(cutOff)}
+				f.CutOff = []netip.Addr{addr(cutOff)}
 			}
 			if pods != "" {
 				f.Pods = []netip.Addr{addr(pods)}
 			}
-			v.report(f)
+			v.Report(f)
 		}}
 	}
 	kinds = []kind{one("A", "192.0.2.1", ""), one("B", "", "192.0.2.1"), one("C", "", "192.0.2.2")}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestBesideThePlugin(t *testing.T) {
 	const pod, far = "172.20.1.5", "172.20.2.9"
 	lasting := func(d *model.Drop) { d.First, d.Last = start, start.Add(5*time.Second) }
-	extra := func(n *node, index int, name string, addresses ...string) *model.Link {
+	extra := func(n *testNode, index int, name string, addresses ...string) *model.Link {
 		l := model.Link{Index: index, Name: name, Kind: "veth", Up: true, Carrier: true}
 		for _, a := range addresses {
 			l.Addresses = append(l.Addresses, prefix(a))
@@ -23,8 +24,8 @@ func TestBesideThePlugin(t *testing.T) {
 		n.Links = append(n.Links, l)
 		return n.link(index)
 	}
-	target := func(name string, counted uint64) func() *node {
-		return func() *node {
+	target := func(name string, counted uint64) func() *testNode {
+		return func() *testNode {
 			n := kubenet().live()
 			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", counted, model.PacketRule{Target: name})
@@ -38,22 +39,22 @@ func TestBesideThePlugin(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"the node has a pod's address too", func() *node {
+		{"the node has a pod's address too", func() *testNode {
 			n := kubenet().live()
 			extra(n, 40, "vip0", pod+"/32")
 			lasting(n.dropOn("br-pods", "IP_LOCAL_SOURCE", "ip_rcv_finish_core", pod, far, 40))
 			lasting(n.dropOn("ens5", "NO_SOCKET", "tcp_v4_rcv", far, pod, 40))
 			return n
 		}, []string{"critical DuplicatePodIP the node itself has 172.20.1.5, the address of the pod behind tap10"}},
-		{"another address of the pods' range is the node's", func() *node {
+		{"another address of the pods' range is the node's", func() *testNode {
 			n := kubenet().live()
 			extra(n, 40, "vip0", "172.20.1.99/32")
 			return n
 		}, nil},
-		{"a link's own hook", func() *node {
+		{"a link's own hook", func() *testNode {
 			n := kubenet().live()
 			for _, hook := range []string{"INGRESS", "EGRESS"} {
 				n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "netdev", Table: hook, Name: hook, Hook: hook, Devices: "lo,ens5", Policy: "ACCEPT"})
@@ -70,13 +71,13 @@ func TestBesideThePlugin(t *testing.T) {
 			[]string{"warning PolicyDrop a firewall rule drops packets of 172.20.1.5"}},
 		{"nothing listens where a rule hands packets", target("TPROXY", 50),
 			[]string{"warning PolicyDrop filter FORWARD drops packets of 172.20.1.5"}},
-		{"a rule that drops is more likely than one that may", func() *node {
+		{"a rule that drops is more likely than one that may", func() *testNode {
 			n := target("TPROXY", 50)()
 			n.filter(model.NFT, "FORWARD", 50, model.PacketRule{Target: "DROP", Text: "-s 172.20.2.9/32 -j DROP",
 				Src: model.AddrMatch{Prefix: model.Host(addr(far))}})
 			return n
 		}, []string{"warning PolicyDrop filter FORWARD drops packets of 172.20.1.5"}},
-		{"a pod's own route leads to nobody", func() *node {
+		{"a pod's own route leads to nobody", func() *testNode {
 			n := routed()
 			p := &n.Pods[0]
 			p.Gateways[0].MAC, p.Gateways[0].State = n.hostMAC(p), "REACHABLE"
@@ -85,7 +86,7 @@ func TestBesideThePlugin(t *testing.T) {
 			n.arp("169.254.7.7", p.LinkIndex, model.Ingress, false, "0a:58:00:00:00:20", 5)
 			return n
 		}, []string{"critical UnansweredARP the gateway of the pod behind tap10 does not answer ARP"}},
-		{"masqueraded packets for a host of the node's subnet that is down", func() *node {
+		{"masqueraded packets for a host of the node's subnet that is down", func() *testNode {
 			n := kubenet().live()
 			n.neighbor("10.50.0.77", "", 2, "INCOMPLETE")
 			n.arp("10.50.0.77", 2, model.Egress, false, "00:0d:3a:00:00:04", 5)
@@ -96,7 +97,7 @@ func TestBesideThePlugin(t *testing.T) {
 			}
 			return n
 		}, []string{"warning UnansweredARP next hop 10.50.0.77 on ens5 does not answer ARP"}},
-		{"one sender of dropped packets, to several pods and others", func() *node {
+		{"one sender of dropped packets, to several pods and others", func() *testNode {
 			n := routed()
 			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", 90, model.PacketRule{Target: "DROP", Text: "-m set --match-set s src -j DROP",
@@ -129,7 +130,7 @@ func TestLooseFilter(t *testing.T) {
 	n.dropOn("tap11", "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.21", "10.50.0.20", 20)
 	n.Sysctls = append(n.Sysctls, model.Sysctl{Name: "net.ipv4.conf.tap11.rp_filter", Value: "2"})
 	got := Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Code != ReversePathFilter || got[0].Confidence != model.Proven ||
+	if len(got) != 1 || got[0].Code != fault.ReversePathFilter || got[0].Confidence != model.Proven ||
 		!strings.Contains(strings.Join(got[0].Fix, " "), "tap11.rp_filter=0") || strings.Contains(got[0].Why, "another interface") {
 		t.Errorf("got %v", got)
 	}
@@ -154,7 +155,7 @@ func TestDeadReturnRoute(t *testing.T) {
 	n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "10.50.0.20", 20)
 	n.Sysctls = append(n.Sysctls, model.Sysctl{Name: "net.ipv4.conf.ens5.rp_filter", Value: "1"})
 	got := Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Code != UnansweredARP ||
+	if len(got) != 1 || got[0].Code != fault.UnansweredARP ||
 		got[0].Fix[0] != "ip route del default via 10.130.0.1 dev eth9 metric 100 # default via 10.50.0.1 dev ens5 metric 200 stays; unless the next hop should answer" {
 		t.Errorf("got %v", got)
 	}

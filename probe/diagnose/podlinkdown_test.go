@@ -5,12 +5,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // The fix brings back what the kernel took with a link that went down.
 func TestPodLinkDownFix(t *testing.T) {
-	twoStacks := func() *node {
+	twoStacks := func() *testNode {
 		n := routedNode()
 		for i := range n.Pods {
 			p := &n.Pods[i]
@@ -27,17 +28,17 @@ func TestPodLinkDownFix(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"the host side", func() *node {
+		{"the host side", func() *testNode {
 			n := twoStacks()
 			n.link(10).Up, n.link(10).Carrier = false, false
 			n.link(10).Addresses = n.link(10).Addresses[:1]
 			n.unroute("10.60.0.20/32")
 			return n
 		}, []string{"ip link set dev tap10 up", "ip -6 addr add fd00:60::1/128 dev tap10", "ip route replace 10.60.0.20/32 dev tap10"}},
-		{"the pod's side", func() *node {
+		{"the pod's side", func() *testNode {
 			n := twoStacks()
 			n.link(10).Carrier, n.Pods[0].Up, n.Pods[0].Routes, n.Pods[0].Gateways = false, false, nil, nil
 			n.route(model.Route{Table: 254, Dst: prefix("fd00:60::20/128"), IfIndex: 10, Type: "unicast"})
@@ -52,7 +53,7 @@ func TestPodLinkDownFix(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			found := agreed(t, test.node())
-			if len(found) != 1 || found[0].Code != PodLinkDown || !slices.Equal(found[0].Fix, test.want) {
+			if len(found) != 1 || found[0].Code != fault.PodLinkDown || !slices.Equal(found[0].Fix, test.want) {
 				t.Errorf("got %+v\nwant the fix %q", found, test.want)
 			}
 		})

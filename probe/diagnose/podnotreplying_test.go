@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // asks are connections, or datagrams, of the window from a client to a port of a pod,
 // counted at the pod's link.
-func (n *node) requested(from, pod string, proto uint8, port uint16, flows int, replied bool) {
+func (n *testNode) requested(from, pod string, proto uint8, port uint16, flows int, replied bool) {
 	n.tracked(from, pod, proto, port, flows, replied)
 	syn, synack := uint64(0), uint64(0)
 	if proto == tcp {
@@ -25,7 +26,7 @@ func (n *node) requested(from, pod string, proto uint8, port uint16, flows int, 
 }
 
 // tracked adds flows to connection tracking that began in the window.
-func (n *node) tracked(from, to string, proto uint8, port uint16, flows int, replied bool) {
+func (n *testNode) tracked(from, to string, proto uint8, port uint16, flows int, replied bool) {
 	for range flows {
 		client := uint16(40000 + len(n.Flows))
 		n.Flows = append(n.Flows, model.Flow{Proto: proto, Start: start.Add(time.Second), Replied: replied,
@@ -35,13 +36,13 @@ func (n *node) tracked(from, to string, proto uint8, port uint16, flows int, rep
 }
 
 // handed counts packets and SYNs into a pod, and SYN-ACKs out of it.
-func (n *node) handed(pod string, packets, syn, synack uint64) {
+func (n *testNode) handed(pod string, packets, syn, synack uint64) {
 	for _, h := range []model.HopCount{
 		{Direction: model.Egress, Side: model.AsDestination, Packets: packets, SYN: syn},
 		{Direction: model.Ingress, Side: model.AsSource, Packets: synack, SYNACK: synack},
 	} {
 		h.Addr, h.First, h.Last = addr(pod), start.Add(time.Second), end
-		h.IfIndex = newView(&n.Snapshot).Owners[addr(pod)][0].LinkIndex
+		h.IfIndex = newInput(&n.Snapshot).Owners[addr(pod)][0].LinkIndex
 		at := -1
 		for i, old := range n.Traffic.Hops {
 			if old.Addr == h.Addr && old.IfIndex == h.IfIndex && old.Direction == h.Direction && old.Side == h.Side {
@@ -60,32 +61,32 @@ func (n *node) handed(pod string, packets, syn, synack uint64) {
 func TestPodNotReplying(t *testing.T) {
 	const server, client = "172.20.1.5", "172.20.1.6"
 	const want = "PodNotReplying likely 172.20.1.5 172.20.1.6 172.20.2.9"
-	silent := func(n *node) *node {
+	silent := func(n *testNode) *testNode {
 		n = n.live()
 		n.requested(client, server, tcp, 8080, 4, false)
 		n.requested(far, server, tcp, 8080, 4, false)
 		return n
 	}
 	for _, tt := range []fixture{
-		{"no port replies", func() *node { return silent(kubenet()) }, []string{want}},
-		{"another port replies", func() *node {
+		{"no port replies", func() *testNode { return silent(kubenet()) }, []string{want}},
+		{"another port replies", func() *testNode {
 			n := silent(kubenet())
 			n.requested(client, server, tcp, 9090, 20, true)
 			return n
 		}, []string{want}},
-		{"the node asks, as kubelet does", func() *node {
+		{"the node asks, as kubelet does", func() *testNode {
 			n := kubenet().live()
 			n.requested("10.50.0.4", server, tcp, 8080, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 10.50.0.4"}},
-		{"through a service", func() *node {
+		{"through a service", func() *testNode {
 			n := silent(kubenet())
 			for i := range n.Flows {
 				n.Flows[i].Original.Dst = addr("10.0.0.10")
 			}
 			return n
 		}, []string{want}},
-		{"a rule drops the node's copy of what a bridge forwards", func() *node {
+		{"a rule drops the node's copy of what a bridge forwards", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, udp, 53, 4, false)
 			n.link(3).Promisc = true
@@ -95,70 +96,70 @@ func TestPodNotReplying(t *testing.T) {
 			n.PacketRules[0].Table, n.PacketRules[0].Chain = "raw", "PREROUTING"
 			return n
 		}, nil},
-		{"a name server", func() *node {
+		{"a name server", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, udp, 53, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 172.20.1.6"}},
-		{"datagrams of a kind that was answered before", func() *node {
+		{"datagrams of a kind that was answered before", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, udp, 6000, 1, true)
 			n.Flows[0].Start = time.Time{}
 			n.requested(client, server, udp, 6000, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 172.20.1.6"}},
-		{"a client that only sends datagrams, beside one that is answered", func() *node {
+		{"a client that only sends datagrams, beside one that is answered", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, udp, 6000, 1, true)
 			n.Flows[0].Start = time.Time{}
 			n.requested(far, server, udp, 6000, 9, false)
 			return n
 		}, nil},
-		{"a sink of datagrams", func() *node {
+		{"a sink of datagrams", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, udp, 8125, 40, false)
 			return n
 		}, nil},
-		{"echo requests alone", func() *node {
+		{"echo requests alone", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, icmp4, 0, 40, false)
 			return n
 		}, nil},
-		{"replies leave and are lost later", func() *node {
+		{"replies leave and are lost later", func() *testNode {
 			n := silent(kubenet())
 			n.handed(server, 0, 0, 8)
 			return n
 		}, nil},
-		{"the pod has just started", func() *node {
+		{"the pod has just started", func() *testNode {
 			n := silent(kubenet())
 			n.Pods[0].Since = start.Add(time.Second)
 			return n
 		}, nil},
-		{"two requests", func() *node {
+		{"two requests", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, tcp, 8080, 2, false)
 			return n
 		}, nil},
-		{"a scan of many ports", func() *node {
+		{"a scan of many ports", func() *testNode {
 			n := kubenet().live()
 			for port := range uint16(30) {
 				n.requested(far, server, tcp, 8000+port, 1, false)
 			}
 			return n
 		}, nil},
-		{"some connections of a busy port are new", func() *node {
+		{"some connections of a busy port are new", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, tcp, 8080, 50, true)
 			n.requested(client, server, tcp, 8080, 4, false)
 			return n
 		}, nil},
-		{"some clients are never answered", func() *node {
+		{"some clients are never answered", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, tcp, 8080, 50, true)
 			n.requested(far, server, tcp, 8080, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 172.20.2.9"}},
-		{"of many clients a few have just begun", func() *node {
+		{"of many clients a few have just begun", func() *testNode {
 			n := kubenet().live()
 			n.requested(client, server, tcp, 8080, 50, true)
 			for i := range 9 {
@@ -166,45 +167,45 @@ func TestPodNotReplying(t *testing.T) {
 			}
 			return n
 		}, nil},
-		{"a pod that asks itself", func() *node {
+		{"a pod that asks itself", func() *testNode {
 			n := kubenet().live()
 			n.requested(server, server, tcp, 8080, 9, false)
 			return n
 		}, nil},
-		{"the requests never reached the pod's link", func() *node {
+		{"the requests never reached the pod's link", func() *testNode {
 			n := silent(kubenet())
 			n.Traffic.Hops = nil
 			return n
 		}, nil},
-		{"its own firewall is another finding", func() *node {
+		{"its own firewall is another finding", func() *testNode {
 			n := silent(kubenet())
 			n.Pods[0].Netns = 77
 			n.refuse("nft_do_chain", client, server, 4).Netns = 77
 			n.refuse("nft_do_chain", far, server, 4).Netns = 77
 			return n
 		}, []string{"PolicyDrop likely 172.20.1.5 172.20.1.6 172.20.2.9"}},
-		{"drops in its namespace that nothing explains are evidence", func() *node {
+		{"drops in its namespace that nothing explains are evidence", func() *testNode {
 			n := silent(kubenet())
 			n.Pods[0].Netns = 77
 			n.drop("XDP", "veth_xdp_rcv_skb", client, server, 2).Netns = 77
 			return n
 		}, []string{want}},
-		{"drops were not watched", func() *node {
+		{"drops were not watched", func() *testNode {
 			n := silent(kubenet())
 			n.lose(model.SourceDrops, model.Missing)
 			return n
 		}, []string{"PodNotReplying possible 172.20.1.5 172.20.1.6 172.20.2.9"}},
-		{"connections that are not tracked", func() *node {
+		{"connections that are not tracked", func() *testNode {
 			n := routedNode().live()
 			n.handed("10.60.0.20", 12, 12, 0)
 			return n
 		}, []string{"PodNotReplying possible 10.60.0.20"}},
-		{"the repeated SYNs of one connection", func() *node {
+		{"the repeated SYNs of one connection", func() *testNode {
 			n := routedNode().live()
 			n.handed("10.60.0.20", 6, 6, 0)
 			return n
 		}, nil},
-		{"nothing was counted", func() *node {
+		{"nothing was counted", func() *testNode {
 			n := silent(kubenet())
 			n.lose(model.SourceTC, model.Missing)
 			return n
@@ -223,7 +224,7 @@ func TestReplyAstray(t *testing.T) {
 		n := kubenet().live()
 		n.requested(far, "172.20.1.5", tcp, 8080, 4, false)
 		n.Pods[0].Elsewhere = []netip.Prefix{prefix("0.0.0.0/0"), prefix(route)}
-		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != PodNotReplying || f[0].Alternatives[0] != want {
+		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != fault.PodNotReplying || f[0].Alternatives[0] != want {
 			t.Errorf("%s: %+v", route, f)
 		}
 	}
@@ -232,7 +233,7 @@ func TestReplyAstray(t *testing.T) {
 func TestReceiveOverflow(t *testing.T) {
 	const server, client = "172.20.1.5", "172.20.1.6"
 	// full is a pod whose listener at 8080 had a full queue so often.
-	full := func(overflows uint64, replied int) *node {
+	full := func(overflows uint64, replied int) *testNode {
 		n := kubenet().live()
 		n.Pods[0].Netns = 77
 		n.Pods[0].Backlog = &model.Backlog{Overflows: 900, Delta: overflows, Waiting: []model.Listener{{Addr: netip.MustParseAddrPort("0.0.0.0:8080"), Queue: 2}}}
@@ -242,12 +243,12 @@ func TestReceiveOverflow(t *testing.T) {
 	}
 	// drained is the same at a moment when the queue was empty, with another client that
 	// was never replied to.
-	drained := func(n *node) *node {
+	drained := func(n *testNode) *testNode {
 		n.Pods[0].Backlog.Waiting = nil
 		n.requested(far, server, tcp, 8080, 4, false)
 		return n
 	}
-	sink := func(port uint16, before bool) *node {
+	sink := func(port uint16, before bool) *testNode {
 		n := kubenet().live()
 		n.Pods[0].Netns = 77
 		d := n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", client, server, 9)
@@ -262,7 +263,7 @@ func TestReceiveOverflow(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name     string
-		node     *node
+		node     *testNode
 		severity model.Severity
 		want     []string
 	}{

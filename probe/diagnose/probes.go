@@ -5,9 +5,21 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
 )
+
+// addrOn is the link's own address that goes with a neighbour on it. A next hop
+// of IPv6 mostly has a link-local address, which nobody answers to from afar.
+func addrOn(v *node.Index, l *model.Link, neighbor netip.Addr) netip.Addr {
+	return cmp.Or(model.Find(l.Addresses, func(a netip.Prefix) bool {
+		return a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast())
+	}), model.Find(l.Addresses, func(a netip.Prefix) bool {
+		return a.Addr().Is4() == neighbor.Is4() && a.Addr().IsGlobalUnicast()
+	})).Addr()
+}
 
 // The bounds of a plan: of all, and of each kind of subject.
 const (
@@ -24,8 +36,8 @@ const (
 // network has a route to that range: the answer to the node's address needs none. One from an address of the
 // node's own pod range to another node is answered only if the network has the route back.
 func Probes(s *model.Snapshot) []model.Probe {
-	p := &plan{v: newView(s)}
-	p.found = p.v.judge()
+	p := &plan{v: newInput(s)}
+	p.found = judge(p.v)
 	p.ranges()
 	p.silent()
 	p.absent()
@@ -34,28 +46,28 @@ func Probes(s *model.Snapshot) []model.Probe {
 
 // plan is a plan in the making.
 type plan struct {
-	v     *view
+	v     *fault.Input
 	found []model.Finding
 	out   []model.Probe
 }
 
 // ranges asks for the routes between this node and the other nodes' pods.
 func (p *plan) ranges() {
-	all := p.v.fabricRanges()
-	if len(all) == 0 || overlay(p.v.Node.Plugin) {
+	all := p.v.FabricRanges()
+	if len(all) == 0 || node.Overlay(p.v.Node.Plugin) {
 		return
 	}
-	silent, others := splitRanges(all, func(r *remoteRange) bool { return len(r.silent) > 0 && !r.answers })
+	silent, others := node.SplitRanges(all, func(r *node.RemoteRange) bool { return len(r.Silent) > 0 && !r.Answers })
 	// One that answers shows what an answer is worth here.
 	ranges := slices.Concat(silent[:min(len(silent), mostRanges)], others[:min(len(others), 1)])
 	for _, r := range ranges {
-		if first := r.cidr.Addr().Next(); r.cidr.Contains(first) {
+		if first := r.CIDR.Addr().Next(); r.CIDR.Contains(first) {
 			p.echo(netip.Addr{}, first)
 		}
 	}
 	for _, six := range []bool{false, true} {
-		own := ownRangeAddr(p.v.index, six)
-		for _, t := range otherNodes(p.v.index, ranges, six) {
+		own := ownRangeAddr(p.v.Index, six)
+		for _, t := range otherNodes(p.v.Index, ranges, six) {
 			p.echo(netip.Addr{}, t)
 			if own.IsValid() {
 				p.echo(own, t)
@@ -63,8 +75,8 @@ func (p *plan) ranges() {
 		}
 	}
 	for _, r := range ranges {
-		if len(r.silent) > 0 {
-			p.pod(r.silent[0].Remote)
+		if len(r.Silent) > 0 {
+			p.pod(r.Silent[0].Remote)
 		}
 	}
 }
@@ -74,7 +86,7 @@ func (p *plan) silent() {
 	asked := 0
 	for f := range model.Each(p.found) {
 		for _, peer := range f.Peers {
-			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
+			if f.Code == fault.NoReply && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
 				asked++
 			}
 		}
@@ -85,7 +97,7 @@ func (p *plan) silent() {
 // ranges, from this node's range too. That reply needs both routes.
 func (p *plan) pod(a netip.Addr) bool {
 	out := p.echo(netip.Addr{}, a)
-	if own := ownRangeAddr(p.v.index, a.Is6()); own.IsValid() && p.v.remote(a).IsValid() && p.v.byDefaultRoute(a) {
+	if own := ownRangeAddr(p.v.Index, a.Is6()); own.IsValid() && p.v.Remote(a).IsValid() && p.v.ByDefaultRoute(a) {
 		out = p.echo(own, a) || out
 	}
 	return out
@@ -97,9 +109,9 @@ func (p *plan) absent() {
 	for f := range model.Each(p.found) {
 		var subjects []netip.Addr
 		switch f.Code {
-		case UnansweredARP:
+		case fault.UnansweredARP:
 			subjects = model.Map(f.Peers, netip.Prefix.Addr)
-		case StaleARPReply:
+		case fault.StaleARPReply:
 			subjects = f.Pods
 		}
 		for _, a := range subjects {
@@ -113,7 +125,7 @@ func (p *plan) absent() {
 // echo plans an echo request to an address beyond the node, from one of the
 // node's: the one that the forward path begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
-	q, ok := outgoing(p.v.index, to)
+	q, ok := outgoing(p.v.Index, to)
 	q.Kind, q.From = model.ProbeEcho, cmp.Or(from, q.From)
 	return ok && p.add(q)
 }
@@ -122,7 +134,7 @@ func (p *plan) echo(from, to netip.Addr) bool {
 // could overwrite an entry of the node's, so none that works may be there.
 func (p *plan) arp(to netip.Addr) bool {
 	v := p.v
-	r := v.lookup(to)
+	r := v.Lookup(to)
 	if r == nil || !to.Is4() || r.Gateway.IsValid() || r.Type != "unicast" {
 		return false
 	}
@@ -131,7 +143,7 @@ func (p *plan) arp(to netip.Addr) bool {
 	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || n != nil && path.Resolved(n) && n.State != "PERMANENT" {
 		return false
 	}
-	from := v.addrOn(l, to)
+	from := addrOn(v.Index, l, to)
 	return from.IsValid() && p.add(model.Probe{
 		Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to,
 		SrcMAC: l.MAC, DstMAC: model.Broadcast,
@@ -150,9 +162,9 @@ func (p *plan) add(q model.Probe) bool {
 
 // outgoing is how a packet of the node's own gets to an address beyond it: link,
 // source and MACs. It is false where that is not known, or the link is no uplink.
-func outgoing(v *index, to netip.Addr) (model.Probe, bool) {
-	r := v.lookup(to)
-	if r == nil || r.Type != "unicast" || v.nodeAddrs[to] {
+func outgoing(v *node.Index, to netip.Addr) (model.Probe, bool) {
+	r := v.Lookup(to)
+	if r == nil || r.Type != "unicast" || v.NodeAddrs[to] {
 		return model.Probe{}, false
 	}
 	first := r
@@ -164,8 +176,8 @@ func outgoing(v *index, to netip.Addr) (model.Probe, bool) {
 		return model.Probe{}, false
 	}
 	q := model.Probe{IfIndex: l.Index, Link: l.Name, From: r.Src, To: to, SrcMAC: l.MAC}
-	if !v.nodeAddrs[q.From] {
-		q.From = v.addrOn(l, hop)
+	if !v.NodeAddrs[q.From] {
+		q.From = addrOn(v, l, hop)
 	}
 	if q.From.Is4() != to.Is4() {
 		return model.Probe{}, false
@@ -184,8 +196,8 @@ func outgoing(v *index, to netip.Addr) (model.Probe, bool) {
 
 // ownRangeAddr is an address of this node's pod range of a family that the node
 // itself has, as kubenet's bridge does; not valid where there is none.
-func ownRangeAddr(v *index, six bool) netip.Addr {
-	own := v.ownCIDRs()
+func ownRangeAddr(v *node.Index, six bool) netip.Addr {
+	own := v.OwnCIDRs()
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
 			if a.Addr().Is6() == six && model.InAny(own, a.Addr()) && len(v.Owners[a.Addr()]) == 0 {
@@ -199,29 +211,29 @@ func ownRangeAddr(v *index, six bool) netip.Addr {
 // otherNodes are machines that tell whether there is a route back, by their addresses of the ranges' family:
 // the ranges' owners where they are known, else who is in the node's subnet: those first who answer, then
 // neighbours, next hops of routes, and whoever is sent packets.
-func otherNodes(v *index, ranges []*remoteRange, six bool) []netip.Addr {
-	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
+func otherNodes(v *node.Index, ranges []*node.RemoteRange, six bool) []netip.Addr {
+	if !slices.ContainsFunc(ranges, func(r *node.RemoteRange) bool { return r.Six() == six }) {
 		return nil
 	}
 	var out []netip.Addr
 	add := func(list ...netip.Addr) {
 		for _, a := range list {
-			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.Owners[a]) == 0 &&
+			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 &&
 				!slices.Contains(out, a) && len(out) < mostTargets {
 				out = append(out, a)
 			}
 		}
 	}
 	for _, r := range ranges {
-		if n := v.nodeOf(r.cidr); n != nil {
-			add(internal(n)...)
+		if n := v.NodeOf(r.CIDR); n != nil {
+			add(node.Internal(n)...)
 		}
 	}
 	near := func(a netip.Addr) bool {
-		return directly(v, a) && !slices.ContainsFunc(v.Gateways, func(n model.Neighbor) bool { return n.Addr == a })
+		return node.Directly(v, a) && !slices.ContainsFunc(v.Gateways, func(n model.Neighbor) bool { return n.Addr == a })
 	}
-	for p := range model.Each(v.peers) {
-		if near(p.Remote) && v.answered(p) {
+	for p := range model.Each(v.Peers) {
+		if near(p.Remote) && v.Answered(p) {
 			add(p.Remote)
 		}
 	}
@@ -235,7 +247,7 @@ func otherNodes(v *index, ranges []*remoteRange, six bool) []netip.Addr {
 			add(r.Gateway)
 		}
 	}
-	for p := range model.Each(v.peers) {
+	for p := range model.Each(v.Peers) {
 		if near(p.Remote) {
 			add(p.Remote)
 		}

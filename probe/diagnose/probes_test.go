@@ -17,7 +17,7 @@ const (
 )
 
 // echo adds an echo request of the node's own and what came of it.
-func (n *node) echo(from, to string, answered bool) {
+func (n *testNode) echo(from, to string, answered bool) {
 	p := model.Probe{Kind: model.ProbeEcho, IfIndex: 2, Link: n.Links[0].Name, From: addr(from), To: addr(to), Sent: 2, Answered: answered}
 	if answered {
 		p.Sent, p.RTT = 1, time.Millisecond
@@ -26,7 +26,7 @@ func (n *node) echo(from, to string, answered bool) {
 }
 
 // asked is a kubenet node of three, silent towards both others, with a control.
-func asked() *node {
+func asked() *testNode {
 	n := three()
 	n.answered(selfAddr, "10.50.0.5")
 	n.silent("172.20.1.5", "172.20.2.9")
@@ -56,11 +56,11 @@ func TestProbesTellTheRoute(t *testing.T) {
 	)
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
 		{"no probe", asked, []string{both + untold}},
-		{"the way there works, the return path is lost", func() *node {
+		{"the way there works, the return path is lost", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", true)
 			n.echo(selfAddr, "172.20.3.1", true)
@@ -68,18 +68,18 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", false)
 			return n
 		}, []string{both + ownBoth}},
-		{"the way there works, nobody asked for the return path", func() *node {
+		{"the way there works, nobody asked for the return path", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.9", true)
 			n.echo(selfAddr, "172.20.3.9", true)
 			return n
 		}, []string{noReply23}},
-		{"one way there works, nobody asked for another way", func() *node {
+		{"one way there works, nobody asked for another way", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", true)
 			return n
 		}, []string{noReply23}},
-		{"a silent pod answers the node, and its range", func() *node {
+		{"a silent pod answers the node, and its range", func() *testNode {
 			n := three()
 			n.answered(selfAddr, "10.50.0.5")
 			n.silent("172.20.1.5", "172.20.2.9")
@@ -87,13 +87,13 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "172.20.2.9", true)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"an answer to this node's range needs both routes", func() *node {
+		{"an answer to this node's range needs both routes", func() *testNode {
 			n := asked()
 			n.echo(rangeAddr, "172.20.2.9", true)
 			n.echo(rangeAddr, "172.20.3.9", true)
 			return n
 		}, []string{noReply23}},
-		{"a silent pod answers the node and not its range", func() *node {
+		{"a silent pod answers the node and not its range", func() *testNode {
 			n := kubenet()
 			n.answered("10.50.0.4", "203.0.113.9")
 			n.silent("172.20.1.5", "172.20.2.9")
@@ -101,7 +101,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "172.20.2.9", false)
 			return n
 		}, []string{second + own}},
-		{"a silent pod answers no echo either", func() *node {
+		{"a silent pod answers no echo either", func() *testNode {
 			n := three()
 			n.answered(selfAddr, "10.50.0.5")
 			n.silent("172.20.1.5", "172.20.2.9")
@@ -110,7 +110,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "172.20.2.9", false)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"the ways there are lost, the return path works", func() *node {
+		{"the ways there are lost, the return path works", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -119,7 +119,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", true)
 			return n
 		}, []string{second + to2, third + to3}},
-		{"both ways are lost", func() *node {
+		{"both ways are lost", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -129,7 +129,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.6", false)
 			return n
 		}, []string{both + either}},
-		{"the return path is lost, and one way there", func() *node {
+		{"the return path is lost, and one way there", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", true)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -137,21 +137,21 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.6", false)
 			return n
 		}, []string{second + own, third + to3}},
-		{"both ways work", func() *node {
+		{"both ways work", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", true)
 			n.echo(selfAddr, "172.20.3.1", true)
 			n.echo(rangeAddr, "10.50.0.5", true)
 			return n
 		}, []string{noReply23}},
-		{"the way there works, and the return path by what answers pods", func() *node {
+		{"the way there works, and the return path by what answers pods", func() *testNode {
 			n := three()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.6", "172.20.3.9")
 			n.echo(selfAddr, "172.20.3.1", true)
 			return n
 		}, []string{"NoReply likely 172.20.1.6 172.20.3.9"}},
-		{"the other nodes are silent too: a silence tells nothing", func() *node {
+		{"the other nodes are silent too: a silence tells nothing", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -159,7 +159,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", false)
 			return n
 		}, []string{both + untold}},
-		{"one node is silent altogether", func() *node {
+		{"one node is silent altogether", func() *testNode {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -168,7 +168,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", true)
 			return n
 		}, []string{second + to2, "NoReply likely 172.20.1.6 172.20.3.9"}},
-		{"nobody needs to have a range's first address", func() *node {
+		{"nobody needs to have a range's first address", func() *testNode {
 			n := asked()
 			n.Node.Plugin = "unknown"
 			n.echo(selfAddr, "172.20.2.1", false)
@@ -177,13 +177,13 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "10.50.0.6", true)
 			return n
 		}, []string{both + untold}},
-		{"nothing but a probe answers", func() *node {
+		{"nothing but a probe answers", func() *testNode {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.echo(selfAddr, "172.20.2.1", true)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"pods of the range ask: the return path works", func() *node {
+		{"pods of the range ask: the return path works", func() *testNode {
 			n := kubenet()
 			n.Node.Plugin = "kubenet"
 			n.peer("172.20.1.5", "172.20.2.9", synAck, syn)
@@ -192,7 +192,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "10.50.0.77", true)
 			return n
 		}, []string{second + "no route to 172.20.2.0/24; route NODE_IP"}},
-		{"an answer outweighs the files", func() *node {
+		{"an answer outweighs the files", func() *testNode {
 			n := asked()
 			n.table(rightRows[1:2], subnetA)
 			n.subnet(tableA)
@@ -222,7 +222,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 // TestProbesOfOneFamily: what IPv4's probes tell says nothing of IPv6's routes.
 func TestProbesOfOneFamily(t *testing.T) {
 	const pod, far, self, own, other = "fd20:0:0:1::5", "fd20:0:0:2::9", "fd50::4", "fd20:0:0:1::1", "fd50::5"
-	node := func() *node {
+	node := func() *testNode {
 		n := dual()
 		n.Node.Plugin = "kubenet"
 		n.Cluster.Nodes = []model.ClusterNode{{
@@ -309,7 +309,7 @@ func TestProbesAreNoFinding(t *testing.T) {
 func TestPlan(t *testing.T) {
 	tests := []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
 		{"silent ranges of known nodes", asked, []string{
@@ -317,7 +317,7 @@ func TestPlan(t *testing.T) {
 			"echo 10.50.0.4 10.50.0.5", "echo 172.20.1.1 10.50.0.5", "echo 10.50.0.4 10.50.0.6", "echo 172.20.1.1 10.50.0.6",
 			"echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9", "echo 10.50.0.4 172.20.3.9", "echo 172.20.1.1 172.20.3.9",
 		}},
-		{"nobody knows the nodes: who talks here", func() *node {
+		{"nobody knows the nodes: who talks here", func() *testNode {
 			n := kubenet()
 			n.answered(selfAddr, "10.50.0.9")
 			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("10.50.0.8"), MAC: mac(fabricMAC), IfIndex: 2, State: "STALE"})
@@ -327,7 +327,7 @@ func TestPlan(t *testing.T) {
 			"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 10.50.0.9", "echo 172.20.1.1 10.50.0.9",
 			"echo 10.50.0.4 10.50.0.8", "echo 172.20.1.1 10.50.0.8", "echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9",
 		}},
-		{"nobody talks here: the next hops of routes", func() *node {
+		{"nobody talks here: the next hops of routes", func() *testNode {
 			n := kubenet()
 			n.route(model.Route{Dst: prefix("192.0.2.0/24"), Gateway: addr("10.50.0.7"), IfIndex: 2})
 			n.silent("172.20.1.5", "172.20.2.9")
@@ -336,38 +336,38 @@ func TestPlan(t *testing.T) {
 			"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 10.50.0.7", "echo 172.20.1.1 10.50.0.7",
 			"echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9",
 		}},
-		{"one pod of a range that answers", func() *node {
+		{"one pod of a range that answers", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.8")
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9"}},
-		{"all is well", func() *node {
+		{"all is well", func() *testNode {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.answered("172.20.1.5", "172.20.3.9")
 			return n
 		}, []string{"echo 10.50.0.4 172.20.2.1"}},
-		{"a destination that does not answer", func() *node {
+		{"a destination that does not answer", func() *testNode {
 			n := bridged()
 			n.Neighbors[0].IfIndex = 3
 			n.answered("10.60.0.20", "203.0.113.9")
 			n.silent("10.60.0.20", "10.60.3.3")
 			return n
 		}, []string{"echo 10.60.0.4 10.60.3.3"}},
-		{"no gateway is known by its MAC", func() *node {
+		{"no gateway is known by its MAC", func() *testNode {
 			n := asked()
 			n.Neighbors = nil
 			return n
 		}, nil},
-		{"the fabric routes pods by itself", func() *node {
+		{"the fabric routes pods by itself", func() *testNode {
 			n := asked()
 			n.Node.Plugin = "azure-overlay"
 			return n
 		}, []string{"echo 10.50.0.4 172.20.2.9", "echo 10.50.0.4 172.20.3.9"}},
-		{"who has an address that pods ask for", func() *node { return nobody("") }, []string{"arp 172.20.1.1 172.20.1.99"}},
-		{"an answer must overwrite no entry", func() *node { return nobody("STALE") }, nil},
-		{"but can a failed one", func() *node { return nobody("FAILED") }, []string{"arp 172.20.1.1 172.20.1.99"}},
+		{"who has an address that pods ask for", func() *testNode { return nobody("") }, []string{"arp 172.20.1.1 172.20.1.99"}},
+		{"an answer must overwrite no entry", func() *testNode { return nobody("STALE") }, nil},
+		{"but can a failed one", func() *testNode { return nobody("FAILED") }, []string{"arp 172.20.1.1 172.20.1.99"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestPlanIsBounded(t *testing.T) {
 
 // nobody is a node whose pods ask for an address that none has; entry is the
 // state of the node's own neighbour entry for it.
-func nobody(entry string) *node {
+func nobody(entry string) *testNode {
 	n := kubenet()
 	n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.99", 12)
 	n.Traffic.ARP = append(n.Traffic.ARP, model.ARPCount{IfIndex: 10, Link: "tap10", Direction: model.Ingress, Addr: addr("172.20.1.99"), Packets: 30})

@@ -3,13 +3,14 @@ package diagnose
 import (
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // TestQueueDrop: what a queue drops was counted at the link's egress, and was not sent.
 func TestQueueDrop(t *testing.T) {
 	const pod, far = "172.20.1.5", "192.0.2.7"
-	limited := func(sent, drops uint64) *node {
+	limited := func(sent, drops uint64) *testNode {
 		n := kubenet().with(model.SourceQueues)
 		up := n.link(2)
 		n.Queues = []model.Queue{{IfIndex: up.Index, Link: up.Name, Kind: "tbf", Handle: "1:", Rate: 1000, Burst: 1600, Limit: 3000, SentDelta: sent, DropsDelta: drops}}
@@ -17,7 +18,7 @@ func TestQueueDrop(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name     string
-		n        *node
+		n        *testNode
 		packets  uint64
 		local    string
 		severity model.Severity
@@ -40,7 +41,7 @@ func TestQueueDrop(t *testing.T) {
 			d.First, d.Last = tt.n.Window.Start, tt.n.Window.End
 		}
 		got := Diagnose(&tt.n.Snapshot)
-		if len(got) != 1 || got[0].Code != QueueDrop || got[0].Severity != tt.severity || len(got[0].Pods) != 1 {
+		if len(got) != 1 || got[0].Code != fault.QueueDrop || got[0].Severity != tt.severity || len(got[0].Pods) != 1 {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}
@@ -56,7 +57,7 @@ func TestQueueInPod(t *testing.T) {
 		d := n.drop("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5", "192.0.2.7", 40)
 		d.Netns, d.First, d.Last = 77, n.Window.Start, n.Window.End
 		got := Diagnose(&n.Snapshot)
-		if len(got) != 1 || got[0].Code != QueueDrop || got[0].Severity != want || got[0].Title != "the queue of eth0 in the pod behind tap10 drops packets" {
+		if len(got) != 1 || got[0].Code != fault.QueueDrop || got[0].Severity != want || got[0].Title != "the queue of eth0 in the pod behind tap10 drops packets" {
 			t.Errorf("sent %d: %+v", sent, got)
 		}
 	}

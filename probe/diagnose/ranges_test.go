@@ -21,13 +21,13 @@ func TestNodeRanges(t *testing.T) {
 		n.Cluster.Nodes = append(n.Cluster.Nodes, c)
 	}
 	n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{Name: "late", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.8.7.0/24")}})
-	v := newView(&n.Snapshot)
+	v := newInput(&n.Snapshot)
 	for a, want := range map[string]string{
 		"10.8.7.9": "narrow", "10.8.8.9": "wide", "10.8.6.255": "wide", "10.9.0.1": "",
 		"fd00:8:0:7::9": "narrow", "fd00:8:0:8::9": "wide", "fd00:9::1": "",
 	} {
 		got := ""
-		if owner := v.nodeOf(v.remote(addr(a))); owner != nil {
+		if owner := v.NodeOf(v.Remote(addr(a))); owner != nil {
 			got = owner.Name
 		}
 		if got != want {

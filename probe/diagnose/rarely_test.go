@@ -14,7 +14,7 @@ const stoodIdle = 2 * time.Minute
 
 // followed has an agent watch a node that stands idle, has what a fixture counted for a while, every two seconds, and
 // recovers: what a look at the state each second shows, the agent must open too, and close.
-func followed(t *testing.T, n *node) {
+func followed(t *testing.T, n *testNode) {
 	t.Helper()
 	lasting := []time.Duration{6 * time.Second, 20 * time.Second, time.Minute}
 	if testing.Short() {
@@ -43,7 +43,7 @@ func followed(t *testing.T, n *node) {
 
 // watched are the findings of warning or worse that were ever open, those that were before anything went wrong, and those
 // that still are long after.
-func watched(n *node, fault time.Duration, rarely bool) (ever, idle, open []model.Code) {
+func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []model.Code) {
 	line := timeline.New(Judge, timeline.Short)
 	if rarely {
 		line.Doubting()
@@ -112,7 +112,7 @@ func (x *exchange) count(now time.Time, wrong bool) {
 func of(n, seconds uint64) uint64 { return n * seconds / 2 }
 
 // snapshot is the node with all that was counted so far.
-func (x *exchange) snapshot(n *node, now time.Time) *model.Snapshot {
+func (x *exchange) snapshot(n *testNode, now time.Time) *model.Snapshot {
 	s := n.Snapshot
 	s.Window = model.Window{Start: start, End: now}
 	s.Traffic.Peers = slices.Clone(s.Traffic.Peers)

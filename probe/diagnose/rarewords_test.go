@@ -13,10 +13,10 @@ import (
 func TestRareWords(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"a route table that is too small", func() *node {
+		{"a route table that is too small", func() *testNode {
 			n := three()
 			for i := range 410 {
 				n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{PodCIDRs: []netip.Prefix{prefix(fmt.Sprintf("10.%d.%d.0/24", 100+i/200, i%200))}})
@@ -27,7 +27,7 @@ func TestRareWords(t *testing.T) {
 			"413 routes needed, but the limit of a route table is 400", "The table is full.", "nodes: 413 nodes with 413 pod ranges",
 			"cloud: route table rt-a in tables.json holds 3 routes",
 		}},
-		{"a pair of links without Cilium's program", func() *node {
+		{"a pair of links without Cilium's program", func() *testNode {
 			n := routedNode().with(model.SourcePrograms)
 			n.Links = append(n.Links,
 				model.Link{Index: 30, Name: "in", Kind: "veth", Peer: 31, PeerNetNSID: -1, Up: true, Carrier: true, Role: model.RoleRouter},
@@ -40,7 +40,7 @@ func TestRareWords(t *testing.T) {
 			"packets for 10.60.0.20 loop between out and in", "in ingress: 640 packets for 10.60.0.20, with 60 different TTLs",
 			"find what should deliver packets for 10.60.0.20 to the pod: bpftool net show dev out; ip route get 10.60.0.20",
 		}},
-		{"a pod that sends by its second interface", func() *node {
+		{"a pod that sends by its second interface", func() *testNode {
 			n := kubenet().live()
 			n.sysctl("net.ipv4.conf.all.rp_filter", "1")
 			n.dropOn("veth9", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.1.5", "203.0.113.9", 8)
@@ -50,13 +50,13 @@ func TestRareWords(t *testing.T) {
 			"The node's route is correct: the pod sends through another interface than eth0.",
 			"ip route show # make the routes to 203.0.113.9 use eth0",
 		}},
-		{"a queue that drops", func() *node {
+		{"a queue that drops", func() *testNode {
 			n := kubenet()
 			n.silent(pod5, "203.0.113.9")
 			n.Queues = []model.Queue{{Link: n.Links[0].Name, DropsDelta: 5}}
 			return n
 		}, []string{"Packets that the queue of " + kubenet().Links[0].Name + " dropped (5 from any sender in the window) are not counted here"}},
-		{"Kubernetes knows that the route is missing", func() *node {
+		{"Kubernetes knows that the route is missing", func() *testNode {
 			n := three()
 			n.Cluster.Nodes[2].NoRoute = "no route was created"
 			n.answered(pod5, "172.20.2.9")
@@ -64,7 +64,7 @@ func TestRareWords(t *testing.T) {
 			n.silent(pod5, "172.20.3.9")
 			return n
 		}, []string{"nodes: node n3: NetworkUnavailable, no route was created"}},
-		{"a row that leads here", func() *node {
+		{"a row that leads here", func() *testNode {
 			n := three()
 			n.table([]model.UDR{rightRows[0], rightRows[1], udr("172.20.3.0/24", "10.50.0.4")})
 			n.Cluster.Azure.Subnets = []model.Subnet{{Prefixes: []netip.Prefix{prefix("10.50.0.0/16")}, RouteTable: tableA, File: "subnet.json"}}
@@ -75,14 +75,14 @@ func TestRareWords(t *testing.T) {
 			`route table rt-a in tables.json, which applies to the subnet in subnet.json: route "to-10.50.0.4" sends 172.20.3.0/24 to VirtualAppliance 10.50.0.4`,
 			"nodes: 10.50.0.4 is node n1",
 		}},
-		{"a pod without any route", func() *node {
+		{"a pod without any route", func() *testNode {
 			n := routed()
 			n.unroute("10.50.0.20/32")
 			n.unroute("0.0.0.0/0")
 			n.unroute("10.50.0.0/16")
 			return n
 		}, []string{"10.50.0.20 is behind tap10, but the lookup for a packet from 10.50.0.21 on tap11 finds no route", "Packets for it are discarded."}},
-		{"a service whose chain is empty", func() *node {
+		{"a service whose chain is empty", func() *testNode {
 			n := kubenet()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100})
 			n.natRules(
@@ -107,7 +107,7 @@ func TestRareWords(t *testing.T) {
 }
 
 // sentences are all that the findings on a node say, in lines.
-func sentences(n *node) string {
+func sentences(n *testNode) string {
 	var said []string
 	for _, f := range Diagnose(&n.Snapshot) {
 		said = append(said, f.Title, f.Why)

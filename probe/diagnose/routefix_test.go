@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -48,10 +49,10 @@ func TestAzureNames(t *testing.T) {
 		n := plain()
 		n.Neighbors = nil // the fabric's MAC tells too
 		n.Cluster.Azure.Node = tt.node
-		v := newView(&n.Snapshot)
-		row := v.row(tt.table, "n", netip.MustParsePrefix("10.1.1.0/24"), NodeIP)
+		v := newInput(&n.Snapshot)
+		row := v.Row(tt.table, "n", netip.MustParsePrefix("10.1.1.0/24"), node.NodeIP)
 		row.Azure = true
-		f := model.Finding{Rows: []model.Row{v.associate(tt.subnet, tt.table), row}}
+		f := model.Finding{Rows: []model.Row{v.Associate(tt.subnet, tt.table), row}}
 		words.PutRows(&f)
 		want := []string{
 			"az network vnet subnet update " + tt.associate,
@@ -60,8 +61,8 @@ func TestAzureNames(t *testing.T) {
 		if !slices.Equal(f.Fix, want) {
 			t.Errorf("%s:\n got %s\nwant %s", tt.name, f.Fix, want)
 		}
-		if v.inAzure() != (tt.node != model.AzureNode{}) {
-			t.Errorf("%s: in Azure: %v", tt.name, v.inAzure())
+		if v.InAzure() != (tt.node != model.AzureNode{}) {
+			t.Errorf("%s: in Azure: %v", tt.name, v.InAzure())
 		}
 	}
 }

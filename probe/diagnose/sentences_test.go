@@ -21,7 +21,7 @@ func TestSentences(t *testing.T) {
 	var b strings.Builder
 	for _, tt := range []struct {
 		name string
-		node *node
+		node *testNode
 	}{
 		{"replies leave again", repliesLeave()},
 		{"queue of a pod's link", fullQueueOf(10, "")},
@@ -79,14 +79,14 @@ func TestSentences(t *testing.T) {
 }
 
 // steady is a node that drops packets to a pod for as long as it is watched.
-func steady(reason model.Reason, location string) *node {
+func steady(reason model.Reason, location string) *testNode {
 	n := kubenet()
 	d := n.drop(reason, location, far, pod5, 40)
 	d.First, d.Last = n.Window.Start, n.Window.End
 	return n
 }
 
-func repliesLeave() *node {
+func repliesLeave() *testNode {
 	n := kubenet()
 	for i := range 4 {
 		f := n.translated(pod5, out, out, "10.50.0.4", true)
@@ -97,7 +97,7 @@ func repliesLeave() *node {
 	return n
 }
 
-func fullQueueOf(ifindex int, kind string) *node {
+func fullQueueOf(ifindex int, kind string) *testNode {
 	n := kubenet().with(model.SourceQueues)
 	l := n.link(ifindex)
 	if kind != "" {
@@ -109,7 +109,7 @@ func fullQueueOf(ifindex int, kind string) *node {
 	return n
 }
 
-func refusedBy(comments ...string) *node {
+func refusedBy(comments ...string) *testNode {
 	n := filtered()
 	for i, c := range comments {
 		if c == "NETFILTER_DROP" {
@@ -123,7 +123,7 @@ func refusedBy(comments ...string) *node {
 	return n
 }
 
-func twoExhausted() *node {
+func twoExhausted() *testNode {
 	n := kubenet()
 	n.PacketRules[3].ToPorts, n.PacketRules[3].Text = model.PortRange{First: 61000, Last: 61005}, "-j MASQUERADE --to-ports 61000-61005"
 	n.Conntrack.InsertFailed = 7
@@ -135,7 +135,7 @@ func twoExhausted() *node {
 	return n
 }
 
-func hooked(reason model.Reason, location string, kind model.ProgramKind) *node {
+func hooked(reason model.Reason, location string, kind model.ProgramKind) *testNode {
 	n := kubenet().with(model.SourcePrograms)
 	n.Node.Netns = 1
 	n.dropOn("tap10", reason, location, pod5, far, 9).Netns = 1
@@ -150,7 +150,7 @@ func hooked(reason model.Reason, location string, kind model.ProgramKind) *node 
 	return n
 }
 
-func resetting() *node {
+func resetting() *testNode {
 	n := kubenet()
 	n.Pods[0].Netns, n.Pods[0].Interface, n.Pods[0].NetnsName = 77, "eth0", "cni-1"
 	d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
@@ -161,7 +161,7 @@ func resetting() *node {
 	return n
 }
 
-func hairpinRule() *node {
+func hairpinRule() *testNode {
 	n := plain()
 	n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", pod5, pod5, 9)
 	n.natRules(model.PacketRule{Chain: "PREROUTING", Number: 3, Target: "DNAT", To: netip.AddrPortFrom(addr(pod5), 80), Dst: to("10.0.0.10/32"),
@@ -169,7 +169,7 @@ func hairpinRule() *node {
 	return n
 }
 
-func foreignNode() *node {
+func foreignNode() *testNode {
 	n := kubenet()
 	n.Cluster.Nodes = []model.ClusterNode{{Name: "worker-7", Addresses: []netip.Addr{addr("198.51.100.9")}}}
 	n.PacketRules = n.PacketRules[:3]
@@ -184,7 +184,7 @@ func foreignNode() *node {
 	return n
 }
 
-func unsureMasquerade(native bool) *node {
+func unsureMasquerade(native bool) *testNode {
 	n := kubenet()
 	n.PacketRules = n.PacketRules[:1]
 	n.natRules(
@@ -195,7 +195,7 @@ func unsureMasquerade(native bool) *node {
 	return n
 }
 
-func rivalRules() *node {
+func rivalRules() *testNode {
 	n := filtered()
 	n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Unknown: []string{"-m set --match-set s src"}, Comment: "mine"})
 	n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Unknown: []string{"-m set --match-set t src"}})

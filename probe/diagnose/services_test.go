@@ -11,7 +11,7 @@ import (
 // TestUntranslated: what is sent to a service's address that no rule translates
 // leaves the node. It is not called another node's pod, and the finding says why.
 func TestUntranslated(t *testing.T) {
-	service := func(silent ...string) *node {
+	service := func(silent ...string) *testNode {
 		n := kubenet()
 		n.PacketRules[1].Dst = to("10.0.0.0/8")
 		n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100})
@@ -27,14 +27,14 @@ func TestUntranslated(t *testing.T) {
 		return n
 	}
 	check(t, []fixture{
-		{"beside one that is", func() *node { return service("10.0.7.7") }, []string{"NoReply likely 172.20.1.5 10.0.7.7"}},
-		{"two of them", func() *node { return service("10.0.7.7", "10.0.9.9") }, []string{"NoReply likely 172.20.1.5 10.0.7.7 10.0.9.9"}},
+		{"beside one that is", func() *testNode { return service("10.0.7.7") }, []string{"NoReply likely 172.20.1.5 10.0.7.7"}},
+		{"two of them", func() *testNode { return service("10.0.7.7", "10.0.9.9") }, []string{"NoReply likely 172.20.1.5 10.0.7.7 10.0.9.9"}},
 	})
-	title := func(n *node) string { return Diagnose(&n.Snapshot)[0].Title }
+	title := func(n *testNode) string { return Diagnose(&n.Snapshot)[0].Title }
 	if got, want := title(service("10.0.7.7")), "no rule translates 10.0.7.7, and the packets leave the node"; got != want {
 		t.Errorf("title %q, want %q", got, want)
 	}
-	for name, n := range map[string]*node{"another range": service("10.77.7.7"), "translated": service("10.0.0.10")} {
+	for name, n := range map[string]*testNode{"another range": service("10.77.7.7"), "translated": service("10.0.0.10")} {
 		if got := title(n); !strings.HasPrefix(got, "no reply from ") {
 			t.Errorf("%s: title %q", name, got)
 		}
@@ -70,8 +70,8 @@ func TestServicesAreNoRanges(t *testing.T) {
 // they may ask.
 func TestSilentResolver(t *testing.T) {
 	const resolver = "168.63.129.16"
-	asked := func(port uint16, replied bool) func() *node {
-		return func() *node {
+	asked := func(port uint16, replied bool) func() *testNode {
+		return func() *testNode {
 			n := kubenet()
 			n.answered(pod5, "203.0.113.9")
 			n.datagrams(pod5, resolver, port, 5, replied)

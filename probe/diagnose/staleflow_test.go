@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
 // kept adds a UDP flow of one socket that is older than the window: from a pod to an
 // address, translated to back by home. left is the time until its entry expires.
-func (n *node) kept(pod, asked, back, home string, port uint16, replied bool, left time.Duration) {
+func (n *testNode) kept(pod, asked, back, home string, port uint16, replied bool, left time.Duration) {
 	n.Sysctls = append(n.Sysctls,
 		model.Sysctl{Name: "net.netfilter.nf_conntrack_udp_timeout", Value: "30"},
 		model.Sysctl{Name: "net.netfilter.nf_conntrack_udp_timeout_stream", Value: "120"})
@@ -23,13 +24,13 @@ func (n *node) kept(pod, asked, back, home string, port uint16, replied bool, le
 }
 
 // questions adds datagrams from a local address over most of the window.
-func (n *node) questions(local, remote string, in model.PeerCount) {
+func (n *testNode) questions(local, remote string, in model.PeerCount) {
 	n.peer(local, remote, model.PeerCount{Packets: 9, Other: 9}, in)
 	n.Traffic.Peers[len(n.Traffic.Peers)-1].LastOut = end.Add(-time.Second)
 }
 
 // serving is a node with a service that its rules lead to these endpoints.
-func serving(endpoints ...string) *node {
+func serving(endpoints ...string) *testNode {
 	n := kubenet()
 	n.PacketRules[1].Dst = to("10.0.0.0/8")
 	n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100})
@@ -52,53 +53,53 @@ const (
 
 func TestStaleFlow(t *testing.T) {
 	check(t, []fixture{
-		{"older than the rules of its service", func() *node {
+		{"older than the rules of its service", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, virtualIP, virtualIP, pod5, 53, false, 29*time.Second)
 			n.questions(pod5, virtualIP, none)
 			return n
 		}, []string{"StaleFlow proven 172.20.1.5 10.0.0.10"}},
-		{"older, and without a packet in the window", func() *node {
+		{"older, and without a packet in the window", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, virtualIP, virtualIP, pod5, 53, false, 12*time.Second)
 			return n
 		}, nil},
-		{"the rules are for another port", func() *node {
+		{"the rules are for another port", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, virtualIP, virtualIP, pod5, 514, false, 29*time.Second)
 			return n
 		}, nil},
-		{"an endpoint elsewhere that the rules lead to no more, and a router's errors", func() *node {
+		{"an endpoint elsewhere that the rules lead to no more, and a router's errors", func() *testNode {
 			n := serving("172.20.2.8")
 			n.kept(pod5, virtualIP, far, pod5, 53, true, 119*time.Second)
 			n.questions(pod5, far, model.PeerCount{ICMPErrors: 5})
 			n.answered(pod6, "172.20.2.8")
 			return n
 		}, []string{"StaleFlow likely 172.20.1.5 10.0.0.10 172.20.2.9"}},
-		{"such an endpoint that still answers", func() *node {
+		{"such an endpoint that still answers", func() *testNode {
 			n := serving("172.20.2.8")
 			n.kept(pod5, virtualIP, far, pod5, 53, true, 119*time.Second)
 			n.questions(pod5, far, datagram)
 			return n
 		}, nil},
-		{"one of two endpoints, which is asked still", func() *node {
+		{"one of two endpoints, which is asked still", func() *testNode {
 			n := serving(far, "172.20.2.8")
 			n.kept(pod5, virtualIP, far, pod5, 53, true, 119*time.Second)
 			n.questions(pod5, far, datagram)
 			return n
 		}, nil},
-		{"a source address that the node has no more", func() *node {
+		{"a source address that the node has no more", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, out, out, moved, 53, false, 29*time.Second)
 			return n
 		}, []string{"StaleFlow likely 172.20.1.5 203.0.113.9"}},
-		{"such an address, once it had replies, and the pod hears nothing", func() *node {
+		{"such an address, once it had replies, and the pod hears nothing", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, out, out, moved, 53, true, 119*time.Second)
 			n.Traffic.Hops = append(n.Traffic.Hops, model.HopCount{Addr: addr(pod5), IfIndex: 10, Side: model.AsSource, Direction: model.Ingress, Packets: 9})
 			return n
 		}, []string{"StaleFlow likely 172.20.1.5 203.0.113.9"}},
-		{"such an address that replies come to", func() *node {
+		{"such an address that replies come to", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, out, out, moved, 53, true, 119*time.Second)
 			n.Traffic.Hops = append(n.Traffic.Hops,
@@ -106,20 +107,20 @@ func TestStaleFlow(t *testing.T) {
 				model.HopCount{Addr: addr(pod5), IfIndex: 10, Side: model.AsDestination, Direction: model.Egress, Packets: 9})
 			return n
 		}, nil},
-		{"a rule still gives it: one client is enough", func() *node {
+		{"a rule still gives it: one client is enough", func() *testNode {
 			n := serving(pod6)
 			n.PacketRules = slices.Insert(n.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat", Chain: "POSTROUTING",
 				Src: to("172.20.1.0/24"), Target: "SNAT", To: netip.AddrPortFrom(addr(moved), 0), Text: "-s 172.20.1.0/24 -j SNAT --to-source " + moved})
 			n.kept(pod5, out, out, moved, 53, false, 29*time.Second)
 			return n
 		}, []string{"ForeignSNAT likely 172.20.1.5 203.0.113.9"}},
-		{"older than the masquerading", func() *node {
+		{"older than the masquerading", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, out, out, pod5, 53, false, 29*time.Second)
 			n.questions(pod5, out, none)
 			return n
 		}, []string{"StaleFlow likely 172.20.1.5 203.0.113.9"}},
-		{"telemetry that wants no reply", func() *node {
+		{"telemetry that wants no reply", func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, out, out, "10.50.0.4", 514, false, 29*time.Second)
 			n.questions("10.50.0.4", out, none)
@@ -131,8 +132,8 @@ func TestStaleFlow(t *testing.T) {
 // TestOldFlowsAsk: a client that keeps its socket asks as others do, and a router's error
 // is no answer to it.
 func TestOldFlowsAsk(t *testing.T) {
-	asking := func(port uint16, replied bool, left time.Duration, in model.PeerCount) func() *node {
-		return func() *node {
+	asking := func(port uint16, replied bool, left time.Duration, in model.PeerCount) func() *testNode {
+		return func() *testNode {
 			n := serving(pod6)
 			n.kept(pod5, out, out, "10.50.0.4", port, replied, left)
 			n.questions("10.50.0.4", out, in)
@@ -164,7 +165,7 @@ func TestTranslationByProtocol(t *testing.T) {
 	n.datagrams(pod5, out, 53, 5, false)
 	n.datagrams(pod5, out2, 53, 5, false)
 	got := Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Code != MissingMasquerade || !strings.Contains(got[0].Why, "No MASQUERADE rule matches") {
+	if len(got) != 1 || got[0].Code != fault.MissingMasquerade || !strings.Contains(got[0].Why, "No MASQUERADE rule matches") {
 		t.Errorf("a rule for TCP alone: %+v", got)
 	}
 	n = serving(pod6)

@@ -11,7 +11,7 @@ import (
 )
 
 // scans has a pod open connections to some ports of an address, in vain.
-func (n *node) scans(local, remote string, ports int) {
+func (n *testNode) scans(local, remote string, ports int) {
 	n.silent(local, remote)
 	for i := range ports {
 		p := uint16(80 + i)
@@ -24,7 +24,7 @@ func (n *node) scans(local, remote string, ports int) {
 func TestScans(t *testing.T) {
 	const pod5, pod6 = "172.20.1.5", "172.20.1.6"
 	const unreachable = "no route beyond ens5 to 172.20.3.0/24, or none back"
-	scanned := func(addresses, ports int) *node {
+	scanned := func(addresses, ports int) *testNode {
 		n := kubenet().live()
 		n.answered(pod6, "172.20.2.9")
 		for i := range addresses {
@@ -34,34 +34,34 @@ func TestScans(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		node func() *node
+		node func() *testNode
 		want []string
 	}{
-		{"many addresses on three ports each", func() *node { return scanned(40, 3) },
+		{"many addresses on three ports each", func() *testNode { return scanned(40, 3) },
 			[]string{"info NoReply 172.20.1.5 sends requests to 40 addresses of 172.20.3.0/24 that do not reply"}},
-		{"all of a range that is known to be a node's", func() *node {
+		{"all of a range that is known to be a node's", func() *testNode {
 			n := scanned(200, 3)
 			n.Cluster.Nodes = []model.ClusterNode{{Name: "aks-3", PodCIDRs: []netip.Prefix{prefix("172.20.3.0/24")}}}
 			return n
 		}, []string{"critical MissingUDR " + unreachable}},
-		{"many on two ports each, as a pod that reads metrics", func() *node { return scanned(40, 2) },
+		{"many on two ports each, as a pod that reads metrics", func() *testNode { return scanned(40, 2) },
 			[]string{"critical MissingUDR " + unreachable}},
-		{"more than a node has pods", func() *node { return scanned(200, 1) },
+		{"more than a node has pods", func() *testNode { return scanned(200, 1) },
 			[]string{"info NoReply 172.20.1.5 sends requests to 200 addresses of 172.20.3.0/24 that do not reply"}},
-		{"few on many ports each", func() *node { return scanned(5, 9) },
+		{"few on many ports each", func() *testNode { return scanned(5, 9) },
 			[]string{"critical MissingUDR " + unreachable}},
-		{"another pod asks for one of them too", func() *node {
+		{"another pod asks for one of them too", func() *testNode {
 			n := scanned(40, 3)
 			n.scans(pod6, "172.20.3.7", 1)
 			return n
 		}, []string{"warning NoReply no reply from 172.20.3.7", "info NoReply 172.20.1.5 sends requests to 39 addresses of 172.20.3.0/24 that do not reply"}},
-		{"another pod asks for two of them too", func() *node {
+		{"another pod asks for two of them too", func() *testNode {
 			n := scanned(40, 3)
 			n.scans(pod6, "172.20.3.7", 1)
 			n.scans(pod6, "172.20.3.8", 1)
 			return n
 		}, []string{"critical MissingUDR " + unreachable, "info NoReply 172.20.1.5 sends requests to 38 addresses of 172.20.3.0/24 that do not reply"}},
-		{"a peer of a peer-to-peer network, many of whose peers are gone", func() *node {
+		{"a peer of a peer-to-peer network, many of whose peers are gone", func() *testNode {
 			n := kubenet().live()
 			n.datagrams(pod5, "198.51.100.9", 30303, 3, true)
 			for i := range 40 {
@@ -70,7 +70,7 @@ func TestScans(t *testing.T) {
 			n.Flows[20].Start = time.Time{} // asked before the window, and again
 			return n
 		}, []string{"info NoReply 172.20.1.5 sends requests to 40 internet addresses that do not reply on udp/30303"}},
-		{"none of them replies on that port", func() *node {
+		{"none of them replies on that port", func() *testNode {
 			n := kubenet().live()
 			n.answered(pod6, "198.51.100.9")
 			for i := range 40 {

@@ -6,13 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // TestTunnelSilence: what leaves by a tunnel is judged by connection tracking, since
 // uplinks show the tunnel's own packets only.
 func TestTunnelSilence(t *testing.T) {
-	tunnel := func(remote string, flows int, replied bool) *node {
+	tunnel := func(remote string, flows int, replied bool) *testNode {
 		n := kubenet()
 		n.Links = append(n.Links, model.Link{Index: 7, Name: "vx0", Kind: "vxlan", MAC: mac(nicMAC), Up: true, Carrier: true, Role: model.RoleTunnel})
 		n.route(model.Route{Dst: prefix("172.20.2.0/24"), Gateway: addr("172.20.2.0"), IfIndex: 7})
@@ -21,27 +22,27 @@ func TestTunnelSilence(t *testing.T) {
 		return n
 	}
 	check(t, []fixture{
-		{"nothing comes back", func() *node { return tunnel(far, 5, false) }, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"replies come", func() *node { return tunnel(far, 5, true) }, nil},
-		{"a few requests", func() *node { return tunnel(far, 2, false) }, nil},
-		{"the node drops them at the tunnel", func() *node {
+		{"nothing comes back", func() *testNode { return tunnel(far, 5, false) }, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"replies come", func() *testNode { return tunnel(far, 5, true) }, nil},
+		{"a few requests", func() *testNode { return tunnel(far, 2, false) }, nil},
+		{"the node drops them at the tunnel", func() *testNode {
 			n := tunnel(far, 5, false)
 			d := n.dropOn("vx0", "NO_TX_TARGET", "vxlan_xmit", pod5, far, 9)
 			d.IfIndex = 7
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
-		{"and it is known what forwards", func() *node {
+		{"and it is known what forwards", func() *testNode {
 			n := tunnel(far, 5, false).with(model.SourceBridge)
 			n.dropOn("vx0", "NO_TX_TARGET", "vxlan_xmit", pod5, far, 9).IfIndex = 7
 			return n
 		}, []string{"StaleFDB proven 172.20.1.5 172.20.2.9"}},
-		{"the tunnel's entry for the other node is gone", func() *node {
+		{"the tunnel's entry for the other node is gone", func() *testNode {
 			n := tunnel(far, 5, false)
 			n.dropOn("vx0", "NEIGH_FAILED", "neigh_invalidate", pod5, far, 9)
 			n.arp("172.20.2.0", 7, model.Egress, false, nicMAC, 9)
 			return n
 		}, []string{"UnansweredARP proven 172.20.1.5 172.20.2.0"}},
-		{"IPIP as Calico has it, with an address that the other node borrows", func() *node {
+		{"IPIP as Calico has it, with an address that the other node borrows", func() *testNode {
 			n := tunnel(far, 5, true)
 			n.Links[len(n.Links)-1].Kind, n.Links[len(n.Links)-1].Name = "ipip", "tunl0"
 			n.route(model.Route{Dst: prefix("172.20.1.77/32"), Gateway: addr("10.50.0.5"), IfIndex: 7, Protocol: "bird"})
@@ -49,7 +50,7 @@ func TestTunnelSilence(t *testing.T) {
 			n.tracked(pod5, "172.20.1.77", tcp, 80, 5, true)
 			return n
 		}, nil},
-		{"by the uplink, which counts pairs itself", func() *node { return tunnel("172.20.3.9", 5, false) }, nil},
+		{"by the uplink, which counts pairs itself", func() *testNode { return tunnel("172.20.3.9", 5, false) }, nil},
 	})
 }
 
@@ -65,7 +66,7 @@ func TestTunnelCarrier(t *testing.T) {
 		n.chain(model.NFT, "ip", "filter", chain, chain, "ACCEPT", 0)
 		n.filter(model.NFT, chain, 9, model.PacketRule{Proto: udp, Target: "DROP", Text: "-p udp --dport 8472 -j DROP"})
 		f := Diagnose(&n.Snapshot)[0]
-		if got := strings.Contains(f.Fix[0]+f.Fix[1], "--dport 8472"); f.Code != NoReply || got != want {
+		if got := strings.Contains(f.Fix[0]+f.Fix[1], "--dport 8472"); f.Code != fault.NoReply || got != want {
 			t.Errorf("a rule of %s: %s %q", chain, f.Code, f.Fix)
 		}
 	}
@@ -74,7 +75,7 @@ func TestTunnelCarrier(t *testing.T) {
 // TestTakenRange: a link of the node, such as a container engine's bridge, has a network
 // that other nodes' pods are in.
 func TestTakenRange(t *testing.T) {
-	engine := func(network, asked string) *node {
+	engine := func(network, asked string) *testNode {
 		n := kubenet().live()
 		n.Links = append(n.Links, model.Link{Index: 7, Name: "br-engine", Kind: "bridge", Up: true, Role: model.RoleBridge,
 			Addresses: []netip.Prefix{prefix(network)}})
@@ -85,7 +86,7 @@ func TestTakenRange(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		node *node
+		node *testNode
 		want []string
 	}{
 		{"that of another node's pods", engine("172.20.2.1/24", far), []string{"critical UnansweredARP br-engine has 172.20.2.0/24, which overlaps other nodes' pods"}},

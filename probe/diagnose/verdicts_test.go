@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/silence"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -22,12 +24,12 @@ func TestMain(m *testing.M) {
 	var before string
 	at := slices.IndexFunc(kinds, func(k kind) bool { return len(k.needs) == 0 })
 	find, judging := kinds[at].find, false
-	kinds[at].find = func(v *view) {
+	kinds[at].find = func(v *fault.Input) {
 		if test := callingTest(); test != "" && !judging {
 			judging = true
-			if told := verdictOf(v); v.whole != last || told != before {
+			if told := verdictOf(v); v.Whole != last || told != before {
 				held[test] = append(held[test], told)
-				last, before = v.whole, told
+				last, before = v.Whole, told
 			}
 			judging = false
 		}
@@ -62,11 +64,11 @@ func callingTest() string {
 }
 
 // verdictOf is all of a view's verdict but its sentences, on a few lines.
-func verdictOf(judged *view) string {
-	v := newView(judged.whole)
-	v.others = judged.others
+func verdictOf(judged *fault.Input) string {
+	v := newInput(judged.Whole)
+	v.Others = judged.Others
 	var b strings.Builder
-	for _, f := range v.judge() {
+	for _, f := range judge(v) {
 		fmt.Fprintf(&b, "%s %s pods %v peers %v packets %d", f.Severity, brief(model.Finding{Code: f.Code, Confidence: f.Confidence}),
 			f.Pods, f.Peers, f.Packets)
 		if h := f.LastHopAlive; h != (model.Place{}) {
@@ -74,12 +76,12 @@ func verdictOf(judged *view) string {
 		}
 		fmt.Fprintf(&b, " ends %v cause %q\n", f.EndsAt, f.Cause)
 	}
-	for i, c := range v.causes() {
-		d := &v.whole.Traffic.Drops[i]
+	for i, c := range causes(v) {
+		d := &v.Whole.Traffic.Drops[i]
 		fmt.Fprintf(&b, "  drop %s %s %v > %v proto %d packets %d: %s expected %v\n", d.Reason, d.Location, d.Far(d.Src), d.Far(d.Dst), d.Proto,
 			d.Packets, c.Code, c.Expected())
 	}
-	for _, s := range v.unreplied() {
+	for _, s := range silence.Unreplied(v) {
 		fmt.Fprintf(&b, "  silence %v > %v packets %d: %s %s\n", s.Local, s.Remote, s.Packets, s.Code, s.Ordinary)
 	}
 	return model.Either(b.Len() > 0, b.String(), "nothing\n")

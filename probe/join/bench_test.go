@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/growth"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -94,9 +94,9 @@ var clusters = []struct {
 	code    model.Code
 	title   string
 }{
-	{"no row", noRows(first), diagnose.MissingUDR, "no route to 10.100.0.0/24, the pods of n1"},
-	{"no requests", noRequests(first), diagnose.NoReply, "and n1: from"},
-	{"no table", noRows(every), diagnose.MissingUDR, "the subnet has no route table"},
+	{"no row", noRows(first), faults.MissingUDR, "no route to 10.100.0.0/24, the pods of n1"},
+	{"no requests", noRequests(first), faults.NoReply, "and n1: from"},
+	{"no table", noRows(every), faults.MissingUDR, "the subnet has no route table"},
 }
 
 // BenchmarkJudge joins recordings of nodes with 100 pods each. The snapshots are the

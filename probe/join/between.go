@@ -8,7 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/fabric"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -34,13 +35,13 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	case g.large:
 		c.tooLarge(f, senders, receivers)
 	case g.shape == noRow && j.keepRoutes(c, receivers[0]):
-		f.Code, f.page, f.Peers = diagnose.MissingNodeRoute, "MissingNodeRoute-joined", []netip.Prefix{g.row}
+		f.Code, f.page, f.Peers = faults.MissingNodeRoute, "MissingNodeRoute-joined", []netip.Prefix{g.row}
 		f.facts["row"], f.facts["hop"] = g.row, receivers[0].hop(g.row)
 		g.rivals = nil
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
-		f.Code, f.page, f.Confidence, f.Peers = diagnose.NICForwarding, "NICForwarding-joined", model.Likely,
+		f.Code, f.page, f.Confidence, f.Peers = faults.NICForwarding, "NICForwarding-joined", model.Likely,
 			slices.Clone(g.node.Ranges)
 		f.facts["node"] = g.node
 	default:
@@ -56,7 +57,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 
 func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 	g := c.guess
-	f.Code, f.page, f.Peers = diagnose.MissingUDR, "MissingUDR-joined", slices.Clone(g.rows)
+	f.Code, f.page, f.Peers = faults.MissingUDR, "MissingUDR-joined", slices.Clone(g.rows)
 	var rows, supposed []row
 	for _, r := range g.rows {
 		for _, n := range receivers {
@@ -66,7 +67,7 @@ func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 			rows = append(rows, row{r, n.hopOr(r, f), n})
 			for _, x := range n.Rows {
 				if x.Range == r {
-					diagnose.AddRows(&f.Finding, x)
+					fabric.AddRows(&f.Finding, x)
 				}
 			}
 			if slices.Contains(n.supposed, r) {
@@ -139,7 +140,7 @@ func (w *leg) rightHop() netip.Addr {
 // wrongNodeRoute says where a node's own route leads, and where it should.
 func (j *joint) wrongNodeRoute(c *cause, f *found) {
 	r, right := c.guess.route, c.lost[0].rightHop()
-	f.Code, f.page, f.Peers = diagnose.WrongNodeRoute, "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
+	f.Code, f.page, f.Peers = faults.WrongNodeRoute, "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
 	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
 	if other := j.at[r.Gateway]; other != nil {
 		f.facts["other"] = other
@@ -175,7 +176,7 @@ type transit struct {
 // wrongRow is the finding on packets that another node gets.
 func (c *cause) wrongRow(f *found, to *node) {
 	g := c.guess
-	f.Code, f.page, f.Peers = diagnose.WrongUDR, "WrongUDR-joined", slices.Clone(g.rows)
+	f.Code, f.page, f.Peers = faults.WrongUDR, "WrongUDR-joined", slices.Clone(g.rows)
 	var returned []transit
 	for _, side := range []model.Side{model.AsDestination, model.AsSource} {
 		for _, w := range c.lost {
@@ -199,7 +200,7 @@ func (c *cause) wrongRow(f *found, to *node) {
 // filtered is the finding on packets of which no larger fault explains the loss.
 func (j *joint) filtered(c *cause, f *found, to *node) {
 	g := c.guess
-	f.Code, f.page, f.Severity = diagnose.NoReply, "NoReply-between", model.Warning
+	f.Code, f.page, f.Severity = faults.NoReply, "NoReply-between", model.Warning
 	src, dst := c.ends()
 	f.Peers = model.Hosts(dst)
 	f.facts["src"], f.facts["dst"] = src, dst

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -45,7 +45,7 @@ func (j *joint) cause(key any, c cause) *cause {
 func (j *joint) adopt(n *node, f *model.Finding) *cause { return j.cause(f, cause{node: n, found: f}) }
 
 func (j *joint) explain() {
-	j.gets = j.own(diagnose.WrongUDR)
+	j.gets = j.own(faults.WrongUDR)
 	passed := j.passes()
 	open := model.Filter(model.Filter(j.legs, (*leg).isLost), func(w *leg) bool {
 		n, f := j.explainedBy(w, passed)
@@ -134,8 +134,8 @@ func (t *conversation) leadsOn(to *node) bool { return t.far != to && len(t.onwa
 // explaining are the findings whose packets leave the node, and do not get where they
 // should. Those of the first three are what the node sends, not what comes to it.
 var explaining = []model.Code{
-	diagnose.MissingNodeRoute, diagnose.WrongNodeRoute, diagnose.WrongNextHopMAC, diagnose.WrongUDR,
-	diagnose.NICForwarding, diagnose.RoutingLoop, diagnose.MissingDefaultRoute, diagnose.MissingUDR,
+	faults.MissingNodeRoute, faults.WrongNodeRoute, faults.WrongNextHopMAC, faults.WrongUDR,
+	faults.NICForwarding, faults.RoutingLoop, faults.MissingDefaultRoute, faults.MissingUDR,
 }
 
 // explainedBy is the finding of a node that says why packets are lost on a leg; nil where
@@ -144,10 +144,10 @@ var explaining = []model.Code{
 func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
-			if !slices.Contains(explaining, f.Code) || f.Code == diagnose.MissingUDR && f.Confidence != model.Proven {
+			if !slices.Contains(explaining, f.Code) || f.Code == faults.MissingUDR && f.Confidence != model.Proven {
 				continue
 			}
-			if f.Code == diagnose.MissingNodeRoute && w.pair.Routed && passed.carried(w.from) {
+			if f.Code == faults.MissingNodeRoute && w.pair.Routed && passed.carried(w.from) {
 				continue
 			}
 			local, remote := w.src(), w.dst()
@@ -158,7 +158,7 @@ func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 				local, remote = w.dst(), w.src()
 			}
 			if model.InAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) ||
-				f.Code == diagnose.NICForwarding && model.InAny(f.Peers, local) {
+				f.Code == faults.NICForwarding && model.InAny(f.Peers, local) {
 				return n, f
 			}
 		}
@@ -172,7 +172,7 @@ func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 }
 
 // silences are the findings that say no more than that nothing comes back.
-var silences = []model.Code{diagnose.NoReply, diagnose.MissingUDR, diagnose.NICForwarding, diagnose.WrongUDR}
+var silences = []model.Code{faults.NoReply, faults.MissingUDR, faults.NICForwarding, faults.WrongUDR}
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
 func (t *conversation) farFinding() *model.Finding {
@@ -182,7 +182,7 @@ func (t *conversation) farFinding() *model.Finding {
 		if names(f, t.a) {
 			r += 16
 		}
-		if f.Code == diagnose.UnexplainedDrop {
+		if f.Code == faults.UnexplainedDrop {
 			r -= 64
 		}
 		return r
@@ -197,8 +197,8 @@ func (t *conversation) farFinding() *model.Finding {
 
 // nextHops are the findings about next hops, which lose all that goes by them.
 var nextHops = []model.Code{
-	diagnose.DuplicateMAC, diagnose.StaleARPReply, diagnose.StaleNeighbor, diagnose.UnansweredARP,
-	diagnose.WrongGatewayMAC, diagnose.WrongNextHopMAC,
+	faults.DuplicateMAC, faults.StaleARPReply, faults.StaleNeighbor, faults.UnansweredARP,
+	faults.WrongGatewayMAC, faults.WrongNextHopMAC,
 }
 
 // concerns reports whether a finding of the far node is about what was asked of it: about
@@ -212,7 +212,7 @@ func (t *conversation) concerns(f *model.Finding) bool {
 		func(a netip.Addr) bool { return names(f, a) }) {
 		return false
 	}
-	return names(f, t.a) || f.Code != diagnose.UnexplainedDrop && (len(f.Peers) == 0 || onlyEnds(f, t.b))
+	return names(f, t.a) || f.Code != faults.UnexplainedDrop && (len(f.Peers) == 0 || onlyEnds(f, t.b))
 }
 
 func names(f *model.Finding, a netip.Addr) bool {

@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -117,14 +118,14 @@ func TestCloudRoutes(t *testing.T) {
 	c.ask(1, 2, lostThere)
 	c.flow("10.2.1.10", "10.1.7.7", fine)
 	f := judged(t, c, "MissingNodeRoute likely 10.2.2.0/24 on n1,n2")[0]
-	if !slices.Equal(f.Alternatives, []string{diagnose.CloudRoutes()}) {
+	if !slices.Equal(f.Alternatives, []string{route.CloudRoutes()}) {
 		t.Errorf("could also be %q", f.Alternatives)
 	}
 }
 
 // TestTellers counts the nodes that tell of a finding themselves, not all that it names.
 func TestTellers(t *testing.T) {
-	f := model.Finding{Code: diagnose.WrongNextHopMAC, Title: "a wrong MAC", Nodes: []string{"n1", "n2", "n3"}, Fix: []string{"ip neigh del 10.1.0.9 dev eth0"}}
+	f := model.Finding{Code: faults.WrongNextHopMAC, Title: "a wrong MAC", Nodes: []string{"n1", "n2", "n3"}, Fix: []string{"ip neigh del 10.1.0.9 dev eth0"}}
 	if got := merged([]nodeFinding{{f, []string{"n1"}}, {f, []string{"n1"}}}); len(got) != 1 || got[0].Title != f.Title {
 		t.Errorf("got %+v", got)
 	}
@@ -201,7 +202,7 @@ func TestWrongNodeRoute(t *testing.T) {
 		{"10.1.0.77", fine, nil},
 	} {
 		f := judged(t, routed(tt.via, tt.fate), tt.want...)
-		if len(f) == 0 || f[0].Code != diagnose.WrongNodeRoute {
+		if len(f) == 0 || f[0].Code != faults.WrongNodeRoute {
 			continue
 		}
 		if want := []string{"on n1:", "ip route replace 10.2.2.0/24 via 10.1.0.2 dev eth0"}; !slices.Equal(f[0].Fix[:2], want) {

@@ -9,7 +9,10 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -32,7 +35,7 @@ func (j *joint) findings() []model.Finding {
 			// The asker's own finding may say what leads there.
 			c.conversations = slices.DeleteFunc(c.conversations, func(t *conversation) bool {
 				return slices.ContainsFunc(t.asker.rest,
-					func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && model.InAny(f.Peers, t.b) })
+					func(f model.Finding) bool { return f.Code == faults.DeadBackend && model.InAny(f.Peers, t.b) })
 			})
 			if len(c.conversations) == 0 {
 				continue
@@ -123,7 +126,7 @@ func (j *joint) besides(n *node) []model.Finding {
 		n.seen.Reason = err.Error()
 		return n.findings
 	}
-	return diagnose.Besides(s, diagnose.Beyond{
+	return diagnose.Besides(s, nodeindex.Beyond{
 		Explains: func(local, remote netip.Addr) bool { return n.settled[ends{local, remote}] },
 		Vacant:   n.vacant,
 	})
@@ -159,7 +162,7 @@ func (n *node) supposesLess(far *node, p *model.EndPair) bool {
 // an address; nil where it has none.
 func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	return model.First(n.findings, func(f *model.Finding) bool {
-		return f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
+		return f.Code == faults.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
 	})
 }
 
@@ -183,8 +186,8 @@ func (c *cause) accounts(n *node, p *model.EndPair) bool {
 		rows = c.guess.rows
 	case c.guess != nil && c.guess.shape == ipForwardingOff:
 		rows = c.guess.node.Ranges
-	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR ||
-		c.found.Code == diagnose.NICForwarding):
+	case c.found != nil && (c.found.Code == faults.MissingUDR || c.found.Code == faults.WrongUDR ||
+		c.found.Code == faults.NICForwarding):
 		rows = c.found.Peers
 	case c.down:
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
@@ -213,11 +216,11 @@ func (j *joint) finding(c *cause) model.Finding {
 func (c *cause) adopted() model.Finding {
 	f := *c.found
 	tell(c.node.name(), &f)
-	if len(c.conversations) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == diagnose.UnexplainedDrop {
+	if len(c.conversations) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == faults.UnexplainedDrop {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
 	}
-	if f.Code == diagnose.WrongUDR || f.Code == diagnose.MissingNodeRoute || f.Code == diagnose.MissingUDR {
+	if f.Code == faults.WrongUDR || f.Code == faults.MissingNodeRoute || f.Code == faults.MissingUDR {
 		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
@@ -248,11 +251,11 @@ func (c *cause) proveRow(f *model.Finding) {
 		row := w.toRange()
 		hop := w.to.hop(row)
 		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
-			f.Code == diagnose.MissingNodeRoute && !model.InAny(w.from.Networks, hop) {
+			f.Code == faults.MissingNodeRoute && !model.InAny(w.from.Networks, hop) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
-		cloud := diagnose.CloudRoutes()
+		cloud := route.CloudRoutes()
 		f.Alternatives = model.Filter(f.Alternatives, func(a string) bool { return a == cloud })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -282,7 +283,7 @@ func (j *joint) own(code model.Code) []ownFinding {
 // that of a missing route, where it holds the node's pods and no other's.
 func (j *joint) suppose() {
 	holders := map[netip.Prefix]*node{}
-	for _, f := range j.own(diagnose.MissingUDR) {
+	for _, f := range j.own(faults.MissingUDR) {
 		for _, p := range f.Peers {
 			owner, known := holders[p]
 			if !known {

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
 
 // state is what became of the packets of a leg.
@@ -257,7 +258,7 @@ func (j *joint) nextHops() {
 
 // withHop is a row to pods of the node with the next hop that it needs, where that is known.
 func (n *node) withHop(row model.Row) model.Row {
-	if hop := n.hop(row.Range); hop.IsValid() && row.Hop == diagnose.NodeIP {
+	if hop := n.hop(row.Range); hop.IsValid() && row.Hop == nodeindex.NodeIP {
 		row.Hop = hop.String()
 	}
 	return row
@@ -281,7 +282,7 @@ func (n *node) anyHop() string {
 			return hop.String()
 		}
 	}
-	return diagnose.NodeIP
+	return nodeindex.NodeIP
 }
 
 // hopOr is hop for a finding, which is then likely at most where that is not known.
@@ -292,7 +293,7 @@ func (n *node) hopOr(row netip.Prefix, f *found) string {
 	f.Confidence = model.Likely
 	nodes, _ := f.facts["unknownHops"].([]*node)
 	f.facts["unknownHops"] = append(nodes, n)
-	return diagnose.NodeIP
+	return nodeindex.NodeIP
 }
 
 // minLarge is how many packets other than requests a pair must have sent for the share that arrives to mean anything.
@@ -357,7 +358,7 @@ func largeLost(legs []*leg) *largeLoss {
 
 // tooLarge is the finding on large packets that are lost between the nodes.
 func (c *cause) tooLarge(f *found, senders, receivers []*node) {
-	f.Code, f.page, f.Severity, f.Confidence = diagnose.PathMTU, "PathMTU-joined", model.Warning, model.Likely
+	f.Code, f.page, f.Severity, f.Confidence = faults.PathMTU, "PathMTU-joined", model.Warning, model.Likely
 	_, dst := c.ends()
 	f.Peers = model.Hosts(dst)
 	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -50,7 +50,7 @@ func newCandidate(t nodeFinding) candidate {
 	}
 	c.ownRoute = len(c.rows) > 0 && !slices.ContainsFunc(t.Peers,
 		func(p netip.Prefix) bool { return slices.Contains(c.rows, p) })
-	if t.Code == diagnose.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 &&
+	if t.Code == faults.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 &&
 		t.EndsAt[0] == model.HopBeyond {
 		c.unrecorded = t.Peers
 	}
@@ -63,7 +63,7 @@ func kindOf(f *model.Finding) string {
 	if len(f.Fix) == 0 {
 		return k + " " + f.Title
 	}
-	if !slices.Contains([]model.Code{diagnose.MissingUDR, diagnose.WrongUDR, diagnose.NoReply}, f.Code) {
+	if !slices.Contains([]model.Code{faults.MissingUDR, faults.WrongUDR, faults.NoReply}, f.Code) {
 		k += " " + strings.Join(f.Fix, "\n")
 	}
 	return k
@@ -75,7 +75,7 @@ func oneCause(a, b *candidate) bool {
 	switch {
 	case len(a.Fix)+len(b.Fix) == 0 || slices.Equal(a.Fix, b.Fix):
 		return true
-	case a.Code == diagnose.MissingUDR || a.Code == diagnose.WrongUDR:
+	case a.Code == faults.MissingUDR || a.Code == faults.WrongUDR:
 		alone := len(a.Nodes) == 1 && len(b.Nodes) == 1
 		return within(a.rows, b.rows) || within(b.rows, a.rows) || alone && slices.Equal(a.Peers, b.Peers)
 	}
@@ -117,8 +117,8 @@ func mergeOne(list []candidate) nodeFinding {
 	f.Pods = model.Unique(f.Pods)
 	slices.SortFunc(f.Peers, netip.Prefix.Compare)
 	f.Peers = slices.Compact(f.Peers)
-	if f.Code == diagnose.NoReply && f.Cause == "" {
-		f.Title = words.Title(string(diagnose.NoReply), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
+	if f.Code == faults.NoReply && f.Cause == "" {
+		f.Title = words.Title(string(faults.NoReply), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
 	}
 	if len(f.at) > 2 {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)

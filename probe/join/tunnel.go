@@ -5,8 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -150,7 +151,7 @@ func (n *node) tunnelUp() bool {
 func (c *cause) downTunnel() model.Finding {
 	n := c.node
 	f := found{Finding: model.Finding{
-		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
+		Code: faults.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
 		LastHopAlive: n.Uplink,
 	}}
 	f.page = "NoReply-beside-tunnel"
@@ -255,7 +256,7 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 	losses := c.losses()
 	first := losses[0]
 	f := found{page: "NoReply-tunnel", Finding: model.Finding{
-		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
+		Code: faults.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
 		LastHopAlive: first.into.Place, Pods: c.pods(),
 	}}
 	senders, receivers := c.sides()
@@ -345,7 +346,7 @@ type misdirectedTunnel struct {
 // leadsTo is that the tunnel leads to a wrong address, and what left for there.
 func (l *tunnelLoss) leadsTo(f *found, p *model.EndPair) misdirectedTunnel {
 	s := misdirectedTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: p.Remote, Right: l.to.hops[p.Remote.Is4()],
-		At: diagnose.NodeIP}
+		At: nodeindex.NodeIP}
 	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
 		s.MAC = l.outOf.MAC
 	}

@@ -1,0 +1,2 @@
+// Package below finds what is lost below IP: in queues, in NICs and in front of a CPU.
+package below

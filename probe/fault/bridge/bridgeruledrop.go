@@ -1,0 +1,129 @@
+package bridge
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/loss"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// routesInstead is the table in which DROP means to route the frame.
+const routesInstead = "broute"
+
+func BridgeRuleDrop(v *fault.Input) {
+	drops := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Is(model.Netfilter) && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.OfPod(d) && !v.Explained(d) &&
+			v.Classifier.Class(d) != loss.ByDesign
+	})
+	// left are the packets of each drop that no rule has been found for.
+	left := map[*model.Drop]uint64{}
+	for _, d := range drops {
+		left[d] = d.Packets
+	}
+	for _, r := range droppingRules(v.Index) {
+		mine := map[*model.Drop]uint64{}
+		budget := r.Counter.Delta
+		for _, d := range drops {
+			if n := min(left[d], budget); n > 0 && meets(v.Index, r, d) {
+				mine[d] = n
+				left[d] -= n
+				budget -= n
+			}
+		}
+		bridgeRule(v, r, mine, left)
+	}
+}
+
+// droppingRules are the rules of bridges that dropped in the window and should
+// not, and behind them the policies, as rules that match all.
+func droppingRules(v *node.Index) []*model.FrameRule {
+	out := model.Chosen(v.FrameRules, func(r *model.FrameRule) bool {
+		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= node.MinDrops &&
+			!loss.Deduplicates(v.Snapshot, r)
+	})
+	for _, c := range v.Chains {
+		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead &&
+			c.Counter.Delta >= node.MinDrops {
+			out = append(out, &model.FrameRule{Backend: c.Backend, Table: c.Table, Chain: c.Name, Text: policy,
+				Target: model.TargetDrop, Counter: c.Counter})
+		}
+	}
+	return out
+}
+
+// policy is the text of a rule that stands for its chain's policy.
+const policy = "policy DROP"
+
+// meets reports whether the rule may have dropped it, as far as a drop tells. The packet's device is the port that the
+// frame was to leave by, or came in by before the bridge had decided, or the bridge when it was for the node.
+func meets(v *node.Index, r *model.FrameRule, d *model.Drop) bool {
+	f := path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC}
+	if l := cmp.Or(v.ByIndex[d.IfIndex], v.LinkByName[d.Link]); l != nil {
+		if f.Out = []string{l.Name}; l.Master == 0 && l.Kind != "bridge" {
+			return false
+		}
+	}
+	return f.Fits(r) != path.No
+}
+
+// namedPods are the running pods that a rule names by address, link or MAC.
+func namedPods(v *node.Index, r *model.FrameRule) []netip.Addr {
+	var out []netip.Addr
+	for p := range model.Each(v.Pods) {
+		link := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
+		mac := func(m model.MACMatch) bool { return m.Set && !m.Not && m.Addr == p.MAC && m.Mask == model.Broadcast }
+		named := link(r.In) || link(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC)
+		for _, a := range node.PodAddrs(p) {
+			addr := func(m model.AddrMatch) bool { return !m.IsZero() && !m.Not && m.Prefix.Contains(a) }
+			if named || addr(r.IPDst) || addr(r.IPSrc) || addr(r.ARPDst) || addr(r.ARPSrc) {
+				out = append(out, a)
+			}
+		}
+	}
+	return model.Unique(out)
+}
+
+// bridgeRule reports a rule with the drops that it made, of which some packets may be left that it did not.
+func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]uint64) {
+	f := fault.Fault{Facts: words.Facts{"rule": r, "policy": r.Text == policy}}
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for d, n := range mine {
+		f.Packets += n
+		pod := v.Pod(d)
+		pods[pod], peers[node.OtherEnd(d, pod)] = true, true
+	}
+	if f.Pods = namedPods(v.Index, r); len(f.Pods) == 0 {
+		f.Pods = node.Sorted(pods)
+	}
+	if len(f.Pods) == 0 {
+		// What it counted were not pods' frames, as far as is known.
+		return
+	}
+	for _, a := range f.Pods {
+		delete(peers, a)
+	}
+	f.Peers, f.Packets = model.Hosts(node.Sorted(peers)), cmp.Or(f.Packets, r.Counter.Delta)
+	if len(mine) > 0 {
+		last := node.MostDropped(slices.Collect(maps.Keys(mine)))[0]
+		f.Facts["last"], f.LastHopAlive = last, v.Place(last.Link, model.Egress)
+	}
+	if len(r.Unknown) > 0 {
+		f.Confidence = model.Likely
+	}
+	// Where a rule drops ARP, no MAC resolves either.
+	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
+	if arp {
+		f.Silences = node.SilencesAll(f.Pods)
+	}
+	f.Claims = func(d *model.Drop) bool {
+		return mine[d] > 0 && left[d] == 0 || arp && d.Is(model.NeighborFailed) && d.FromOrTo(f.Pods)
+	}
+	v.Report(f)
+}

@@ -1,0 +1,93 @@
+package bridge
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+func PodLinkOffBridge(v *fault.Input) {
+	for p := range model.Each(v.Pods) {
+		l := v.ByIndex[p.LinkIndex]
+		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.PresentWholeWindow(p) || v.Outer[l.Index] {
+			continue
+		}
+		master := v.ByIndex[l.Master]
+		if master != nil && master.Kind != "bridge" {
+			continue
+		}
+		if b, x := bridgeMeant(v.Index, p); b != nil && b != master && !receivesTraffic(v.Index, p) {
+			offBridge(v, p, l, b, x)
+		}
+	}
+}
+
+// bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none does, or the node reaches the
+// pod without one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one.
+func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
+	link := v.ByIndex[p.LinkIndex]
+	for _, a := range p.Addresses {
+		if a.IsSingleIP() || !a.Addr().IsGlobalUnicast() || len(v.Owners[a.Addr()]) > 1 {
+			continue
+		}
+		if r := v.Lookup(a.Addr()); r != nil && r.IfIndex == link.Index {
+			return nil, nil
+		}
+		for g := range model.Each(p.Gateways) {
+			near := g.Addr.Is4() == a.Addr().Is4() && a.Contains(g.Addr) && !link.Has(g.Addr)
+			if b := bridgeWith(v, p, a, g.Addr); near && b != nil {
+				return b, words.Facts{"pod": p, "bridge": b, "addr": a, "gateway": g.Addr}
+			}
+		}
+	}
+	return nil, nil
+}
+
+// bridgeWith is the bridge that has the gateway for its own address, or that pods
+// with the same gateway and prefix are on.
+func bridgeWith(v *node.Index, p *model.Pod, a netip.Prefix, gateway netip.Addr) *model.Link {
+	own := model.First(v.Links, func(b *model.Link) bool {
+		return b.Kind == "bridge" && slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
+			return x.Addr() == gateway && x.Contains(a.Addr()) && !x.IsSingleIP()
+		})
+	})
+	if own != nil {
+		return own
+	}
+	o := model.First(v.Pods, func(o *model.Pod) bool {
+		return v.BridgeOf(o) != nil && o.LinkIndex != p.LinkIndex &&
+			slices.ContainsFunc(o.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) &&
+			slices.ContainsFunc(o.Addresses, func(x netip.Prefix) bool { return x.Masked() == a.Masked() })
+	})
+	if o == nil {
+		return nil
+	}
+	return v.BridgeOf(o)
+}
+
+func offBridge(v *fault.Input, p *model.Pod, l, b *model.Link, x words.Facts) {
+	pods, ports := node.PodAddrs(p), bridgePods(v.Index, b)
+	f := fault.Fault{Facts: x, CutOff: pods, Claims: func(d *model.Drop) bool {
+		return d.FromOrTo(pods) && d.Is(model.NeighborFailed|model.ReverseFiltered|model.OtherHost|model.OwnSource)
+	}}
+	f.Pods, f.LastHopAlive = pods, v.Place(l.Name, model.Ingress)
+	if !addIsolation(v, &f, p) {
+		if v.ByIndex[l.Master] != nil {
+			return // One bridge may be connected to the other.
+		}
+		f.StateAlone()
+	}
+	x["link"], x["ports"] = l, len(ports)
+	if l.Master != 0 {
+		x["master"] = v.LinkName(l.Master)
+	}
+	if r := v.Lookup(pods[0]); r != nil {
+		x["route"] = v.RouteText(r)
+	}
+	x["hairpin"] = hairpins(v.Index, ports)
+	v.Report(f)
+}

@@ -1,0 +1,78 @@
+package bridge
+
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+func StaleFDB(v *fault.Input) {
+	for e := range model.Each(v.FDB) {
+		if !e.Static && !e.Local {
+			continue
+		}
+		// The port's own address, or a pod's behind it: the MAC is there twice.
+		if at := v.ByIndex[e.IfIndex]; at == nil || at.MAC == e.MAC {
+			continue
+		}
+		var here []*model.Pod
+		behind := false
+		for p := range model.Each(v.Pods) {
+			if b := v.BridgeOf(p); p.MAC == e.MAC && b != nil && path.AppliesTo(e, b, v.ByIndex[p.LinkIndex]) {
+				here = append(here, p)
+				behind = behind || p.LinkIndex == e.IfIndex && !e.Local
+			}
+		}
+		if len(here) > 0 && !behind && v.PresentWholeWindow(here[0]) {
+			v.Report(misforwarded(v, e, here[0]))
+		}
+	}
+	tunnelEndsUnknown(v)
+}
+
+// tunnelEndsUnknown are the findings on next hops of a VXLAN whose node it does not know, since it has
+// no forwarding entry for the next hop's MAC.
+func tunnelEndsUnknown(v *fault.Input) {
+	for hop, l := range fault.LostBy(v, func(d *model.Drop) (hop node.Question, pod netip.Addr) {
+		r := v.Lookup(d.Dst)
+		if !d.Is(model.NoTunnelEnd) || r == nil || !v.IsTunnel(r.IfIndex) || !v.OfPod(d) {
+			return hop, pod
+		}
+		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}, v.Sender(d)
+	}) {
+		f := fault.Fault{Page: "StaleFDB-none", Lost: l, Facts: words.Facts{"hop": hop.Addr, "link": v.LinkName(hop.Ifindex)}}
+		n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == hop.Ifindex && n.Addr == hop.Addr })
+		if n != nil && path.Resolved(n) {
+			f.Facts["neighbor"] = n
+		}
+		if far := v.NodeOf(v.Remote(node.Sorted(l.Peers)[0])); far != nil && len(node.Internal(far)) > 0 {
+			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
+		}
+		f.LastHopAlive = v.Place(v.LinkName(hop.Ifindex), model.Egress)
+		v.Report(f)
+	}
+}
+
+func misforwarded(v *fault.Input, e *model.FDBEntry, p *model.Pod) fault.Fault {
+	pods, bridge := node.PodAddrs(p), v.LinkName(e.Bridge)
+	f := fault.Fault{CutOff: pods, Claims: func(d *model.Drop) bool {
+		return d.FromOrTo(pods) && (d.Is(model.NeighborFailed|model.NotBridged) || d.Is(model.OtherHost) && d.DstMAC == e.MAC)
+	}}
+	var frames uint64
+	if e.IfIndex != p.LinkIndex {
+		for _, a := range pods {
+			frames += v.FramesBetween(a, e.IfIndex, model.Egress, model.AsDestination, e.MAC)
+		}
+	}
+	f.Pods, f.LastHopAlive, f.Packets = pods, v.Place(bridge, model.Egress), max(frames, v.Dropped(f.Claims))
+	f.Facts = words.Facts{
+		"entry": e, "pod": p, "bridge": bridge, "at": v.LinkName(e.IfIndex), "self": e.IfIndex == e.Bridge,
+		"frames": frames, "waited": v.Dropped(unresolvedFor(pods)),
+	}
+	return f
+}

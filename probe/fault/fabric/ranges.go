@@ -1,0 +1,35 @@
+package fabric
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+)
+
+// unclaimedRanges are the ranges without those silent peers whose silence a finding claims.
+func unclaimedRanges(v *fault.Input, list []*node.RemoteRange) []*node.RemoteRange {
+	out := make([]*node.RemoteRange, len(list))
+	for i, r := range list {
+		c := *r
+		c.Silent = slices.DeleteFunc(slices.Clone(r.Silent),
+			func(p *model.Peer) bool { return v.Silenced(p.Local, model.Host(p.Remote)) })
+		out[i] = &c
+	}
+	return out
+}
+
+// silencesNetwork are the requests of a finding's pods to its peers. Where these are this node's
+// own ranges, or several others, the routes of all ranges are in doubt: the requests are those to
+// anybody within the network, of pods with addresses that need a route.
+func silencesNetwork(v *node.Index, f *model.Finding) func(netip.Addr, netip.Prefix) bool {
+	peers, pods := node.SilencesPeers(f), node.SetOf(f.Pods)
+	all := len(f.Peers) > 1 || slices.ContainsFunc(f.Peers,
+		func(p netip.Prefix) bool { return slices.Contains(v.Ranges.Local, p) })
+	return func(asker netip.Addr, asked netip.Prefix) bool {
+		return peers(asker, asked) || all && pods[asker] && !model.InAny(v.OnLink, asker) &&
+			(v.Remote(asked.Addr()).IsValid() || model.InAny(v.OnLink, asked.Addr()))
+	}
+}

@@ -1,0 +1,63 @@
+package fault
+
+import (
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// Fault is a finding with the losses that its cause makes, which are no other's then.
+type Fault struct {
+	model.Finding
+	// Facts are the values that its page of words names, the one of its code or another; the
+	// engine adds the finding, as "f".
+	Facts words.Facts
+	Page  string
+	// Lost are the drops that it is about: where the finding does not say otherwise, its
+	// pods, peers and packets are theirs, and it claims them.
+	Lost *node.Lost
+	// Claims reports whether the cause makes a drop; nil where it makes none.
+	Claims func(*model.Drop) bool
+	// Silences reports whether the cause makes what one address asks of others unheard or unanswered; nil for the requests
+	// of its pods to its peers, and those to its pods from its peers or, where it has none, from anywhere.
+	Silences func(asker netip.Addr, asked netip.Prefix) bool
+	// Flows are those that the cause concerns by their protocols and ports, of all between these addresses; nil for all.
+	Flows func(*model.Flow) bool
+	// Returns are the pods whose packets the cause brings back to the node.
+	Returns []netip.Addr
+	// inserts: the cause makes connection tracking refuse new entries.
+	Inserts bool
+	// CutOff are addresses that the cause cuts off: a finding of a later kind
+	// about none but these is a consequence and is not reported.
+	CutOff []netip.Addr
+	// Lacks is LacksRoute or LacksRule where that is the cause: who removes such may have.
+	Lacks string
+	// About is the object whose state the finding is about, effects are those that its cause made so: a later
+	// finding that is about one of these is evidence of this one.
+	About   any
+	Effects []any
+}
+
+func (f *Fault) InfoUnless(fault bool) {
+	if !fault {
+		f.Severity = model.Info
+	}
+}
+
+// StateAlone weakens a finding for which nothing but state speaks; its page has the reason.
+func (f *Fault) StateAlone() {
+	f.Confidence, f.Severity, f.Facts["idle"] = model.Possible, model.Warning, true
+}
+
+// TakeAfter has the page give a pod addresses, with the routes that another pod has.
+func (f *Fault) TakeAfter(p, from *model.Pod, isIPv6 bool, addrs ...netip.Prefix) {
+	var held []netip.Prefix
+	usual := node.FirstIn(from, isIPv6)
+	if node.PrefixRoute(from, usual) {
+		held = model.Map(addrs, netip.Prefix.Masked)
+	}
+	f.Facts["noPrefixRoute"] = held == nil && !usual.IsSingleIP()
+	f.Facts["addrs"], f.Facts["routes"] = addrs, node.LackedRoutes(p, from, isIPv6, held...)
+}

@@ -1,0 +1,177 @@
+package link
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+func PathMTU(v *fault.Input) {
+	groups := map[int]*node.Lost{}
+	for _, l := range fault.LostBy(v, func(d *model.Drop) (_ node.Pair, pod netip.Addr) {
+		if d.Is(model.TooBig) {
+			pod = v.Pod(d)
+		}
+		return node.Pair{Local: d.Src, Remote: d.Dst}, pod
+	}) {
+		// A sender learns the size within a moment, unless the errors that tell it are dropped.
+		if !l.Lasted() && errorsAbout(v.Index, l).Packets < node.MinDrops {
+			continue
+		}
+		for _, d := range l.Drops {
+			model.GetOrInsert(groups, nextLink(v.Index, d)).Add(v.Index, d)
+		}
+	}
+	unlikeEnds(v)
+	for next, l := range groups {
+		v.Report(narrow(v.Index, next, l))
+	}
+}
+
+// nextLink is the index of the link by which a dropped packet would have left, 0 where that is not known.
+func nextLink(v *node.Index, d *model.Drop) int {
+	if to := v.Routing().Lookup(v.Arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
+		return to.Hops[0].IfIndex
+	}
+	return 0
+}
+
+// narrow is the finding on packets that are too big for a link, and on the errors that a rule
+// of the node drops, where that is why the senders do not learn the size.
+func narrow(v *node.Index, next int, l *node.Lost) fault.Fault {
+	most := node.MostDropped(l.Drops)[0]
+	f := fault.Fault{Lost: l, Facts: words.Facts{"drops": l.Evidence(), "pod": v.Pod(most)}}
+	f.LastHopAlive = v.Place(most.Link, model.Ingress)
+	in, out := v.LinkByName[most.Link], v.ByIndex[next]
+	if out != nil && in != nil && in.MTU != 0 && out.MTU != 0 && out.MTU < in.MTU {
+		f.Facts["in"], f.Facts["out"] = in, out
+	}
+	if errors := errorsAbout(v, l); errors.Packets >= node.MinDrops {
+		f.Facts["errors"] = errors.Evidence()
+	}
+	// Those by which other senders learn the size have the same cause.
+	f.Claims = func(d *model.Drop) bool { return d.Is(model.TooBig) && nextLink(v, d) == next || v.ErrorDropped(d, l) }
+	return f
+}
+
+// errorsAbout are the errors about lost packets that a rule of the node drops.
+func errorsAbout(v *node.Index, l *node.Lost) (errors node.Lost) {
+	for d := range model.Each(v.Traffic.Drops) {
+		if v.ErrorDropped(d, l) {
+			errors.Add(v, d)
+		}
+	}
+	return errors
+}
+
+// smallestMTU is what every link lets pass (RFC 8200).
+const smallestMTU = 1280
+
+// misfit is where packets are too big between two links of one network segment. No router is there to tell the sender.
+type misfit struct {
+	node.Lost
+	pod *model.Pod
+	// link is the node's end of the pod's link; inward: the pod's own end is the
+	// smaller one, or refuses for a reason that is not seen.
+	link   *model.Link
+	inward bool
+	length int
+}
+
+// unlikeEnds finds the pods whose link has two MTUs, or one that differs from its
+// bridge's, while packets are lost for it.
+func unlikeEnds(v *fault.Input) {
+	type key struct {
+		link   int
+		inward bool
+	}
+	found := map[key]*misfit{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if !d.Is(model.Unspecified) || !v.OfPod(d) || v.Explained(d) {
+			continue
+		}
+		s := v.Classifier.Samples.Of(d)
+		if s == nil {
+			continue
+		}
+		if m := misfitOf(v.Index, d, s.Length); m != nil {
+			k := key{m.link.Index, m.inward}
+			if found[k] == nil {
+				found[k] = m
+			}
+			found[k].length = max(found[k].length, s.Length)
+			for _, a := range []netip.Addr{d.Src, d.Dst} {
+				if m.pod.Has(a) {
+					found[k].AddFor(a, d)
+					break
+				}
+			}
+		}
+	}
+	for _, m := range found {
+		if m.Packets >= node.MinDrops {
+			v.Report(unlike(v.Index, m))
+		}
+	}
+}
+
+// misfitOf says between which links a packet of that length did not fit; nil where it
+// would have, or where it was dropped elsewhere.
+func misfitOf(v *node.Index, d *model.Drop, length int) *misfit {
+	across, bridged := d.Is(model.Across), d.Is(model.ToPort)
+	for p := range model.Each(v.Pods) {
+		l := v.ByIndex[p.LinkIndex]
+		if l == nil || l.MTU == 0 || !p.Has(d.Src) && !p.Has(d.Dst) {
+			continue
+		}
+		switch {
+		case across && p.Has(d.Src) && p.Netns == d.Netns && d.Netns != v.Node.Netns && length > l.MTU,
+			bridged && d.IfIndex == l.Index && p.Has(d.Dst) && length > l.MTU:
+			return &misfit{pod: p, link: l}
+		case across && p.Has(d.Dst) && d.IfIndex == l.Index && (d.Netns == 0 || d.Netns == v.Node.Netns) &&
+			length > smallestMTU:
+			return &misfit{pod: p, link: l, inward: true}
+		}
+	}
+	return nil
+}
+
+// unlike is the finding on a link with two MTUs.
+func unlike(v *node.Index, m *misfit) fault.Fault {
+	f := fault.Fault{Page: "PathMTU-unlike", Lost: &m.Lost, Facts: words.Facts{
+		"pod": m.pod, "link": m.link, "inward": m.inward, "length": m.length, "drops": m.Evidence(),
+	}}
+	f.LastHopAlive = model.Place{Link: m.pod.Interface, Role: model.RolePod, Direction: model.Egress}
+	if m.inward {
+		f.LastHopAlive, f.Confidence = v.Place(m.link.Name, model.Egress), model.Likely
+	} else if usual := usualMTU(v, m.link); m.link.MTU < usual {
+		f.Facts["usual"] = usual
+	}
+	return f
+}
+
+// usualMTU is what most pods' links have, or the uplinks where there is no other pod.
+func usualMTU(v *node.Index, but *model.Link) int {
+	counts := map[int]int{}
+	add := func(ifindex int) {
+		if l := v.ByIndex[ifindex]; l != nil && l != but {
+			counts[l.MTU]++
+		}
+	}
+	for p := range model.Each(v.Pods) {
+		add(p.LinkIndex)
+	}
+	if len(counts) == 0 {
+		for i := range v.Outer {
+			add(i)
+		}
+	}
+	return slices.MaxFunc(append(slices.Collect(maps.Keys(counts)), 0),
+		func(a, b int) int { return cmp.Or(counts[a]-counts[b], a-b) })
+}

@@ -1,0 +1,224 @@
+package nat
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// synRetries is how often Linux repeats a SYN (net.ipv4.tcp_syn_retries, tcp(7)).
+const synRetries = 6
+
+// rawGroup is the traffic that left untranslated for the same reason.
+type rawGroup struct {
+	nat     *path.SourceNAT // of the first packet
+	silent  []*model.Peer
+	answers bool
+}
+
+func MissingMasquerade(v *fault.Input) {
+	var byRule node.Groups[*model.PacketRule, rawGroup]
+	reflected := v.Reflected()
+	for p := range model.Each(v.Peers) {
+		if len(v.Owners[p.Local]) == 0 || !node.Outside(v.Index, p.Remote) || p.Out.Packets == 0 {
+			continue
+		}
+		for _, leaves := range v.Leaving(p) {
+			nat := v.Tables().Source(leaves)
+			if nat.Translated && reflected[p.Local] {
+				// What came for the pod, and leaves again.
+				continue
+			}
+			g := byRule.Of(nat.Rule)
+			g.nat = cmp.Or(g.nat, &nat)
+			g.answers = g.answers || v.Answered(p)
+			// An answer to a stranger's question goes out with the address that was asked.
+			began := p.In.Packets <= p.In.ICMPErrors
+			if v.Unanswered(p) && !v.Swept[node.Pair{Local: p.Local, Remote: p.Remote}] && began && !v.LeftWithWrongMAC(p) &&
+				!slices.Contains(g.silent, p) && !v.Silenced(p.Local, model.Host(p.Remote)) {
+				g.silent = append(g.silent, p)
+			}
+		}
+	}
+	for _, g := range byRule.All() {
+		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v.Index, g) {
+			v.Report(unmasqueraded(v.Index, g))
+		}
+	}
+}
+
+// shouldMasquerade reports whether the node is meant to translate such packets, as far as silence shows it. Networks
+// that know the pods' range are kept from translation on purpose, by exclusions; what does not answer there may be
+// down, and so may be one public address. Pods whose addresses are of the virtual network need no translation at all.
+func shouldMasquerade(v *node.Index, g *rawGroup) bool {
+	sent := v.SumPeers(g.silent)
+	public := slices.DeleteFunc(node.Sorted(sent.Peers), func(a netip.Addr) bool { return !model.Public(a) })
+	several, own := len(public) > 1, !routable(v, g.silent[0].Local)
+	switch x := g.nat.Rule; {
+	case !v.Has(model.SourceNAT) || g.nat.CutOff:
+		return several && own
+	case g.nat.Translated:
+		// An agent that writes its rules anew leaves a gap. Of the flows that began in
+		// it, a connection attempt is sent again a few times, and ends.
+		return own && sent.Packets > synRetries &&
+			slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return v.Lately(p.LastOut) })
+	case x != nil && (x.Dst.IsZero() || !x.Dst.Not && x.Dst.Prefix.Bits() == 0):
+		return several || own && len(public) > 0
+	case x != nil:
+		return several
+	case strings.HasSuffix(v.Node.Plugin, "cilium"):
+		// Its programs translate, and no rule shows it.
+		return false
+	}
+	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(sent.Peers) > 1))
+}
+
+// routable reports whether the network beyond the node knows a pod's address by
+// itself: it is of the node's subnet, or of another of the virtual network.
+func routable(v *node.Index, pod netip.Addr) bool {
+	switch v.Node.Plugin {
+	case "azure-bridge", "azure-tunnel", "azure-transparent", "azure-podsubnet":
+		return true
+	}
+	return model.InAny(v.OnLink, pod)
+}
+
+func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
+	x, nat, first, untracked := v.SumPeers(g.silent), g.nat, g.silent[0], untracked(v, g)
+	link, remotes := v.LinkName(first.IfIndex), node.Sorted(x.Peers)
+	f := fault.Fault{Lost: x, Facts: words.Facts{
+		"link": link, "remotes": remotes, "local": first.Local, "flow": g.flow(v), "read": v.Has(model.SourceNAT),
+		"untracks": untracked, "unsure": nat.Unsure, "rule": nat.Rule, "missed": nat.Missed,
+		"private": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !model.Public(a) }),
+	}}
+	f.LastHopAlive = v.Place(link, model.Egress)
+	// Routers may refuse all of the packets, or files tell where they go.
+	refused := len(remotes) > 1 && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !v.Refused(p) })
+	straight := straightOut(v, g)
+	if refused {
+		f.Facts["errors"], f.Facts["errorsAt"] = x.Errors, v.LinkName(x.Link)
+	} else {
+		f.Facts["straight"] = straight
+	}
+	why := "none"
+	switch {
+	case !v.Has(model.SourceNAT) || nat.CutOff:
+		why = "unread"
+	case nat.Translated && untracked != nil:
+		why = "untracked"
+	case nat.Translated:
+		why = "older"
+	case nat.Rule != nil:
+		why = "excluded"
+	}
+	f.Facts[why] = true
+	f.Confidence = model.Likely
+	if why == "older" {
+		f.Confidence = model.Possible
+	} else if (refused || straight != nil) && why != "unread" && len(nat.Unsure) == 0 {
+		f.Confidence = model.Proven
+	}
+	if why == "unread" || why == "none" {
+		// At the end of the chain that exists for it, or one of its own.
+		f.Facts["chain"], f.Facts["out"] = masqueradeChain(v, first.Local), v.NatLink(first.IfIndex)
+		f.Facts["source"], f.Facts["cluster"] = rangeIn(v.Ranges.Local, first.Local), rangeIn(v.Ranges.Cluster, first.Local)
+	}
+	var forget []words.Command
+	for _, p := range g.silent {
+		flows := v.FlowsOf(p).Silent
+		if !nat.Translated {
+			// Clients that keep their socket go on with the entries that they have.
+			flows = slices.DeleteFunc(slices.Clone(flows), func(f *model.Flow) bool {
+				passed, _ := v.Passed(f)
+				return !f.Start.IsZero() || !passed
+			})
+		}
+		if !nat.Translated || why == "older" {
+			forget = append(forget, words.Forget(flows)...)
+		}
+	}
+	f.Facts["forget"] = forget
+	return f
+}
+
+// straightOut are the routes of a file by which all packets go straight to the internet,
+// where the cloud translates no address that is not of its network; nil where there are none.
+func straightOut(v *node.Index, g *rawGroup) *model.EffectiveRoutes {
+	straight := func(e *model.EffectiveRoutes, p *model.Peer) bool {
+		hop, known := "", false
+		best := -1
+		for _, r := range e.Routes {
+			for _, cidr := range r.Prefixes {
+				known = known || r.Active && strings.EqualFold(r.Type, "VnetLocal") && cidr.Contains(p.Local)
+				if r.Active && cidr.Contains(p.Remote) && cidr.Bits() > best {
+					best, hop = cidr.Bits(), r.Type
+				}
+			}
+		}
+		return !known && strings.EqualFold(hop, "Internet")
+	}
+	return model.First(v.Cluster.Azure.Effective, func(e *model.EffectiveRoutes) bool {
+		return v.Has(model.SourceCloud) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) })
+	})
+}
+
+// flow is one of the packets: its reply is expected at the pod's own address.
+func (g *rawGroup) flow(v *node.Index) *model.Flow {
+	for _, p := range g.silent {
+		if i := slices.IndexFunc(v.FlowsOf(p).Silent, func(f *model.Flow) bool { return f.Original.Src == p.Local }); i >= 0 {
+			return v.FlowsOf(p).Silent[i]
+		}
+	}
+	return nil
+}
+
+// untracked is a rule that excludes the group's packets from connection tracking; nil where none does.
+func untracked(v *node.Index, g *rawGroup) *model.PacketRule {
+	return model.Find(v.Untracking(), func(r *model.PacketRule) bool {
+		return r.IsNotrack() && !slices.ContainsFunc(g.silent,
+			func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) })
+	})
+}
+
+// rangeIn is the last of some ranges that an address is in, or the address alone.
+func rangeIn(list []netip.Prefix, a netip.Addr) netip.Prefix {
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return model.Find(append(list, model.Host(a)), func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// masqueradeChain finds the chain that POSTROUTING sends pods through and that holds nothing but exclusions: an
+// ip-masq-agent's chain whose end is gone. It returns a rule of that chain.
+func masqueradeChain(v *node.Index, pod netip.Addr) *model.PacketRule {
+	family := model.Either(pod.Is6(), "ip6", "ip")
+	jumped := map[string]bool{}
+	only := map[string]*model.PacketRule{}
+	other := map[string]bool{}
+	for r := range model.Each(v.PacketRules) {
+		if r.Table != "nat" || r.Family != family {
+			continue
+		}
+		if r.Chain == "POSTROUTING" {
+			jumped[r.Target] = true
+		}
+		if r.Target == "RETURN" && !r.Dst.IsZero() && !r.Dst.Not && r.Src.IsZero() {
+			only[r.Chain] = r
+		} else {
+			other[r.Chain] = true
+		}
+	}
+	for _, chain := range slices.Sorted(maps.Keys(only)) {
+		if jumped[chain] && !other[chain] {
+			return only[chain]
+		}
+	}
+	return nil
+}

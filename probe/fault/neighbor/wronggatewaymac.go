@@ -1,0 +1,50 @@
+package neighbor
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+func WrongGatewayMAC(v *fault.Input) {
+	for p := range model.Each(v.Pods) {
+		for g := range model.Each(p.Gateways) {
+			right, who := v.GatewayMACs(p, g.Addr)
+			if path.Resolved(g) && len(node.SameFamily(node.PodAddrs(p), g.Addr)) > 0 && len(right) > 0 && !slices.Contains(right, g.MAC) {
+				wrongGateway(v, p, g, right[0], who)
+			}
+		}
+	}
+}
+
+func wrongGateway(v *fault.Input, p *model.Pod, g *model.Neighbor, right model.MAC, who string) {
+	if g.State != "PERMANENT" && !v.PresentWholeWindow(p) {
+		return
+	}
+	pods := node.PodAddrs(p)
+	sent := model.Sum(pods, func(a netip.Addr) uint64 {
+		return v.FramesBetween(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
+	})
+	f := faultOfEntry(v, g, sent, func(d *model.Drop) bool {
+		// By IPv6 the node asks with the gateway's own address, so that the pod's answer
+		// goes to the wrong MAC too, and the node has no neighbour.
+		return slices.Contains(pods, d.Src) && d.DstMAC == g.MAC ||
+			g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.Is(model.NeighborFailed)
+	})
+	f.Pods, f.LastHopAlive = node.SameFamily(pods, g.Addr), v.Place(p.Link, model.Ingress)
+	f.CutOff = v.SilentBy(g.MAC, f.Pods)
+	f.Facts["pod"], f.Facts["right"], f.Facts["who"], f.Facts["byLink"] = p, right, who, fitsLink(v.Index, p, g)
+	v.Report(f)
+}
+
+// fitsLink reports whether the host link of a pod whose namespace has no name can be given
+// the MAC that the pod wants: nobody else has it, and no other entry of the pod wants another.
+func fitsLink(v *node.Index, p *model.Pod, g *model.Neighbor) bool {
+	_, taken := v.MACNames[g.MAC]
+	agreed := !slices.ContainsFunc(p.Gateways, func(o model.Neighbor) bool { return path.Resolved(&o) && o.MAC != g.MAC })
+	return p.NetnsName == "" && !taken && agreed && v.Routed(p) && !g.MAC.IsMulticast()
+}

@@ -1,0 +1,2 @@
+// Package pod finds faults inside pods' network namespaces: addresses, default routes, sockets.
+package pod

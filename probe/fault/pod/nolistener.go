@@ -1,0 +1,100 @@
+package pod
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+)
+
+func NoListener(v *fault.Input) {
+	nobody := func(d *model.Drop) bool {
+		return d.Is(model.NoSocket) && v.Classifier.Lost(d) && (d.Reason != "" || v.Classifier.Samples.Of(d) != nil)
+	}
+	atSockets(v, nobody, func(pod netip.Addr, l *node.Lost) fault.Fault { return unheard(v.Index, pod, l) })
+	atNode(v, nobody)
+	atLoopback(v, nobody)
+}
+
+// unheard is the finding on what reached a pod where nobody listens. It may have said so.
+func unheard(v *node.Index, pod netip.Addr, l *node.Lost) fault.Fault {
+	f := atSocket(v, "", l)
+	var resets, errors uint64
+	for _, h := range v.HopsOf[pod] {
+		if h.IfIndex == v.Owners[pod][0].LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
+			resets, errors = resets+h.RST, errors+h.ICMPErrors
+		}
+	}
+	f.Facts["resets"], f.Facts["errors"], f.Facts["loopback"] = resets, errors, atLoopbackOnly(v, v.Owners[pod][0], l)
+	return f
+}
+
+// atLoopbackOnly are the sockets of the pod's loopback address for the ports that drops were sampled at.
+func atLoopbackOnly(v *node.Index, pod *model.Pod, l *node.Lost) []string {
+	var out []string
+	if pod.Inside == nil {
+		return nil
+	}
+	asked := v.SampledServices(l)
+	for _, s := range pod.Inside.Loopback {
+		if slices.ContainsFunc(asked, func(a node.Service) bool { return a.Proto == s.Proto && a.Port == s.Addr.Port() }) {
+			out = append(out, s.Addr.Addr().String()+" "+node.ProtoPort{Proto: s.Proto, Number: s.Addr.Port()}.String())
+		}
+	}
+	return out
+}
+
+// atLoopback are the findings on pods that send what is for others to their own loopback
+// address, as by a rule in the pod that leads it to a proxy (REDIRECT), where nobody listens.
+func atLoopback(v *fault.Input, match func(*model.Drop) bool) {
+	fault.ReportBy(v, func(d *model.Drop) (netns uint32, pod netip.Addr) {
+		if d.Dst.IsLoopback() && match(d) && v.InPod(d).IsValid() {
+			return d.Netns, d.Src
+		}
+		return netns, pod
+	}, func(_ uint32, l *node.Lost) fault.Fault {
+		f := atSocket(v.Index, "NoListener-loopback", l)
+		pod := v.Owners[node.Sorted(l.Pods)[0]][0]
+		f.Facts["pod"] = pod
+		if pod.Inside != nil {
+			f.Facts["rule"] = redirecting(v.Index, pod.Inside.PacketRules, l)
+		}
+		l.Peers = nil // The loopback address is no other end.
+		f.Severity, f.LastHopAlive = model.Warning, model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
+		return f
+	})
+}
+
+// atNode are the findings on what pods send to addresses of the node where nobody listens.
+func atNode(v *fault.Input, match func(*model.Drop) bool) {
+	fault.ReportBy(v, func(d *model.Drop) (_, pod netip.Addr) {
+		if match(d) && v.NodeAddrs[d.Dst] && len(v.Owners[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
+			return d.Dst, d.Src
+		}
+		return pod, pod
+	}, func(_ netip.Addr, l *node.Lost) fault.Fault {
+		f := atSocket(v.Index, "NoListener-node", l)
+		ports, rule := f.Facts["ports"].([]string), redirecting(v.Index, v.PacketRules, l)
+		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
+		if f.Facts["dns"], f.Facts["rule"] = dns, rule; dns || rule != nil {
+			f.Severity = model.Warning
+		}
+		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
+		f.Pods, f.Peers = node.Sorted(l.Pods), model.Hosts(node.Sorted(l.Peers))
+		f.Silences = node.SilencesPeers(&f.Finding)
+		return f
+	})
+}
+
+// redirecting is a rule that leads packets to a port of its own namespace, at which drops were
+// sampled; nil where none does.
+func redirecting(v *node.Index, rules []model.PacketRule, l *node.Lost) *model.PacketRule {
+	asked := v.SampledServices(l)
+	return model.First(rules, func(r *model.PacketRule) bool {
+		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) &&
+			slices.ContainsFunc(asked, func(s node.Service) bool { return r.ToPorts.First <= s.Port && s.Port <= r.ToPorts.Last })
+	})
+}

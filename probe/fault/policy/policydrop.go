@@ -1,0 +1,306 @@
+package policy
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/loss"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// attribution is a rule with the drops that are put down to it.
+type attribution struct {
+	*candidateRule
+	node.Lost
+	parts []part
+}
+
+// part is what one rule dropped of a drop's packets.
+type part struct {
+	*dropped
+	packets uint64
+	// others are further rules that may have dropped them as well.
+	others []*candidateRule
+	// covered: the rule counted as many. sure: if not, no other may have dropped them.
+	covered, sure bool
+}
+
+func PolicyDrop(v *fault.Input) {
+	drops, unread, unmatched, unknown := netfilterDrops(v)
+	// cause is that of the drops of several rules, which has a name, or of one alone.
+	type cause struct {
+		name string
+		only *attribution
+	}
+	var byCause node.Groups[cause, []*attribution]
+	for _, a := range attribute(drops) {
+		if a.sum(func(d *model.Drop) []netip.Addr { return concernedBy(v.Index, a.candidateRule, d) }); a.Lost.Packets < node.MinDrops {
+			continue
+		}
+		k := cause{only: a}
+		if a.dropsUnknownLink() {
+			k = cause{name: words.Calico}
+		} else if service, _ := a.serviceWithout(); service != "" {
+			k = cause{name: service}
+		}
+		list := byCause.Of(k)
+		*list = append(*list, a)
+	}
+	for k, list := range byCause.All() {
+		v.Report(policyDropped(v.Index, *list, k.name == words.Calico))
+	}
+	for _, l := range []*node.Lost{unread, unmatched} {
+		if l == unread && l.Packets >= node.MinDrops || l == unmatched && l.Lasting() && v.Has(model.SourceEbtables) {
+			f := fault.Fault{Page: "PolicyDrop-unread", Lost: l,
+				Facts: words.Facts{"read": v.Has(model.SourceNAT), "unmatched": l == unmatched}}
+			f.Confidence, f.LastHopAlive = model.Likely, cameBy(v.Index, node.MostDropped(l.Drops)[0])
+			v.Report(f)
+		}
+	}
+	fault.ReportBy(v, func(d *model.Drop) (pod, _ netip.Addr) {
+		if unknown[d] {
+			pod = v.InPod(d)
+		}
+		return pod, pod
+	}, func(pod netip.Addr, l *node.Lost) fault.Fault {
+		f := fault.Fault{Page: "PolicyDrop-pod", Lost: l,
+			Facts: words.Facts{"pod": v.Owners[pod][0], "read": v.Owners[pod][0].Inside != nil}}
+		f.Confidence, f.LastHopAlive = model.Likely, v.Place(v.Owners[pod][0].Link, model.Egress)
+		return f
+	})
+}
+
+// netfilterDrops lists the drops of netfilter on the node and in pods with the rules that may
+// have dropped them, those that only rules of the node which were not read can have dropped,
+// those that none can, and those in pods of which no rule is known that can.
+func netfilterDrops(v *fault.Input) (drops []*dropped, unread, unmatched *node.Lost, unknown map[*model.Drop]bool) {
+	rules := newDropRules(v.State, nil)
+	inside := map[*model.Pod]*dropRules{}
+	unread, unmatched, unknown = &node.Lost{}, &node.Lost{}, map[*model.Drop]bool{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if !d.Is(model.Netfilter) || !v.OfPod(d) || v.Classifier.Class(d) != loss.Lost || v.Explained(d) {
+			continue
+		}
+		if a := v.InPod(d); a.IsValid() {
+			owners := v.Owners[a]
+			p := owners[slices.IndexFunc(owners, func(p *model.Pod) bool { return p.Netns == d.Netns })]
+			if x := droppedInside(v.Index, p, inside, d); x != nil {
+				drops = append(drops, x)
+			} else {
+				unknown[d] = true
+			}
+			continue
+		}
+		switch x := dropIn(v.Index, rules, d); {
+		case len(x.candidates) > 0:
+			drops = append(drops, x)
+		case x.whole && v.Has(model.SourceNAT):
+			unmatched.Add(v.Index, d)
+		default:
+			unread.Add(v.Index, d)
+		}
+	}
+	return drops, unread, unmatched, unknown
+}
+
+// droppedInside is a drop in a pod's namespace with the rules there that may have made it; nil
+// where none is known. rules are those of pods.
+func droppedInside(v *node.Index, p *model.Pod, rules map[*model.Pod]*dropRules, d *model.Drop) *dropped {
+	if p.Inside == nil {
+		return nil
+	}
+	if in := p.Inside; rules[p] == nil {
+		rules[p] = newDropRules(path.NewState(&model.Snapshot{
+			PacketRules: in.PacketRules, Chains: in.Chains, Sets: in.Sets, Traffic: model.Traffic{Drops: v.Traffic.Drops},
+		}), p)
+	}
+	if x := dropIn(v, rules[p], d); len(x.candidates) > 0 {
+		return x
+	}
+	return nil
+}
+
+// attribute distributes the drops among their candidates, so that none has
+// dropped more than it counted. Drops with few candidates go first.
+func attribute(drops []*dropped) iter.Seq2[*candidateRule, *attribution] {
+	slices.SortStableFunc(drops, func(a, b *dropped) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
+	var found node.Groups[*candidateRule, attribution]
+	for _, d := range drops {
+		for rest := d.Packets; rest > 0; {
+			best := d.best(rest)
+			if best == nil {
+				break
+			}
+			p := part{dropped: d, packets: min(rest, best.left), covered: true, sure: d.sure(best)}
+			p.others = d.others(best.candidateRule, rest)
+			if p.packets == 0 {
+				// It has no counter, or that was zeroed in between.
+				p.packets, p.covered = rest, false
+			}
+			best.left -= min(p.packets, best.left)
+			rest -= p.packets
+			a := found.Of(best.candidateRule)
+			a.candidateRule, a.parts = best.candidateRule, append(a.parts, p)
+		}
+	}
+	return found.All()
+}
+
+// best is the candidate for so many packets: one whose counter covers them, the first that the packet meets;
+// then one whose counter covers some; then one without a counter; then one whose counter is used up.
+func (d *dropped) best(packets uint64) *candidate {
+	likely := func(c *candidate) bool { return c.fit > path.Unlikely }
+	for _, ok := range []func(*candidate) bool{
+		func(c *candidate) bool { return likely(c) && c.left == packets },
+		func(c *candidate) bool { return likely(c) && c.left > packets },
+		func(c *candidate) bool { return c.left > packets },
+		func(c *candidate) bool { return c.left > 0 },
+		func(c *candidate) bool { return !c.Counted && likely(c) },
+		func(c *candidate) bool { return !c.Counted },
+		func(*candidate) bool { return true },
+	} {
+		if c := model.First(d.candidates, ok); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// sure reports whether a rule whose count does not tell dropped the packets: they surely
+// meet it and match; or the kernel says that a rule of nft did, and no other can be.
+func (d *dropped) sure(c *candidate) bool {
+	alone := len(d.candidates) == 1 && d.whole && !d.open && d.Is(model.ByNFT)
+	return c.fit == path.Yes || c.fit == path.Maybe && alone
+}
+
+// others are the candidates besides the best that counted enough to have dropped so many packets: where the
+// best counted just these, others that did so too. Besides one without a counter they are those without.
+func (d *dropped) others(best *candidateRule, packets uint64) []*candidateRule {
+	var out []*candidateRule
+	for _, c := range d.candidates {
+		enough := c.Counted && (c.left >= packets && best.left != packets || c.left == packets) || !c.Counted && !best.Counted
+		if c.candidateRule != best && c.fit > path.Unlikely && enough {
+			out = append(out, c.candidateRule)
+		}
+	}
+	return out
+}
+
+// sum adds up the parts, with the pods that each drop is about.
+func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
+	for _, p := range a.parts {
+		for _, pod := range of(p.Drop) {
+			a.About(pod, p.Drop)
+		}
+		a.Lost.Packets, a.Drops = a.Lost.Packets+p.packets, append(a.Drops, p.Drop)
+	}
+}
+
+// filteredDrops accounts for what was dropped and, where that was a pod's ICMPv6, for what the pod could not send:
+// ip6tables drops the replies to its neighbour solicitations too, which a bridge takes through it. ARP is not filtered.
+func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
+	unresolved := map[netip.Addr]bool{}
+	for _, d := range drops {
+		if d.Proto == node.ICMP6 {
+			unresolved[d.Dst] = true
+		}
+	}
+	these := sameDrops(drops)
+	return func(d *model.Drop) bool {
+		return these(d) || unresolved[d.Src] && d.Link == "" && d.Is(model.NeighborFailed)
+	}
+}
+
+// doubt is what is not known of a rule and its drops: a key of the page, or a match.
+type doubt struct{ Of, Match string }
+
+// doubts are what speaks against the rule's having made its drops, and the rules that may have.
+func doubts(v *node.Index, a *attribution) (out []doubt, others []*candidateRule) {
+	covered, sure, whole := true, true, true
+	for _, p := range a.parts {
+		covered, sure, whole = covered && p.covered, sure && (p.covered || p.sure), whole && p.whole
+		others = append(others, p.others...)
+	}
+	if !whole {
+		out = append(out, doubt{Of: "last"})
+	}
+	// What rules in pods counted before the window is not known.
+	restarted := a.Counter.Restarted && a.Pod == nil
+	if !covered && (a.Counted || restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
+		out = append(out, doubt{Of: "counter"})
+	}
+	if len(out)+len(others) > 0 {
+		for _, m := range a.unknown {
+			out = append(out, doubt{Match: m})
+		}
+	}
+	return out, others
+}
+
+func (a *attribution) shown() []model.Evidence {
+	return words.Say("dropRule", words.Facts{"rule": a.candidateRule, "lost": node.MostDropped(a.Drops)})
+}
+
+// policyDropped is the finding on what rules of one cause dropped. The first tells what the cause is.
+func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault {
+	first := list[0]
+	var all node.Lost
+	var seen []model.Evidence
+	var others []*candidateRule
+	var against []doubt
+	for _, a := range list {
+		a.Common()
+		all.Merge(&a.Lost)
+		seen = append(seen, a.shown()...)
+		unsure, rivals := doubts(v, a)
+		against, others = append(against, unsure...), model.With(others, rivals...)
+	}
+	f := fault.Fault{Lost: &all, Claims: filteredDrops(all.Drops), Facts: words.Facts{
+		"rule": first.candidateRule, "pods": node.Sorted(first.Pods), "asked": node.Sorted(first.Peers), "packets": first.Lost.Packets,
+		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(against),
+	}}
+	f.Flows = func(x *model.Flow) bool {
+		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
+	}
+	if dropsInvalid(first.Rule) {
+		// A few late segments of closed connections are no fault.
+		f.Severity = model.Info
+	}
+	if len(against) > 0 {
+		f.Confidence = model.Likely
+	}
+	f.LastHopAlive = cameBy(v, node.MostDropped(first.Drops)[0])
+	if first.Pod != nil {
+		f.LastHopAlive = v.Place(first.Pod.Link, model.Egress)
+	}
+	first.serviceFacts(f.Facts)
+	return f
+}
+
+// concernedBy are the pods that the rule is about: the receiver, or the sender where
+// the rule or a jump to it names the sender; both where neither is named.
+func concernedBy(v *node.Index, c *candidateRule, d *model.Drop) []netip.Addr {
+	switch {
+	case c.Pod != nil:
+		return []netip.Addr{v.InPod(d)}
+	case len(v.Owners[d.Src]) == 0 || len(v.Owners[d.Dst]) == 0:
+		return []netip.Addr{v.Pod(d)}
+	}
+	src, dst := c.names()
+	if src == dst {
+		src, dst = c.sides()
+	}
+	switch {
+	case src && !dst:
+		return []netip.Addr{d.Src}
+	case dst && !src:
+		return []netip.Addr{d.Dst}
+	}
+	return []netip.Addr{d.Src, d.Dst}
+}

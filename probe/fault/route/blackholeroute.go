@@ -1,0 +1,172 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// discard is a route or, without one, a rule that throws packets away.
+type discard struct {
+	route *model.Route
+	rule  *model.RoutingRule
+}
+
+func BlackholeRoute(v *fault.Input) {
+	// unheld: the route keeps packets for pods that are not there from leaving the node, as
+	// Calico's does for its block of addresses.
+	type key struct {
+		discard
+		unheld bool
+	}
+	reported := map[discard]bool{}
+	fault.ReportBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
+		if pod = v.Pod(d); pod.IsValid() {
+			k.discard = discardedBy(v.Index, d)
+		}
+		k.unheld = ofBlock(v.Index, k.discard, d.Dst) && !livesElsewhere(v.Index, d.Dst)
+		switch {
+		case k == key{}:
+			return k, netip.Addr{}
+		case !k.unheld && ledBySender(v.Index, d):
+			return k, d.Src
+		}
+		return k, pod
+	}, func(k key, l *node.Lost) fault.Fault {
+		if k.unheld {
+			return unheld(v.Index, k.discard, l)
+		}
+		reported[k.discard] = true
+		return blackhole(v, k.discard, l)
+	})
+	blackholedPods(v, reported)
+}
+
+// discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
+func discardedBy(v *node.Index, d *model.Drop) discard {
+	// A rule that says unreachable is reported as a route that is not there.
+	if !d.Is(model.Discarded|model.NoRoute) || d.Link == "" {
+		return discard{}
+	}
+	q := v.Arrived(d)
+	by := discarding(v.Routing().Lookup(q))
+	// A packet's mark is not known: a rule that looks at it may have led to the
+	// table that discards, and any other route would not have.
+	for r := range model.Each(v.Rules) {
+		if q.Mark = r.Mark; by == (discard{}) && r.Mask != 0 && q.Mark != 0 {
+			by = discarding(v.Routing().Lookup(q))
+		}
+	}
+	return by
+}
+
+// ledBySender reports whether a rule led a pod's packet there by its sender, who then reaches nobody.
+func ledBySender(v *node.Index, d *model.Drop) bool {
+	rule := v.Routing().Lookup(v.Arrived(d)).Rule
+	return rule != nil && !rule.Not && !rule.To.IsValid() && len(v.Owners[d.Src]) > 0 &&
+		(rule.From.Bits() > 0 || rule.In != "" && v.Place(rule.In, "").Role != model.RoleUplink)
+}
+
+// discarding is what throws a packet away by such a decision; zero where nothing does.
+func discarding(d path.Decision) discard {
+	switch {
+	case !d.Discards():
+		return discard{}
+	case d.Route != nil:
+		return discard{route: d.Route}
+	}
+	return discard{rule: d.Rule}
+}
+
+// unreturnable finds the route or rule because of which the reverse path filter
+// refused a packet: the return path to its source is discarded.
+func unreturnable(v *node.Index, d *model.Drop) discard {
+	if !d.Is(model.ReverseFiltered) || d.Link == "" || v.NodeAddrs[d.Src] {
+		return discard{}
+	}
+	return discarding(v.ReturnPath(d))
+}
+
+// ofBlock reports whether a route discards what is for an address of the node's own range that no pod here has.
+func ofBlock(v *node.Index, by discard, a netip.Addr) bool {
+	return by.route != nil && len(v.Owners[a]) == 0 && (model.InAny(v.Ranges.Local, a) || v.PastPodAddrs[a])
+}
+
+// unheld is the finding on addresses that nobody has, of a range that a route keeps for
+// the node's pods: the route is right, and who asks has an old address.
+func unheld(v *node.Index, by discard, l *node.Lost) fault.Fault {
+	nobody := slices.DeleteFunc(node.Sorted(l.Peers), func(a netip.Addr) bool { return !ofBlock(v, by, a) })
+	f := fault.Fault{Lost: l, Page: "BlackholeRoute-unheld", Facts: words.Facts{
+		"nobody": nobody, "first": nobody[:min(node.MostEvidence, len(nobody))],
+		"route": v.Shown(by.route), "drops": l.Evidence(),
+	}}
+	// Else it is a scan, or what peers of a pod sent that was just deleted.
+	held := slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.PastPodAddrs[a] })
+	f.Severity = model.Either(l.Lasting() && len(nobody) <= node.Sweep && held, model.Warning, model.Info)
+	f.LastHopAlive = v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
+	return f
+}
+
+// livesElsewhere reports whether a pod of another node has an address: packets came from
+// it by an uplink, or the files have a pod with it that is not here.
+func livesElsewhere(v *node.Index, a netip.Addr) bool {
+	return !v.PastPodAddrs[a] && (slices.ContainsFunc(v.Cluster.Pods,
+		func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
+		slices.ContainsFunc(v.Peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
+}
+
+func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
+	at, shown := v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress), l.Evidence()
+	lent := model.Filter(model.Map(l.Drops, func(d *model.Drop) netip.Addr { return d.Dst }),
+		func(a netip.Addr) bool { return ofBlock(v.Index, by, a) })
+	f := discards(v, by, l)
+	f.LastHopAlive, f.Facts["lent"], f.Facts["drops"] = at, model.Unique(lent), shown
+	if len(lent) > 0 {
+		f.Lacks = node.LacksRoute
+	}
+	return f
+}
+
+// discards is a finding on a route or rule, of drops for which it was looked up. The reverse
+// path filter refused others, as the return path to their source ends there.
+func discards(v *fault.Input, by discard, l *node.Lost) fault.Fault {
+	before := l.Packets
+	for d := range model.Each(v.Traffic.Drops) {
+		if v.OfPod(d) && !v.Explained(d) && !d.Is(model.Delivered) && unreturnable(v.Index, d) == by {
+			l.Add(v.Index, d)
+		}
+	}
+	return fault.Fault{
+		Lost: l, Facts: words.Facts{"route": v.Shown(by.route), "rule": node.ShowRule(by.rule), "refused": l.Packets - before},
+		Claims: func(d *model.Drop) bool { return discardedBy(v.Index, d) == by || unreturnable(v.Index, d) == by },
+	}
+}
+
+// blackholedPods are the findings on routes that throw away what is for a pod
+// of the node, though nothing for it was seen to be dropped.
+func blackholedPods(v *fault.Input, reported map[discard]bool) {
+	if !v.Has(model.SourceLinks) {
+		return
+	}
+	byRoute := map[discard]*node.Lost{}
+	for a := range model.Each(v.MisroutedPods()) {
+		by := discarding(a.Decision)
+		if by != (discard{}) && !reported[by] && blocked(v.Index, a) && unusedMisrouted(v.Index, a) {
+			model.GetOrInsert(byRoute, by).With(a.Addr, netip.Addr{})
+		}
+	}
+	for by, l := range byRoute {
+		f := discards(v, by, l)
+		l.Peers = nil // Nobody reaches these pods.
+		f.LastHopAlive = v.Place(v.Uplink(), model.Ingress)
+		if l.Packets < node.MinDrops {
+			f.Confidence, f.Facts["unused"] = model.Possible, true
+		}
+		v.Report(f)
+	}
+}

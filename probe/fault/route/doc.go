@@ -1,0 +1,2 @@
+// Package route finds faults of the node's routes, routing rules and forwarding.
+package route

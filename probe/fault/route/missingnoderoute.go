@@ -1,0 +1,155 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// unrouted is the traffic with pods of another node that left by the default route, and got
+// no reply, or for which there was no route at all.
+type unrouted struct {
+	node.Lost
+	answers bool
+	// replying says that only replies of this node's pods were seen to leave, to requests that go on coming.
+	replying bool
+}
+
+func MissingNodeRoute(v *fault.Input) {
+	siblings := nodeRoutes(v.Index)
+	// kindnet always has routes to other nodes' pods, the plain plugins do wherever no cloud has.
+	keeps := slices.Contains([]string{"kindnet", "flannel", "bridge", "ptp"}, v.Node.Plugin)
+	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keeps && downTunnel(v.Index) == nil {
+		return
+	}
+	routeless(v, siblings)
+	groups := map[netip.Prefix]*unrouted{}
+	// knows holds the families whose default route leads to some node's pods.
+	knows := map[bool]bool{}
+	for p := range model.Each(v.Peers) {
+		cidr := v.Remote(p.Remote)
+		if !cidr.IsValid() || !v.SurelyPods(p.Remote) || !v.ByDefaultRoute(p.Remote) {
+			continue
+		}
+		g, answered := model.GetOrInsert(groups, cidr), v.Answered(p)
+		g.answers = g.answers || answered
+		// An ICMP error may be the gateway's own.
+		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Replies > 0 || p.In.Other > 0)
+		if v.LeftWithWrongMAC(p) {
+			continue
+		}
+		replying := !v.Unanswered(p)
+		if replying && !(repliesInVain(p) && len(siblings) > 0 && v.NodeOf(cidr) != nil) {
+			continue
+		}
+		g.replying = replying && (g.replying || len(g.Peers) == 0)
+		g.AddPair(p, v.Senders(p), 0)
+	}
+	for cidr, g := range groups {
+		if !g.answers && len(g.Pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v.Index, cidr) &&
+			g.unlike(v.Index, cidr, siblings) {
+			v.Report(withoutNodeRoute(v.Index, cidr, g, siblings))
+		}
+	}
+}
+
+// repliesInVain reports whether all that comes of a pair are requests, such as echo requests, and all that
+// leaves are replies to them: whether these arrive, no packet tells.
+func repliesInVain(p *model.Peer) bool {
+	return p.In.Requests >= node.MinAsks && p.In.Replies+p.In.Other == 0 && p.Out.Replies >= node.MinAsks &&
+		p.Out.Requests+p.Out.Other == 0
+}
+
+// unlike reports whether more than the silence of one address shows that a route is
+// missing here: the node has routes to others' pods, its plugin always writes them, a
+// tunnel is down, or several addresses are silent while others beyond the uplink reply.
+func (g *unrouted) unlike(v *node.Index, cidr netip.Prefix, siblings []*model.Route) bool {
+	return len(siblings) > 0 || v.Node.Plugin == "kindnet" || downTunnel(v) != nil ||
+		len(g.Peers) > 1 && len(node.Answering(v, cidr.Contains)) > 0
+}
+
+// routeless reports ranges for which a node without a default route has no route: the kernel drops what is for them.
+func routeless(v *fault.Input, siblings []*model.Route) {
+	groups := map[netip.Prefix]*unrouted{}
+	for d := range model.Each(v.Traffic.Drops) {
+		a, is := unroutable(v.Index, d)
+		cidr := v.Remote(a)
+		if !is || !v.OfPod(d) || !cidr.IsValid() || !v.SurelyPods(a) {
+			continue
+		}
+		g := model.GetOrInsert(groups, cidr)
+		g.Link = v.AnUplink()
+		g.Add(v.Index, d)
+	}
+	for cidr, g := range groups {
+		if g.Packets >= node.MinDrops && !beyondRouter(v.Index, cidr) && !lacksAllRoutes(v.Index, cidr, siblings) {
+			v.Report(withoutNodeRoute(v.Index, cidr, g, siblings))
+		}
+	}
+}
+
+// lacksAllRoutes reports whether more is missing than the route to one range: the NIC is down by which all
+// went, or there is no default route nor any sign that such ranges have routes of their own.
+func lacksAllRoutes(v *node.Index, cidr netip.Prefix, siblings []*model.Route) bool {
+	return !node.HasDefault(v, false) &&
+		(downNIC(v) != nil || len(siblings) == 0 && v.NodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
+}
+
+// beyondRouter reports whether a range is of a node that is on no link of this
+// one: no route of this node's can lead there but a router's.
+func beyondRouter(v *node.Index, cidr netip.Prefix) bool {
+	n := v.NodeOf(cidr)
+	return n != nil && !linkedHop(v, n, cidr).IsValid()
+}
+
+// linkedHop is the node's address, of the range's family, that is on link; not valid where none is.
+func linkedHop(v *node.Index, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
+	return model.Find(node.SameFamily(node.Internal(n), cidr.Addr()), func(a netip.Addr) bool { return node.Directly(v, a) })
+}
+
+// nodeRoutes are the node's routes to other nodes' pods, by those nodes.
+func nodeRoutes(v *node.Index) []*model.Route {
+	return model.Chosen(v.Routes, func(r *model.Route) bool {
+		return r.Table == node.MainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.Outer[r.IfIndex] &&
+			node.Directly(v, r.Gateway) && v.Remote(r.Dst.Addr()).IsValid() && v.SurelyPods(r.Dst.Addr()) &&
+			!v.GatewayAddrs[r.Gateway]
+	})
+}
+
+// CloudRoutes is what else may be, where no route of the node's shows that it should have
+// those to other nodes' pods itself.
+func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
+
+func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []*model.Route) fault.Fault {
+	link, n := v.LinkName(g.Link), v.NodeOf(cidr)
+	f := fault.Fault{Lost: &g.Lost, Lacks: node.LacksRoute, Facts: words.Facts{
+		"range": cidr, "link": link, "dev": v.NatLink(g.Link), "replying": g.replying, "node": n, "hop": node.NodeIP,
+		"drops": dropEvidence(g.Drops),
+	}}
+	f.Peers, f.LastHopAlive = []netip.Prefix{cidr}, v.Place(link, model.Egress)
+	if most := node.MostDropped(g.Drops); len(most) > 0 {
+		f.LastHopAlive = v.Place(most[0].Link, model.Ingress)
+	} else {
+		remote := node.Sorted(g.Peers)[0]
+		f.Facts["remote"], f.Facts["route"] = remote, v.Shown(v.Lookup(remote))
+	}
+	f.Facts["siblings"] = model.Map(siblings[:min(len(siblings), 2)], v.Shown)
+	if n != nil {
+		f.Facts["hop"] = linkedHop(v, n, cidr)
+	} else if len(v.Ranges.Nodes) > 0 {
+		f.Confidence = model.Possible
+	}
+	if len(siblings) == 0 {
+		f.Facts["cloud"], f.Facts["tunnel"] = []string{CloudRoutes()}, downTunnel(v)
+	}
+	return f
+}
+
+// downTunnel is a tunnel of the node that has an address and is down; nil where none is.
+func downTunnel(v *node.Index) *model.Link {
+	return model.First(v.Links, func(l *model.Link) bool { return v.IsTunnel(l.Index) && !l.Up && len(l.Addresses) > 0 })
+}

@@ -1,0 +1,87 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// detour is a link by which packets arrive, and the decision about the return path that speaks against it.
+type detour struct {
+	link  string
+	route *model.Route
+	kind  string
+}
+
+func ReversePathFilter(v *fault.Input) {
+	hops := v.SilentNextHops()
+	fault.ReportBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
+		if k = detourOf(v.Index, d); k.link != "" && v.Classifier.Lost(d) {
+			if k.route != nil && hops[node.Question{Ifindex: k.route.IfIndex, Addr: k.route.Gateway}] != nil {
+				// No reply would get there either: that is the fault.
+				return k, pod
+			}
+			pod = v.Pod(d)
+		}
+		return k, pod
+	}, func(k detour, l *node.Lost) fault.Fault { return filteredOn(v.Index, k, l) })
+}
+
+// detourOf is the detour of a packet that the filter refused, zero for others. A node's own
+// address as source is refused in the same place.
+func detourOf(v *node.Index, d *model.Drop) (k detour) {
+	if d.Is(model.ReverseFiltered) && d.Link != "" && !v.NodeAddrs[d.Src] {
+		back := v.ReturnPath(d)
+		k = detour{d.Link, back.Route, back.Type}
+	}
+	return k
+}
+
+// filteredOn is the finding on packets that arrive through one link and would be answered by another.
+func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
+	src, mode, back := l.Drops[0].Src, v.Settings.ReverseFilter(k.link), v.ReturnPath(l.Drops[0])
+	f := fault.Fault{Lost: l, Claims: func(d *model.Drop) bool {
+		// What pods send by that route may find nobody there.
+		return detourOf(v, d) == k ||
+			k.route != nil && (d.Is(model.NeighborFailed) && v.Routing().Lookup(v.Arrived(d)).Route == k.route || v.ErrorDropped(d, l))
+	}}
+	f.LastHopAlive = v.Place(k.link, model.Ingress)
+	in := v.LinkByName[k.link]
+	f.Facts = words.Facts{
+		"link": k.link, "src": src, "route": v.Shown(back.Route), "mode": mode,
+		"setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.Evidence(), "peers": node.Sorted(l.Peers),
+		"doubt":  in == nil || !back.Filtered(mode, in) || !v.Has(model.SourceRoutes),
+		"strict": in != nil && !in.HasIPv4(),
+	}
+	if rule := back.Rule; rule != nil && rule.Priority > 0 && rule.Priority < 32766 {
+		f.Facts["rule"] = node.ShowRule(rule)
+	}
+	if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
+		if l := v.ByIndex[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
+			f.Facts["pod"] = p
+		}
+	} else {
+		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && detourOnly(v, back.Route)
+	}
+	return f
+}
+
+// detourOnly reports whether a route may be what is wrong, and can go: default routes, those of the uplinks'
+// own networks, and those that lead to pods or to the next hops of others are needed.
+func detourOnly(v *node.Index, r *model.Route) bool {
+	if r.Dst.Bits() == 0 || r.Protocol == "kernel" && v.Outer[r.IfIndex] {
+		return false
+	}
+	for a := range v.Owners {
+		if r.Dst.Contains(a) && delivers(v, r, a) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(v.Routes,
+		func(o model.Route) bool { return o.Gateway.IsValid() && r.Dst.Contains(o.Gateway) })
+}

@@ -1,0 +1,2 @@
+// Package service finds services whose endpoints are gone.
+package service

@@ -1,0 +1,153 @@
+package silence
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// silentReceiver is a pod's address with the services that do not reply.
+type silentReceiver struct {
+	pod      *model.Pod
+	addr     netip.Addr
+	services []node.Service
+	// flows are those without a reply, silent how many SYNs went in for which no SYN-ACK came out.
+	flows  []*model.Flow
+	silent uint64
+	in     *model.HopCount
+	// partly: a service replies to other clients.
+	partly bool
+}
+
+func PodNotReplying(v *fault.Input) {
+	all := v.AsksOf()
+	for p := range model.Each(v.Pods) {
+		if !v.PresentWholeWindow(p) {
+			continue
+		}
+		for _, a := range node.PodAddrs(p) {
+			in := v.Hop(a, p.LinkIndex, model.Egress, model.AsDestination)
+			if in == nil || len(v.Owners[a]) != 1 {
+				continue
+			}
+			d := silentReceiver{pod: p, addr: a, in: in, silent: in.SYN - min(in.SYN, synAcks(v.Index, a))}
+			for _, s := range node.Services(all, a) {
+				if silentTo(v, s, all, &d) {
+					d.services = append(d.services, s)
+				}
+			}
+			if len(d.services) > 0 || untrackedSilence(v, &d, all) {
+				v.Report(notReplying(v, &d))
+			}
+		}
+	}
+}
+
+func synAcks(v *node.Index, a netip.Addr) (most uint64) {
+	for _, h := range v.HopsOf[a] {
+		if h.Direction == model.Ingress && h.Side == model.AsSource {
+			most = max(most, h.SYNACK)
+		}
+	}
+	return most
+}
+
+// silentTo reports whether requests of the window to a service were not replied to, and no other finding says
+// why: none at all, or none of certain clients, each of which asked several times. It adds these flows to d.
+func silentTo(v *fault.Input, s node.Service, all map[node.Service]*node.Asks, d *silentReceiver) bool {
+	a := all[s]
+	if s.Proto != node.TCP && s.Proto != node.UDP || !s.Wants(a) {
+		return false
+	}
+	replied := node.SetOf(node.Clients(a.Replied))
+	asked := map[netip.Addr]int{}
+	for _, f := range a.Unreplied {
+		asked[f.Original.Src]++
+	}
+	flows := slices.DeleteFunc(slices.Clone(a.Unreplied), func(f *model.Flow) bool {
+		client := f.Original.Src
+		return replied[client] || s.Proto == node.UDP && s.Port != node.DNSPort && !a.Before[client] ||
+			len(replied) > 0 && asked[client] < node.MinAsks || settledFor(v, s.Pod, f)
+	})
+	if len(flows) < node.MinAsks || s.Proto == node.TCP && (d.silent < node.MinAsks || node.QueueWasFull(d.pod, s, len(flows), all)) {
+		return false
+	}
+	d.partly = d.partly || len(replied) > 0
+	d.flows = append(d.flows, flows...)
+	return true
+}
+
+// settledFor reports whether a flow to a pod has a finding already: it claims the silence, for
+// the pod or the service's address that the client asked, or a drop between both. What a pod asks
+// of itself comes back with its own address, which the kernel refuses.
+func settledFor(v *fault.Input, pod netip.Addr, flow *model.Flow) bool {
+	client, to := flow.Original.Src, flow.Original.Dst
+	if client == pod || v.SilencedBy(client, model.Host(pod), flow) != "" ||
+		v.SilencedBy(client, model.Host(to), flow) != "" || v.SilencedBy(to, model.Host(pod), flow) != "" {
+		return true
+	}
+	// A rule may keep its datagrams from connection tracking.
+	if flow.Proto == node.UDP && len(v.OneSided(flow)) > 0 {
+		return true
+	}
+	// Its replies may wait in the pod for a gateway that does not answer. Nor does connection tracking see one of which a
+	// rule drops the node's copy, while a bridge forwards it.
+	for d := range model.Each(v.Traffic.Drops) {
+		if by := v.ByDrop[d]; d.Proto != 0 && d.Proto != flow.Proto || !by.Concerns(flow) {
+			continue
+		}
+		if d.Src == pod && d.Dst == client && d.Is(model.Netfilter) && d.Packets >= node.MinDrops || (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.Classifier.Lost(d) &&
+			(v.Explained(d) || refused(d)) {
+			return true
+		}
+	}
+	return false
+}
+
+// manySYNs is more than one connection attempt sends in a window.
+const manySYNs = 9
+
+// untrackedSilence reports whether a pod replies to no connection at all, where
+// connection tracking has no flow to it to tell them apart.
+func untrackedSilence(v *fault.Input, d *silentReceiver, all map[node.Service]*node.Asks) bool {
+	if d.silent < manySYNs || d.silent < d.in.SYN || !model.Lasted(d.in.First, d.in.Last) {
+		return false
+	}
+	tracked := slices.ContainsFunc(node.Services(all, d.addr), func(s node.Service) bool { return s.Proto == node.TCP })
+	spoilt := slices.ContainsFunc(v.Traffic.Drops, func(x model.Drop) bool {
+		return x.Dst == d.addr && x.Packets >= node.ManyRefused && refused(&x)
+	})
+	out := v.Hop(d.addr, d.pod.LinkIndex, model.Ingress, model.AsSource)
+	refuses := out != nil && out.RST+out.ICMPErrors > 0
+	return !tracked && !spoilt && !refuses && !v.Silenced(netip.Addr{}, model.Host(d.addr))
+}
+
+func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
+	watched, asking := v.Has(model.SourceDrops), node.Clients(d.flows)
+	l := &node.Lost{Drops: model.Chosen(v.Traffic.Drops, func(x *model.Drop) bool {
+		return (x.Dst == d.addr || x.Src == d.addr) && v.InPod(x).IsValid() && v.Classifier.Lost(x) && !v.Explained(x)
+	})}
+	translated := slices.DeleteFunc(slices.Clone(d.flows),
+		func(f *model.Flow) bool { return f.Original.Dst == f.Reply.Src })
+	ports := model.Map(d.services, node.Service.Name)
+	astray := model.Filter(d.pod.Elsewhere, func(x netip.Prefix) bool {
+		return x.IsValid() && x.Bits() > 0 && slices.ContainsFunc(asking, x.Contains)
+	})
+	f := fault.Fault{Lost: l, Facts: words.Facts{
+		"pod": d.pod, "addr": d.addr, "ports": ports, "partly": d.partly, "clients": asking, "in": d.in,
+		"astray": astray, "synAcks": synAcks(v.Index, d.addr), "flows": d.flows,
+		"virtual": node.Destinations(translated), "clean": watched && len(l.Drops) == 0, "watched": watched,
+		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
+		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == node.UDP }),
+	}}
+	f.Pods, f.Peers, f.LastHopAlive = []netip.Addr{d.addr}, model.Hosts(asking), v.Place(d.pod.Link, model.Egress)
+	f.Packets = max(d.silent, uint64(len(d.flows)))
+	if len(d.flows) == 0 || !watched {
+		f.Confidence = model.Possible
+	}
+	return f
+}

@@ -1,0 +1,130 @@
+package silence
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// dropKind is what one cause's drops have in common. It may drop on many links:
+// FORWARD drops packets with the link that each came in by.
+type dropKind struct {
+	reason   model.Reason
+	location string
+}
+
+func UnexplainedDrop(v *fault.Input) {
+	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+		return v.CauseOf(d).Ordinary == model.ExcusedFew
+	})
+	groups := map[dropKind]*node.Lost{}
+	folded := model.Chosen(v.Whole.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Range.IsValid() && v.FoldedCause(d).Ordinary == model.ExcusedFew
+	})
+	for _, d := range append(left, folded...) {
+		k := dropKind{d.Reason, d.Location}
+		if d.Is(model.NeighborFailed) {
+			// One of the packets that wait is freed as failed, the others are purged.
+			k.reason = "NEIGH_FAILED"
+		}
+		model.GetOrInsert(groups, k).Add(v.Index, d)
+	}
+	for k, l := range groups {
+		if l.Packets >= node.MinDrops {
+			v.Report(unexplained(v.Index, k, l))
+		}
+	}
+}
+
+func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
+	first := node.MostDropped(l.Drops)[0]
+	means, broken := first.Means(), refused(first)
+	var rules []*model.PacketRule
+	switch {
+	case lowered(v, first):
+		means, broken = "lowered", true
+		rules = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "TTL" || r.Target == "HL" })
+	case atLoopback(first):
+		means = "loopback"
+	}
+	ends := nothingPasses(v, l)
+	from, to := first.Src, first.Dst
+	if v.Owners[from] == nil {
+		from, to = to, from
+	}
+	f := fault.Fault{Lost: l, Facts: words.Facts{
+		"reason": k.reason, "location": k.location, "means": means, "from": from, "to": to,
+		"silent": []netip.Addr{ends.Local, ends.Remote}, "rules": rules,
+	}}
+	if broken && l.Lasting() || ends.Local.IsValid() {
+		f.Severity = model.Warning
+	}
+	// A packet dropped on the way out had been routed to the link; any other came in by it.
+	f.LastHopAlive = v.Place(first.Link, model.Ingress)
+	if node.Sending(first) {
+		f.LastHopAlive.Direction = model.Egress
+	}
+	return f
+}
+
+// lowered reports whether a TTL ended that no packet of the pod had as it arrived: a rule of this node lowered it.
+func lowered(v *node.Index, d *model.Drop) bool {
+	pod := v.Pod(d)
+	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
+	return d.Is(model.Expired) && slices.ContainsFunc(v.HopsOf[pod], func(h *model.HopCount) bool {
+		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && v.Owners[pod][0].LinkIndex == h.IfIndex
+		return entry && h.Direction == model.Ingress && h.Side == side && h.TTLs != 0 && h.TTLs&(1<<1) == 0
+	})
+}
+
+// atLoopback reports whether a packet for a loopback address came by another link.
+func atLoopback(d *model.Drop) bool { return d.Dst.IsLoopback() && d.Is(model.NotLocalNet) }
+
+// refused reports whether a drop is of a kind that no healthy network has for long.
+func refused(d *model.Drop) bool { return d.Is(model.Broken) || atLoopback(d) }
+
+// nothingPasses are two ends whose drops go on while no flow shows that packets get from one to the other, those that
+// lost most.
+// They are not valid where there are none, or where healthy networks drop so: by limits, and what is asked at
+// once of IPv6 on a node that leads nowhere by it.
+func nothingPasses(v *node.Index, l *node.Lost) (most node.Pair) {
+	if !v.Has(model.SourceConntrack) {
+		return most
+	}
+	byPair := map[node.Pair]*node.Lost{}
+	for _, d := range l.Drops {
+		if d.Is(model.Ordinary|model.NoRoom) || d.Is(model.NoSocket) && !v.Has(model.SourcePods) || !model.Unicast(d.Src) || !model.Unicast(d.Dst) ||
+			d.Src.Is6() && d.Is(model.LookupRefused) && !node.HasDefault(v, true) {
+			continue
+		}
+		model.GetOrInsert(byPair, node.Pair{Local: d.Src, Remote: d.Dst}).Add(v, d)
+	}
+	maps.DeleteFunc(byPair, func(_ node.Pair, of *node.Lost) bool { return !of.Lasting() })
+	for f := range model.Each(v.Flows) {
+		if !f.Replied || f.Start.IsZero() || len(byPair) == 0 {
+			continue
+		}
+		// Connection tracking sees a reply before the node may drop it. That one end acknowledges it shows that it passed.
+		passes := []model.Tuple{f.Original, {Src: f.Reply.Dst, Dst: f.Reply.Src}}
+		if f.Established() {
+			passes = append(passes, f.Reply, model.Tuple{Src: f.Original.Dst, Dst: f.Original.Src})
+		}
+		for _, t := range passes {
+			delete(byPair, node.Pair{Local: t.Src, Remote: t.Dst})
+		}
+	}
+	var packets uint64
+	for k, of := range byPair {
+		if of.Packets > packets || of.Packets == packets &&
+			cmp.Or(k.Local.Compare(most.Local), k.Remote.Compare(most.Remote)) < 0 {
+			most, packets = k, of.Packets
+		}
+	}
+	return most
+}

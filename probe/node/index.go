@@ -1,0 +1,180 @@
+package node
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/lasthop/lasthop/probe/loss"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// What a node may lack that it had.
+const (
+	LacksRoute = "route"
+	LacksRule  = "rule"
+)
+
+// belief is what is believed somewhere of who has an address.
+type Binding struct {
+	Addr netip.Addr
+	MAC  model.MAC
+}
+
+// Beyond is what other nodes know, and this one does not see.
+type Beyond struct {
+	// Explains reports whether the silence between a local and a remote address has its cause there; nil where none does.
+	Explains func(local, remote netip.Addr) bool
+	// Vacant are addresses of their pods' ranges that no pod has, with the node that says so.
+	Vacant map[netip.Addr]string
+}
+
+// Index is a snapshot with what the findings look up in it. It is built once, in
+// time linear in the snapshot, and does not depend on any finding.
+type Index struct {
+	*path.State
+	// Whole is the snapshot with what was counted of ranges of far ends; see single.
+	Whole *model.Snapshot
+	// Classifier says which drops were lost packets, and which were harmless frees.
+	Classifier *loss.Classifier
+
+	// PastPodAddrs are addresses of pods that went away during the window: the classifier's.
+	PastPodAddrs map[netip.Addr]bool
+	// NodeAddrs are the node's own addresses.
+	NodeAddrs map[netip.Addr]bool
+	// MACNames says whose each Ethernet address is, in words.
+	MACNames   map[model.MAC]string
+	LinkByName map[string]*model.Link
+	// MACPairs are the frames seen of each address.
+	MACPairs map[netip.Addr][]*model.MACPair
+	// HopsOf are the packets counted of each address.
+	HopsOf map[netip.Addr][]*model.HopCount
+	// Peers are the pairs of addresses at the uplinks, summed over these.
+	Peers []model.Peer
+	// Scans are what pods asked of ranges without knowing who is there, swept the pairs of addresses of these.
+	Scans []Scan
+	Swept map[Pair]bool
+	// Folded are the ranges of far ends that were not counted one by one, of which packets came.
+	Folded []*model.Peer
+	// NextHops are those of all routes.
+	NextHops   map[netip.Addr]bool
+	UplinkList []*model.Link
+	// OnLink are the networks on these links, onLinkAlone the single addresses
+	// that have a route of their own, as where nodes' addresses are /32 or /128.
+	OnLink      []netip.Prefix
+	onLinkAlone map[netip.Addr]bool
+	// FlowStates holds an entry for every pair of peers, and for no other.
+	FlowStates map[Pair]*FlowState
+	// RepliesToNode are the addresses off the node that replied to its own address, where
+	// programs may have put that in place of a pod's.
+	RepliesToNode map[netip.Addr]bool
+	// BridgedBy are the pods on bridges by their gateway; built when first asked for.
+	BridgedBy map[netip.Addr][]*model.Pod
+	// resolved are the results of resolutions; each is built when first asked for.
+	resolved map[model.Direction]map[Question]Resolution
+	// repliedPorts are the destination ports of datagrams that want a reply.
+	repliedPorts map[uint16]bool
+	Ranges       Ranges
+	// Others is what other nodes know.
+	Others Beyond
+
+	// What is found when it is first asked for; the functions say what it is.
+	Self              func() *model.ClusterNode
+	OwnCIDRs          func() []netip.Prefix
+	RemoteRanges      func() []*RemoteRange
+	ClusterTables     func() []*model.RouteTable
+	MisroutedPods     func() []MisroutedPod
+	UnrepliedFlows    func() map[Pair]*Unreplied
+	TranslatedPods    func() map[Pair][]netip.Addr
+	Untracking        func() []*model.PacketRule
+	WithoutReplies    func() map[netip.Addr]bool
+	WrongHops         func() []*WrongHop
+	Reflected         func() map[netip.Addr]bool
+	RepliedTranslated func() map[Pair]bool
+	NameServers       func() []*NameServer
+}
+
+func New(whole *model.Snapshot) *Index {
+	s := single(whole)
+	s.Traffic = sentTraffic(s)
+	v := &Index{
+		State:       path.NewState(s),
+		Whole:       whole,
+		Classifier:  loss.NewClassifier(s),
+		NodeAddrs:   map[netip.Addr]bool{},
+		MACNames:    map[model.MAC]string{},
+		LinkByName:  map[string]*model.Link{},
+		MACPairs:    map[netip.Addr][]*model.MACPair{},
+		HopsOf:      map[netip.Addr][]*model.HopCount{},
+		Swept:       map[Pair]bool{},
+		resolved:    map[model.Direction]map[Question]Resolution{},
+		NextHops:    map[netip.Addr]bool{},
+		onLinkAlone: map[netip.Addr]bool{},
+	}
+	v.PastPodAddrs = v.Classifier.Past
+	v.Self, v.OwnCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
+	v.RemoteRanges, v.ClusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
+	v.MisroutedPods, v.WrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
+	v.Reflected, v.RepliedTranslated = sync.OnceValue(v.findReflected), sync.OnceValue(v.findRepliedTranslated)
+	v.UnrepliedFlows, v.TranslatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
+	v.Untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
+	v.WithoutReplies, v.NameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)
+	for l := range model.Each(s.Links) {
+		v.LinkByName[l.Name] = l
+		if !l.MAC.IsZero() {
+			v.MACNames[l.MAC] = l.Name
+		}
+	}
+	for a := range v.Own {
+		v.NodeAddrs[a] = true
+	}
+	for p := range model.Each(s.Pods) {
+		if !p.MAC.IsZero() {
+			v.MACNames[p.MAC] = words.PodName(p)
+		}
+	}
+	for p := range model.Each(s.PastPods) {
+		if _, living := v.MACNames[p.MAC]; !living && !p.MAC.IsZero() {
+			v.MACNames[p.MAC] = "a pod that went away"
+		}
+	}
+	for p := range model.Each(s.Traffic.MACs) {
+		v.MACPairs[p.Addr] = append(v.MACPairs[p.Addr], p)
+	}
+	for h := range model.Each(s.Traffic.Hops) {
+		v.HopsOf[h.Addr] = append(v.HopsOf[h.Addr], h)
+	}
+	v.Folded = model.Chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
+	indexUplinks(v)
+	v.Peers = append(model.MergePeers(s.Traffic.Peers, v.IsUplink), v.tunnelPeers()...)
+	v.indexFlows()
+	v.indexReplies()
+	v.Ranges = newRanges(v)
+	v.findScans()
+	return v
+}
+
+// indexUplinks finds the gateways of the default routes and the prefixes that
+// are on link at the uplinks: the node's own subnet.
+func indexUplinks(v *Index) {
+	v.UplinkList = model.Chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
+	for r := range model.Each(v.Routes) {
+		v.NextHops[r.Gateway] = true
+		for h := range model.Each(r.NextHops) {
+			v.NextHops[h.Gateway] = true
+		}
+		if v.Outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
+			if r.Dst.IsSingleIP() {
+				v.onLinkAlone[r.Dst.Addr()] = true
+			} else {
+				v.OnLink = append(v.OnLink, r.Dst)
+			}
+		}
+	}
+	for _, n := range v.Gateways {
+		if _, known := v.MACNames[n.MAC]; !known {
+			v.MACNames[n.MAC] = "the gateway " + n.Addr.String()
+		}
+	}
+}

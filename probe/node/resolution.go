@@ -1,0 +1,64 @@
+package node
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Unproxied reports whether the node would answer a pod for its gateway by proxy alone, and does not, since
+// the pod's link does not forward.
+func (v *Index) Unproxied(p *model.Pod, g *model.Neighbor) bool {
+	return g.Addr.Is4() && v.Routed(p) && !v.NodeAddrs[g.Addr] &&
+		v.Settings.NotForwarding(v.ByIndex[p.LinkIndex].Name, false) != ""
+}
+
+// Stuck are the addresses of pods that asked for their gateway and do not learn it for this reason.
+func (v *Index) Stuck() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for p := range model.Each(v.Pods) {
+		for g := range model.Each(p.Gateways) {
+			if (g.State == "FAILED" || g.State == "INCOMPLETE") && v.Unproxied(p, g) {
+				maps.Copy(out, SetOf(SameFamily(PodAddrs(p), g.Addr)))
+			}
+		}
+	}
+	return out
+}
+
+// Question is an address that is asked for at a link.
+type Question struct {
+	Ifindex int
+	Addr    netip.Addr
+}
+
+// Resolution counts what came in and what went out again.
+type Resolution struct{ Requests, Replies uint64 }
+
+// InVain reports whether nothing replied to several requests.
+func (t Resolution) InVain() bool { return t.Requests >= MinDrops && t.Replies == 0 }
+
+// Resolutions counts the requests that pass links in a direction, and the replies that pass in the other: of
+// each address at each link, of an address at all links, which is without one, and of all addresses at a link.
+func (v *Index) Resolutions(asks model.Direction) map[Question]Resolution {
+	if v.resolved[asks] == nil {
+		out := map[Question]Resolution{}
+		for a := range model.Each(v.Traffic.ARP) {
+			for _, k := range []Question{{a.IfIndex, a.Addr}, {0, a.Addr}, {a.IfIndex, netip.Addr{}}} {
+				t := out[k]
+				if !a.Reply && a.Direction == asks {
+					t.Requests += a.Packets
+				} else if a.Reply && a.Direction != asks {
+					t.Replies += a.Packets
+				}
+				out[k] = t
+			}
+		}
+		v.resolved[asks] = out
+	}
+	return v.resolved[asks]
+}
+
+// MostEvidence is how many of several like addresses are shown one by one.
+const MostEvidence = 3
