@@ -31,11 +31,13 @@ type Claimant struct {
 // Concerns reports whether the finding is about a flow, nil for any.
 func (c *Claimant) Concerns(f *model.Flow) bool { return c.Flows == nil || f == nil || c.Flows(f) }
 
+// SilenceClaim is what a finding says of requests that got no reply.
 type SilenceClaim struct {
 	Claimant
 	Claims func(asker netip.Addr, asked netip.Prefix) bool
 }
 
+// Explained reports whether a finding claims a drop.
 func (c *Claims) Explained(d *model.Drop) bool { return c.ByDrop[d].Code != "" }
 
 // Silenced reports whether a finding claims that requests of one address to others got no
@@ -81,6 +83,7 @@ func (c *Claims) Claim(f *Fault, code model.Code, drops []model.Drop) {
 	}
 }
 
+// Report proposes a fault.
 func (v *Input) Report(f Fault) { v.Proposed = append(v.Proposed, f) }
 
 // Complete fills in what follows from the drops that a finding is about, its words, and how

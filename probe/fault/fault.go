@@ -40,6 +40,7 @@ type Fault struct {
 	Effects []any
 }
 
+// InfoUnless makes the finding one of information where nothing is at fault.
 func (f *Fault) InfoUnless(fault bool) {
 	if !fault {
 		f.Severity = model.Info

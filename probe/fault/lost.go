@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/node"
 )
 
+// CauseOf is the finding that claims a drop, or why a healthy node drops such packets too.
 func (v *Input) CauseOf(d *model.Drop) model.DropCause {
 	if code := v.ByDrop[d].Code; code != "" && v.Classifier.Lost(d) {
 		return model.DropCause{Code: code}

@@ -13,17 +13,19 @@ import (
 type RouteState int
 
 const (
-	// RouteUnknown: no file says, or they contradict each other.
+	// RouteUnknown is that no file says, or that they contradict each other.
 	RouteUnknown RouteState = iota
-	// routeRight: the route that applies to the sender leads to the node.
+	// RouteCorrect is that the route that applies to the sender leads to the node.
 	RouteCorrect
-	// RouteMissing: no route that applies to the sender leads to the range.
+	// RouteMissing is that no route that applies to the sender leads to the range.
 	RouteMissing
-	// routeWrong: the route that applies to the sender leads elsewhere.
+	// routeWrong is that the route that applies to the sender leads elsewhere.
 	routeWrong
-	// The same of a table of which no file says whether it applies.
+	// routeListed, RouteUnlisted and RouteListedWrong are the same of a table of which no file says whether it applies.
 	routeListed
+	// RouteUnlisted is that such a table has no row for the range.
 	RouteUnlisted
+	// RouteListedWrong is that the row of such a table leads elsewhere.
 	RouteListedWrong
 )
 
@@ -298,4 +300,5 @@ func leadsTo(r *model.UDR, owner *model.ClusterNode) bool {
 	return !slices.ContainsFunc(r.NextHops, func(a netip.Addr) bool { return !slices.Contains(hops, a) })
 }
 
+// Wrong reports whether the route leads elsewhere.
 func (f RouteFact) Wrong() bool { return f.State == routeWrong || f.State == RouteListedWrong }

@@ -25,6 +25,7 @@ func (v *Index) Sender(d *model.Drop) netip.Addr {
 	return model.Either(len(v.Owners[d.Src]) > 0, d.Src, d.Dst)
 }
 
+// OfPod reports whether a running pod of this node has an end of the drop.
 func (v *Index) OfPod(d *model.Drop) bool { return v.Pod(d).IsValid() }
 
 // InPod is the pod in whose own namespace a packet was dropped.
@@ -63,6 +64,7 @@ type Lost struct {
 	Link             int
 }
 
+// Add adds a drop, for the pod that it concerns.
 func (l *Lost) Add(v *Index, d *model.Drop) { l.AddFor(v.Pod(d), d) }
 
 // AddFor adds a drop that concerns one of its ends above the other.
@@ -112,6 +114,7 @@ func (l *Lost) Common() {
 	}
 }
 
+// Evidence is the reasons and places of the drops, as evidence.
 func (l *Lost) Evidence() []model.Evidence {
 	return words.Say("drops", words.Facts{"reasons": MostDropped(l.Drops)})
 }
@@ -146,6 +149,7 @@ func (v *Index) Entering(pods map[netip.Addr]bool) model.Place {
 	return model.Place{Direction: model.Ingress}
 }
 
+// SampledPorts are the ports that samples of the drops were for, by name.
 func (v *Index) SampledPorts(l *Lost) []string {
 	names := slices.Values(model.Map(v.SampledServices(l), Service.Name))
 	return slices.Compact(slices.Sorted(names))
@@ -187,6 +191,7 @@ const ManyRefused = 9
 // Lasting reports whether drops went on for a while.
 func (l *Lost) Lasting() bool { return l.Packets >= ManyRefused && l.Lasted() }
 
+// Lasted reports whether the drops went on for long enough to be no passing one.
 func (l *Lost) Lasted() bool {
 	first := slices.MinFunc(l.Drops, func(a, b *model.Drop) int { return a.First.Compare(b.First) }).First
 	return model.Lasted(first, slices.MaxFunc(l.Drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last)

@@ -18,6 +18,7 @@ func SentToWrongMAC(wrong Binding) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == wrong.Addr && d.DstMAC == wrong.MAC }
 }
 
+// KeyOf is the chain that a rule belongs to.
 func KeyOf(r *model.PacketRule) path.ChainKey {
 	return path.ChainKey{Backend: r.Backend, Family: r.Family, Table: r.Table, Chain: r.Chain}
 }

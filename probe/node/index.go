@@ -16,7 +16,7 @@ const (
 	LacksRule  = "rule"
 )
 
-// belief is what is believed somewhere of who has an address.
+// Binding is an IP-to-MAC binding, as in an ARP cache.
 type Binding struct {
 	Addr netip.Addr
 	MAC  model.MAC
@@ -95,6 +95,7 @@ type Index struct {
 	NameServers       func() []*NameServer
 }
 
+// New indexes a snapshot.
 func New(whole *model.Snapshot) *Index {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)

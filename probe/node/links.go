@@ -18,6 +18,7 @@ func (v *Index) Place(link string, d model.Direction) model.Place {
 	return p
 }
 
+// LinkName is the name of a link, or its number where it is unknown.
 func (v *Index) LinkName(ifindex int) string {
 	if l := v.ByIndex[ifindex]; l != nil {
 		return l.Name
@@ -87,6 +88,7 @@ func (v *Index) OutLink(dst netip.Addr) string {
 	return v.NatLink(v.AnUplink())
 }
 
+// Holds reports whether a link has an address.
 func (v *Index) Holds(link string, a netip.Addr) bool {
 	l := v.LinkByName[link]
 	return l != nil && l.Has(a)
@@ -99,8 +101,10 @@ func (v *Index) Hop(a netip.Addr, ifindex int, dir model.Direction, side model.S
 	})
 }
 
+// PodAddrs are the addresses of a pod.
 func PodAddrs(p *model.Pod) []netip.Addr { return model.Map(p.Addresses, netip.Prefix.Addr) }
 
+// SameFamily are those of a list that are of the family of an address.
 func SameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
 	return model.Filter(list, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 }
@@ -137,7 +141,7 @@ func (v *Index) Owner(m model.MAC) string {
 	return "nobody on this node"
 }
 
-// frames is how many frames of an address for a MAC passed a link; side says which end of
+// FramesBetween is how many frames of an address for a MAC passed a link; side says which end of
 // the packets in them the address is.
 func (v *Index) FramesBetween(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
 	var n uint64

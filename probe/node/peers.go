@@ -179,6 +179,7 @@ var metadataServer = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 // OfCloud reports whether an address is of a cloud's services for its machines, whose silence may be meant.
 func OfCloud(a netip.Addr) bool { return a == loss.WireServer || a == metadataServer }
 
+// SumPeers sums up pairs of addresses.
 func (v *Index) SumPeers(list []*model.Peer) *Lost {
 	x := &Lost{}
 	for _, p := range list {

@@ -16,13 +16,14 @@ type Ranges struct {
 	Cluster []netip.Prefix
 	// Nodes are the ranges of other nodes that are known one by one. byPrefix
 	// has them too: a node's addresses are looked up by their thousands.
-	Nodes    []NodeRange
-	byPrefix map[netip.Prefix]NodeRange
+	Nodes    []Range
+	byPrefix map[netip.Prefix]Range
 	// lengths are those of byPrefix, the longest first.
 	lengths []int
 }
 
-type NodeRange struct {
+// Range is a range of pods and its node.
+type Range struct {
 	netip.Prefix
 	Node *model.ClusterNode
 }
@@ -37,13 +38,13 @@ const (
 )
 
 func newRanges(v *Index) Ranges {
-	r := Ranges{byPrefix: map[netip.Prefix]NodeRange{}}
+	r := Ranges{byPrefix: map[netip.Prefix]Range{}}
 	for n := range model.Each(v.Cluster.Nodes) {
 		for _, p := range n.PodCIDRs {
 			if isSelf(v, n) {
 				r.Local = append(r.Local, p)
 			} else {
-				r.add(NodeRange{p, n})
+				r.add(Range{p, n})
 			}
 		}
 	}
@@ -91,7 +92,7 @@ func (r *Ranges) addListed(v *Index) {
 }
 
 // add takes in a range of another node. Of two that claim the same, the first has it.
-func (r *Ranges) add(n NodeRange) {
+func (r *Ranges) add(n Range) {
 	r.Nodes = append(r.Nodes, n)
 	if _, claimed := r.byPrefix[n.Masked()]; claimed {
 		return
@@ -103,13 +104,13 @@ func (r *Ranges) add(n NodeRange) {
 }
 
 // NodeAt is the known range of another node that holds an address, the narrowest; not valid where none does.
-func (r *Ranges) NodeAt(a netip.Addr) NodeRange {
+func (r *Ranges) NodeAt(a netip.Addr) Range {
 	for _, bits := range r.lengths {
 		if p, err := a.Prefix(bits); err == nil && r.byPrefix[p].IsValid() {
 			return r.byPrefix[p]
 		}
 	}
-	return NodeRange{}
+	return Range{}
 }
 
 // supposeAround adds the ranges that a pod's address suggests, unless they are
@@ -162,6 +163,7 @@ func (r *Ranges) PodBits(a netip.Addr) int {
 	return model.Either(a.Is4(), podBits4, podBits6)
 }
 
+// HoldsPods reports whether pods have addresses in a range.
 func (v *Index) HoldsPods(p netip.Prefix) bool {
 	for a := range v.Owners {
 		if p.Contains(a) {
@@ -218,8 +220,10 @@ type RemoteRange struct {
 	There, Back Reach
 }
 
+// PrefixOf is the range itself.
 func PrefixOf(r *RemoteRange) netip.Prefix { return r.CIDR }
 
+// CompareRanges orders ranges by their prefix.
 func CompareRanges(a, b *RemoteRange) int { return netip.Prefix.Compare(a.CIDR, b.CIDR) }
 
 // Overlay reports whether the fabric itself routes pods, without a route table.

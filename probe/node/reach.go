@@ -12,8 +12,11 @@ import (
 type Reach int
 
 const (
+	// ReachUnknown is that no packet shows whether a direction works.
 	ReachUnknown Reach = iota
+	// ReachWorks is that packets arrive.
 	ReachWorks
+	// ReachFails is that they do not.
 	ReachFails
 )
 
@@ -175,6 +178,7 @@ func ProbeEvidence(list []*model.Probe) []model.Evidence {
 	return words.Say("probes", words.Facts{"echoes": out})
 }
 
+// ARPEvidence is a probe by ARP, as evidence.
 func (v *Index) ARPEvidence(p *model.Probe) model.Evidence {
 	return words.Say("probes", words.Facts{"arp": p, "gateway": v.ByGateway(p)})[0]
 }

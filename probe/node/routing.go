@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// HasDefault reports whether the node has a default route of a version of IP.
 func HasDefault(v *Index, six bool) bool { return v.DefaultRoute(six).Dst.IsValid() }
 
 // Directly reports whether the node reaches an address without a router: within
@@ -38,11 +39,13 @@ func (r *ShownRoute) String() string { return words.RouteText(r.Route, r.Link) }
 // Typed are the words that ip(8) adds or deletes it by.
 func (r *ShownRoute) Typed() words.Command { return words.TypedRoute(r.Route, r.Link) }
 
+// RouteText is a route as ip prints it.
 func (v *Index) RouteText(r *model.Route) string { return v.Shown(r).String() }
 
 // ShownRule is the same for a routing rule.
 type ShownRule struct{ *model.RoutingRule }
 
+// ShowRule is a routing rule for a page of words.
 func ShowRule(r *model.RoutingRule) *ShownRule {
 	if r == nil {
 		return nil

@@ -23,6 +23,7 @@ func QueueWasFull(p *model.Pod, s Service, silent int, all map[Service]*Asks) bo
 		!slices.ContainsFunc(Services(all, s.Pod), others)
 }
 
+// SampledServices are the destinations that samples of the drops were for.
 func (v *Index) SampledServices(l *Lost) []Service {
 	var out []Service
 	for _, d := range l.Drops {
@@ -99,10 +100,12 @@ func Clients(flows []*model.Flow) []netip.Addr {
 	return model.Unique(model.Map(flows, func(f *model.Flow) netip.Addr { return f.Original.Src }))
 }
 
+// Destinations are the original destinations of flows, each once.
 func Destinations(flows []*model.Flow) []netip.Addr {
 	return model.Unique(model.Map(flows, func(f *model.Flow) netip.Addr { return f.Original.Dst }))
 }
 
+// Servers are the addresses that answer flows, each once.
 func Servers(flows []*model.Flow) []netip.Addr {
 	return model.Unique(model.Map(flows, func(f *model.Flow) netip.Addr { return f.Reply.Src }))
 }
@@ -124,6 +127,7 @@ func Services(all map[Service]*Asks, pod netip.Addr) []Service {
 	return out
 }
 
+// Name is the port and protocol, as a person writes them.
 func (s Service) Name() string { return ProtoPort{Proto: s.Proto, Number: s.Port}.String() }
 
 // UntranslatedService is a service's address, with the port where others are not meant: a rule translates

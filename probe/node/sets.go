@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// Sorted are the keys of a set of addresses, in order.
 func Sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
 }
@@ -30,6 +31,7 @@ func (g *Groups[K, V]) Of(k K) *V {
 	return model.GetOrInsert(g.byKey, k)
 }
 
+// All are the keys and their values.
 func (g *Groups[K, V]) All() iter.Seq2[K, *V] {
 	return func(yield func(K, *V) bool) {
 		for _, k := range g.keys {
@@ -43,6 +45,7 @@ func (g *Groups[K, V]) All() iter.Seq2[K, *V] {
 // AddrSet is a set of addresses; its zero value is empty.
 type AddrSet map[netip.Addr]bool
 
+// Add adds addresses.
 func (s *AddrSet) Add(list ...netip.Addr) {
 	if *s == nil {
 		*s = AddrSet{}
@@ -52,11 +55,13 @@ func (s *AddrSet) Add(list ...netip.Addr) {
 	}
 }
 
+// SetOf is the set of some addresses.
 func SetOf(list []netip.Addr) (s AddrSet) {
 	s.Add(list...)
 	return s
 }
 
+// AddAll adds those of another set.
 func (s *AddrSet) AddAll(o AddrSet) {
 	s.Add()
 	maps.Copy(*s, o)

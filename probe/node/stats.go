@@ -11,7 +11,7 @@ import (
 // has it: in another one the CPUs' counts are of other namespaces too.
 const MaxBacklog = "net.core.netdev_max_backlog"
 
-// softnet sums up what the CPUs dropped and processed, and has those that dropped.
+// SoftnetOf sums up what the CPUs dropped and processed, and has those that dropped.
 func (v *Index) SoftnetOf() (dropped, processed uint64, cpus []*model.Softnet) {
 	for c := range model.Each(v.Softnet) {
 		dropped, processed = dropped+c.DroppedDelta, processed+c.ProcessedDelta

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// sweep is more addresses than are wanted of machines that went away: who asks for
+	// Sweep is more addresses than are wanted of machines that went away: who asks for
 	// so many that nobody answers for, on more ports each than one application has, looks
 	// for whoever is there. What reads metrics asks for as many on one port or two.
 	Sweep, fewPorts = 16, 2
@@ -112,6 +112,7 @@ type spread struct {
 	port ProtoPort
 }
 
+// ProtoPort is a protocol with a port.
 type ProtoPort struct {
 	Proto  uint8
 	Number uint16

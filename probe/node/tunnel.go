@@ -49,11 +49,13 @@ func (v *Index) tunnelPeers() []model.Peer {
 	return out
 }
 
+// IsTunnel reports whether a link is a tunnel.
 func (v *Index) IsTunnel(ifindex int) bool {
 	l := v.ByIndex[ifindex]
 	return l != nil && l.Role == model.RoleTunnel
 }
 
+// NewTunnel is what the node has of tunnels.
 func NewTunnel(v *Index) model.Tunnel {
 	t := model.Tunnel{Into: map[netip.Prefix]uint64{}, OutOf: map[netip.Prefix]uint64{}, For: map[netip.Addr]uint64{}}
 	for l := range model.Each(v.Links) {

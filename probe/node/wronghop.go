@@ -71,6 +71,7 @@ func (v *Index) findWrongHops() []*WrongHop {
 	return slices.SortedFunc(maps.Values(found), func(a, b *WrongHop) int { return a.Entry.Addr.Compare(b.Entry.Addr) })
 }
 
+// LeftWith reports whether packets of a pair left with a MAC.
 func (v *Index) LeftWith(p *model.Peer, to model.MAC) bool {
 	return v.FramesBetween(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
 }

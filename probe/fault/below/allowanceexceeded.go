@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// AllowanceExceeded reports that the cloud dropped packets beyond what it allows the machine, by the counters of the NIC.
 func AllowanceExceeded(v *fault.Input) {
 	for d := range model.Each(v.Devices) {
 		n := d.Lost(model.LossAllowance)

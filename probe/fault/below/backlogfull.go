@@ -12,6 +12,7 @@ import (
 // usualBacklog is what the kernel sets MaxBacklog to.
 const usualBacklog = 1000
 
+// BacklogFull reports that a CPU gets packets faster than it takes them from its queue (netdev_max_backlog).
 func BacklogFull(v *fault.Input) {
 	l := v.LostTo(func(d *model.Drop) bool { return d.Is(model.BacklogFull) })
 	limit, own := v.Limit(node.MaxBacklog)

@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// NICDrop reports NICs that drop packets before the hooks see them, or after.
 func NICDrop(v *fault.Input) {
 	for d := range model.Each(v.Devices) {
 		nicReceives(v, d)

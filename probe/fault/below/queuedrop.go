@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// QueueDrop reports queues (qdiscs) of links, and inside pods, that drop pods' packets.
 func QueueDrop(v *fault.Input) {
 	byLink, untold := map[int]*node.Lost{}, node.UntoldDrops(v.Whole)
 	for _, d := range node.QueuedDrops(v.Snapshot) {
@@ -58,7 +59,7 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 	// The fix is a queue for twice what came to it. Where most is dropped TCP has backed off, and connections do not
 	// even open: much more will come.
 	times := 2 * ((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1) + 1)
-	if q.DropsDelta > q.SentDelta {
+	if q.Rate > 0 && q.DropsDelta > q.SentDelta {
 		times *= backedOff
 	}
 	larger := *q

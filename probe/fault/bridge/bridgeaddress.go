@@ -12,7 +12,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-func BridgeAddress(v *fault.Input) {
+// Address reports bridges that lack the address that their pods take for their gateway.
+func Address(v *fault.Input) {
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" || !b.Up {
 			continue

@@ -14,7 +14,8 @@ import (
 // bypass is what services led from one pod of a bridge to another of it.
 type bypass struct{ client, backend netip.Addr }
 
-func BridgeNetfilterOff(v *fault.Input) {
+// NetfilterOff reports replies that pass the node on a bridge, untranslated, as netfilter does not see bridged packets.
+func NetfilterOff(v *fault.Input) {
 	for _, isIPv6 := range []bool{false, true} {
 		name := path.BridgeCalls(isIPv6)
 		value, known := v.Settings[name]

@@ -10,7 +10,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-func BridgePortBlocked(v *fault.Input) {
+// PortBlocked reports ports that a bridge does not forward for: their state, isolation, VLANs, or the bridge itself is down.
+func PortBlocked(v *fault.Input) {
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" {
 			continue

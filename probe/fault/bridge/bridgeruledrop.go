@@ -17,7 +17,8 @@ import (
 // routesInstead is the table in which DROP means to route the frame.
 const routesInstead = "broute"
 
-func BridgeRuleDrop(v *fault.Input) {
+// RuleDrop reports rules of bridges (ebtables, nft family bridge) that drop pods' frames.
+func RuleDrop(v *fault.Input) {
 	drops := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Is(model.Netfilter) && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.OfPod(d) && !v.Explained(d) &&
 			v.Classifier.Class(d) != loss.ByDesign

@@ -11,6 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// HairpinDrop reports pods that a service leads to themselves, where the bridge does not send a frame back by its port.
 func HairpinDrop(v *fault.Input) {
 	answered := hairpinsAnswered(v.Index)
 	fault.ReportBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// PodLinkOffBridge reports pods' links that are no port of the bridge that the others are on.
 func PodLinkOffBridge(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]

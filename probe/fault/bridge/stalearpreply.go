@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/node"
 )
 
+// StaleARPReply reports ebtables rules that answer ARP with a MAC that nobody has any more.
 func StaleARPReply(v *fault.Input) {
 	for _, s := range staleRules(v.Index, model.TargetARPReply) {
 		v.Report(misanswered(v.Index, &s))

@@ -11,6 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// StaleFDB reports forwarding entries of bridges and tunnels that lead frames to the wrong port or node.
 func StaleFDB(v *fault.Input) {
 	for e := range model.Each(v.FDB) {
 		if !e.Static && !e.Local {

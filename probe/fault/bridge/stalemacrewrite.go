@@ -11,6 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// StaleMACRewrite reports ebtables rules that send pods' frames to a MAC that nobody has any more.
 func StaleMACRewrite(v *fault.Input) {
 	rewrites := MACRewrites(v.Snapshot)
 	ruled := map[netip.Addr]bool{}

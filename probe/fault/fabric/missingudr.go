@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// MissingUDR reports ranges of other nodes' pods for which the subnet's route table has no row.
 func MissingUDR(v *fault.Input) {
 	if node.Overlay(v.Node.Plugin) {
 		return

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// NICForwarding reports NICs for which the cloud does not forward packets of other addresses.
 func NICForwarding(v *fault.Input) {
 	own := v.OwnCIDRs()
 	if len(own) == 0 {

@@ -15,6 +15,7 @@ const (
 	udrMany = 360
 )
 
+// UDRLimit reports route tables that are close to the number of rows that the cloud allows.
 func UDRLimit(v *fault.Input) {
 	if len(v.OwnCIDRs()) == 0 {
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// WrongUDR reports rows of the route table that lead to another node than that whose pods they are for.
 func WrongUDR(v *fault.Input) {
 	own := v.OwnCIDRs()
 	if len(own) == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// PathMTU reports packets that are too large for a link on their way.
 func PathMTU(v *fault.Input) {
 	groups := map[int]*node.Lost{}
 	for _, l := range fault.LostBy(v, func(d *model.Drop) (_ node.Pair, pod netip.Addr) {

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// PodLinkDown reports pods whose link is down, at either end.
 func PodLinkDown(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]

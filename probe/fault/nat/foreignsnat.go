@@ -24,6 +24,7 @@ type foreignFlows struct {
 	worked bool
 }
 
+// ForeignSNAT reports that another program than the node's rules gives pods' packets an address that is not theirs.
 func ForeignSNAT(v *fault.Input) {
 	found, replied := map[netip.Addr]*foreignFlows{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {

@@ -24,6 +24,7 @@ type rawGroup struct {
 	answers bool
 }
 
+// MissingMasquerade reports packets that leave with a pod's address for networks that do not know it.
 func MissingMasquerade(v *fault.Input) {
 	var byRule node.Groups[*model.PacketRule, rawGroup]
 	reflected := v.Reflected()

@@ -59,6 +59,7 @@ func (r *portRange) count() {
 	}
 }
 
+// SNATPortExhaustion reports source ports that ran out, so that connections cannot be translated.
 func SNATPortExhaustion(v *fault.Input) {
 	var full, others []*portRange
 	all := portRanges(v.Index)

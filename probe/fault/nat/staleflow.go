@@ -25,6 +25,7 @@ type staleFlows struct {
 	drops []*model.Drop
 }
 
+// StaleFlow reports flows that connection tracking translates by rules that are gone.
 func StaleFlow(v *fault.Input) {
 	var stale node.Groups[outdatedBy, staleFlows]
 	refused := refusedOfOlder(v)

@@ -34,6 +34,7 @@ type maskedKey struct {
 	isIPv6 bool
 }
 
+// UnexpectedMasquerade reports packets between pods that leave with the node's address.
 func UnexpectedMasquerade(v *fault.Input) {
 	var chains node.Groups[maskedKey, masked]
 	for f := range model.Each(v.Flows) {

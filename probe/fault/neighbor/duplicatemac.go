@@ -13,6 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// DuplicateMAC reports pods that have the MAC of another, or another than the node gave them.
 func DuplicateMAC(v *fault.Input) {
 	if !v.Has(model.SourceLinks) || v.Status(model.SourcePods) == model.Missing {
 		return

@@ -13,7 +13,8 @@ import (
 // usualNeighbors is what the kernel sets gc_thresh3 to.
 const usualNeighbors = 1024
 
-func NeighborTableFull(v *fault.Input) {
+// TableFull reports that the neighbor table is full, so that no address can be resolved.
+func TableFull(v *fault.Input) {
 	for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
 		// The machine's own namespace alone has the table's counts.
 		t := model.NeighborTable{Name: name}

@@ -12,6 +12,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// StaleNeighbor reports neighbor entries of pods with a MAC that is not the pod's.
 func StaleNeighbor(v *fault.Input) {
 	silent := map[int][]unresolved{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {

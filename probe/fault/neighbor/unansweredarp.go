@@ -13,6 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// UnansweredARP reports pods and next hops that do not answer ARP or neighbor discovery.
 func UnansweredARP(v *fault.Input) {
 	// One setting that silences the node for several pods is one cause.
 	var byCause node.Groups[any, []unanswered]

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// WrongGatewayMAC reports pods that send frames for their gateway to a MAC that is not the gateway's.
 func WrongGatewayMAC(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {

@@ -11,6 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// WrongNextHopMAC reports frames that leave an uplink for a MAC that is not the next hop's.
 func WrongNextHopMAC(v *fault.Input) {
 	for _, w := range v.WrongHops() {
 		v.Report(wrongEntry(v.Index, w))

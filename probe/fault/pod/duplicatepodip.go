@@ -18,6 +18,7 @@ import (
 // no handing over: the former pod's interface may outlive its lease.
 const together = 3 * time.Second
 
+// DuplicatePodIP reports addresses that two pods have, or a pod and the node or another machine.
 func DuplicatePodIP(v *fault.Input) {
 	for _, a := range node.Sorted(v.Owners) {
 		if holders := liveHolders(v.Index, a); len(holders) > 1 {

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/node"
 )
 
+// NoListener reports ports of pods that are asked and on which no socket listens.
 func NoListener(v *fault.Input) {
 	nobody := func(d *model.Drop) bool {
 		return d.Is(model.NoSocket) && v.Classifier.Lost(d) && (d.Reason != "" || v.Classifier.Samples.Of(d) != nil)

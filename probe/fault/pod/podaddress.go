@@ -11,7 +11,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-func PodAddress(v *fault.Input) {
+// Address reports pods whose interface lacks the address that the cluster knows.
+func Address(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		for _, a := range p.Duplicates {
 			v.Report(duplicateDetected(v, p, a))

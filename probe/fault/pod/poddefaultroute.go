@@ -11,7 +11,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-func PodDefaultRoute(v *fault.Input) {
+// DefaultRoute reports pods without a default route, or with a wrong one.
+func DefaultRoute(v *fault.Input) {
 	for _, p := range enterablePods(v.Index) {
 		for _, isIPv6 := range []bool{false, true} {
 			if own := model.Map(node.OwnIn(p, isIPv6), netip.Prefix.Addr); len(own) > 0 && podDefault(p, isIPv6) == nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-func PodPrefix(v *fault.Input) {
+// Prefix reports pods whose prefix length differs from that of the pods beside them.
+func Prefix(v *fault.Input) {
 	for _, p := range enterablePods(v.Index) {
 		for _, a := range slices.Concat(node.OwnIn(p, false), node.OwnIn(p, true)) {
 			if from, want := usualPrefix(v.Index, p, a); from != nil {

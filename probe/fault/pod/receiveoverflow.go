@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// ReceiveOverflow reports sockets of pods whose receive buffer or queue of connections overflows.
 func ReceiveOverflow(v *fault.Input) {
 	all := v.AsksOf()
 	atSockets(v, func(d *model.Drop) bool { return d.Is(model.NoRoom) }, func(_ netip.Addr, l *node.Lost) fault.Fault { return overflowed(v.Index, l, all) })

@@ -33,6 +33,7 @@ func (h *hook) ofCgroup() bool { return h.kind == model.AtCgroup }
 
 func (h *hook) direction() model.Direction { return model.Either(h.out, model.Egress, model.Ingress) }
 
+// BPFDrop reports BPF programs that drop pods' packets.
 func BPFDrop(v *fault.Input) {
 	fault.ReportBy(v, func(d *model.Drop) (hook, netip.Addr) {
 		k, pod := hookOf(v.Index, d)

@@ -10,6 +10,7 @@ import (
 // nearlyFull is the share of the limit from which the table is as good as full, in percent.
 const nearlyFull = 95
 
+// ConntrackFull reports that the table of connection tracking is full.
 func ConntrackFull(v *fault.Input) {
 	c := &v.Conntrack
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {

@@ -11,6 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// ConntrackRace reports packets that were dropped as two of one flow were tracked at the same time.
 func ConntrackRace(v *fault.Input) {
 	failed := v.Conntrack.InsertFailed
 	if failed < node.MinDrops {

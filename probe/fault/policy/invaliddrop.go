@@ -21,6 +21,7 @@ const (
 	outOfWindow      = "outOfWindow"
 )
 
+// InvalidDrop reports rules that drop packets which connection tracking calls invalid.
 func InvalidDrop(v *fault.Input) {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
 		return dropsInvalid(&r) && !r.Counter.Unused(r.Native)

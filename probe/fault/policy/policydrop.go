@@ -31,7 +31,8 @@ type part struct {
 	covered, sure bool
 }
 
-func PolicyDrop(v *fault.Input) {
+// Drop reports rules of netfilter that drop pods' packets.
+func Drop(v *fault.Input) {
 	drops, unread, unmatched, unknown := netfilterDrops(v)
 	// cause is that of the drops of several rules, which has a name, or of one alone.
 	type cause struct {

@@ -17,6 +17,7 @@ type discard struct {
 	rule  *model.RoutingRule
 }
 
+// BlackholeRoute reports routes of type blackhole, unreachable or prohibit that discard pods' packets.
 func BlackholeRoute(v *fault.Input) {
 	// unheld: the route keeps packets for pods that are not there from leaving the node, as
 	// Calico's does for its block of addresses.

@@ -12,6 +12,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// ForwardingDisabled reports that the node does not forward packets between links, for all or for one of them.
 func ForwardingDisabled(v *fault.Input) {
 	unforwarded(v, refused4, path.Forward4)
 	if v.Proposed == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// MissingDefaultRoute reports a node without a default route.
 func MissingDefaultRoute(v *fault.Input) {
 	if !v.Has(model.SourceRoutes) {
 		return

@@ -19,6 +19,7 @@ type unrouted struct {
 	replying bool
 }
 
+// MissingNodeRoute reports ranges of other nodes' pods to which the node has no route.
 func MissingNodeRoute(v *fault.Input) {
 	siblings := nodeRoutes(v.Index)
 	// kindnet always has routes to other nodes' pods, the plain plugins do wherever no cloud has.

@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// MissingPodRoute reports pods of this node to which it has no route, or one that leads elsewhere.
 func MissingPodRoute(v *fault.Input) {
 	type cause struct {
 		route *model.Route

@@ -26,6 +26,7 @@ type inVain struct {
 	answered bool
 }
 
+// MissingTableRoute reports routing tables that a rule sends packets to and that lack a route.
 func MissingTableRoute(v *fault.Input) {
 	if !v.Has(model.SourceRoutes) || !slices.ContainsFunc(v.Rules,
 		func(r model.RoutingRule) bool { return r.From.IsValid() }) {

@@ -18,6 +18,7 @@ type detour struct {
 	kind  string
 }
 
+// ReversePathFilter reports packets that rp_filter drops, as their source is not reached by the link that they came in by.
 func ReversePathFilter(v *fault.Input) {
 	hops := v.SilentNextHops()
 	fault.ReportBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {

@@ -29,6 +29,7 @@ type loops struct {
 	once    bool
 }
 
+// RoutingLoop reports packets that come back to the node until their TTL ends.
 func RoutingLoop(v *fault.Input) {
 	// known are pods whose packets loop for another cause: the route to the pod is gone, or
 	// went with its link, or a wrong route beyond the node brings them back.

@@ -35,6 +35,7 @@ type misroutedTraffic struct {
 	answers bool
 }
 
+// WrongNodeRoute reports routes to other nodes' pods by a next hop that is not that node.
 func WrongNodeRoute(v *fault.Input) {
 	var order []*misroutedTraffic
 	of := func(q path.Query) *misroutedTraffic {

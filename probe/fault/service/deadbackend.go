@@ -23,6 +23,7 @@ type backend struct {
 	services []netip.Addr
 }
 
+// DeadBackend reports endpoints of services that no running pod has.
 func DeadBackend(v *fault.Input) {
 	found, ofCilium := map[netip.Addr]*backend{}, map[netip.Addr][]netip.Addr{}
 	for s := range model.Each(v.Cilium.Services) {

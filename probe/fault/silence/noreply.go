@@ -27,6 +27,7 @@ func (g unansweredByDestination) sum() *node.Lost {
 	return x
 }
 
+// NoReply reports destinations beyond the node that never reply to requests which left it.
 func NoReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
 	byDefault, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses of links, by the default route; for a MAC of no next hop

@@ -23,6 +23,7 @@ type silentReceiver struct {
 	partly bool
 }
 
+// PodNotReplying reports pods of this node that do not reply to requests which were delivered to them.
 func PodNotReplying(v *fault.Input) {
 	all := v.AsksOf()
 	for p := range model.Each(v.Pods) {

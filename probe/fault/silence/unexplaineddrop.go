@@ -19,6 +19,7 @@ type dropKind struct {
 	location string
 }
 
+// UnexplainedDrop reports drops that no other kind explains.
 func UnexplainedDrop(v *fault.Input) {
 	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		return v.CauseOf(d).Ordinary == model.ExcusedFew
