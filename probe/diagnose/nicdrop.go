@@ -50,7 +50,7 @@ func (v *view) nicSends(d *model.Device) {
 	f := finding{page: "NICDrop-sent", lost: l, facts: facts{
 		"device": d, "moved": list, "window": v.Window.Duration(), "hung": hung, "others": others,
 	}}
-	f.Packets, f.Cause, f.LastHopAlive = n, v.Node.Name+" "+d.Link, v.place(d.Link, model.Egress)
+	f.Packets, f.Cause, f.LastHopAlive = n, v.Node.Name+" "+d.Link+" sent", v.place(d.Link, model.Egress)
 	f.infoUnless(severe)
 	v.report(f)
 }

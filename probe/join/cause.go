@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -45,7 +44,7 @@ func (j *joint) cause(key any, c cause) *cause {
 func (j *joint) adopt(n *node, f *model.Finding) *cause { return j.cause(f, cause{node: n, found: f}) }
 
 func (j *joint) explain() {
-	j.gets = j.own(diagnose.WrongUDR)
+	j.gets = j.own(model.Foreign)
 	passed := j.passes()
 	open := model.Filter(model.Filter(j.legs, (*leg).isLost), func(w *leg) bool {
 		n, f := j.explainedBy(w, passed)
@@ -131,34 +130,25 @@ func (t *conversation) onward() []netip.Addr { return t.far.Pair(t.b, t.a).Onwar
 // leadsOn reports whether the far node sends what is asked of it on to the node where the cause is.
 func (t *conversation) leadsOn(to *node) bool { return t.far != to && len(t.onward()) > 0 }
 
-// explaining are the findings whose packets leave the node, and do not get where they
-// should. Those of the first three are what the node sends, not what comes to it.
-var explaining = []model.Code{
-	diagnose.MissingNodeRoute, diagnose.WrongNodeRoute, diagnose.WrongNextHopMAC, diagnose.WrongUDR,
-	diagnose.NICForwarding, diagnose.RoutingLoop, diagnose.MissingDefaultRoute, diagnose.MissingUDR,
-}
-
 // explainedBy is the finding of a node that says why packets are lost on a leg; nil where
 // none does. That a route beyond the node is missing counts only if files prove it, and
 // that the node lacks one only where the network is not seen to carry pods' packets itself.
 func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
-			if !slices.Contains(explaining, f.Code) || f.Code == diagnose.MissingUDR && f.Confidence != model.Proven {
-				continue
-			}
-			if f.Code == diagnose.MissingNodeRoute && w.pair.Routed && passed.carried(w.from) {
+			if !f.Is(model.Astray) || f.Is(model.Unheard|model.ByRoute) && f.Confidence != model.Proven ||
+				f.Is(model.OnlySent|model.ByRoute) && w.pair.Routed && passed.carried(w.from) {
 				continue
 			}
 			local, remote := w.src(), w.dst()
 			if n == w.to {
-				if f.Confidence != model.Proven || slices.Contains(explaining[:3], f.Code) {
+				if f.Confidence != model.Proven || f.Is(model.OnlySent) {
 					continue
 				}
 				local, remote = w.dst(), w.src()
 			}
 			if model.InAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) ||
-				f.Code == diagnose.NICForwarding && model.InAny(f.Peers, local) {
+				f.Is(model.Unheard|model.Astray) && model.InAny(f.Peers, local) {
 				return n, f
 			}
 		}
@@ -171,9 +161,6 @@ func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 	return nil, nil
 }
 
-// silences are the findings that say no more than that nothing comes back.
-var silences = []model.Code{diagnose.NoReply, diagnose.MissingUDR, diagnose.NICForwarding, diagnose.WrongUDR}
-
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
 func (t *conversation) farFinding() *model.Finding {
 	var best *model.Finding
@@ -182,29 +169,23 @@ func (t *conversation) farFinding() *model.Finding {
 		if names(f, t.a) {
 			r += 16
 		}
-		if f.Code == diagnose.UnexplainedDrop {
+		if f.Is(model.Unknown) {
 			r -= 64
 		}
 		return r
 	}
 	for f := range model.Each(t.far.findings) {
-		if !slices.Contains(silences, f.Code) && !f.Passes && t.concerns(f) && (best == nil || rank(f) > rank(best)) {
+		if !f.Is(model.Unheard) && !f.Passes && t.concerns(f) && (best == nil || rank(f) > rank(best)) {
 			best = f
 		}
 	}
 	return best
 }
 
-// nextHops are the findings about next hops, which lose all that goes by them.
-var nextHops = []model.Code{
-	diagnose.DuplicateMAC, diagnose.StaleARPReply, diagnose.StaleNeighbor, diagnose.UnansweredARP,
-	diagnose.WrongGatewayMAC, diagnose.WrongNextHopMAC,
-}
-
 // concerns reports whether a finding of the far node is about what was asked of it: about
 // both ends, about its own end alone, or about next hops of what it sends.
 func (t *conversation) concerns(f *model.Finding) bool {
-	if slices.Contains(nextHops, f.Code) && len(f.Peers) > 0 &&
+	if f.Is(model.ByNextHop) && len(f.Peers) > 0 &&
 		!slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.IsSingleIP() || !t.far.Gateways[p.Addr()] }) {
 		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && t.far.Pair(t.b, t.a).Routed
 	}
@@ -212,7 +193,7 @@ func (t *conversation) concerns(f *model.Finding) bool {
 		func(a netip.Addr) bool { return names(f, a) }) {
 		return false
 	}
-	return names(f, t.a) || f.Code != diagnose.UnexplainedDrop && (len(f.Peers) == 0 || onlyEnds(f, t.b))
+	return names(f, t.a) || !f.Is(model.Unknown) && (len(f.Peers) == 0 || onlyEnds(f, t.b))
 }
 
 func names(f *model.Finding, a netip.Addr) bool {

@@ -32,7 +32,7 @@ func (j *joint) findings() []model.Finding {
 			// The asker's own finding may say what leads there.
 			c.conversations = slices.DeleteFunc(c.conversations, func(t *conversation) bool {
 				return slices.ContainsFunc(t.asker.rest,
-					func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && model.InAny(f.Peers, t.b) })
+					func(f model.Finding) bool { return f.Is(model.Vacant) && model.InAny(f.Peers, t.b) })
 			})
 			if len(c.conversations) == 0 {
 				continue
@@ -47,10 +47,7 @@ func (j *joint) findings() []model.Finding {
 	}
 	for _, n := range j.nodes {
 		for _, f := range n.rest {
-			same := func(a *model.Finding) bool {
-				return a.Code == f.Code && slices.Equal(a.Peers, f.Peers) && (slices.Equal(a.Pods, f.Pods) || a.Title == f.Title)
-			}
-			if !slices.ContainsFunc(adopted[n], same) {
+			if !slices.ContainsFunc(adopted[n], f.Same) {
 				tell(n.name(), &f)
 				out = append(out, nodeFinding{f, []string{n.name()}})
 			}
@@ -60,9 +57,10 @@ func (j *joint) findings() []model.Finding {
 		words.PutRows(&t.Finding)
 	}
 	var list []model.Finding
-	for _, f := range merged(out) {
+	for _, group := range grouped(out) {
+		f := mergeOne(group)
 		if len(j.nodes) > 1 {
-			f.Finding = sited(f)
+			f.site(group)
 		}
 		list = append(list, f.Finding)
 	}
@@ -79,19 +77,33 @@ type nodeFinding struct {
 // On is a finding that one of several nodes has told by itself.
 func On(name string, f model.Finding) model.Finding {
 	tell(name, &f)
-	return sited(nodeFinding{f, []string{name}})
+	t := nodeFinding{f, []string{name}}
+	t.site([]nodeFinding{t})
+	return t.Finding
 }
 
-// sited is a finding that says which of several nodes it is about, and on which its fix
-// is to be run, unless that is for the network between them.
-func sited(f nodeFinding) model.Finding {
-	if len(f.at) == 1 {
-		f.Title = "on " + f.at[0] + ": " + f.Title
+// site says which of several nodes the finding is about, and on which the fixes of those that it was made of are to be
+// run, unless they are for the network between them.
+func (t *nodeFinding) site(of []nodeFinding) {
+	if len(t.at) == 1 {
+		t.Title = "on " + t.at[0] + ": " + t.Title
 	}
-	if len(f.at) > 0 && len(f.Fix) > 0 && !slices.Contains(silences, f.Code) {
-		f.Fix = append([]string{words.OnNodes(f.at)}, f.Fix...)
+	if t.Is(model.Unheard) {
+		return
 	}
-	return f.Finding
+	t.Fix = nil
+	for first := range model.Each(of) {
+		var at []string
+		for o := range model.Each(of) {
+			if slices.Equal(o.Fix, first.Fix) {
+				at, o.Fix = model.With(at, o.at...), model.Either(o == first, o.Fix, nil)
+			}
+		}
+		if len(at) > 0 && len(first.Fix) > 0 {
+			t.Fix = append(t.Fix, words.OnNodes(at))
+		}
+		t.Fix = append(t.Fix, first.Fix...)
+	}
 }
 
 // tell names the node as who tells of a finding, and those others that know a part.
@@ -159,7 +171,7 @@ func (n *node) supposesLess(far *node, p *model.EndPair) bool {
 // an address; nil where it has none.
 func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	return model.First(n.findings, func(f *model.Finding) bool {
-		return f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
+		return f.Is(model.Unheard|model.ByRoute) && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
 	})
 }
 
@@ -183,8 +195,7 @@ func (c *cause) accounts(n *node, p *model.EndPair) bool {
 		rows = c.guess.rows
 	case c.guess != nil && c.guess.shape == ipForwardingOff:
 		rows = c.guess.node.Ranges
-	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR ||
-		c.found.Code == diagnose.NICForwarding):
+	case c.found != nil && c.found.Is(model.Unheard|model.Astray):
 		rows = c.found.Peers
 	case c.down:
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
@@ -213,11 +224,11 @@ func (j *joint) finding(c *cause) model.Finding {
 func (c *cause) adopted() model.Finding {
 	f := *c.found
 	tell(c.node.name(), &f)
-	if len(c.conversations) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == diagnose.UnexplainedDrop {
+	if len(c.conversations) > 0 && f.Severity == model.Info && f.Is(model.Unknown) {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
 	}
-	if f.Code == diagnose.WrongUDR || f.Code == diagnose.MissingNodeRoute || f.Code == diagnose.MissingUDR {
+	if f.Is(model.ByRoute) {
 		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
@@ -248,7 +259,7 @@ func (c *cause) proveRow(f *model.Finding) {
 		row := w.toRange()
 		hop := w.to.hop(row)
 		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
-			f.Code == diagnose.MissingNodeRoute && !model.InAny(w.from.Networks, hop) {
+			f.Is(model.OnlySent) && !model.InAny(w.from.Networks, hop) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
@@ -364,9 +375,7 @@ type found struct {
 }
 
 func (f *found) worded() model.Finding {
-	f.facts["f"] = &f.Finding
-	words.Put(f.page, f.facts, &f.Finding)
-	f.Verify = diagnose.Verify(f.Code)
+	diagnose.Put(f.page, f.facts, &f.Finding)
 	return f.Finding
 }
 

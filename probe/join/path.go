@@ -60,7 +60,7 @@ func placed(findings []model.Finding, node string) []model.Finding {
 
 // isBetween reports whether a finding's packets end between nodes.
 func isBetween(f *model.Finding) bool {
-	return len(f.Nodes) > 1 && (len(f.EndsAt) == 1 && f.EndsAt[0] == model.HopBeyond || f.Code == diagnose.WrongUDR ||
+	return len(f.Nodes) > 1 && (len(f.EndsAt) == 1 && f.EndsAt[0] == model.HopBeyond || f.Is(model.Foreign) ||
 		f.LastHopAlive.Role == model.RoleUplink && f.LastHopAlive.Direction == model.Egress)
 }
 
