@@ -136,6 +136,9 @@ func (t *conversation) leadsOn(to *node) bool { return t.far != to && len(t.onwa
 func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
+			if w.diesAtUplink(n, f) {
+				return n, f
+			}
 			if !f.Is(model.Astray) || f.Is(model.Unheard|model.ByRoute) && f.Confidence != model.Proven ||
 				f.Is(model.OnlySent|model.ByRoute) && w.pair.Routed && passed.carried(w.from) {
 				continue
@@ -159,6 +162,15 @@ func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
 		}
 	}
 	return nil, nil
+}
+
+// diesAtUplink reports whether a finding of a node says that packets of the leg are dropped at its uplink, where they
+// leave or before they are counted as they arrive: then they are not lost between the nodes.
+func (w *leg) diesAtUplink(n *node, f *model.Finding) bool {
+	at := n.Uplink
+	at.Direction = model.Either(n == w.from, model.Egress, model.Ingress)
+	return f.LastHopAlive == at && f.Confidence == model.Proven && f.Traits&(model.Unheard|model.Astray) == 0 && !f.Passes &&
+		2*f.Packets >= w.sent() && names(f, w.src()) && names(f, w.dst())
 }
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
