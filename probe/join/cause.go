@@ -47,12 +47,11 @@ func (j *joint) explain() {
 	j.gets = j.own(model.Foreign)
 	passed := j.passes()
 	open := model.Filter(model.Filter(j.legs, (*leg).isLost), func(w *leg) bool {
-		n, f := j.explainedBy(w, passed)
-		if f != nil {
-			c := j.adopt(n, f)
+		c := j.explainedBy(w, passed)
+		if c != nil {
 			c.lost = append(c.lost, w)
 		}
-		return f == nil
+		return c == nil
 	})
 	j.adoptRows()
 	j.between(j.misrouted(j.tunnelsDown(open)), passed)
@@ -130,38 +129,39 @@ func (t *conversation) onward() []netip.Addr { return t.far.Pair(t.b, t.a).Onwar
 // leadsOn reports whether the far node sends what is asked of it on to the node where the cause is.
 func (t *conversation) leadsOn(to *node) bool { return t.far != to && len(t.onward()) > 0 }
 
-// explainedBy is the finding of a node that says why packets are lost on a leg; nil where
-// none does. That a route beyond the node is missing counts only if files prove it, and
-// that the node lacks one only where the network is not seen to carry pods' packets itself.
-func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
+// explainedBy is the cause that a node itself has found why packets are lost on a leg; nil where none has.
+func (j *joint) explainedBy(w *leg, passed passes) *cause {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
-			if w.diesAtUplink(n, f) {
-				return n, f
-			}
-			if !f.Is(model.Astray) || f.Is(model.Unheard|model.ByRoute) && f.Confidence != model.Proven ||
-				f.Is(model.OnlySent|model.ByRoute) && w.pair.Routed && passed.carried(w.from) {
-				continue
-			}
-			local, remote := w.src(), w.dst()
-			if n == w.to {
-				if f.Confidence != model.Proven || f.Is(model.OnlySent) {
-					continue
-				}
-				local, remote = w.dst(), w.src()
-			}
-			if model.InAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) ||
-				f.Is(model.Unheard|model.Astray) && model.InAny(f.Peers, local) {
-				return n, f
+			if w.diesAtUplink(n, f) || w.goesAstray(n, f, passed) {
+				return j.adopt(n, f)
 			}
 		}
 	}
 	for _, f := range j.gets {
 		if f.node != w.from && f.node != w.to && model.InAny(f.Peers, w.dst()) {
-			return f.node, f.Finding
+			return j.adopt(f.node, f.Finding)
 		}
 	}
-	return nil, nil
+	return nil
+}
+
+// goesAstray reports whether a finding of a node says that packets of the leg do not get where they should. That a route
+// beyond the node is missing counts only if files prove it, and that the node lacks one only where the network is not
+// seen to carry pods' packets itself.
+func (w *leg) goesAstray(n *node, f *model.Finding, passed passes) bool {
+	local, remote := w.src(), w.dst()
+	if n == w.to {
+		local, remote = remote, local
+	}
+	switch {
+	case !f.Is(model.Astray), f.Is(model.OnlySent) && n == w.to,
+		f.Confidence != model.Proven && (n == w.to || f.Is(model.Unheard|model.ByRoute)),
+		f.Is(model.OnlySent|model.ByRoute) && w.pair.Routed && passed.carried(w.from):
+		return false
+	}
+	return model.InAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) ||
+		f.Is(model.Unheard) && model.InAny(f.Peers, local)
 }
 
 // diesAtUplink reports whether a finding of a node says that packets of the leg are dropped at its uplink, where they

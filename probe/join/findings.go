@@ -26,7 +26,6 @@ func (j *joint) findings() []model.Finding {
 	}
 	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
 	var out []nodeFinding
-	adopted := map[*node][]*model.Finding{}
 	for _, c := range j.causes {
 		if c.silent != nil && c.silent.how == vacant {
 			// The asker's own finding may say what leads there.
@@ -40,14 +39,14 @@ func (j *joint) findings() []model.Finding {
 		}
 		f := nodeFinding{Finding: j.finding(c)}
 		if c.found != nil {
-			adopted[c.node] = append(adopted[c.node], c.found)
 			f.at = []string{c.node.name()}
 		}
 		out = append(out, f)
 	}
 	for _, n := range j.nodes {
 		for _, f := range n.rest {
-			if !slices.ContainsFunc(adopted[n], f.Same) {
+			adopted := func(c *cause) bool { return c.node == n && c.found != nil && f.Same(c.found) }
+			if !slices.ContainsFunc(j.causes, adopted) {
 				tell(n.name(), &f)
 				out = append(out, nodeFinding{f, []string{n.name()}})
 			}
