@@ -67,8 +67,8 @@ func (j *joint) explain() {
 	for _, t := range j.conversations {
 		if t.forward == nil {
 			// Nobody has the address, to which no leg leads either.
-			if i := slices.IndexFunc(beyond, func(c *cause) bool { return c.accounts(t.asker, t.pair) }); i >= 0 {
-				beyond[i].conversations = append(beyond[i].conversations, t)
+			if c := model.Find(beyond, func(c *cause) bool { return c.accounts(t.asker, t.pair) }); c != nil {
+				c.conversations = append(c.conversations, t)
 				continue
 			}
 		}
@@ -96,9 +96,8 @@ func (j *joint) explain() {
 	}
 	for _, t := range onward {
 		next := func(u *conversation) bool { return u.asker == t.far && slices.Contains(t.onward(), u.b) }
-		if i := slices.IndexFunc(j.causes,
-			func(c *cause) bool { return slices.ContainsFunc(c.conversations, next) }); i >= 0 {
-			j.causes[i].conversations = append(j.causes[i].conversations, t)
+		if c := model.Find(j.causes, func(c *cause) bool { return slices.ContainsFunc(c.conversations, next) }); c != nil {
+			c.conversations = append(c.conversations, t)
 		}
 	}
 	j.lostPorts()
@@ -175,7 +174,6 @@ func (w *leg) diesAtUplink(n *node, f *model.Finding) bool {
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
 func (t *conversation) farFinding() *model.Finding {
-	var best *model.Finding
 	rank := func(f *model.Finding) int {
 		r := 4*f.Severity.Rank() + f.Confidence.Rank()
 		if names(f, t.a) {
@@ -186,12 +184,12 @@ func (t *conversation) farFinding() *model.Finding {
 		}
 		return r
 	}
-	for f := range model.Each(t.far.findings) {
-		if !f.Is(model.Unheard) && !f.Passes && t.concerns(f) && (best == nil || rank(f) > rank(best)) {
-			best = f
-		}
+	about := model.Chosen(t.far.findings,
+		func(f *model.Finding) bool { return !f.Is(model.Unheard) && !f.Passes && t.concerns(f) })
+	if len(about) == 0 {
+		return nil
 	}
-	return best
+	return slices.MaxFunc(about, func(a, b *model.Finding) int { return rank(a) - rank(b) })
 }
 
 // concerns reports whether a finding of the far node is about what was asked of it: about
