@@ -132,6 +132,10 @@ func TestMerged(t *testing.T) {
 	at := func(node, cause, fix string) nodeFinding {
 		return nodeFinding{model.Finding{Code: "NoListener", Nodes: []string{node}, Cause: cause, Title: "on " + node, Fix: []string{fix}}, []string{node}}
 	}
+	beyond := func(node, peer string) nodeFinding {
+		return nodeFinding{model.Finding{Code: "MissingMasquerade", Nodes: []string{node}, Pods: []netip.Addr{addr("10.1.0.1")},
+			Peers: []netip.Prefix{prefix(peer)}, EndsAt: []model.HopKind{model.HopBeyond}}, []string{node}}
+	}
 	const listen = "ss -lntup # compare with the address and port that pods use"
 	tests := []struct {
 		name string
@@ -142,6 +146,8 @@ func TestMerged(t *testing.T) {
 		{"the same port", []nodeFinding{at("n1", "tcp/9100", listen), at("n2", "tcp/9100", listen)}, 1},
 		{"the same rule in other places", []nodeFinding{at("n1", "-s 10.9.0.0/16 -j DROP", "nft delete rule ip filter FORWARD handle 7"),
 			at("n2", "-s 10.9.0.0/16 -j DROP", "nft delete rule ip filter FORWARD handle 8")}, 1},
+		{"the same peers beyond", []nodeFinding{beyond("n1", "203.0.113.10/32"), beyond("n2", "203.0.113.10/32")}, 1},
+		{"other peers beyond", []nodeFinding{beyond("n1", "203.0.113.10/32"), beyond("n2", "203.0.113.11/32")}, 2},
 		{"nobody knows what", []nodeFinding{at("n1", "", listen), at("n2", "", listen)}, 2},
 	}
 	for _, tt := range tests {

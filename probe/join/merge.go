@@ -44,11 +44,13 @@ func (t *nodeFinding) ownRoute() bool {
 	return len(rows) > 0 && !model.Meet(t.Peers, rows)
 }
 
-// oneCause reports whether two findings with one key have one cause: the same object on several nodes or, of what is
-// only not heard of, the same routes are missing, or the same addresses that were not recorded reply to nobody.
+// oneCause reports whether two findings with one key have one cause: the same object on several nodes or, where none is
+// known, the same peers are not reached beyond them. Of what is only not heard of, the same routes are missing, or the
+// same addresses that were not recorded reply to nobody.
 func oneCause(a, b *nodeFinding) bool {
 	if !a.Is(model.Unheard) {
-		return a.Cause != "" || a.Same(&b.Finding)
+		return a.Cause != "" || a.Same(&b.Finding) ||
+			slices.Contains(a.EndsAt, model.HopBeyond) && model.Meet(a.Peers, b.Peers)
 	}
 	rows, others := a.ranges(), b.ranges()
 	return within(rows, others) || within(others, rows) || len(a.Nodes) == 1 && len(b.Nodes) == 1 &&
