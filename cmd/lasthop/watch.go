@@ -144,7 +144,7 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 		switch {
 		case !w.Wants(&f.Finding, w.focus):
 			continue
-		case f.Closed && !printed, printed && !f.Closed && alike(before.Finding, f.Finding):
+		case f.Closed && !printed, printed && !f.Closed && alike(&before.Finding, &f.Finding):
 			continue
 		case f.Closed:
 			change = report.Closed
@@ -160,10 +160,10 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 	return out
 }
 
-// alike reports whether two states of a finding differ only in counts and evidence.
-func alike(a, b model.Finding) bool {
-	return a.Severity == b.Severity && a.Confidence == b.Confidence && a.Title == b.Title && a.LastHopAlive == b.LastHopAlive &&
-		slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Fix, b.Fix)
+// alike reports whether two states of a finding differ only in counts, evidence and words.
+func alike(a, b *model.Finding) bool {
+	return a.Key() == b.Key() && a.Severity == b.Severity && a.Confidence == b.Confidence &&
+		a.LastHopAlive == b.LastHopAlive && slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers)
 }
 
 // rewrites are those that were not printed within the window.

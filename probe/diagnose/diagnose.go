@@ -34,6 +34,11 @@ type kind struct {
 	// first; nil leaves that to the tables and counts. passes: they do not end.
 	ends   []model.HopKind
 	passes bool
+	// objects name the values that are the object whose state is the cause: of a line all, of several lines the first
+	// whose values are there. Findings about other objects are others.
+	objects []string
+	// traits are what several nodes' comparison asks.
+	traits model.Trait
 }
 
 // Kinds lists every kind of finding that Diagnose can report, in the order in which they are judged.
@@ -45,15 +50,26 @@ func Kinds() []Kind {
 func Verify(code model.Code) string { return "lasthop check --only " + string(code) }
 
 // Relate returns findings, which a recording may hold, with what the catalogue
-// says of each and no recording holds: EndsAt and Passes.
+// says of each and no recording holds: EndsAt, Passes and Traits.
 func Relate(findings []model.Finding) []model.Finding {
 	out := slices.Clone(findings)
 	for i := range out {
-		if at := slices.IndexFunc(kinds, func(k kind) bool { return k.code == out[i].Code }); at >= 0 {
-			out[i].EndsAt, out[i].Passes = kinds[at].ends, kinds[at].passes
-		}
+		k := kindOf(out[i].Code)
+		out[i].EndsAt, out[i].Passes, out[i].Traits = k.ends, k.passes, k.traits
 	}
 	return out
+}
+
+func kindOf(code model.Code) kind {
+	return model.Find(kinds, func(k kind) bool { return k.code == code })
+}
+
+// Put words a finding of several nodes with the values of a page, and completes it with what its kind says.
+func Put(page string, facts words.Facts, f *model.Finding) {
+	k := kindOf(f.Code)
+	facts["f"] = f
+	words.Put(page, facts, f)
+	f.Verify, f.Traits, f.Cause = Verify(f.Code), k.traits, words.Cause(f.Cause, facts, k.objects)
 }
 
 // Diagnose judges a snapshot. The findings are sorted: the worst and surest first, then by code and pod.

@@ -51,13 +51,10 @@ func judge(v *fault.Input) []model.Finding {
 			case consequence(&f.Finding, cutOff) != "":
 				v.Claim(&f, consequence(&f.Finding, cutOff), v.Traffic.Drops)
 			default:
-				f.Code, f.EndsAt, f.Passes = k.code, k.ends, k.passes
+				f.Code, f.EndsAt, f.Passes, f.Traits = k.code, k.ends, k.passes, k.traits
 				f.Verify = cmp.Or(f.Verify, Verify(k.code))
 				f.Pods = model.Unique(f.Pods)
-				if slices.Contains(k.ends, model.HopLocal) {
-					// A socket has these pods' addresses, and no other node's.
-					f.Cause = cmp.Or(f.Cause, words.Addrs(f.Pods))
-				}
+				f.Cause = words.Cause(f.Cause, f.Facts, k.objects)
 				v.Claim(&f, f.Code, v.Traffic.Drops)
 				f.Evidence = append(f.Evidence, beside(v.Index, &f)...)
 				list = append(list, f)

@@ -127,10 +127,14 @@ func TestGateways(t *testing.T) {
 	judged(t, c, "PolicyDrop proven 10.1.0.3 on n2,n3", "PodNotReplying likely 10.2.2.12 on n2,n1")
 }
 
-// TestMerged has findings of several nodes with one fix: they are one if their causes are.
+// TestMerged has findings of several nodes: they are one if their causes are, whatever their fixes say.
 func TestMerged(t *testing.T) {
 	at := func(node, cause, fix string) nodeFinding {
 		return nodeFinding{model.Finding{Code: "NoListener", Nodes: []string{node}, Cause: cause, Title: "on " + node, Fix: []string{fix}}, []string{node}}
+	}
+	beyond := func(node, peer string) nodeFinding {
+		return nodeFinding{model.Finding{Code: "MissingMasquerade", Nodes: []string{node}, Pods: []netip.Addr{addr("10.1.0.1")},
+			Peers: []netip.Prefix{prefix(peer)}, EndsAt: []model.HopKind{model.HopBeyond}}, []string{node}}
 	}
 	const listen = "ss -lntup # compare with the address and port that pods use"
 	tests := []struct {
@@ -140,15 +144,33 @@ func TestMerged(t *testing.T) {
 	}{
 		{"another port", []nodeFinding{at("n1", "tcp/9100", listen), at("n2", "tcp/5432", listen)}, 2},
 		{"the same port", []nodeFinding{at("n1", "tcp/9100", listen), at("n2", "tcp/9100", listen)}, 1},
-		{"another fix", []nodeFinding{at("n1", "", "ip route del 10.9.0.0/16"), at("n2", "", "ip route del 10.8.0.0/16")}, 2},
-		{"the same fix", []nodeFinding{at("n1", "", "nft delete rule ip filter FORWARD handle 7"), at("n2", "", "nft delete rule ip filter FORWARD handle 7")}, 1},
+		{"the same rule in other places", []nodeFinding{at("n1", "-s 10.9.0.0/16 -j DROP", "nft delete rule ip filter FORWARD handle 7"),
+			at("n2", "-s 10.9.0.0/16 -j DROP", "nft delete rule ip filter FORWARD handle 8")}, 1},
+		{"the same peers beyond", []nodeFinding{beyond("n1", "203.0.113.10/32"), beyond("n2", "203.0.113.10/32")}, 1},
+		{"other peers beyond", []nodeFinding{beyond("n1", "203.0.113.10/32"), beyond("n2", "203.0.113.11/32")}, 2},
+		{"nobody knows what", []nodeFinding{at("n1", "", listen), at("n2", "", listen)}, 2},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := merged(tt.list); len(got) != tt.want {
+			if got := grouped(tt.list); len(got) != tt.want {
 				t.Errorf("%d findings, want %d: %+v", len(got), tt.want, got)
 			}
 		})
+	}
+}
+
+// TestFixes has nodes hold one rule at other places: each gets its own command, and what is the same is said once.
+func TestFixes(t *testing.T) {
+	at := func(node, fix string) nodeFinding {
+		return nodeFinding{model.Finding{Code: "PolicyDrop", Cause: "-j DROP", Fix: []string{fix}}, []string{node}}
+	}
+	list := []nodeFinding{at("n1", "nft delete rule ip filter FORWARD handle 7"), at("n2", "nft delete rule ip filter FORWARD handle 8"),
+		at("n3", "nft delete rule ip filter FORWARD handle 7")}
+	f := mergeOne(list)
+	f.site(list)
+	want := []string{"on n1, n3:", "nft delete rule ip filter FORWARD handle 7", "on n2:", "nft delete rule ip filter FORWARD handle 8"}
+	if !slices.Equal(f.Fix, want) {
+		t.Errorf("got %q, want %q", f.Fix, want)
 	}
 }
 

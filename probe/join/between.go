@@ -19,10 +19,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	g := c.guess
 	senders, receivers := c.sides()
 	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven,
-		LastHopAlive: senders[0].Uplink, Pods: c.pods()}}
-	for _, n := range senders {
-		f.Nodes = model.With(f.Nodes, n.name())
-	}
+		LastHopAlive: senders[0].Uplink, Pods: c.pods(), Nodes: model.Map(senders, (*node).name)}}
 	f.facts = words.Facts{
 		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0],
 		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers),

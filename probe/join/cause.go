@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -45,15 +44,14 @@ func (j *joint) cause(key any, c cause) *cause {
 func (j *joint) adopt(n *node, f *model.Finding) *cause { return j.cause(f, cause{node: n, found: f}) }
 
 func (j *joint) explain() {
-	j.gets = j.own(faults.WrongUDR)
+	j.gets = j.own(model.Foreign)
 	passed := j.passes()
 	open := model.Filter(model.Filter(j.legs, (*leg).isLost), func(w *leg) bool {
-		n, f := j.explainedBy(w, passed)
-		if f != nil {
-			c := j.adopt(n, f)
+		c := j.explainedBy(w, passed)
+		if c != nil {
 			c.lost = append(c.lost, w)
 		}
-		return f == nil
+		return c == nil
 	})
 	j.adoptRows()
 	j.between(j.misrouted(j.tunnelsDown(open)), passed)
@@ -69,8 +67,8 @@ func (j *joint) explain() {
 	for _, t := range j.conversations {
 		if t.forward == nil {
 			// Nobody has the address, to which no leg leads either.
-			if i := slices.IndexFunc(beyond, func(c *cause) bool { return c.accounts(t.asker, t.pair) }); i >= 0 {
-				beyond[i].conversations = append(beyond[i].conversations, t)
+			if c := model.Find(beyond, func(c *cause) bool { return c.accounts(t.asker, t.pair) }); c != nil {
+				c.conversations = append(c.conversations, t)
 				continue
 			}
 		}
@@ -98,9 +96,8 @@ func (j *joint) explain() {
 	}
 	for _, t := range onward {
 		next := func(u *conversation) bool { return u.asker == t.far && slices.Contains(t.onward(), u.b) }
-		if i := slices.IndexFunc(j.causes,
-			func(c *cause) bool { return slices.ContainsFunc(c.conversations, next) }); i >= 0 {
-			j.causes[i].conversations = append(j.causes[i].conversations, t)
+		if c := model.Find(j.causes, func(c *cause) bool { return slices.ContainsFunc(c.conversations, next) }); c != nil {
+			c.conversations = append(c.conversations, t)
 		}
 	}
 	j.lostPorts()
@@ -131,80 +128,74 @@ func (t *conversation) onward() []netip.Addr { return t.far.Pair(t.b, t.a).Onwar
 // leadsOn reports whether the far node sends what is asked of it on to the node where the cause is.
 func (t *conversation) leadsOn(to *node) bool { return t.far != to && len(t.onward()) > 0 }
 
-// explaining are the findings whose packets leave the node, and do not get where they
-// should. Those of the first three are what the node sends, not what comes to it.
-var explaining = []model.Code{
-	faults.MissingNodeRoute, faults.WrongNodeRoute, faults.WrongNextHopMAC, faults.WrongUDR,
-	faults.NICForwarding, faults.RoutingLoop, faults.MissingDefaultRoute, faults.MissingUDR,
-}
-
-// explainedBy is the finding of a node that says why packets are lost on a leg; nil where
-// none does. That a route beyond the node is missing counts only if files prove it, and
-// that the node lacks one only where the network is not seen to carry pods' packets itself.
-func (j *joint) explainedBy(w *leg, passed passes) (*node, *model.Finding) {
+// explainedBy is the cause that a node itself has found why packets are lost on a leg; nil where none has.
+func (j *joint) explainedBy(w *leg, passed passes) *cause {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
-			if !slices.Contains(explaining, f.Code) || f.Code == faults.MissingUDR && f.Confidence != model.Proven {
-				continue
-			}
-			if f.Code == faults.MissingNodeRoute && w.pair.Routed && passed.carried(w.from) {
-				continue
-			}
-			local, remote := w.src(), w.dst()
-			if n == w.to {
-				if f.Confidence != model.Proven || slices.Contains(explaining[:3], f.Code) {
-					continue
-				}
-				local, remote = w.dst(), w.src()
-			}
-			if model.InAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) ||
-				f.Code == faults.NICForwarding && model.InAny(f.Peers, local) {
-				return n, f
+			if w.diesAtUplink(n, f) || w.goesAstray(n, f, passed) {
+				return j.adopt(n, f)
 			}
 		}
 	}
 	for _, f := range j.gets {
 		if f.node != w.from && f.node != w.to && model.InAny(f.Peers, w.dst()) {
-			return f.node, f.Finding
+			return j.adopt(f.node, f.Finding)
 		}
 	}
-	return nil, nil
+	return nil
 }
 
-// silences are the findings that say no more than that nothing comes back.
-var silences = []model.Code{faults.NoReply, faults.MissingUDR, faults.NICForwarding, faults.WrongUDR}
+// goesAstray reports whether a finding of a node says that packets of the leg do not get where they should. That a route
+// beyond the node is missing counts only if files prove it, and that the node lacks one only where the network is not
+// seen to carry pods' packets itself.
+func (w *leg) goesAstray(n *node, f *model.Finding, passed passes) bool {
+	local, remote := w.src(), w.dst()
+	if n == w.to {
+		local, remote = remote, local
+	}
+	switch {
+	case !f.Is(model.Astray), f.Is(model.OnlySent) && n == w.to,
+		f.Confidence != model.Proven && (n == w.to || f.Is(model.Unheard|model.ByRoute)),
+		f.Is(model.OnlySent|model.ByRoute) && w.pair.Routed && passed.carried(w.from):
+		return false
+	}
+	return model.InAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) ||
+		f.Is(model.Unheard) && model.InAny(f.Peers, local)
+}
+
+// diesAtUplink reports whether a finding of a node says that packets of the leg are dropped at its uplink, where they
+// leave or before they are counted as they arrive: then they are not lost between the nodes.
+func (w *leg) diesAtUplink(n *node, f *model.Finding) bool {
+	at := n.Uplink
+	at.Direction = model.Either(n == w.from, model.Egress, model.Ingress)
+	return f.LastHopAlive == at && f.Confidence == model.Proven && f.Traits&(model.Unheard|model.Astray) == 0 && !f.Passes &&
+		2*f.Packets >= w.sent() && names(f, w.src()) && names(f, w.dst())
+}
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
 func (t *conversation) farFinding() *model.Finding {
-	var best *model.Finding
 	rank := func(f *model.Finding) int {
 		r := 4*f.Severity.Rank() + f.Confidence.Rank()
 		if names(f, t.a) {
 			r += 16
 		}
-		if f.Code == faults.UnexplainedDrop {
+		if f.Is(model.Unknown) {
 			r -= 64
 		}
 		return r
 	}
-	for f := range model.Each(t.far.findings) {
-		if !slices.Contains(silences, f.Code) && !f.Passes && t.concerns(f) && (best == nil || rank(f) > rank(best)) {
-			best = f
-		}
+	about := model.Chosen(t.far.findings,
+		func(f *model.Finding) bool { return !f.Is(model.Unheard) && !f.Passes && t.concerns(f) })
+	if len(about) == 0 {
+		return nil
 	}
-	return best
-}
-
-// nextHops are the findings about next hops, which lose all that goes by them.
-var nextHops = []model.Code{
-	faults.DuplicateMAC, faults.StaleARPReply, faults.StaleNeighbor, faults.UnansweredARP,
-	faults.WrongGatewayMAC, faults.WrongNextHopMAC,
+	return slices.MaxFunc(about, func(a, b *model.Finding) int { return rank(a) - rank(b) })
 }
 
 // concerns reports whether a finding of the far node is about what was asked of it: about
 // both ends, about its own end alone, or about next hops of what it sends.
 func (t *conversation) concerns(f *model.Finding) bool {
-	if slices.Contains(nextHops, f.Code) && len(f.Peers) > 0 &&
+	if f.Is(model.ByNextHop) && len(f.Peers) > 0 &&
 		!slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.IsSingleIP() || !t.far.Gateways[p.Addr()] }) {
 		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && t.far.Pair(t.b, t.a).Routed
 	}
@@ -212,7 +203,7 @@ func (t *conversation) concerns(f *model.Finding) bool {
 		func(a netip.Addr) bool { return names(f, a) }) {
 		return false
 	}
-	return names(f, t.a) || f.Code != faults.UnexplainedDrop && (len(f.Peers) == 0 || onlyEnds(f, t.b))
+	return names(f, t.a) || !f.Is(model.Unknown) && (len(f.Peers) == 0 || onlyEnds(f, t.b))
 }
 
 func names(f *model.Finding, a netip.Addr) bool {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
@@ -29,13 +28,12 @@ func (j *joint) findings() []model.Finding {
 	}
 	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
 	var out []nodeFinding
-	adopted := map[*node][]*model.Finding{}
 	for _, c := range j.causes {
 		if c.silent != nil && c.silent.how == vacant {
 			// The asker's own finding may say what leads there.
 			c.conversations = slices.DeleteFunc(c.conversations, func(t *conversation) bool {
 				return slices.ContainsFunc(t.asker.rest,
-					func(f model.Finding) bool { return f.Code == faults.DeadBackend && model.InAny(f.Peers, t.b) })
+					func(f model.Finding) bool { return f.Is(model.Vacant) && model.InAny(f.Peers, t.b) })
 			})
 			if len(c.conversations) == 0 {
 				continue
@@ -43,17 +41,14 @@ func (j *joint) findings() []model.Finding {
 		}
 		f := nodeFinding{Finding: j.finding(c)}
 		if c.found != nil {
-			adopted[c.node] = append(adopted[c.node], c.found)
 			f.at = []string{c.node.name()}
 		}
 		out = append(out, f)
 	}
 	for _, n := range j.nodes {
 		for _, f := range n.rest {
-			same := func(a *model.Finding) bool {
-				return a.Code == f.Code && slices.Equal(a.Peers, f.Peers) && (slices.Equal(a.Pods, f.Pods) || a.Title == f.Title)
-			}
-			if !slices.ContainsFunc(adopted[n], same) {
+			adopted := func(c *cause) bool { return c.node == n && c.found != nil && f.Same(c.found) }
+			if !slices.ContainsFunc(j.causes, adopted) {
 				tell(n.name(), &f)
 				out = append(out, nodeFinding{f, []string{n.name()}})
 			}
@@ -63,9 +58,10 @@ func (j *joint) findings() []model.Finding {
 		words.PutRows(&t.Finding)
 	}
 	var list []model.Finding
-	for _, f := range merged(out) {
+	for _, group := range grouped(out) {
+		f := mergeOne(group)
 		if len(j.nodes) > 1 {
-			f.Finding = sited(f)
+			f.site(group)
 		}
 		list = append(list, f.Finding)
 	}
@@ -82,19 +78,33 @@ type nodeFinding struct {
 // On is a finding that one of several nodes has told by itself.
 func On(name string, f model.Finding) model.Finding {
 	tell(name, &f)
-	return sited(nodeFinding{f, []string{name}})
+	t := nodeFinding{f, []string{name}}
+	t.site([]nodeFinding{t})
+	return t.Finding
 }
 
-// sited is a finding that says which of several nodes it is about, and on which its fix
-// is to be run, unless that is for the network between them.
-func sited(f nodeFinding) model.Finding {
-	if len(f.at) == 1 {
-		f.Title = "on " + f.at[0] + ": " + f.Title
+// site says which of several nodes the finding is about, and on which the fixes of those that it was made of are to be
+// run, unless they are for the network between them.
+func (t *nodeFinding) site(of []nodeFinding) {
+	if len(t.at) == 1 {
+		t.Title = "on " + t.at[0] + ": " + t.Title
 	}
-	if len(f.at) > 0 && len(f.Fix) > 0 && !slices.Contains(silences, f.Code) {
-		f.Fix = append([]string{words.OnNodes(f.at)}, f.Fix...)
+	if t.Is(model.Unheard) {
+		return
 	}
-	return f.Finding
+	t.Fix = nil
+	for first := range model.Each(of) {
+		var at []string
+		for o := range model.Each(of) {
+			if slices.Equal(o.Fix, first.Fix) {
+				at, o.Fix = model.With(at, o.at...), model.Either(o == first, o.Fix, nil)
+			}
+		}
+		if len(at) > 0 && len(first.Fix) > 0 {
+			t.Fix = append(t.Fix, words.OnNodes(at))
+		}
+		t.Fix = append(t.Fix, first.Fix...)
+	}
 }
 
 // tell names the node as who tells of a finding, and those others that know a part.
@@ -162,7 +172,7 @@ func (n *node) supposesLess(far *node, p *model.EndPair) bool {
 // an address; nil where it has none.
 func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	return model.First(n.findings, func(f *model.Finding) bool {
-		return f.Code == faults.MissingUDR && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
+		return f.Is(model.Unheard|model.ByRoute) && len(f.Peers) == 1 && model.InAny(f.Peers, remote) && slices.Contains(f.Pods, pod)
 	})
 }
 
@@ -186,8 +196,7 @@ func (c *cause) accounts(n *node, p *model.EndPair) bool {
 		rows = c.guess.rows
 	case c.guess != nil && c.guess.shape == ipForwardingOff:
 		rows = c.guess.node.Ranges
-	case c.found != nil && (c.found.Code == faults.MissingUDR || c.found.Code == faults.WrongUDR ||
-		c.found.Code == faults.NICForwarding):
+	case c.found != nil && c.found.Is(model.Unheard|model.Astray):
 		rows = c.found.Peers
 	case c.down:
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
@@ -216,11 +225,11 @@ func (j *joint) finding(c *cause) model.Finding {
 func (c *cause) adopted() model.Finding {
 	f := *c.found
 	tell(c.node.name(), &f)
-	if len(c.conversations) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == faults.UnexplainedDrop {
+	if len(c.conversations) > 0 && f.Severity == model.Info && f.Is(model.Unknown) {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
 	}
-	if f.Code == faults.WrongUDR || f.Code == faults.MissingNodeRoute || f.Code == faults.MissingUDR {
+	if f.Is(model.ByRoute) {
 		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
@@ -251,7 +260,7 @@ func (c *cause) proveRow(f *model.Finding) {
 		row := w.toRange()
 		hop := w.to.hop(row)
 		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
-			f.Code == faults.MissingNodeRoute && !model.InAny(w.from.Networks, hop) {
+			f.Is(model.OnlySent) && !model.InAny(w.from.Networks, hop) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
@@ -367,9 +376,7 @@ type found struct {
 }
 
 func (f *found) worded() model.Finding {
-	f.facts["f"] = &f.Finding
-	words.Put(f.page, f.facts, &f.Finding)
-	f.Verify = diagnose.Verify(f.Code)
+	diagnose.Put(f.page, f.facts, &f.Finding)
 	return f.Finding
 }
 

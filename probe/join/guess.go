@@ -172,15 +172,9 @@ func (j *joint) between(open []*leg, passed passes) {
 			j.filters(open, passed)
 			return
 		}
-		var mine, rest []*leg
-		for _, w := range open {
-			if slices.Contains(w.alike().faults(), best) {
-				mine = append(mine, w)
-			} else {
-				rest = append(rest, w)
-			}
-		}
-		j.causes, open = append(j.causes, newCause(best, mine, passed)), rest
+		mine := func(w *leg) bool { return slices.Contains(w.alike().faults(), best) }
+		j.causes = append(j.causes, newCause(best, model.Filter(open, mine), passed))
+		open = slices.DeleteFunc(slices.Clone(open), mine)
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -267,11 +266,11 @@ type ownFinding struct {
 	*model.Finding
 }
 
-func (j *joint) own(code model.Code) []ownFinding {
+func (j *joint) own(traits model.Trait) []ownFinding {
 	var out []ownFinding
 	for _, n := range j.in {
 		for f := range model.Each(n.findings) {
-			if f.Code == code {
+			if f.Is(traits) {
 				out = append(out, ownFinding{n, f})
 			}
 		}
@@ -283,7 +282,7 @@ func (j *joint) own(code model.Code) []ownFinding {
 // that of a missing route, where it holds the node's pods and no other's.
 func (j *joint) suppose() {
 	holders := map[netip.Prefix]*node{}
-	for _, f := range j.own(faults.MissingUDR) {
+	for _, f := range j.own(model.Unheard | model.ByRoute) {
 		for _, p := range f.Peers {
 			owner, known := holders[p]
 			if !known {
@@ -329,7 +328,7 @@ func (j *joint) owner(a netip.Addr) *node {
 		func(n *node) bool { return model.InAny(n.Own, a) || model.InAny(n.Ranges, a) },
 		func(n *node) bool {
 			return slices.ContainsFunc(n.findings,
-				func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !slices.Contains(silences, f.Code) })
+				func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !f.Is(model.Unheard) })
 		},
 		func(n *node) bool { return len(n.Given[a]) > 0 },
 	} {

@@ -317,6 +317,28 @@ func TestJudge(t *testing.T) {
 			c.flow("10.2.1.11", "10.2.2.12", deadThere)
 			c.nodes[1].policy("10.2.2.12", "10.2.1.11", 20)
 		}, []string{"PolicyDrop proven 10.2.1.11 on n2,n1"}},
+		{"a program at the sender's uplink", 3, nil, func(c *cluster) {
+			c.ask(1, 2, lostThere)
+			c.ask(1, 3, fine)
+			c.ask(2, 3, fine)
+			for _, src := range []string{"10.2.1.10", "10.2.1.11"} {
+				for _, dst := range []string{"10.2.2.10", "10.2.2.11"} {
+					c.nodes[0].dropped(src, dst, "TC_EGRESS", 20)
+				}
+			}
+		}, []string{"BPFDrop proven 10.2.2.10,10.2.2.11 on n1,n2"}},
+		{"a program at the sender's uplink, and a missing row", 3, nil, func(c *cluster) {
+			c.ask(1, 2, lostThere)
+			c.ask(3, 2, lostThere)
+			c.ask(1, 3, fine)
+			c.nodes[0].dropped("10.2.1.10", "10.2.2.10", "TC_EGRESS", 3)
+		}, []string{"MissingUDR likely 10.2.2.0/24 on n1,n3,n2", "BPFDrop proven 10.2.2.10 on n1"}},
+		{"XDP at the receiver's uplink", 2, nil, func(c *cluster) {
+			c.ask(1, 2, fine)
+			c.nodes[1].pod("10.2.2.12")
+			c.flow("10.2.1.10", "10.2.2.12", lostThere)
+			c.nodes[1].dropped("10.2.1.10", "10.2.2.12", "XDP", 20)
+		}, []string{"BPFDrop proven 10.2.1.10 on n2,n1"}},
 		{"far pod mute", 2, nil, func(c *cluster) {
 			c.ask(1, 2, fine)
 			c.nodes[1].pod("10.2.2.12")
@@ -498,6 +520,12 @@ func (m *machine) policy(pod, from string, packets uint64) {
 	m.Chains = append(m.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "FORWARD", Hook: "FORWARD"})
 	m.Traffic.Drops = append(m.Traffic.Drops, model.Drop{Src: addr(from), Dst: addr(pod), Reason: "NETFILTER_DROP", Location: "nft_do_chain",
 		IfIndex: 2, Link: "eth0", Packets: packets})
+}
+
+// dropped has something drop packets at the uplink.
+func (m *machine) dropped(src, dst string, reason model.Reason, packets uint64) {
+	m.Traffic.Drops = append(m.Traffic.Drops, model.Drop{Src: addr(src), Dst: addr(dst), Reason: reason, Location: "here",
+		IfIndex: 2, Link: "eth0", Packets: packets, First: m.Window.Start.Add(time.Second), Last: m.Window.End.Add(-time.Second)})
 }
 
 func (m *machine) source(name string, s model.Status) {

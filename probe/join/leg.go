@@ -208,7 +208,7 @@ func (w *leg) misses(ports []model.Asked) bool {
 // is lost between these may be lost there.
 func (w *leg) diesThere() bool {
 	return slices.ContainsFunc(w.to.findings, func(f model.Finding) bool {
-		return !slices.Contains(silences, f.Code) && !f.Passes && names(&f, w.src()) && names(&f, w.dst())
+		return !f.Is(model.Unheard) && !f.Passes && names(&f, w.src()) && names(&f, w.dst())
 	})
 }
 

@@ -5,82 +5,56 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// merged makes one finding of those that several nodes tell of one cause.
-func merged(list []nodeFinding) []nodeFinding {
-	var groups [][]candidate
-	of := map[string][]int{}
-	for _, t := range list {
-		c := newCandidate(t)
-		k := kindOf(&c.Finding)
-		at := slices.IndexFunc(of[k], func(i int) bool {
-			return slices.ContainsFunc(groups[i], func(o candidate) bool { return oneCause(&o, &c) })
+// grouped are the findings, those together that several nodes tell of one cause.
+func grouped(list []nodeFinding) [][]nodeFinding {
+	var groups [][]nodeFinding
+	of := map[model.Key][]int{}
+	for t := range model.Each(list) {
+		k := t.Key()
+		at := model.First(of[k], func(i *int) bool {
+			return slices.ContainsFunc(groups[*i], func(o nodeFinding) bool { return oneCause(&o, t) })
 		})
-		if at < 0 {
-			at, of[k], groups = len(of[k]), append(of[k], len(groups)), append(groups, nil)
+		if at == nil {
+			of[k], groups = append(of[k], len(groups)), append(groups, nil)
+			at = &of[k][len(of[k])-1]
 		}
-		groups[of[k][at]] = append(groups[of[k][at]], c)
+		groups[*at] = append(groups[*at], *t)
 	}
-	return model.Map(groups, mergeOne)
+	return groups
 }
 
-// candidate is a finding with what tells whether another has the same cause.
-type candidate struct {
-	nodeFinding
-	// rows are the ranges of the routes of its fix. ownRoute is set where they lead to a
-	// node's own pods and the peers are the others' ranges.
-	rows     []netip.Prefix
-	ownRoute bool
-	// unrecorded are the peers, where all that is known is that one node gets no reply from beyond its uplink.
-	unrecorded []netip.Prefix
-}
-
-func newCandidate(t nodeFinding) candidate {
-	c := candidate{nodeFinding: t}
+// ranges are those of the routes of the finding's fix.
+func (t *nodeFinding) ranges() (out []netip.Prefix) {
 	for _, r := range t.Rows {
 		if r.Range.IsValid() {
-			c.rows = append(c.rows, r.Range)
+			out = append(out, r.Range)
 		}
 	}
-	c.ownRoute = len(c.rows) > 0 && !slices.ContainsFunc(t.Peers,
-		func(p netip.Prefix) bool { return slices.Contains(c.rows, p) })
-	if t.Code == faults.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 &&
-		t.EndsAt[0] == model.HopBeyond {
-		c.unrecorded = t.Peers
-	}
-	return c
+	return out
 }
 
-// kindOf is the same for all findings that may be about one cause.
-func kindOf(f *model.Finding) string {
-	k := string(f.Code) + " " + f.Cause
-	if len(f.Fix) == 0 {
-		return k + " " + f.Title
-	}
-	if !slices.Contains([]model.Code{faults.MissingUDR, faults.WrongUDR, faults.NoReply}, f.Code) {
-		k += " " + strings.Join(f.Fix, "\n")
-	}
-	return k
+// ownRoute reports whether the routes of the fix lead to a node's own pods, and the peers are the others' ranges.
+func (t *nodeFinding) ownRoute() bool {
+	rows := t.ranges()
+	return len(rows) > 0 && !model.Meet(t.Peers, rows)
 }
 
-// oneCause reports whether two findings of one kind are about one cause: the same mends
-// both, or the same routes are missing.
-func oneCause(a, b *candidate) bool {
-	switch {
-	case len(a.Fix)+len(b.Fix) == 0 || slices.Equal(a.Fix, b.Fix):
-		return true
-	case a.Code == faults.MissingUDR || a.Code == faults.WrongUDR:
-		alone := len(a.Nodes) == 1 && len(b.Nodes) == 1
-		return within(a.rows, b.rows) || within(b.rows, a.rows) || alone && slices.Equal(a.Peers, b.Peers)
+// oneCause reports whether two findings with one key have one cause: the same object on several nodes or, where none is
+// known, the same peers are not reached beyond them. Of what is only not heard of, the same routes are missing, or the
+// same addresses that were not recorded reply to nobody.
+func oneCause(a, b *nodeFinding) bool {
+	if !a.Is(model.Unheard) {
+		return a.Cause != "" || a.Same(&b.Finding) ||
+			slices.Contains(a.EndsAt, model.HopBeyond) && model.Meet(a.Peers, b.Peers)
 	}
-	// What does not reply to several is the same, and was not recorded.
-	return slices.ContainsFunc(a.unrecorded, func(p netip.Prefix) bool { return slices.Contains(b.unrecorded, p) })
+	rows, others := a.ranges(), b.ranges()
+	return within(rows, others) || within(others, rows) || len(a.Nodes) == 1 && len(b.Nodes) == 1 &&
+		(slices.Equal(a.Peers, b.Peers) || !a.Is(model.Astray) && model.Meet(a.Peers, b.Peers))
 }
 
 func within(some, others []netip.Prefix) bool {
@@ -88,13 +62,13 @@ func within(some, others []netip.Prefix) bool {
 }
 
 // mergeOne is the worst and surest of the findings with what the others add.
-func mergeOne(list []candidate) nodeFinding {
+func mergeOne(list []nodeFinding) nodeFinding {
 	rank := map[bool]int{true: 1}
-	slices.SortStableFunc(list, func(a, b candidate) int {
+	slices.SortStableFunc(list, func(a, b nodeFinding) int {
 		return cmp.Or(b.Severity.Rank()-a.Severity.Rank(), b.Confidence.Rank()-a.Confidence.Rank(),
-			rank[a.ownRoute]-rank[b.ownRoute])
+			rank[a.ownRoute()]-rank[b.ownRoute()])
 	})
-	f := list[0].nodeFinding
+	f := list[0]
 	if len(list) == 1 {
 		return f
 	}
@@ -104,12 +78,12 @@ func mergeOne(list []candidate) nodeFinding {
 		f.Nodes, f.at, f.Evidence = model.With(f.Nodes, o.Nodes...), model.With(f.at, o.at...),
 			model.With(f.Evidence, o.Evidence...)
 		f.Pods = append(f.Pods, o.Pods...)
-		if o.ownRoute == list[0].ownRoute {
+		if o.ownRoute() == list[0].ownRoute() {
 			f.Peers = append(f.Peers, o.Peers...)
 		}
 		f.Packets += o.Packets
-		if both := model.Filter(f.Fix, func(line string) bool { return slices.Contains(o.Fix, line) }); len(both) > 0 &&
-			o.Confidence == f.Confidence {
+		if both := model.Filter(f.Fix, func(line string) bool { return slices.Contains(o.Fix, line) }); f.Is(model.Unheard) &&
+			len(both) > 0 && o.Confidence == f.Confidence {
 			// What only one of the nodes has in doubt is not what both miss.
 			f.Fix = both
 		}
@@ -117,8 +91,8 @@ func mergeOne(list []candidate) nodeFinding {
 	f.Pods = model.Unique(f.Pods)
 	slices.SortFunc(f.Peers, netip.Prefix.Compare)
 	f.Peers = slices.Compact(f.Peers)
-	if f.Code == faults.NoReply && f.Cause == "" {
-		f.Title = words.Title(string(faults.NoReply), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
+	if f.Is(model.Unheard) && !f.Is(model.Astray) && f.Cause == "" {
+		f.Title = words.Title(string(f.Code), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
 	}
 	if len(f.at) > 2 {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)

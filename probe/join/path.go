@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
@@ -61,7 +60,7 @@ func placed(findings []model.Finding, node string) []model.Finding {
 
 // isBetween reports whether a finding's packets end between nodes.
 func isBetween(f *model.Finding) bool {
-	return len(f.Nodes) > 1 && (len(f.EndsAt) == 1 && f.EndsAt[0] == model.HopBeyond || f.Code == faults.WrongUDR ||
+	return len(f.Nodes) > 1 && (len(f.EndsAt) == 1 && f.EndsAt[0] == model.HopBeyond || f.Is(model.Foreign) ||
 		f.LastHopAlive.Role == model.RoleUplink && f.LastHopAlive.Direction == model.Egress)
 }
 

@@ -91,6 +91,27 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 // Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes condition's reason.
 type Code string
 
+// Trait is what a kind of finding says, as far as the comparison of several nodes asks.
+type Trait uint16
+
+// The traits.
+const (
+	// Unheard: it says no more than that nothing comes back from beyond the node.
+	Unheard Trait = 1 << iota
+	// Astray: packets leave the node and do not get where they should. OnlySent: those that come to it do.
+	Astray
+	OnlySent
+	// ByRoute: a route to the range of pods that are the peers is missing, or leads elsewhere. Foreign: it leads to this node.
+	ByRoute
+	Foreign
+	// ByNextHop: it is about a next hop, and all that goes by it is lost.
+	ByNextHop
+	// Vacant: it says what leads to an address that nobody has.
+	Vacant
+	// Unknown: nobody knows the cause.
+	Unknown
+)
+
 // Finding is one cause of lost traffic.
 type Finding struct {
 	Code       Code
@@ -125,12 +146,42 @@ type Finding struct {
 	Times  int       `json:",omitzero"`
 	// EndsAt are the kinds of hop at which the packets end, the likeliest first; nil where the tables and counts say.
 	// Passes: they do not end. Both are the catalogue's, and no document holds them.
+	// Traits are too.
 	EndsAt []HopKind `json:"-"`
 	Passes bool      `json:"-"`
-	// Cause tells findings of one code apart whose fix is in the same words: a port, a pod. Rows are the routes that the
-	// fix gives to the network. By these two, and the fix, findings of several nodes are one. No document holds them.
-	Cause string `json:"-"`
-	Rows  []Row  `json:"-"`
+	Traits Trait     `json:"-"`
+	// Cause names the object whose state is the cause, as far as it is known: a rule, a link, an entry. It tells findings
+	// of one code apart, and no document holds it.
+	Cause string `json:",omitempty"`
+	// Rows are the routes that the fix gives to the network. No document holds them.
+	Rows []Row `json:"-"`
+}
+
+// Is reports whether the finding has all of some traits.
+func (f *Finding) Is(traits Trait) bool { return f.Traits&traits == traits }
+
+// Key tells findings of different causes apart.
+type Key struct {
+	Code  Code
+	Cause string
+}
+
+// Key is the same for findings of one code about one object.
+func (f *Finding) Key() Key { return Key{f.Code, f.Cause} }
+
+// Same reports whether two findings are one, perhaps of different times: they have the same key, and the same pods or
+// peers are concerned. Where the object is not known, pods and peers define it, and some of both are the same.
+func (f *Finding) Same(g *Finding) bool {
+	if f.Key() != g.Key() || !Meet(f.Nodes, g.Nodes) {
+		return false
+	}
+	pods, peers := Meet(f.Pods, g.Pods), Meet(f.Peers, g.Peers)
+	return pods && peers || f.Cause != "" && (pods || peers)
+}
+
+// Meet reports whether two lists have an element in common, or are both empty.
+func Meet[T comparable](a, b []T) bool {
+	return len(a) == 0 && len(b) == 0 || slices.ContainsFunc(a, func(x T) bool { return slices.Contains(b, x) })
 }
 
 // Row is a route that the network beyond a node should have, to a range of pods. Without

@@ -1,7 +1,10 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -71,8 +74,29 @@ type Lost struct {
 	// Gaps is how often a link was found where others had removed lasthop's programs, or put theirs before them. How many
 	// packets were not counted there is not known, in either direction.
 	Gaps uint64
-	// Detail are the numbers and reasons in words, without names or addresses.
-	Detail []string
+	// Detail are the reasons, each with its number.
+	Detail []Uncounted
+}
+
+// Uncounted is how many packets were not counted for one reason, which is in words without names or addresses.
+type Uncounted struct {
+	Packets uint64
+	Why     string
+}
+
+func (u Uncounted) String() string { return fmt.Sprint(u.Packets, " ", u.Why) }
+
+// MarshalText makes the text that recordings hold.
+func (u Uncounted) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText takes that text.
+func (u *Uncounted) UnmarshalText(text []byte) (err error) {
+	number, why, _ := strings.Cut(string(text), " ")
+	if u.Packets, err = strconv.ParseUint(number, 10, 64); err != nil {
+		return fmt.Errorf("read what was not counted: %w", err)
+	}
+	u.Why = why
+	return nil
 }
 
 // AddrLoss is how many packets of a local address were not counted, by what did not count them.

@@ -174,7 +174,7 @@ var fields = map[string]treatment{
 	"NIC.ID":               azureID, "NIC.Subnets": azureID, "NIC.File": file,
 	"HopCount.Link": link, "Peer.Link": link, "PairCount.Link": link, "MACPair.Link": link, "ARPCount.Link": link, "Series.Link": link,
 	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link,
-	"Lost.Detail": keep, "Probe.Link": link,
+	"Uncounted.Why": keep, "Probe.Link": link,
 }
 
 // copy is a deep copy of a value of the model, redacted.

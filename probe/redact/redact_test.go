@@ -195,7 +195,7 @@ func rich() *model.Snapshot {
 			},
 		},
 	}
-	s.Traffic.Lost.Detail = []string{"3 packets on links that were not known yet"}
+	s.Traffic.Lost.Detail = []model.Uncounted{{Packets: 3, Why: "packets on links that were not known yet"}}
 	s.Traffic.Hops = []model.HopCount{{Addr: pod.Addr(), Link: "vethsecret0"}}
 	s.Traffic.Samples = []model.Sample{{Src: pod.Addr(), Dst: addr("10.77.2.9"), Link: "vethsecret0", Protocol: 0x0800, Head: packet("secret payload")}}
 	return s

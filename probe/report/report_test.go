@@ -84,7 +84,7 @@ func withGaps() *model.Snapshot {
 	s := node()
 	s.Sources[3] = model.Source{Name: model.SourceConntrack, Status: model.Missing, Detail: "operation not permitted; needs CAP_NET_ADMIN"}
 	s.Sources[5] = model.Source{Name: model.SourceDrops, Status: model.Partial, Detail: "reasons have no names: no BTF"}
-	s.Traffic.Lost = model.Lost{Events: 3, Detail: []string{"the ring buffer was full 3 times"}}
+	s.Traffic.Lost = model.Lost{Events: 3, Detail: []model.Uncounted{{Packets: 3, Why: "drop samples: the ring buffer was full"}}}
 	return s
 }
 
@@ -178,7 +178,7 @@ func hostile() report.Report {
 	s.Sources = append(s.Sources, model.Source{Name: evil, Status: model.Partial, Detail: evil})
 	s.Traffic.Hops[2].Link = evil
 	s.Traffic.Drops = []model.Drop{{Src: client, Dst: cart, Reason: evil, Location: evil, Link: evil, Packets: 1}}
-	s.Traffic.Lost = model.Lost{Detail: []string{evil}}
+	s.Traffic.Lost = model.Lost{Detail: []model.Uncounted{{Packets: 1, Why: evil}}}
 	s.Sources = append(s.Sources, model.Source{Name: model.SourceProbes, Status: model.OK})
 	s.Probes = []model.Probe{{Kind: evil, Link: evil, From: self, To: client, Sent: 1}}
 	rows := []model.LedgerRow{{

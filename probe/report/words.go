@@ -271,7 +271,7 @@ func LostText(l model.Lost) []string {
 			out = append(out, fmt.Sprintf("%d %s", x.n, x.what))
 		}
 	}
-	return append(out, l.Detail...)
+	return append(out, model.Map(l.Detail, model.Uncounted.String)...)
 }
 
 // Unread are the sources that were not read whole.

@@ -3,8 +3,6 @@ package timeline
 import (
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -193,7 +191,7 @@ func lostSince(b, now model.Lost) model.Lost {
 	out := difference(b, now, func(l *model.Lost) []*uint64 {
 		return []*uint64{&l.Events, &l.Counters, &l.MACs, &l.Others, &l.Unparsed, &l.Malformed, &l.Missed, &l.Gaps}
 	})
-	out.Addrs, out.Detail = nil, nil
+	out.Addrs = nil
 	lost := model.Table(b.Addrs, func(l *model.AddrLoss) (netip.Addr, model.AddrLoss) { return l.Addr, *l })
 	for _, l := range now.Addrs {
 		l = difference(lost[l.Addr], l, func(l *model.AddrLoss) []*uint64 {
@@ -203,26 +201,12 @@ func lostSince(b, now model.Lost) model.Lost {
 			out.Addrs = append(out.Addrs, l)
 		}
 	}
-	before := map[string]uint64{}
-	for _, d := range b.Detail {
-		n, what := lossOf(d)
-		before[what] = n
-	}
-	for _, d := range now.Detail {
-		n, what := lossOf(d)
-		if n = minus(n, before[what]); n > 0 {
-			out.Detail = append(out.Detail, strconv.FormatUint(n, 10)+" "+what)
+	before := model.Table(b.Detail, func(u *model.Uncounted) (string, uint64) { return u.Why, u.Packets })
+	out.Detail = nil
+	for _, u := range now.Detail {
+		if subtract(&u.Packets, before[u.Why]) {
+			out.Detail = append(out.Detail, u)
 		}
 	}
 	return out
-}
-
-// lossOf parses a detail of a loss: a number, then what was lost.
-func lossOf(detail string) (uint64, string) {
-	number, what, _ := strings.Cut(detail, " ")
-	n, err := strconv.ParseUint(number, 10, 64)
-	if err != nil {
-		return 1, detail
-	}
-	return n, what
 }

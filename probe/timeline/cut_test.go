@@ -4,7 +4,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"reflect"
-	"strconv"
 	"testing"
 	"time"
 
@@ -183,7 +182,7 @@ func traffic(packets uint64, first, last float64) model.Traffic {
 		ARP:     []model.ARPCount{{IfIndex: 4, Addr: peer, Packets: packets}},
 		Drops:   []model.Drop{{Src: pod, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain", Packets: packets, First: at(first), Last: at(last)}},
 		Samples: []model.Sample{{Time: at(last), Src: pod}},
-		Lost:    model.Lost{Counters: packets, Gaps: packets, Detail: []string{strconv.FormatUint(packets, 10) + " packets of no kind"}},
+		Lost:    model.Lost{Counters: packets, Gaps: packets, Detail: []model.Uncounted{{Packets: packets, Why: "packets of no kind"}}},
 	}
 }
 

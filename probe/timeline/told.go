@@ -21,7 +21,7 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	})
 	open := map[int]bool{}
 	for x := range model.Each(tracked) {
-		i := slices.IndexFunc(out, func(f model.Finding) bool { return same(f, x.Finding) })
+		i := slices.IndexFunc(out, func(f model.Finding) bool { return f.Same(&x.Finding) })
 		if i < 0 {
 			if x.Severity.Rank() < model.Warning.Rank() || slices.ContainsFunc(out, func(f model.Finding) bool { return part(x, &f) }) {
 				continue
@@ -45,7 +45,7 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 // Standing are those of what was judged of a window as a whole that the state at its end did not mislead.
 func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	return slices.DeleteFunc(slices.Clone(judged), func(f model.Finding) bool {
-		open := func(x model.Tracked) bool { return same(f, x.Finding) }
+		open := func(x model.Tracked) bool { return f.Same(&x.Finding) }
 		return !slices.ContainsFunc(tracked, open) && slices.ContainsFunc(tracked, func(x model.Tracked) bool { return misjudged(&f, &x) })
 	})
 }
@@ -64,7 +64,7 @@ func misjudged(f *model.Finding, x *model.Tracked) bool {
 // part that ends with the window is zero.
 func Besides(told, judged []model.Finding, part model.Window) []model.Finding {
 	for _, f := range judged {
-		known := func(g model.Finding) bool { return same(f, g) || covers(g, f) }
+		known := func(g model.Finding) bool { return f.Same(&g) || covers(g, f) }
 		if f.Severity.Rank() >= model.Warning.Rank() && !slices.ContainsFunc(told, known) {
 			f.Opened, f.Closed, f.Times = part.Start, part.End, 1
 			told = append(told, f)

@@ -8,6 +8,54 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// TestAnotherRule: two rules dropped packets of two pods for the same client, one after the other, and went. They are two
+// findings, each once, though what is judged of the whole window is one without a rule.
+func TestAnotherRule(t *testing.T) {
+	at := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
+	one, two := netip.MustParseAddr("10.244.0.5"), netip.MustParseAddr("10.244.0.6")
+	drop := func(cause string, pods ...netip.Addr) model.Finding {
+		return model.Finding{Code: "PolicyDrop", Severity: model.Warning, Title: "a rule drops", Cause: cause, Pods: pods,
+			Peers: []netip.Prefix{netip.MustParsePrefix("10.244.3.9/32")}}
+	}
+	first := model.Tracked{ID: 1, First: at, Last: at.Add(40 * time.Second), Closed: true, Finding: drop("-d 10.244.0.5 -j DROP", one)}
+	next := model.Tracked{ID: 2, First: at.Add(time.Minute), Last: at.Add(2 * time.Minute), Closed: true, Finding: drop("-d 10.244.0.6 -j DROP", two)}
+	got := Told([]model.Finding{drop("", one, two)}, []model.Tracked{first, next})
+	if len(got) != 2 {
+		t.Fatalf("%d findings, want 2: %+v", len(got), got)
+	}
+	for i, x := range []model.Tracked{first, next} {
+		if f := got[i]; f.Key() != x.Key() || f.Times != 1 || !f.Opened.Equal(x.First) || !f.Closed.Equal(x.Last) {
+			t.Errorf("%s, %d times from %v to %v; want once from %v to %v", f.Cause, f.Times, f.Opened, f.Closed, x.First, x.Last)
+		}
+	}
+}
+
+// TestSame: a finding is told from others by its object, not by its words; the pods that it concerns may be others by now.
+func TestSame(t *testing.T) {
+	one, two := []netip.Addr{netip.MustParseAddr("10.244.0.5")}, []netip.Addr{netip.MustParseAddr("10.244.0.6")}
+	of := func(code model.Code, cause, title string, pods []netip.Addr, nodes ...string) model.Finding {
+		return model.Finding{Code: code, Cause: cause, Title: title, Pods: pods, Nodes: nodes}
+	}
+	for _, tt := range []struct {
+		name string
+		a, b model.Finding
+		want bool
+	}{
+		{"in other words", of("PolicyDrop", "r", "drops", one), of("PolicyDrop", "r", "drops much", one), true},
+		{"other pods", of("PolicyDrop", "r", "drops", one), of("PolicyDrop", "r", "drops", two), true},
+		{"another rule", of("PolicyDrop", "r", "drops", one), of("PolicyDrop", "s", "drops", one), false},
+		{"another link", of("PodLinkDown", "veth1", "is down", one), of("PodLinkDown", "veth2", "is down", one), false},
+		{"another node", of("PolicyDrop", "r", "drops", one, "n1"), of("PolicyDrop", "r", "drops", one, "n2"), false},
+		{"another code", of("PolicyDrop", "r", "drops", one), of("InvalidDrop", "r", "drops", one), false},
+		{"other pods, and nobody knows what", of("NoReply", "", "no reply", one), of("NoReply", "", "no reply", two), false},
+		{"the same pods, and nobody knows what", of("NoReply", "", "no reply", one), of("NoReply", "", "no reply at all", one), true},
+	} {
+		if got := tt.a.Same(&tt.b); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
 // TestStanding: what was judged of the whole window by the state at its end yields to what was
 // open in it, about the same pods, and closed; and to nothing else.
 func TestStanding(t *testing.T) {

@@ -65,7 +65,7 @@ func (t *tracker) judge(j judgement) {
 	seen := map[*model.Tracked]bool{}
 	var waiting []candidate
 	consider := func(f model.Finding, evident bool) {
-		if x := t.match(f, seen); x != nil {
+		if x := t.match(&f, seen); x != nil {
 			if seen[x] = true; evident || j.steady < linger {
 				x.Finding, x.Last = f, j.at
 			} else {
@@ -97,7 +97,7 @@ func (t *tracker) judge(j judgement) {
 		consider(f, within(f, j.current) || within(f, j.recent))
 	}
 	for _, f := range j.recent {
-		if !within(f, j.whole) && (t.match(f, nil) != nil || t.alone(f, j.whole)) {
+		if !within(f, j.whole) && (t.match(&f, nil) != nil || t.alone(f, j.whole)) {
 			consider(f, true)
 		}
 	}
@@ -123,41 +123,26 @@ func (t *tracker) end(x *model.Tracked) {
 // awaited returns the finding as a candidate, and whether it was one before.
 func (t *tracker) awaited(f model.Finding, j *judgement) (candidate, bool) {
 	for _, c := range t.waiting {
-		if same(c.Finding, f) {
+		if c.Same(&f) {
 			return candidate{f, c.since, c.began}, true
 		}
 	}
 	return candidate{f, j.at, j.began(f)}, false
 }
 
-// match returns the open finding that f continues: an equal one, or else one of the same cause.
-func (t *tracker) match(f model.Finding, taken map[*model.Tracked]bool) *model.Tracked {
-	for _, alike := range []func(a, b model.Finding) bool{exactly, same} {
-		for _, x := range t.open {
-			if !taken[x] && alike(x.Finding, f) {
-				return x
-			}
+// match returns the open finding that f continues: one of as many pods and peers, or else one of the same cause.
+func (t *tracker) match(f *model.Finding, taken map[*model.Tracked]bool) *model.Tracked {
+	var found *model.Tracked
+	for _, x := range t.open {
+		switch {
+		case taken[x] || !f.Same(&x.Finding):
+		case slices.Equal(f.Pods, x.Pods) && slices.Equal(f.Peers, x.Peers):
+			return x
+		default:
+			found = cmp.Or(found, x)
 		}
 	}
-	return nil
-}
-
-func exactly(a, b model.Finding) bool {
-	return a.Code == b.Code && a.Title == b.Title && slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers)
-}
-
-// same reports whether two findings have one cause. Their pods and peers may differ.
-func same(a, b model.Finding) bool {
-	if a.Code != b.Code {
-		return false
-	}
-	pods, peers := sharing(a.Pods, b.Pods), sharing(a.Peers, b.Peers)
-	return a.Title == b.Title && (pods || peers) || pods && peers
-}
-
-// sharing reports whether the lists have an element in common, or are both empty.
-func sharing[T comparable](a, b []T) bool {
-	return len(a) == 0 && len(b) == 0 || slices.ContainsFunc(a, func(x T) bool { return slices.Contains(b, x) })
+	return found
 }
 
 // supersede ends unproven findings that f, which opens now, covers: single
@@ -172,13 +157,13 @@ func (t *tracker) supersede(f model.Finding) {
 
 // covers reports whether wide includes all peers of narrow, and some of its pods.
 func covers(wide, narrow model.Finding) bool {
-	return len(narrow.Peers) > 0 && sharing(wide.Pods, narrow.Pods) && !slices.ContainsFunc(narrow.Peers, func(p netip.Prefix) bool {
+	return len(narrow.Peers) > 0 && model.Meet(wide.Pods, narrow.Pods) && !slices.ContainsFunc(narrow.Peers, func(p netip.Prefix) bool {
 		return !slices.ContainsFunc(wide.Peers, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) })
 	})
 }
 
 func within(f model.Finding, list []model.Finding) bool {
-	return slices.ContainsFunc(list, func(g model.Finding) bool { return same(f, g) })
+	return slices.ContainsFunc(list, func(g model.Finding) bool { return f.Same(&g) })
 }
 
 // alone reports whether no other finding, in list or open, concerns the pods of f.

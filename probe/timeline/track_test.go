@@ -87,8 +87,8 @@ func TestTracker(t *testing.T) {
 // TestExtent wants a finding that grows to stay the same one, and another of
 // the same code to be another.
 func TestExtent(t *testing.T) {
-	f := func(title string, pods ...string) model.Finding {
-		x := model.Finding{Code: "NoReply", Title: title, Confidence: model.Proven, Peers: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}}
+	f := func(cause string, pods ...string) model.Finding {
+		x := model.Finding{Code: "NoReply", Cause: cause, Confidence: model.Proven, Peers: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}}
 		for _, p := range pods {
 			x.Pods = append(x.Pods, netip.MustParseAddr(p))
 		}
@@ -104,7 +104,7 @@ func TestExtent(t *testing.T) {
 	}
 	got := tr.findings()
 	slices.SortFunc(got, func(a, b model.Tracked) int { return a.ID - b.ID })
-	if len(got) != 2 || got[0].Title != "a" || len(got[0].Pods) != 2 || got[1].Title != "b" || !got[0].First.Equal(start) {
+	if len(got) != 2 || got[0].Cause != "a" || len(got[0].Pods) != 2 || got[1].Cause != "b" || !got[0].First.Equal(start) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -289,9 +288,9 @@ func tcpPacket(t testing.TB, src, dst netip.Addr, tcp layers.TCP) []byte {
 }
 
 // lostOf says what was lost, but for drops that may be anybody's on this machine.
-func lostOf(tr model.Traffic) []string {
-	return slices.DeleteFunc(slices.Clone(tr.Lost.Detail), func(s string) bool {
-		return strings.HasSuffix(s, "drops on this machine during another one's count")
+func lostOf(tr model.Traffic) []model.Uncounted {
+	return slices.DeleteFunc(slices.Clone(tr.Lost.Detail), func(u model.Uncounted) bool {
+		return u.Why == "drops on this machine during another one's count"
 	})
 }
 

@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/lasthop/lasthop/bpf"
@@ -155,7 +154,7 @@ func (e *Engine) lost() model.Lost {
 	why := func(total *uint64, n uint64, text string) {
 		if n > 0 {
 			*total += n
-			l.Detail = append(l.Detail, fmt.Sprintf("%d %s", n, text))
+			l.Detail = append(l.Detail, model.Uncounted{Packets: n, Why: text})
 		}
 	}
 	tc := &e.counters.lost

@@ -119,6 +119,25 @@ func values(fields []field, facts Facts, element any) model.Values {
 	return model.Values(text)
 }
 
+// Cause are the values that tell a finding from others of its code: what is known already, and of the lines of names
+// the values of the first of which all are there.
+func Cause(known string, facts Facts, lines []string) string {
+	for _, l := range lines {
+		parts := []string{known}
+		names := strings.Fields(l)
+		for _, name := range names {
+			v := find(reflect.ValueOf(facts), strings.Split(name, "."))
+			if x, ok := plain(v); ok && !reflect.ValueOf(x).IsZero() {
+				parts = append(parts, fmt.Sprint(name, "=", x))
+			}
+		}
+		if len(parts) > len(names) {
+			return strings.TrimSpace(strings.Join(parts, " "))
+		}
+	}
+	return known
+}
+
 // find follows names through maps and structs; the zero Value is found for what is not there.
 func find(v reflect.Value, path []string) reflect.Value {
 	for _, name := range path {

@@ -182,13 +182,10 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	return r
 }
 
-// FindingID identifies a finding among those of its code, whatever it counts and however many pods it concerns by now.
+// FindingID identifies a finding, whatever it counts and however many pods it concerns by now.
 func FindingID(f *model.Tracked) string {
-	var first netip.Addr
-	if len(f.Pods) > 0 {
-		first = f.Pods[0]
-	}
-	return fmt.Sprint(f.Code, first, f.Peers, f.LastHopAlive, f.First.UnixNano())
+	id := fmt.Sprint(f.Key(), f.Nodes, f.Pods[:min(len(f.Pods), 1)], f.First.UnixNano())
+	return model.Either(f.Cause != "", id, fmt.Sprint(id, f.Peers))
 }
 
 // Line is the row as plain text, for the clipboard.

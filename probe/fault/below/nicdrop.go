@@ -53,7 +53,7 @@ func nicSends(v *fault.Input, d *model.Device) {
 	f := fault.Fault{Page: "NICDrop-sent", Lost: l, Facts: words.Facts{
 		"device": d, "moved": list, "window": v.Window.Duration(), "hung": hung, "others": others,
 	}}
-	f.Packets, f.Cause, f.LastHopAlive = n, v.Node.Name+" "+d.Link, v.Place(d.Link, model.Egress)
+	f.Packets, f.Cause, f.LastHopAlive = n, v.Node.Name+" "+d.Link+" sent", v.Place(d.Link, model.Egress)
 	f.InfoUnless(severe)
 	v.Report(f)
 }
