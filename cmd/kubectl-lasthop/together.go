@@ -187,8 +187,8 @@ func (r *runner) replay() (int, error) {
 
 // tell prints a report, and writes what a CI job wants of it.
 func (r *runner) tell(found report.Document) error {
-	style := report.Style{Color: flags.Colored(r.color.Value, r.stdout)}
-	return errors.Join(found.Write(r.stdout, report.Format(r.output.Value), style), r.writeForCI(found))
+	printed := flags.Print(r.stdout, found, report.Format(r.output.Value), r.color.Value)
+	return errors.Join(printed, r.writeForCI(found))
 }
 
 // Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about

@@ -85,8 +85,7 @@ func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
 
 // print writes a report to the standard output. A closed pipe is no error.
 func (a *app) print(o *observing, r report.Document) error {
-	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout), Columns: flags.Columns(a.stdout), ASCII: plain()}
-	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
+	return ignoreClosedPipe(flags.Print(a.stdout, r, report.Format(o.output.Value), o.color.Value))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with its samples and, unless past is nil,

@@ -62,7 +62,7 @@ func (a *app) writeBeside(b beside, r report.Document, j report.Judgement) error
 // annotate tells GitHub's runner, which reads both the standard output and this.
 func (a *app) annotate(list ...report.Annotation) {
 	for _, x := range list {
-		fmt.Fprintln(a.stderr, x)
+		fmt.Fprintln(flags.Document(a.stderr), x)
 	}
 }
 

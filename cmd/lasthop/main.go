@@ -49,7 +49,8 @@ func main() {
 
 // app is one run of the command.
 type app struct {
-	stdin          io.Reader
+	stdin io.Reader
+	// stdout and stderr are a flags.Text.
 	stdout, stderr io.Writer
 	// reader reads the standard output.
 	reader *lateReader
@@ -71,17 +72,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	reader, stopReader := awaitReader(ctx, stdout)
 	defer stopReader()
-	a := &app{stdin: os.Stdin, stdout: reader.to(stdout), stderr: reader.to(stderr), reader: reader}
+	a := &app{stdin: os.Stdin, stdout: flags.Text(reader.to(stdout)), stderr: flags.Text(reader.to(stderr)), reader: reader}
 	return a.execute(ctx, args)
 }
 
-// plain reports whether the locale has 7 bits.
-func plain() bool { return !report.UTF8(os.Environ()) }
-
 // complain writes to the standard error.
-func (a *app) complain(what string) {
-	fmt.Fprintf(a.stderr, "lasthop: %s\n", model.Either(plain(), report.ASCII(what), what))
-}
+func (a *app) complain(what string) { fmt.Fprintf(a.stderr, "lasthop: %s\n", what) }
 
 // execute executes a command line, until ctx ends, and returns the exit code.
 func (a *app) execute(ctx context.Context, args []string) int {
@@ -263,7 +259,7 @@ func serveRemote() int {
 	defer stop()
 	status, err := remote.Serve(ctx, os.Stdin, os.Stdout, "/proc/self/exe", remote.Dir)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "lasthop: %s: %v\n", remote.Command, err)
+		fmt.Fprintf(flags.Text(os.Stderr), "lasthop: %s: %v\n", remote.Command, err)
 		return exitCannot
 	}
 	return status

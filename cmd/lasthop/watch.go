@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/redact"
@@ -63,7 +64,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 		if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
 			return err
 		}
-		err = e.Write(a.stdout)
+		err = e.Write(flags.Document(a.stdout))
 		if abandoned(a.stdout) || samples.abandoned() {
 			return nil
 		}
@@ -77,11 +78,11 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 // abandoned reports whether the reader of a pipe or socket, or a terminal, has gone
 // away. Nothing need be written to notice.
 func abandoned(w io.Writer) bool {
-	f, ok := w.(interface{ Fd() uintptr })
+	fd, ok := flags.Descriptor(w)
 	if !ok {
 		return false
 	}
-	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
+	fds := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }

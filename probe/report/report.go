@@ -64,9 +64,10 @@ func Formats() []Format { return []Format{Text, Wide, InBrief, JSON, YAML, NDJSO
 type Style struct {
 	// Color uses the terminal's 16 colours. They add nothing to what the words say.
 	Color bool
-	// Columns are those of what is drawn, 0 is as many as a wide terminal has. ASCII draws with 7 bits.
+	// Columns are those of what is drawn, 0 is as many as a wide terminal has.
 	Columns int
-	ASCII   bool
+	// ASCII draws with 7 bits. What names and observations hold is written as it is: ASCII converts it.
+	ASCII bool
 }
 
 // ASCII writes a text with 7 bits: signs of ours as others, letters as escapes.
@@ -115,9 +116,7 @@ type Document interface {
 }
 
 func write(to io.Writer, f Format, style Style, r Document) error {
-	var rich strings.Builder
-	plain := style.ASCII && (f == Text || f == Wide)
-	w := bufio.NewWriter(model.Either[io.Writer](plain, &rich, to))
+	w := bufio.NewWriter(to)
 	var err error
 	switch f {
 	case Text, Wide:
@@ -139,9 +138,6 @@ func write(to io.Writer, f Format, style Style, r Document) error {
 	}
 	if err == nil {
 		err = w.Flush()
-	}
-	if err == nil && plain {
-		_, err = io.WriteString(to, ASCII(rich.String()))
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
