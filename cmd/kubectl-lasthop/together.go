@@ -216,7 +216,7 @@ func (o *outcome) fail() {
 		o.err = errors.New(strings.TrimPrefix(o.said, "lasthop: "))
 		return
 	}
-	// Nobody here has ended it.
+	// It was not ended here.
 	o.err, o.status = fmt.Errorf("the recording ended early, with status %d", o.status), exitCannot
 }
 

@@ -89,7 +89,7 @@ func (o *observing) define() *pflag.FlagSet {
 	o.output = flags.Formats()
 	f.VarP(&o.output, "output", "o", "output format")
 	f.BoolVar(&o.redact, "redact", false, "replace names and addresses consistently; with "+flags.RedactKey+
-		" in the environment, nobody can guess the originals")
+		" in the environment, the originals cannot be guessed")
 	o.color = flags.Colors()
 	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print details of failures, such as the BPF verifier log")

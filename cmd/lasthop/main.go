@@ -266,12 +266,12 @@ func serveRemote() int {
 }
 
 // janitorName is the name under which this program is a janitor: the process that removes tc filters if the main one is
-// killed. It is no command, so that nobody runs it by mistake.
+// killed. It is no command, so that it is not run by mistake.
 const janitorName = "lasthop-janitor"
 
 func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []string{janitorName}} }
 
-// janitor returns the exit code. It has nobody to tell an error to: the next lasthop finds what is left.
+// janitor returns the exit code. It reports no error: the next lasthop finds what is left.
 func janitor() int {
 	return model.Either(traffic.Janitor() != nil, exitCannot, exitClean)
 }

@@ -47,7 +47,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 	if ns, err = netns.Current(); err != nil {
 		return nil, "", err
 	}
-	// Whoever chose another namespace than that of PID 1 means it, as with `ip netns exec`.
+	// Another namespace than that of PID 1 is intended, as with `ip netns exec`.
 	if first && !inFirstPIDs() {
 		err = checkNode(ctx, ns)
 	}

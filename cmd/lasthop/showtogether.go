@@ -115,7 +115,7 @@ func newRecordings(first model.Reading, read func(last time.Duration) (model.Rea
 	return s
 }
 
-// replace puts a value in the place of one that nobody has taken yet.
+// replace puts a value in the place of one that was not taken yet.
 func replace[T any](c chan T, v T) {
 	select {
 	case <-c:

@@ -26,10 +26,10 @@ func (a *app) watchCommand() *cobra.Command {
 		Use:   "watch [POD…]",
 		Short: "Print findings, drops and rewrites as NDJSON until interrupted",
 		Long: "Observe until interrupted, and print one JSON object per line: a Finding when it\n" +
-			"opens, changes and closes; the Drops of each second, without harmless frees; a\n" +
-			"MACRewrite once per window; and Lost, what lasthop itself missed. The first line is\n" +
-			"a Lost, as soon as everything is attached. With PODs, only what concerns them is\n" +
-			"printed.\n\n" +
+			"opens, changes and closes; the Drops of each second, without frees that are no\n" +
+			"loss; a MACRewrite once per window; and Lost, what lasthop itself missed. The first\n" +
+			"line is a Lost, as soon as everything is attached. With PODs, only what concerns\n" +
+			"them is printed.\n\n" +
 			"Exit status: 0 when the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
@@ -145,7 +145,7 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 		switch {
 		case !w.Wants(&f.Finding, w.focus):
 			continue
-		case f.Closed && !printed, printed && !f.Closed && alike(before.Finding, f.Finding):
+		case f.Closed && !printed, printed && !f.Closed && sameState(before.Finding, f.Finding):
 			continue
 		case f.Closed:
 			change = report.Closed
@@ -161,8 +161,8 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 	return out
 }
 
-// alike reports whether two states of a finding differ only in counts and evidence.
-func alike(a, b model.Finding) bool {
+// sameState reports whether two states of a finding differ only in counts and evidence.
+func sameState(a, b model.Finding) bool {
 	return a.Severity == b.Severity && a.Confidence == b.Confidence && a.Title == b.Title && a.LastHopAlive == b.LastHopAlive &&
 		slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Fix, b.Fix)
 }

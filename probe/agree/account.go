@@ -8,7 +8,7 @@ import (
 )
 
 // Unaccounted are the losses of a snapshot that a verdict on it has no name for: each drop, and each pair of a pod that
-// asked in vain, is claimed by a finding that there is, or ordinary for a reason.
+// got no reply, is claimed by a finding that there is, or ordinary for a reason.
 func Unaccounted(s *model.Snapshot, v model.Verdict) []string {
 	var out []string
 	found := map[model.Code]bool{}

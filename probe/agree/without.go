@@ -144,8 +144,8 @@ func mark(s *model.Snapshot, source string, status model.Status) {
 	}
 }
 
-// Poorer are the snapshots that one would be had a source not been read, or half of it, by what is missing.
-func Poorer(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
+// WithoutSource yields the snapshot without each of its sources, and with half of each, by what is missing.
+func WithoutSource(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
 	return func(yield func(string, *model.Snapshot) bool) {
 		for _, src := range s.Sources {
 			lose := losses[src.Name]
@@ -169,7 +169,7 @@ func Poorer(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
 // losses that then have no name.
 func Accusations(s *model.Snapshot, judge func(*model.Snapshot) model.Verdict) (proven, healthy []string) {
 	whole := judge(s).Findings
-	for lost, poor := range Poorer(s) {
+	for lost, poor := range WithoutSource(s) {
 		v := judge(poor)
 		for _, u := range Unaccounted(poor, v) {
 			proven = append(proven, fmt.Sprintf("without %s: no name for %s", lost, u))

@@ -15,7 +15,7 @@ import (
 // Class says whether packets that the kernel freed were lost; if they were not it says why the kernel freed them.
 type Class = model.Excuse
 
-// The classes. All but Lost are harmless frees.
+// The classes. All but Lost are frees that are no loss.
 const (
 	// Lost packets were freed before they were delivered.
 	Lost Class = ""

@@ -72,7 +72,7 @@ func (r Report) outline() outline {
 
 func (r Joint) outline() outline {
 	c := outline{
-		node: model.Plural(len(r.Nodes), "node"), names: r.Names, verdict: r.Silence(),
+		node: model.Quantity(len(r.Nodes), "node"), names: r.Names, verdict: r.Silence(),
 		findings: r.Findings, of: r.windowOf,
 	}
 	for _, n := range r.Nodes {

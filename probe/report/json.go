@@ -186,7 +186,7 @@ type (
 		Fix     []string `json:"fix"`
 		Verify  string   `json:"verify,omitempty"`
 		Packets uint64   `json:"packets,omitempty"`
-		// Nodes tell of it, where several were observed: first that of LastHopAlive.
+		// Nodes are those whose observations show it, where several were observed: first that of LastHopAlive.
 		Nodes []string `json:"nodes,omitempty"`
 		// Opened and Closed are when it was first and last seen, absent if it was there
 		// before the window or at its end. Times is how often it was.

@@ -1,7 +1,7 @@
 // Package report writes what was observed and judged, as text for people and as documents for other programs.
 //
-// It is pure: values in, bytes out. Text from outside, such as the names of links and pods or the comments of rules,
-// is escaped so that no terminal acts on it.
+// It is pure: values in, bytes out. Untrusted text, such as the names of links and pods or the comments of rules, is
+// escaped before it reaches a terminal.
 package report
 
 import (

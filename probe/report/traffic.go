@@ -132,7 +132,7 @@ func (r Report) volume() (pods int, sum Volume) {
 
 func (r Report) traffic() string {
 	pods, v := r.volume()
-	return fmt.Sprintf("%s, %d packets out, %d in", model.Plural(pods, "pod"), v.Out, v.In)
+	return fmt.Sprintf("%s, %d packets out, %d in", model.Quantity(pods, "pod"), v.Out, v.In)
 }
 
 // dropped is how many packets of the pods in focus were lost because the kernel

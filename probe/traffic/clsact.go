@@ -92,7 +92,7 @@ func (c *clsact) close() error {
 	if c.news != nil {
 		errs = append(errs, c.news.close())
 	}
-	// Last, so that a number is free only when nobody acts in its name.
+	// Last, so that a number is free only when no process acts in its name.
 	if c.number != nil {
 		errs = append(errs, c.number.socket.Close())
 	}
@@ -151,7 +151,7 @@ func (c *clsact) qdisc(index int) (_ string, err error) {
 	return c.present[index], nil
 }
 
-// Where other programs have no filter, ours gets a priority that nobody asks for:
+// Where other programs have no filter, ours gets an unusual priority:
 // a filter of another protocol or kind cannot have the same one.
 const usualPriority = 50
 

@@ -176,7 +176,7 @@ func Forget(flows []*model.Flow) []Command {
 		out = append(out, line)
 	}
 	if more := len(flows) - len(out); more > 0 {
-		out = append(out, Command("and "+Plural(uint64(more), "more entry", "more entries")+" like these"))
+		out = append(out, Command("and "+model.Plural(more, "more entry", "more entries")+" like these"))
 	}
 	return out
 }

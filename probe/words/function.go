@@ -15,10 +15,10 @@ import (
 // functions are those that pages call.
 var functions = template.FuncMap{
 	// {{count .n "packet"}}, {{plural .n "reply" "replies"}}
-	"count": func(n any, noun string) string { return Count(number(n), noun) },
+	"count": func(n any, noun string) string { return model.Quantity(number(n), noun) },
 	// {{rate .n .window}}
 	"rate":   rate,
-	"plural": func(n any, one, many string) string { return Plural(number(n), one, many) },
+	"plural": func(n any, one, many string) string { return model.Plural(number(n), one, many) },
 	// {{few .list}}: the first few of many
 	"few":  few,
 	"pod":  PodName,

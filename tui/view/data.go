@@ -281,5 +281,5 @@ func (d *Data) describe(x *model.Sample) string {
 		}
 	}
 	return fmt.Sprintf("%s > %s, EtherType %#04x, %s",
-		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Plural(max(x.Length, 0), "byte"))
+		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Quantity(max(x.Length, 0), "byte"))
 }

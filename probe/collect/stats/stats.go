@@ -73,7 +73,7 @@ func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Sta
 }
 
 // IsNIC reports whether a link leads off the node: an uplink, or hardware, such as a port of a
-// bond, a virtual function, or a card that pods' packets leave by.
+// bond, a virtual function, or a NIC that pods' packets leave by.
 func IsNIC(l *model.Link) bool {
 	return l.Role == model.RoleUplink || l.Kind == "" && l.Up && l.Name != "lo"
 }
