@@ -92,7 +92,6 @@ type Outcome struct {
 // fps bounds the frames per second. All of them end up in the logs of a container.
 const fps = 4
 
-// errIdle ends an unused screen.
 var errIdle = errors.New("no key was pressed")
 
 // Run shows the screen until the user leaves it or ctx ends, and restores the

@@ -31,7 +31,6 @@ const samplesFile = "samples.pcapng"
 
 var samplesFlag = "--pcap=" + path.Join(remote.Dir, samplesFile)
 
-// runner runs a plan.
 type runner struct {
 	*options
 	plan

@@ -220,7 +220,6 @@ func (o *outcome) fail() {
 	o.err, o.status = fmt.Errorf("the recording ended early, with status %d", o.status), exitCannot
 }
 
-// judged is what several nodes' recordings are judged with.
 type judged struct {
 	flags.Verdict
 	// hide replaces names and addresses, as each node does in its recording.
@@ -286,7 +285,6 @@ func (j *judged) readRecording(name string) (s model.Snapshot, told []model.Trac
 	return s, told, err
 }
 
-// openRecording has a node's recording read.
 func openRecording(name string, read func(*record.File) error) error {
 	file, err := input.Open(name, input.Regular)
 	if err != nil {

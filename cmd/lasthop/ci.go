@@ -46,7 +46,6 @@ func (a *app) openBeside(b *beside) (err error) {
 	return err
 }
 
-// writeBeside writes what is wanted of a report.
 func (a *app) writeBeside(b beside, r report.Document, j report.Judgement) error {
 	var err error
 	if b.file != nil {

@@ -53,7 +53,6 @@ type right struct {
 	Gives string `json:"gives"`
 }
 
-// row is a model.Feature.
 type row struct {
 	Name   string       `json:"name"`
 	Status model.Status `json:"status"`

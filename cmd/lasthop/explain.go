@@ -70,7 +70,6 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	})
 }
 
-// explained tells of the path, live or from recordings.
 func (a *app) explained(ctx context.Context, o *observing, pod string, target target, tell func(report.Path, error) error) error {
 	if len(o.replay) > 1 {
 		return tell(a.explainTogether(o, pod, target))

@@ -119,7 +119,6 @@ func (o *observing) register(f *pflag.FlagSet, but ...string) {
 	})
 }
 
-// pick gives a command some of the flags.
 func (o *observing) pick(f *pflag.FlagSet, names ...string) {
 	all := o.define()
 	o.given = f
@@ -145,7 +144,6 @@ func (o *observing) validate() error {
 	return o.validateReplay()
 }
 
-// stdinNames are the names of the standard input.
 var stdinNames = []string{"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 
 // checkStdin refuses standard input for several files, since it can be read once. Its

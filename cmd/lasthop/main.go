@@ -52,8 +52,7 @@ type app struct {
 	stdin io.Reader
 	// stdout and stderr are a flags.Text.
 	stdout, stderr io.Writer
-	// reader reads the standard output.
-	reader *lateReader
+	reader         *lateReader
 	// stdoutTaken says that a recording or samples go to the standard output.
 	stdoutTaken bool
 	// past is what the agent has of the time that was asked for, if it was.

@@ -125,7 +125,6 @@ func openFirst() (*netns.NS, error) {
 		"add hostNetwork, or the capabilities SYS_PTRACE and SYS_ADMIN: %s", err, fullRights)
 }
 
-// errNotNode says that a network namespace is that of a pod or another container.
 var errNotNode = errors.New("this network namespace does not belong to a node")
 
 // checkNode returns an error if the namespace of this container looks like that of a

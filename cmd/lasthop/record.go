@@ -95,7 +95,6 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	return ctx.Err()
 }
 
-// recorder is a recording in progress.
 type recorder struct {
 	*app
 	file     *product

@@ -89,7 +89,6 @@ type showing struct {
 	reach  func(model.Reading) model.Matrix
 }
 
-// ofNode is for readings of one node.
 func (o *observing) ofNode() showing {
 	return showing{
 		window: time.Duration(o.window),

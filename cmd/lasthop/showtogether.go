@@ -44,7 +44,6 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 	return errors.Join(err, from.close())
 }
 
-// jointReport is the report of a reading of several nodes.
 func jointReport(o *observing, r model.Reading) report.Joint {
 	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
 	for _, n := range r.Nodes {

@@ -201,7 +201,6 @@ func (s *Server) logged(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// answer runs a tool.
 func (s *Server) answer(tool string) mcp.ToolHandlerFor[input, any] {
 	return func(ctx context.Context, req *mcp.CallToolRequest, in input) (*mcp.CallToolResult, any, error) {
 		s.calls.Add(1)

@@ -67,7 +67,6 @@ func (v *view) inNetworkOf(index int, a netip.Addr) bool {
 	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) })
 }
 
-// addressesOf returns the addresses of the pods' interfaces.
 func addressesOf(pods []model.Pod) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, p := range pods {

@@ -213,7 +213,6 @@ func (t *Tables) hook(name string, p *Packet) []*model.Chain {
 	return t.hooks[hook{name, isIPv6(p.Dst)}]
 }
 
-// tableState is the state of a packet on its walk through tables.
 type tableState struct {
 	// fit is how surely the packet comes to where the walk is.
 	fit Fit
@@ -223,7 +222,6 @@ type tableState struct {
 	service bool
 }
 
-// tableWalk is a walk through tables.
 type tableWalk struct {
 	Walk[*model.PacketRule, tableState]
 	packet Packet

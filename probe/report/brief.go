@@ -90,7 +90,6 @@ type toolDoc struct {
 	Document any    `json:"document"`
 }
 
-// tool writes both.
 func tool(w io.Writer, r Document) error {
 	var text bytes.Buffer
 	p := &printer{w: bufio.NewWriter(&text), wide: true}

@@ -103,7 +103,6 @@ func (c *outline) add(node string, sources []model.Source) {
 	c.sources = append(c.sources, model.Map(sources, of)...)
 }
 
-// way is a direction of a path between its ends.
 type way struct {
 	direction
 	ends string

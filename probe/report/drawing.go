@@ -186,7 +186,6 @@ func (d Drawing) direction(back bool) [][]Piece {
 	return c.lines()
 }
 
-// boxes are those of all hops, in the order of the drawing.
 func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 	out := make([]box, 0, len(hops))
 	ended := false
@@ -230,7 +229,6 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 	return out
 }
 
-// health is what the counts and the tables say of a hop.
 func (d Drawing) health(h *model.PathHop) Meaning {
 	in, seen := hopCounted(h)
 	switch {
@@ -319,7 +317,6 @@ func (d Drawing) foldText(n int) string {
 	return fmt.Sprintf("%s %s %s", dots, model.Quantity(n, "hop"), dots)
 }
 
-// least is the length of the shortest edge.
 const least = 3
 
 // fit folds hops until the rest fits, and gives boxes their places and the edges their length.
@@ -675,7 +672,6 @@ func lineText(line []Piece) string {
 // wideColumns is the width of what is drawn where no terminal has another.
 const wideColumns = 120
 
-// drawing prints a drawing.
 func (p *printer) drawing(d Drawing) {
 	code := map[Meaning]string{Alive: cyan, Lossy: yellow, Ends: magenta, Both: bold}
 	for _, line := range d.Lines() {

@@ -439,7 +439,6 @@ func (c called) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
 	return model.Map(list, func(f model.Finding) findingDoc { return c.finding(s, f) })
 }
 
-// finding is the document of a finding in a snapshot.
 func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,

@@ -152,7 +152,6 @@ func (r Report) inFocus(a netip.Addr) bool { return len(r.Focus) == 0 || slices.
 // allPods are the pods of the window, the gone ones last.
 func allPods(s *model.Snapshot) []model.Pod { return slices.Concat(s.Pods, s.PastPods) }
 
-// linkRoles tells the role of the link at a hop.
 func linkRoles(s *model.Snapshot) func(*model.HopCount) model.Role {
 	type link struct {
 		index int

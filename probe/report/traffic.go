@@ -27,7 +27,6 @@ type dropRow struct {
 	packets uint64
 }
 
-// peerText is the peer, or the range of several.
 func (d *dropRow) peerText(names map[netip.Addr]string) string {
 	switch {
 	case !d.far.IsValid():

@@ -34,7 +34,6 @@ type clsact struct {
 	present map[int]string
 }
 
-// stubs are the names of the stub's programs, by hook.
 var stubs = [...]string{bpf.StubProgLasthopStubIn, bpf.StubProgLasthopStubOut}
 
 // openClsact loads the stub and lets it call the programs, which are ordered by hook. janitor may be nil.

@@ -24,7 +24,6 @@ type table[K comparable] struct {
 // batch is how many entries one system call reads.
 const batch = 256
 
-// tally is the count of one entry.
 type tally struct {
 	packets uint64
 	// base was counted before the kernel's entry was deleted and added again.
@@ -39,7 +38,6 @@ func newTable[K comparable](m *ebpf.Map) table[K] {
 	}
 }
 
-// poll reads the map.
 func (t table[K]) poll(now time.Time) error {
 	var cursor ebpf.MapBatchCursor
 	for {

@@ -153,7 +153,6 @@ func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) Command {
 	return command
 }
 
-// mainTable is RT_TABLE_MAIN.
 const mainTable = 254
 
 // SetSysctl is the command that sets a kernel setting. Its name may hold a link's.

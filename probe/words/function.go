@@ -66,7 +66,6 @@ func protocol(a netip.Addr) string {
 	return model.Either(a.Is6(), "neighbour discovery", "ARP")
 }
 
-// number is a value of any type of integers.
 func number(n any) uint64 {
 	switch v := reflect.ValueOf(n); {
 	case v.CanUint():
@@ -86,7 +85,6 @@ type many []text
 
 func (m many) String() string { return Addrs(m) }
 
-// texts are values of any type.
 func texts(list any) []string {
 	v := reflect.ValueOf(list)
 	out := make([]string, v.Len())

@@ -36,7 +36,6 @@ type Facts map[string]any
 //go:embed pages
 var files embed.FS
 
-// line is a line of a page.
 type line struct {
 	part string
 	// list names the list whose elements are taken as they are or, of the part "page", the
@@ -52,7 +51,6 @@ type line struct {
 	shows []field
 }
 
-// pages are the lines by the name of the page.
 var pages = sync.OnceValue(func() map[string][]line {
 	out := map[string][]line{}
 	entries, err := files.ReadDir("pages")
@@ -229,7 +227,6 @@ func put(lines []line, facts Facts, f *model.Finding) {
 	}
 }
 
-// add gives a finding what the line says.
 func (l *line) add(f *model.Finding, facts Facts) {
 	said := l.sayings(facts)
 	if !slices.Contains(proseParts, l.part) {

@@ -95,7 +95,6 @@ func together(nodes []*Data) *model.Snapshot {
 
 func (d *Data) nodeName() string { return d.Reading.Snapshot.Node.Name }
 
-// each is the nodes, or the one.
 func (d *Data) each() []*Data { return model.Either(len(d.nodes) == 0, []*Data{d}, d.nodes) }
 
 // node is the node of that name, home that of a pod; all where there is none.

@@ -13,7 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// label is the width of the labels of a page.
 const label = 10
 
 // page collects the lines of a page that is w columns wide.
@@ -119,7 +118,6 @@ func (d *Data) rawPage(p *page, f *model.Tracked) {
 	}
 }
 
-// listDrops sums the drops of the pods concerned by reason and place.
 func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 	var sums report.Tally
 	for x := range model.Each(d.Reading.Snapshot.Traffic.Drops) {

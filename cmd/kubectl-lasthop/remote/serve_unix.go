@@ -190,7 +190,6 @@ func (t *terminal) open(s Size, to io.Writer) (err error) {
 	return nil
 }
 
-// sendFiles sends the files that the command has left.
 func (f *farEnd) sendFiles(s *Start) {
 	entries, err := os.ReadDir(f.dir)
 	for _, e := range entries {

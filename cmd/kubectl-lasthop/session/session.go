@@ -260,7 +260,6 @@ func (c Cluster) latest(ctx context.Context, namespace string, of types.UID) (la
 	return last
 }
 
-// about are the events about an object.
 func (c Cluster) about(ctx context.Context, namespace string, of types.UID) []corev1.Event {
 	events, err := c.events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of)})
 	if err != nil {

@@ -88,7 +88,6 @@ func (d *decoder) fail(at *value, want, format string, args ...any) {
 	}
 }
 
-// as is a value of the wanted type.
 func as[T any](d *decoder, v *value, want string) T {
 	t, ok := v.any.(T)
 	if !ok {

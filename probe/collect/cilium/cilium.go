@@ -134,7 +134,6 @@ type endpoint struct {
 	}
 }
 
-// decodeEndpoint decodes a file.
 func decodeEndpoint(text []byte) (out model.CiliumEndpoint, err error) {
 	var e endpoint
 	if err := json.Unmarshal(text, &e); err != nil {

@@ -43,7 +43,6 @@ var (
 	EbtableBroute    = Module{"ebtable_broute", "broute_net_exit"}
 )
 
-// all are the modules that State is asked for.
 var all = []Module{NFTables, Conntrack, ConntrackNetlink, IPTables, IP6Tables, EbtableFilter, EbtableNAT, EbtableBroute}
 
 // State is whether a module is there.

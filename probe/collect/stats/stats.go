@@ -177,7 +177,6 @@ func numbers(fields []string) ([]uint64, error) {
 	return out, nil
 }
 
-// device reads what a link and its driver count.
 func (s *socket) device(l *model.Link, counts link.Counts) (model.Device, error) {
 	d := model.Device{IfIndex: l.Index, Link: l.Name, Received: counts.Received, Sent: counts.Sent}
 	d.Losses = []model.DeviceLoss{
