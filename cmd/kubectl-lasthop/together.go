@@ -104,9 +104,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	if r.redact {
 		j.hide = redact.New(os.Getenv(flags.RedactKey))
 	}
-	for _, t := range targets {
-		j.focus = append(j.focus, addresses(t.pods)...)
-	}
+	j.focus = model.Flat(targets, func(t target) []netip.Addr { return addresses(t.pods) })
 	if r.cluster.explicit && len(j.focus) == 0 {
 		if j.focus, err = r.namespaced(ctx); err != nil {
 			return 0, err

@@ -72,13 +72,8 @@ func (r *reading) report(name, detail string, got bool, err error) {
 
 // reason formats an error in one line, each of its parts once, with the capability that would help.
 func reason(source string, err error) string {
-	var parts []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); !slices.Contains(parts, line) {
-			parts = append(parts, line)
-		}
-	}
-	text := strings.Join(parts, "; ")
+	parts := model.Map(slices.Collect(strings.Lines(err.Error())), strings.TrimSpace)
+	text := strings.Join(model.With(nil, parts...), "; ")
 	var unsupported *model.UnsupportedError
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text

@@ -316,15 +316,12 @@ func (x *index[K]) add(value K, alone bool) {
 // of are the places of those that may be about one of the values: the ones about it alone
 // first. Without values they are all.
 func (x *index[K]) of(values ...K) []int {
-	var out []int
 	if len(values) == 0 {
-		for i := range x.size {
-			out = append(out, i)
+		out := make([]int, x.size)
+		for i := range out {
+			out[i] = i
 		}
 		return out
 	}
-	for _, v := range values {
-		out = append(out, x.about[v]...)
-	}
-	return append(out, x.others...)
+	return append(model.Flat(values, func(v K) []int { return x.about[v] }), x.others...)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -111,11 +110,5 @@ func undo(rule any, chains ...string) (Command, error) {
 
 // undos are the commands that end what rules do, each once.
 func undos(rules []*model.PacketRule) []Command {
-	var out []Command
-	for _, r := range rules {
-		if c := UndoPacketRule(r); !slices.Contains(out, c) {
-			out = append(out, c)
-		}
-	}
-	return out
+	return model.With(nil, model.Map(rules, func(r *model.PacketRule) Command { return UndoPacketRule(r) })...)
 }

@@ -109,10 +109,5 @@ func ChangeInstead(by string) Command {
 }
 
 func madeBy(makers []makerOf, name string) string {
-	for _, m := range makers {
-		if strings.HasPrefix(name, m.prefix) {
-			return m.maker
-		}
-	}
-	return ""
+	return model.Find(makers, func(m makerOf) bool { return strings.HasPrefix(name, m.prefix) }).maker
 }

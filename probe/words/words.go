@@ -233,15 +233,9 @@ func (l *line) add(f *model.Finding, facts Facts) {
 		f.Evidence = append(f.Evidence, said...)
 		return
 	}
-	texts := make([]string, len(said))
-	for i, e := range said {
-		texts[i] = e.Text
-	}
-	addTexts(f, l.part, texts)
-	for _, means := range l.by {
-		if len(texts) > 0 && !slices.Contains(f.Surer, means) {
-			f.Surer = append(f.Surer, means)
-		}
+	addTexts(f, l.part, model.Map(said, func(e model.Evidence) string { return e.Text }))
+	if len(said) > 0 {
+		f.Surer = model.With(f.Surer, l.by...)
 	}
 }
 
