@@ -143,7 +143,7 @@ fuzz: need-test ## fuzz every decoder, FUZZTIME (5s) each
 AT ?= 2,3,5,9,17,40,3+,7+,30+
 
 .PHONY: faults
-faults: need-test ## have system calls and commands of bpf(2) of a check fail, those with the numbers AT, as no two runs do
+faults: need-test ## inject errors into the AT-th system calls and bpf(2) commands of a check
 	$(with-commands) go test ./cmd/lasthop -run 'TestInjected(Errors|BPF)' -count=1 -timeout 0 -inject-at '$(AT)'
 
 EVERY ?= 1

@@ -124,10 +124,8 @@ func stepBack(by int) func(*screen) tea.Cmd {
 	}
 }
 
-// seek pauses a replay and goes to another time of it.
 func (s *screen) seek(by time.Duration) tea.Cmd { return s.paused(func() { s.player.Seek(by) }) }
 
-// paused moves in a replay that is paused.
 func (s *screen) paused(move func()) tea.Cmd {
 	playing := !s.frozen
 	s.frozen = true
@@ -170,7 +168,6 @@ func (s *screen) now() tea.Cmd {
 	return s.seek(last.Sub(first))
 }
 
-// showTime shows what was at a time.
 func (s *screen) showTime(at time.Time) tea.Cmd {
 	if s.player != nil {
 		return s.seek(at.Sub(s.Data.Reading.At))

@@ -78,7 +78,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	s := &screen{
 		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, nil), Tab: view.Findings, Column: -1},
 		opts:  o, history: history{at: -1},
-		// A shell restores the terminal of what is killed. In a container nobody does where the
+		// A shell restores the terminal of what is killed. In a container nothing does where the
 		// connection breaks, and each move of the mouse would write into the user's own shell.
 		mouse:  o.Shell != nil,
 		themed: o.Theme != "", keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,

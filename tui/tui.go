@@ -92,7 +92,6 @@ type Outcome struct {
 // fps bounds the frames per second. All of them end up in the logs of a container.
 const fps = 4
 
-// errIdle ends a screen that nobody uses.
 var errIdle = errors.New("no key was pressed")
 
 // Run shows the screen until the user leaves it or ctx ends, and restores the
@@ -153,7 +152,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 }
 
 // filter sees every message before Update. A terminal that reports no size, such
-// as one to which nobody has attached yet, is assumed to be the smallest.
+// as one that has no client yet, is assumed to be the smallest.
 func filter(active func()) func(tea.Model, tea.Msg) tea.Msg {
 	return func(m tea.Model, msg tea.Msg) tea.Msg {
 		switch x := msg.(type) {

@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/term"
 
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
@@ -93,38 +90,6 @@ func Call(names map[netip.Addr]string, s *model.Snapshot) {
 // Formats are those of a report.
 func Formats() Choice {
 	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), text)}
-}
-
-// Colors are when a report is coloured.
-func Colors() Choice { return Choice{Value: "auto", Of: []string{"auto", "always", "never"}} }
-
-// Colored reports whether to use colours; NO_COLOR overrides the flag.
-func Colored(flag string, w io.Writer) bool {
-	switch {
-	case os.Getenv("NO_COLOR") != "" || flag == "never":
-		return false
-	case flag == "always":
-		return true
-	}
-	return Terminal(w) && os.Getenv("TERM") != "dumb"
-}
-
-// Terminal reports whether a stream is one.
-func Terminal(stream any) bool {
-	f, ok := stream.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// Columns is the width of the terminal that a stream is, 0 where it is none.
-func Columns(stream any) int {
-	if !Terminal(stream) {
-		return 0
-	}
-	w, _, err := term.GetSize(int(stream.(interface{ Fd() uintptr }).Fd()))
-	if err != nil {
-		return 0
-	}
-	return w
 }
 
 // SummaryVariable names the file that GitHub shows at the end of a job.

@@ -46,7 +46,7 @@ func (r *runner) writeForCI(found report.Document) error {
 	}
 	for _, x := range report.Annotations(found, j) {
 		r.mu.Lock()
-		fmt.Fprintln(r.stderr, x)
+		fmt.Fprintln(flags.Document(r.stderr), x)
 		r.mu.Unlock()
 	}
 	var text bytes.Buffer

@@ -35,7 +35,7 @@ func (g *gate) arrive(ready bool) {
 	}
 }
 
-// wait waits until the gate is open. asked ends when nobody wants that any more.
+// wait waits until the gate is open. asked ends when the user interrupts.
 func (g *gate) wait(ctx, asked context.Context) error {
 	select {
 	case <-g.open:

@@ -68,7 +68,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 // run executes a command line and returns the exit status. asked ends when the user wants
 // it to end; the end of ctx means at once.
 func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	stdout, stderr = leavable(stdout), leavable(stderr)
+	stdout, stderr = leavable(stdout), flags.Text(leavable(stderr))
 	o := &options{}
 	status := exitClean
 	cmd := &cobra.Command{
@@ -120,7 +120,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	cmd.RegisterFlagCompletionFunc("to", o.completeTo) //nolint:errcheck // the flag is there
 	flags.Complete(cmd)
 	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
+	cmd.SetOut(flags.Text(stdout))
 	cmd.SetErr(stderr)
 	err := cmd.ExecuteContext(ctx)
 	if err == nil {

@@ -50,7 +50,6 @@ type options struct {
 	to string
 }
 
-// imageVariable names the environment variable for --image.
 const imageVariable = "LASTHOP_IMAGE"
 
 // releaseImage is the image of a release, by its digest; the linker sets it.
@@ -218,7 +217,6 @@ var (
 // elsewhere are commands of lasthop that need no node. A node of such a name is node/NAME.
 var elsewhere = []string{"findings", "schema", "lab", "demo", "completion", "version"}
 
-// plan reads the words of the command line.
 func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, error) {
 	p := plan{command: "check"}
 	if flags.Terminal(stdin) && flags.Terminal(stdout) && !o.given.Changed("output") {

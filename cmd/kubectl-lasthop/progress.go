@@ -29,7 +29,6 @@ func (s *statusLine) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// show changes the line.
 func (s *statusLine) show(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

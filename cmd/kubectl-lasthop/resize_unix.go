@@ -20,7 +20,7 @@ func readerLeft(f *os.File) bool {
 	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// resized tells of the sizes that a terminal gets, until stop.
+// resized sends the sizes that a terminal gets, until stop.
 func resized(terminal *os.File) (sizes <-chan remote.Size, stop func()) {
 	signals, out, done := make(chan os.Signal, 1), make(chan remote.Size), make(chan struct{})
 	signal.Notify(signals, syscall.SIGWINCH)

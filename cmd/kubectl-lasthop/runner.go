@@ -31,7 +31,6 @@ const samplesFile = "samples.pcapng"
 
 var samplesFlag = "--pcap=" + path.Join(remote.Dir, samplesFile)
 
-// runner runs a plan.
 type runner struct {
 	*options
 	plan
@@ -94,7 +93,7 @@ func (r *runner) run(ctx context.Context) (int, error) {
 	return r.each(ctx, targets, known)
 }
 
-// whileRead is each, and ends without an error once nobody reads any more.
+// whileRead is each, and ends without an error once the reader is gone.
 func (r *runner) whileRead(ctx context.Context, out *pipe, targets []target, known *facts) (int, error) {
 	asked, end := context.WithCancel(r.asked)
 	defer end()

@@ -95,7 +95,6 @@ func (f *finder) explained(ctx context.Context, to string) error {
 	return nil
 }
 
-// add adds a node, and pods on it.
 func (f *finder) add(node string, pods ...string) {
 	i := slices.IndexFunc(f.targets, func(t target) bool { return t.node == node })
 	if i < 0 {

@@ -104,9 +104,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	if r.redact {
 		j.hide = redact.New(os.Getenv(flags.RedactKey))
 	}
-	for _, t := range targets {
-		j.focus = append(j.focus, addresses(t.pods)...)
-	}
+	j.focus = model.Flat(targets, func(t target) []netip.Addr { return addresses(t.pods) })
 	if r.cluster.explicit && len(j.focus) == 0 {
 		if j.focus, err = r.namespaced(ctx); err != nil {
 			return 0, err
@@ -187,8 +185,8 @@ func (r *runner) replay() (int, error) {
 
 // tell prints a report, and writes what a CI job wants of it.
 func (r *runner) tell(found report.Document) error {
-	style := report.Style{Color: flags.Colored(r.color.Value, r.stdout)}
-	return errors.Join(found.Write(r.stdout, report.Format(r.output.Value), style), r.writeForCI(found))
+	printed := flags.Print(r.stdout, found, report.Format(r.output.Value), r.color.Value)
+	return errors.Join(printed, r.writeForCI(found))
 }
 
 // Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about
@@ -216,11 +214,10 @@ func (o *outcome) fail() {
 		o.err = errors.New(strings.TrimPrefix(o.said, "lasthop: "))
 		return
 	}
-	// Nobody here has ended it.
+	// It was not ended here.
 	o.err, o.status = fmt.Errorf("the recording ended early, with status %d", o.status), exitCannot
 }
 
-// judged is what several nodes' recordings are judged with.
 type judged struct {
 	flags.Verdict
 	// hide replaces names and addresses, as each node does in its recording.
@@ -286,7 +283,6 @@ func (j *judged) readRecording(name string) (s model.Snapshot, told []model.Trac
 	return s, told, err
 }
 
-// openRecording has a node's recording read.
 func openRecording(name string, read func(*record.File) error) error {
 	file, err := input.Open(name, input.Regular)
 	if err != nil {

@@ -116,7 +116,6 @@ const (
 	stale = 90 * time.Second
 )
 
-// agent is one run of the agent.
 type agent struct {
 	*app
 	o  *observing
@@ -201,7 +200,6 @@ func (g *agent) take(r model.Reading) {
 	}
 }
 
-// openOf are the findings of a reading that are open.
 func openOf(r model.Reading) []model.Tracked {
 	return model.Filter(r.Findings, func(f model.Tracked) bool { return !f.Closed })
 }
@@ -221,7 +219,6 @@ func (g *agent) record() {
 	}
 }
 
-// write writes a reading to the ring.
 func (g *agent) write(to *ring.Ring, r model.Reading) {
 	begun := time.Now()
 	err := to.Write(r)

@@ -86,13 +86,12 @@ func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
 
 // print writes a report to the standard output. A closed pipe is no error.
 func (a *app) print(o *observing, r report.Document) error {
-	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout), Columns: flags.Columns(a.stdout), ASCII: plain()}
-	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
+	return ignoreClosedPipe(flags.Print(a.stdout, r, report.Format(o.output.Value), o.color.Value))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with its samples and, unless past is nil,
 // what would have been told during it. countPairs is session.Options.CountPairs; a recording has no counts of pairs.
-// tell is called with the snapshot before all links are left: nobody waits for that to read the verdict.
+// tell is called with the snapshot before the programs are detached, so that the verdict does not wait for that.
 func (a *app) snapshot(
 	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile,
 	past *[]model.Tracked, tell func(*model.Snapshot) error,

@@ -46,7 +46,6 @@ func (a *app) openBeside(b *beside) (err error) {
 	return err
 }
 
-// writeBeside writes what is wanted of a report.
 func (a *app) writeBeside(b beside, r report.Document, j report.Judgement) error {
 	var err error
 	if b.file != nil {
@@ -62,7 +61,7 @@ func (a *app) writeBeside(b beside, r report.Document, j report.Judgement) error
 // annotate tells GitHub's runner, which reads both the standard output and this.
 func (a *app) annotate(list ...report.Annotation) {
 	for _, x := range list {
-		fmt.Fprintln(a.stderr, x)
+		fmt.Fprintln(flags.Document(a.stderr), x)
 	}
 }
 

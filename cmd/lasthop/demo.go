@@ -218,11 +218,7 @@ func togetherWith(l *lab.Lab) string {
 func watched(l *lab.Lab) []lab.Node {
 	var out []lab.Node
 	for _, w := range l.Scenario().Watch {
-		for _, n := range l.Nodes() {
-			if n.Name == w.Node {
-				out = append(out, n)
-			}
-		}
+		out = append(out, model.Filter(l.Nodes(), func(n lab.Node) bool { return n.Name == w.Node })...)
 	}
 	return out
 }

@@ -53,7 +53,6 @@ type right struct {
 	Gives string `json:"gives"`
 }
 
-// row is a model.Feature.
 type row struct {
 	Name   string       `json:"name"`
 	Status model.Status `json:"status"`
@@ -176,13 +175,13 @@ func (e *examination) take(s *model.Snapshot) {
 
 func (a *app) examined(e examination, output string) error {
 	if output == "json" {
-		enc := json.NewEncoder(a.stdout)
+		enc := json.NewEncoder(flags.Document(a.stdout))
 		enc.SetIndent("", "  ")
 		return enc.Encode(e)
 	}
 	if output == "mcp" {
 		var text bytes.Buffer
-		return errors.Join(e.text(&text, false), report.Tool(a.stdout, text.String(), e))
+		return errors.Join(e.text(&text, false), report.Tool(flags.Document(a.stdout), text.String(), e))
 	}
 	return e.text(a.stdout, output == "wide")
 }

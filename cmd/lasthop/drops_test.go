@@ -91,7 +91,7 @@ func TestDropsAgree(t *testing.T) {
 			// Without findings the first line says how many drops have none.
 			written := write(t, what, report.Report{Snapshot: s}, report.Wide)
 			none, some := "drops           no pod packets", "  drops           7 "+string(d.Reason)
-			harmless, heading := "  harmless frees  7 "+string(d.Reason), "\nharmless frees\n  LOCAL"
+			harmless, heading := "  not lost        7 "+string(d.Reason), "\nfrees that are no loss\n  LOCAL"
 			for text, want := range map[string]bool{
 				"7 drops without": lost, some: lost, none: !lost, harmless: !lost, heading: !lost, "\ndrops\n  none": !lost,
 			} {

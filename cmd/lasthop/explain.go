@@ -70,7 +70,6 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	})
 }
 
-// explained tells of the path, live or from recordings.
 func (a *app) explained(ctx context.Context, o *observing, pod string, target target, tell func(report.Path, error) error) error {
 	if len(o.replay) > 1 {
 		return tell(a.explainTogether(o, pod, target))
@@ -266,12 +265,8 @@ func metBy(s *model.Snapshot, f model.Finding, peers []path.Ends) (path.Ends, bo
 }
 
 func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
-	for _, a := range pod {
-		if a.Is4() == to.Is4() && a != to {
-			return path.Ends{Pod: a, To: to}, true
-		}
-	}
-	return path.Ends{}, false
+	a := model.Find(pod, func(a netip.Addr) bool { return a.Is4() == to.Is4() && a != to })
+	return path.Ends{Pod: a, To: to}, a.IsValid()
 }
 
 // busiest are the ends of the packets that the pod itself sent, those with the

@@ -75,7 +75,7 @@ func (a *app) schemaCommand() *cobra.Command {
 		Short: "Print the JSON Schema of the output of -o json, -o ndjson and watch",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := io.WriteString(a.stdout, report.Schema)
+			_, err := io.WriteString(flags.Document(a.stdout), report.Schema)
 			return ignoreClosedPipe(err)
 		},
 	}

@@ -89,7 +89,7 @@ func (o *observing) define() *pflag.FlagSet {
 	o.output = flags.Formats()
 	f.VarP(&o.output, "output", "o", "output format")
 	f.BoolVar(&o.redact, "redact", false, "replace names and addresses consistently; with "+flags.RedactKey+
-		" in the environment, nobody can guess the originals")
+		" in the environment, the originals cannot be guessed")
 	o.color = flags.Colors()
 	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print details of failures, such as the BPF verifier log")
@@ -119,7 +119,6 @@ func (o *observing) register(f *pflag.FlagSet, but ...string) {
 	})
 }
 
-// pick gives a command some of the flags.
 func (o *observing) pick(f *pflag.FlagSet, names ...string) {
 	all := o.define()
 	o.given = f
@@ -145,7 +144,6 @@ func (o *observing) validate() error {
 	return o.validateReplay()
 }
 
-// stdinNames are the names of the standard input.
 var stdinNames = []string{"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 
 // checkStdin refuses standard input for several files, since it can be read once. Its

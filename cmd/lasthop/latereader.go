@@ -25,7 +25,7 @@ const (
 	connectTime = time.Second
 )
 
-// lateReader is whoever reads what the first process of a pod's container writes. kubectl attaches only after the
+// lateReader is the reader of what the first process of a pod's container writes. kubectl attaches only after the
 // process was started, and never sees what was written before, which is in the container's log alone. So the first
 // output waits. A terminal has no size until someone attaches. A pipe tells nothing: there the output waits for as long
 // as attaching may take. A nil lateReader is there already.

@@ -49,10 +49,10 @@ func main() {
 
 // app is one run of the command.
 type app struct {
-	stdin          io.Reader
+	stdin io.Reader
+	// stdout and stderr are a flags.Text.
 	stdout, stderr io.Writer
-	// reader reads the standard output.
-	reader *lateReader
+	reader         *lateReader
 	// stdoutTaken says that a recording or samples go to the standard output.
 	stdoutTaken bool
 	// past is what the agent has of the time that was asked for, if it was.
@@ -71,17 +71,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	reader, stopReader := awaitReader(ctx, stdout)
 	defer stopReader()
-	a := &app{stdin: os.Stdin, stdout: reader.to(stdout), stderr: reader.to(stderr), reader: reader}
+	a := &app{stdin: os.Stdin, stdout: flags.Text(reader.to(stdout)), stderr: flags.Text(reader.to(stderr)), reader: reader}
 	return a.execute(ctx, args)
 }
 
-// plain reports whether the locale has 7 bits.
-func plain() bool { return !report.UTF8(os.Environ()) }
-
 // complain writes to the standard error.
-func (a *app) complain(what string) {
-	fmt.Fprintf(a.stderr, "lasthop: %s\n", model.Either(plain(), report.ASCII(what), what))
-}
+func (a *app) complain(what string) { fmt.Fprintf(a.stderr, "lasthop: %s\n", what) }
 
 // execute executes a command line, until ctx ends, and returns the exit code.
 func (a *app) execute(ctx context.Context, args []string) int {
@@ -263,19 +258,19 @@ func serveRemote() int {
 	defer stop()
 	status, err := remote.Serve(ctx, os.Stdin, os.Stdout, "/proc/self/exe", remote.Dir)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "lasthop: %s: %v\n", remote.Command, err)
+		fmt.Fprintf(flags.Text(os.Stderr), "lasthop: %s: %v\n", remote.Command, err)
 		return exitCannot
 	}
 	return status
 }
 
 // janitorName is the name under which this program is a janitor: the process that removes tc filters if the main one is
-// killed. It is no command, so that nobody runs it by mistake.
+// killed. It is no command, so that it is not run by mistake.
 const janitorName = "lasthop-janitor"
 
 func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []string{janitorName}} }
 
-// janitor returns the exit code. It has nobody to tell an error to: the next lasthop finds what is left.
+// janitor returns the exit code. It reports no error: the next lasthop finds what is left.
 func janitor() int {
 	return model.Either(traffic.Janitor() != nil, exitCannot, exitClean)
 }

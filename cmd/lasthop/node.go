@@ -47,7 +47,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 	if ns, err = netns.Current(); err != nil {
 		return nil, "", err
 	}
-	// Whoever chose another namespace than that of PID 1 means it, as with `ip netns exec`.
+	// Another namespace than that of PID 1 is intended, as with `ip netns exec`.
 	if first && !inFirstPIDs() {
 		err = checkNode(ctx, ns)
 	}
@@ -125,7 +125,6 @@ func openFirst() (*netns.NS, error) {
 		"add hostNetwork, or the capabilities SYS_PTRACE and SYS_ADMIN: %s", err, fullRights)
 }
 
-// errNotNode says that a network namespace is that of a pod or another container.
 var errNotNode = errors.New("this network namespace does not belong to a node")
 
 // checkNode returns an error if the namespace of this container looks like that of a

@@ -83,7 +83,6 @@ func (p *past) close() error {
 	return p.found.Close()
 }
 
-// copyPast writes the recording to a file.
 func (a *app) copyPast(to io.Writer) error {
 	_, err := io.Copy(to, io.NewSectionReader(a.past.run, 0, a.past.run.Size))
 	return ignoreClosedPipe(err)

@@ -15,7 +15,7 @@ import (
 type pcapFile struct {
 	file   *product
 	writer *pcap.Writer
-	// left says that whoever read a pipe has gone away.
+	// left says that the reader of a pipe has gone away.
 	left bool
 	hide *redact.Redactor
 }

@@ -49,7 +49,7 @@ func (p *product) Close() error {
 // Fd is for those who ask what kind of file it is.
 func (p *product) Fd() uintptr { return p.file.Fd() }
 
-// discard removes what was made in vain: nobody has closed it.
+// discard removes unfinished products: those that were not closed.
 func (a *app) discard() error {
 	var err error
 	for _, p := range a.made {
@@ -69,7 +69,7 @@ func (p *product) flush() error {
 }
 
 // create creates a file that only its owner may read, or opens a named pipe. It never overwrites a file and follows no
-// symbolic link: whoever may write in the directory must not choose what root writes to.
+// symbolic link: who may write in the directory must not choose what root writes to.
 func create(what, name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) && isPipe(os.Lstat(name)) {

@@ -79,7 +79,7 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	}
 	switch err := r.run(stream); {
 	case errors.Is(err, unix.EPIPE):
-		// Whoever reads the recording has seen enough.
+		// The reader of the recording has seen enough.
 		return file.Close()
 	case err != nil && r.readings == 0:
 		return err
@@ -95,7 +95,6 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	return ctx.Err()
 }
 
-// recorder is a recording in progress.
 type recorder struct {
 	*app
 	file     *product

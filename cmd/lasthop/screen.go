@@ -89,7 +89,6 @@ type showing struct {
 	reach  func(model.Reading) model.Matrix
 }
 
-// ofNode is for readings of one node.
 func (o *observing) ofNode() showing {
 	return showing{
 		window: time.Duration(o.window),
@@ -144,10 +143,11 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 // output is the standard output for those who need not wait for its reader: the
 // screen itself begins anew when someone attaches.
 func (a *app) output() io.Writer {
-	if f, ok := a.stdout.(*lateFile); ok {
+	out := flags.Document(a.stdout)
+	if f, ok := out.(*lateFile); ok {
 		return f.file
 	}
-	return a.stdout
+	return out
 }
 
 // export writes the report of a reading to a new JSON file, in the current

@@ -44,7 +44,6 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 	return errors.Join(err, from.close())
 }
 
-// jointReport is the report of a reading of several nodes.
 func jointReport(o *observing, r model.Reading) report.Joint {
 	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
 	for _, n := range r.Nodes {
@@ -115,7 +114,7 @@ func newRecordings(first model.Reading, read func(last time.Duration) (model.Rea
 	return s
 }
 
-// replace puts a value in the place of one that nobody has taken yet.
+// replace puts a value in the place of one that was not taken yet.
 func replace[T any](c chan T, v T) {
 	select {
 	case <-c:

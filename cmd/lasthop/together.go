@@ -238,7 +238,6 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 // end is one end of a path between recorded nodes: the pod by its name, and the node that has it.
 type end struct {
 	pod string
-	// End has the name of the recording.
 	join.End
 	addrs []netip.Addr
 	// nodes are the names of all nodes that have it, missing are the errors of the others, by recording.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/redact"
@@ -25,10 +26,10 @@ func (a *app) watchCommand() *cobra.Command {
 		Use:   "watch [POD…]",
 		Short: "Print findings, drops and rewrites as NDJSON until interrupted",
 		Long: "Observe until interrupted, and print one JSON object per line: a Finding when it\n" +
-			"opens, changes and closes; the Drops of each second, without harmless frees; a\n" +
-			"MACRewrite once per window; and Lost, what lasthop itself missed. The first line is\n" +
-			"a Lost, as soon as everything is attached. With PODs, only what concerns them is\n" +
-			"printed.\n\n" +
+			"opens, changes and closes; the Drops of each second, without frees that are no\n" +
+			"loss; a MACRewrite once per window; and Lost, what lasthop itself missed. The first\n" +
+			"line is a Lost, as soon as everything is attached. With PODs, only what concerns\n" +
+			"them is printed.\n\n" +
 			"Exit status: 0 when the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
@@ -63,7 +64,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 		if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
 			return err
 		}
-		err = e.Write(a.stdout)
+		err = e.Write(flags.Document(a.stdout))
 		if abandoned(a.stdout) || samples.abandoned() {
 			return nil
 		}
@@ -77,11 +78,11 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 // abandoned reports whether the reader of a pipe or socket, or a terminal, has gone
 // away. Nothing need be written to notice.
 func abandoned(w io.Writer) bool {
-	f, ok := w.(interface{ Fd() uintptr })
+	fd, ok := flags.Descriptor(w)
 	if !ok {
 		return false
 	}
-	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
+	fds := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
@@ -144,7 +145,7 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 		switch {
 		case !w.Wants(&f.Finding, w.focus):
 			continue
-		case f.Closed && !printed, printed && !f.Closed && alike(&before.Finding, &f.Finding):
+		case f.Closed && !printed, printed && !f.Closed && sameState(&before.Finding, &f.Finding):
 			continue
 		case f.Closed:
 			change = report.Closed
@@ -160,8 +161,8 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 	return out
 }
 
-// alike reports whether two states of a finding differ only in counts, evidence and words.
-func alike(a, b *model.Finding) bool {
+// sameState reports whether two states of a finding differ only in counts, evidence and words.
+func sameState(a, b *model.Finding) bool {
 	return a.Key() == b.Key() && a.Severity == b.Severity && a.Confidence == b.Confidence &&
 		a.LastHopAlive == b.LastHopAlive && slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers)
 }

@@ -91,8 +91,7 @@ type run struct {
 	id        uint16
 	sockets   map[port]*os.File
 	questions []question
-	// failed is why reading from a port failed.
-	failed map[port]error
+	failed    map[port]error
 }
 
 // heard is a reply and when it was read, or the error of reading.

@@ -8,13 +8,10 @@ import (
 )
 
 // Unaccounted are the losses of a snapshot that a verdict on it has no name for: each drop, and each pair of a pod that
-// asked in vain, is claimed by a finding that there is, or ordinary for a reason.
+// got no reply, is claimed by a finding that there is, or ordinary for a reason.
 func Unaccounted(s *model.Snapshot, v model.Verdict) []string {
 	var out []string
-	found := map[model.Code]bool{}
-	for _, f := range v.Findings {
-		found[f.Code] = true
-	}
+	found := model.SetOf(model.Map(v.Findings, func(f model.Finding) model.Code { return f.Code }))
 	hold := func(code model.Code, ordinary model.Excuse, format string, args ...any) {
 		if (code == "") == (ordinary == "") || code != "" && !found[code] {
 			out = append(out, fmt.Sprintf("%s: claimed by %q, ordinary by %q", fmt.Sprintf(format, args...), code, ordinary))

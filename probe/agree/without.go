@@ -13,10 +13,7 @@ import (
 var losses = map[string]func(s *model.Snapshot, half bool){
 	model.SourceLinks: func(s *model.Snapshot, half bool) {
 		s.Links = part(s.Links, half)
-		read := map[string]bool{}
-		for _, l := range s.Links {
-			read[l.Name] = true
-		}
+		read := model.SetOf(model.Map(s.Links, func(l model.Link) string { return l.Name }))
 		s.Node.Uplinks = model.Filter(s.Node.Uplinks, func(l string) bool { return read[l] })
 		s.Pods = model.Filter(s.Pods, func(p model.Pod) bool { return read[p.Link] })
 		s.Programs = model.Filter(s.Programs, func(p model.Program) bool { return p.Link == "" || read[p.Link] })
@@ -66,10 +63,7 @@ var losses = map[string]func(s *model.Snapshot, half bool){
 	},
 	model.SourcePods: func(s *model.Snapshot, half bool) {
 		s.Pods = part(s.Pods, half)
-		pods := map[string]bool{}
-		for p := range model.Each(s.Pods) {
-			pods[p.Link] = true
-		}
+		pods := model.SetOf(model.Map(s.Pods, func(p model.Pod) string { return p.Link }))
 		s.Links = slices.Clone(s.Links)
 		for l := range model.Each(s.Links) {
 			if l.Role == model.RolePodLink && !pods[l.Name] {
@@ -97,10 +91,7 @@ var losses = map[string]func(s *model.Snapshot, half bool){
 		}
 	},
 	model.SourceTC: func(s *model.Snapshot, half bool) {
-		watched := map[int]bool{}
-		for _, l := range part(s.Links, half) {
-			watched[l.Index] = true
-		}
+		watched := model.SetOf(model.Map(part(s.Links, half), func(l model.Link) int { return l.Index }))
 		t := &s.Traffic
 		t.Hops = model.Filter(t.Hops, func(c model.HopCount) bool { return watched[c.IfIndex] })
 		t.Peers = model.Filter(t.Peers, func(c model.Peer) bool { return watched[c.IfIndex] })
@@ -144,8 +135,8 @@ func mark(s *model.Snapshot, source string, status model.Status) {
 	}
 }
 
-// Poorer are the snapshots that one would be had a source not been read, or half of it, by what is missing.
-func Poorer(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
+// WithoutSource yields the snapshot without each of its sources, and with half of each, by what is missing.
+func WithoutSource(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
 	return func(yield func(string, *model.Snapshot) bool) {
 		for _, src := range s.Sources {
 			lose := losses[src.Name]
@@ -169,7 +160,7 @@ func Poorer(s *model.Snapshot) iter.Seq2[string, *model.Snapshot] {
 // losses that then have no name.
 func Accusations(s *model.Snapshot, judge func(*model.Snapshot) model.Verdict) (proven, healthy []string) {
 	whole := judge(s).Findings
-	for lost, poor := range Poorer(s) {
+	for lost, poor := range WithoutSource(s) {
 		v := judge(poor)
 		for _, u := range Unaccounted(poor, v) {
 			proven = append(proven, fmt.Sprintf("without %s: no name for %s", lost, u))

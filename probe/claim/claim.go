@@ -47,7 +47,6 @@ func (c *Claim) Close() error {
 	return errors.Join(errs...)
 }
 
-// prefix is how the names of lasthop's programs begin.
 const prefix = "lasthop_"
 
 // Ours reports whether a program is one of lasthop's, those of other processes too, by its name or, where that was

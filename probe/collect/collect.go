@@ -82,9 +82,8 @@ type Collector struct {
 	// before are the statistics of connection tracking at Open.
 	before model.Conntrack
 	// flows is how many were listed last.
-	flows atomic.Int64
-	nodes []model.ClusterNode
-	// nodesFrom is the name of the nodes file.
+	flows     atomic.Int64
+	nodes     []model.ClusterNode
 	nodesFrom string
 	azure     model.Azure
 	names     naming

@@ -67,15 +67,8 @@ func (v *view) inNetworkOf(index int, a netip.Addr) bool {
 	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) })
 }
 
-// addressesOf returns the addresses of the pods' interfaces.
 func addressesOf(pods []model.Pod) map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
-	for _, p := range pods {
-		for _, a := range p.Addresses {
-			out[a.Addr()] = true
-		}
-	}
-	return out
+	return model.SetOf(model.Flat(pods, func(p model.Pod) []netip.Addr { return model.Map(p.Addresses, netip.Prefix.Addr) }))
 }
 
 // giveFiled adds the addresses that the plugin's files give: those that name the pod's link and, where one pod

@@ -72,13 +72,8 @@ func (r *reading) report(name, detail string, got bool, err error) {
 
 // reason formats an error in one line, each of its parts once, with the capability that would help.
 func reason(source string, err error) string {
-	var parts []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); !slices.Contains(parts, line) {
-			parts = append(parts, line)
-		}
-	}
-	text := strings.Join(parts, "; ")
+	parts := model.Map(slices.Collect(strings.Lines(err.Error())), strings.TrimSpace)
+	text := strings.Join(model.With(nil, parts...), "; ")
 	var unsupported *model.UnsupportedError
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text
@@ -95,7 +90,7 @@ type Losses struct {
 	// Netns are the pods' namespaces, by inode, whose rules and listeners are read.
 	Netns []uint32
 	// Addrs are those that lost packets, or got no reply: of the first few pods with one, and
-	// of those that asked for a name in vain, the resolv.conf is read.
+	// of those whose DNS requests got no reply, the resolv.conf is read.
 	Addrs map[netip.Addr]bool
 }
 
@@ -195,27 +190,27 @@ func (r *reading) addEndpoints() {
 func (r *reading) readNetwork(ctx context.Context) {
 	t, err := link.Read(ctx, r.c.conn)
 	r.s.Links, r.linkConf, r.linkCounts = t.Links, t.Sysctls, t.Counts
-	r.report(model.SourceLinks, model.Plural(len(t.Links), "link"), len(t.Links) > 0, err)
+	r.report(model.SourceLinks, model.Quantity(len(t.Links), "link"), len(t.Links) > 0, err)
 	// What is found by its link is no more complete than the links are.
 	r.linkErr = err
 
 	r.s.Queues, err = link.Queues(ctx, r.c.handle)
-	r.report(model.SourceQueues, model.Plural(len(r.s.Queues), "queue"), len(r.s.Queues) > 0, err)
+	r.report(model.SourceQueues, model.Quantity(len(r.s.Queues), "queue"), len(r.s.Queues) > 0, err)
 
 	var failed error
 	r.s.Routes, err = route.Read(ctx, r.c.handle)
 	r.s.Rules, failed = route.Rules(ctx, r.c.conn)
-	r.report(model.SourceRoutes, model.Plural(len(r.s.Routes), "route")+", "+model.Plural(len(r.s.Rules), "rule"), len(r.s.Routes) > 0, errors.Join(err, failed))
+	r.report(model.SourceRoutes, model.Quantity(len(r.s.Routes), "route")+", "+model.Quantity(len(r.s.Rules), "rule"), len(r.s.Routes) > 0, errors.Join(err, failed))
 
 	r.s.Neighbors, err = neigh.Read(ctx, r.c.conn)
-	r.report(model.SourceNeighbors, model.Plural(len(r.s.Neighbors), "neighbour"), len(r.s.Neighbors) > 0, err)
+	r.report(model.SourceNeighbors, model.Quantity(len(r.s.Neighbors), "neighbour"), len(r.s.Neighbors) > 0, err)
 
 	r.s.FDB, err = neigh.FDB(ctx, r.c.conn)
 	r.report(model.SourceBridge, fmt.Sprintf("%d FDB entries", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
 	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, pods.Node{Programs: true, Lossy: r.losses.Netns})
 	r.c.know(r.far)
-	r.report(model.SourcePods, model.Plural(len(r.far), "network namespace"), len(r.far) > 0, errors.Join(r.linkErr, err))
+	r.report(model.SourcePods, model.Quantity(len(r.far), "network namespace"), len(r.far) > 0, errors.Join(r.linkErr, err))
 	r.label()
 	r.readPrograms(ctx)
 }
@@ -303,7 +298,7 @@ func (r *reading) place() {
 func (r *reading) readStats() {
 	got, err := stats.Read(r.c.ns, r.s.Links, r.linkCounts)
 	r.s.Devices, r.s.Softnet, r.s.NeighborTables, r.s.SocketLimits = got.Devices, got.Softnet, got.Tables, got.Sockets
-	detail := model.Plural(len(got.Devices), "NIC") + ", " + model.Plural(len(got.Softnet), "CPU")
+	detail := model.Quantity(len(got.Devices), "NIC") + ", " + model.Quantity(len(got.Softnet), "CPU")
 	if len(got.Tables) == 0 {
 		detail += "; the kernel counts neighbour tables only in the machine's initial namespace"
 	}
@@ -398,7 +393,7 @@ func (r *reading) finish() {
 	}
 }
 
-// readResolvers reads where pods ask for names: first those that asked in vain, then those that
+// readResolvers reads pods' name servers: first those of pods whose requests got no reply, then those that
 // lost packets; and any, where a service for names has no backend: then no packet leaves a pod.
 func (r *reading) readResolvers() {
 	const dnsPort = 53
@@ -431,7 +426,7 @@ func (r *reading) readCluster() {
 	r.s.Cluster.Azure.Node = r.files.Cloud
 	var details []string
 	if r.c.options.NodesFile != "" {
-		details = append(details, model.Plural(len(r.c.nodes), "node")+" from "+r.c.nodesFrom)
+		details = append(details, model.Quantity(len(r.c.nodes), "node")+" from "+r.c.nodesFrom)
 	}
 	r.s.Cluster.PodCIDRs = r.c.options.PodCIDRs
 	if len(r.c.options.PodCIDRs) > 0 {

@@ -42,7 +42,7 @@ func (v *view) link(index int) *model.Link {
 }
 
 // defaults returns the next hops of the default routes of the main table, and of those default routes in other
-// tables whose gateway is in a network of their link: policy routing to a second network card. Plugins have
+// tables whose gateway is in a network of their link: policy routing to a second NIC. Plugins have
 // tables with default routes too, through links of their own, whose addresses are in no network. Two halves of
 // all addresses are a default route as well: so VPNs get ahead of the node's own.
 func defaults(routes []model.Route, links []model.Link) []model.Route {
@@ -77,8 +77,8 @@ func networks(l *model.Link) []netip.Prefix {
 	return model.Filter(l.Addresses, func(a netip.Prefix) bool { return !a.IsSingleIP() && a.Addr().IsGlobalUnicast() })
 }
 
-// isCard reports whether the link is a network card, a bond, or a card as a container has it: a veth to what is no pod.
-func (v *view) isCard(l *model.Link) bool {
+// isNIC reports whether the link is a NIC, a bond, or the NIC of a container: a veth to what is no pod.
+func (v *view) isNIC(l *model.Link) bool {
 	switch l.Kind {
 	case "", "bond", "team":
 		// The loopback device has no MAC.
@@ -88,12 +88,12 @@ func (v *view) isCard(l *model.Link) bool {
 	return link.Paired(l.Kind) && l.PeerNetNSID >= 0 && (ns == nil || !ns.IsPod(far))
 }
 
-// cards returns the cards that are in a network or have a route to a gateway, whether or not a default route
-// leads there, and the cards in a bridge that is in a network. A default route by a link on top of another, such
-// as a VLAN, may pass any of them: then its packets would count twice, and no card is returned.
-func (v *view) cards(found map[int]bool) (out []int) {
+// nics returns the NICs that are in a network or have a route to a gateway, whether or not a default route
+// leads there, and the NICs in a bridge that is in a network. A default route by a link on top of another, such
+// as a VLAN, may pass any of them: then its packets would count twice, and no NIC is returned.
+func (v *view) nics(found map[int]bool) (out []int) {
 	for l := range model.Each(v.links) {
-		if found[l.Index] && l.Kind != "bridge" && !v.isCard(l) {
+		if found[l.Index] && l.Kind != "bridge" && !v.isNIC(l) {
 			return nil
 		}
 	}
@@ -105,8 +105,8 @@ func (v *view) cards(found map[int]bool) (out []int) {
 	for l := range model.Each(v.links) {
 		switch {
 		case l.Kind == "bridge" && len(networks(l)) > 0:
-			out = append(out, v.portsWith(l, func(p *model.Link) bool { return !link.Paired(p.Kind) && v.isCard(p) })...)
-		case l.Master == 0 && v.isCard(l) && (len(networks(l)) > 0 || routed(l)):
+			out = append(out, v.portsWith(l, func(p *model.Link) bool { return !link.Paired(p.Kind) && v.isNIC(p) })...)
+		case l.Master == 0 && v.isNIC(l) && (len(networks(l)) > 0 || routed(l)):
 			out = append(out, l.Index)
 		}
 	}
@@ -114,7 +114,7 @@ func (v *view) cards(found map[int]bool) (out []int) {
 }
 
 // uplinks returns the names of the uplinks, in the order of their indexes: where the
-// default routes lead, and the node's other cards.
+// default routes lead, and the node's other NICs.
 func (v *view) uplinks() []string {
 	if len(v.given) > 0 {
 		return v.given
@@ -132,7 +132,7 @@ func (v *view) uplinks() []string {
 			found[l.Index] = true
 		}
 	}
-	for _, i := range v.cards(found) {
+	for _, i := range v.nics(found) {
 		found[i] = true
 	}
 	var out []string

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,12 +116,8 @@ func sum(blocks map[string]uint64) (n uint64) {
 
 // grown are the blocks that more than the input's growth of statements comes from.
 func grown(one, four map[string]uint64) string {
-	var order []string
 	beyond := func(block string) int64 { return int64(four[block]) - times*int64(one[block]) }
-	for block := range four {
-		order = append(order, block)
-	}
-	slices.SortFunc(order, func(a, b string) int { return cmp.Compare(beyond(b), beyond(a)) })
+	order := slices.SortedFunc(maps.Keys(four), func(a, b string) int { return cmp.Compare(beyond(b), beyond(a)) })
 	var out strings.Builder
 	for _, block := range order[:min(10, len(order))] {
 		fmt.Fprintf(&out, "%s: %d, then %d\n", block, one[block], four[block])

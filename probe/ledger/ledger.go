@@ -35,9 +35,8 @@ type balance struct {
 	*model.Snapshot
 	classes *loss.Classifier
 	hops    map[hopKey]*hop
-	// byLink are the hops of a link, byAddr those of an address.
-	byLink map[int][]*hop
-	byAddr map[netip.Addr][]*hop
+	byLink  map[int][]*hop
+	byAddr  map[netip.Addr][]*hop
 	// arrived are packets from a remote address, or a range of them, to an address of the node.
 	arrived map[netip.Prefix]tally
 	ranges  []netip.Prefix

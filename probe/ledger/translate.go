@@ -374,11 +374,7 @@ func (b *balance) lostOf(r *row) uint64 {
 	if r.shared {
 		return l.Counters + l.MACs + l.Unparsed
 	}
-	own := addrSet{}
-	for _, a := range r.addrs {
-		own[a] = true
-	}
-	n := l.Anyone()
+	n, own := l.Anyone(), model.SetOf(r.addrs)
 	for _, o := range l.Addrs {
 		if own[o.Addr] || b.node[o.Addr] {
 			n += o.Hops + o.Peers + o.Drops + o.MACs

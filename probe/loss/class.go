@@ -15,7 +15,7 @@ import (
 // Class says whether packets that the kernel freed were lost; if they were not it says why the kernel freed them.
 type Class = model.Excuse
 
-// The classes. All but Lost are harmless frees.
+// The classes. All but Lost are frees that are no loss.
 const (
 	// Lost packets were freed before they were delivered.
 	Lost Class = ""
@@ -228,7 +228,6 @@ func (c *Classifier) bridgedCopy(d *model.Drop) bool {
 // allowances are what the rules of a healthy node drop by design.
 type allowances []allowance
 
-// allowance is what one rule drops by design.
 type allowance struct {
 	takes func(*model.Drop) bool
 	// left is how many packets the rule counted, less those taken.
@@ -305,7 +304,6 @@ func Bans(r *model.PacketRule) bool {
 // Samples are the samples of a snapshot's drops.
 type Samples map[sampleKey][]*model.Sample
 
-// sampleKey is what a sample has in common with its drop.
 type sampleKey struct {
 	src, dst netip.Addr
 	proto    uint8

@@ -136,7 +136,7 @@ type Finding struct {
 	Verify string
 	// Packets is how many were lost in the window, 0 when not counted.
 	Packets uint64
-	// Nodes are those whose observations tell of it, that of LastHopAlive first; empty where one node alone was observed.
+	// Nodes are those whose observations show it, that of LastHopAlive first; empty where one node alone was observed.
 	Nodes []string `json:",omitempty"`
 	// Opened and Closed are when it was first and last seen in a window that was judged
 	// all along. Opened is zero if it was there before, Closed if it was there at the end.

@@ -152,12 +152,7 @@ func (m Matrix) Fold(most int) Matrix {
 
 // Codes are the findings that explain the cell's losses, sorted.
 func (c *MatrixCell) Codes() []Code {
-	var out []Code
-	for _, p := range c.Pairs {
-		if p.Code != "" && !slices.Contains(out, p.Code) {
-			out = append(out, p.Code)
-		}
-	}
-	slices.Sort(out)
-	return out
+	codes := Map(c.Pairs, func(p MatrixPair) Code { return p.Code })
+	slices.Sort(codes)
+	return slices.DeleteFunc(slices.Compact(codes), func(code Code) bool { return code == "" })
 }

@@ -2,7 +2,10 @@ package model
 
 import "fmt"
 
-// Plural is a number of things.
-func Plural[N int | uint64](n N, what string) string {
-	return Either(n == 1, "1 "+what, fmt.Sprintf("%d %ss", n, what))
+// Quantity is a number with its noun, whose plural ends with s.
+func Quantity[N int | uint64](n N, noun string) string { return Plural(n, noun, noun+"s") }
+
+// Plural is a number with its noun, whose plural is another word.
+func Plural[N int | uint64](n N, one, many string) string {
+	return Either(n == 1, "1 "+one, fmt.Sprintf("%d %s", n, many))
 }

@@ -31,7 +31,7 @@ const (
 	ExcusedPlatform Excuse = "platform"
 	// ExcusedBrief: it was asked for a moment only.
 	ExcusedBrief Excuse = "brief"
-	// ExcusedGroup: a multicast or broadcast address, or another that no one machine has.
+	// ExcusedGroup: a multicast or broadcast address, or another that no single machine has.
 	ExcusedGroup Excuse = "multicast"
 	// ExcusedHere: an address of this node or of a pod on it, for which a bridge floods frames.
 	ExcusedHere Excuse = "here"

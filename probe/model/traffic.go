@@ -65,7 +65,7 @@ type Lost struct {
 	Others uint64
 	// Unparsed are packets whose headers could not be read.
 	Unparsed uint64
-	// Malformed are packets with a header that is cut off or wrong. They are the sender's fault, and no loss: whoever must
+	// Malformed are packets with a header that is cut off or wrong. They are the sender's fault, and no loss: hosts that must
 	// read that header drops them, and hops that count them at all all do.
 	Malformed uint64
 	// Missed are drops of any namespace on the machine, during another one's count. Most

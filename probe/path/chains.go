@@ -213,7 +213,6 @@ func (t *Tables) hook(name string, p *Packet) []*model.Chain {
 	return t.hooks[hook{name, isIPv6(p.Dst)}]
 }
 
-// tableState is the state of a packet on its walk through tables.
 type tableState struct {
 	// fit is how surely the packet comes to where the walk is.
 	fit Fit
@@ -223,7 +222,6 @@ type tableState struct {
 	service bool
 }
 
-// tableWalk is a walk through tables.
 type tableWalk struct {
 	Walk[*model.PacketRule, tableState]
 	packet Packet
@@ -318,15 +316,12 @@ func (x *index[K]) add(value K, alone bool) {
 // of are the places of those that may be about one of the values: the ones about it alone
 // first. Without values they are all.
 func (x *index[K]) of(values ...K) []int {
-	var out []int
 	if len(values) == 0 {
-		for i := range x.size {
-			out = append(out, i)
+		out := make([]int, x.size)
+		for i := range out {
+			out[i] = i
 		}
 		return out
 	}
-	for _, v := range values {
-		out = append(out, x.about[v]...)
-	}
-	return append(out, x.others...)
+	return append(model.Flat(values, func(v K) []int { return x.about[v] }), x.others...)
 }

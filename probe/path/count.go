@@ -167,15 +167,9 @@ func (t *tracer) dropped(d *model.Drop) uint64 {
 // mayLack reports whether drops of the journey's packets may be among those that are
 // counted for several addresses, or not at all.
 func (j *journey) mayLack() bool {
-	if j.Traffic.Lost.Of(j.ends.Pod).Drops > 0 {
-		return true
-	}
-	for d := range model.Each(j.Traffic.Drops) {
-		if d.Range.IsValid() && slices.ContainsFunc(j.steps, func(s *step) bool { return d.Between(s.src, s.dst) }) {
-			return true
-		}
-	}
-	return false
+	return j.Traffic.Lost.Of(j.ends.Pod).Drops > 0 || nil != model.First(j.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Range.IsValid() && slices.ContainsFunc(j.steps, func(s *step) bool { return d.Between(s.src, s.dst) })
+	})
 }
 
 // points are where packets are counted between two hops: at the i-th place before hop i, at the

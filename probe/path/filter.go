@@ -109,12 +109,8 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 	if end != nil && isDrop(end) || end == nil && c.Policy == "DROP" {
 		out.does = drops
 	}
-	for _, r := range maybe {
-		if isDrop(r) != (out.does == drops) {
-			out.unsure = append(out.unsure, r)
-		}
-	}
-	out.unsure = append(out.unsure, open...)
+	other := func(r *model.PacketRule) bool { return isDrop(r) != (out.does == drops) }
+	out.unsure = append(model.Filter(maybe, other), open...)
 	if len(out.unsure) > 0 || out.cutOff {
 		out.does, out.rule, out.policy = unknown, nil, nil
 	}

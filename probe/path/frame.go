@@ -8,7 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// frameDecision is what a bridge's chains decide over a frame.
 type frameDecision struct {
 	does does
 	// routed: the frame is taken from the bridge and given to the node's IP layer.
@@ -25,8 +24,7 @@ type frameDecision struct {
 type FrameTables struct {
 	chains map[ChainKey][]*model.FrameRule
 	bases  []*model.Chain
-	// known are the chains that the snapshot has.
-	known map[ChainKey]*model.Chain
+	known  map[ChainKey]*model.Chain
 }
 
 func newFrameTables(s *model.Snapshot) *FrameTables {

@@ -27,7 +27,6 @@ type set struct {
 	targets []string
 }
 
-// choice is an element, for a rule that looks it up.
 type choice struct {
 	by      *model.Lookup
 	element int

@@ -22,7 +22,7 @@ type SourceNAT struct {
 }
 
 // natWalk is a walk through nat tables. The kernel asks these for the first packet of a
-// flow alone, so that what rules counted tells of flows that began in the window only.
+// flow alone, so rules count only flows that began in the window.
 func (t *Tables) natWalk(p Packet) *tableWalk {
 	w := t.walk(p)
 	w.counted = w.counted && p.New

@@ -124,7 +124,7 @@ func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MA
 }
 
 // farGateway is what is known of the MAC of a gateway behind a bridge's port: a pod's, the
-// node's own entry for it, and whoever was heard behind an uplink.
+// node's own entry for it, and the machines that were heard behind an uplink.
 func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []model.MAC, who string) {
 	if right = st.PodMACs(gateway); len(right) > 0 {
 		return right, "the pod with " + gateway.String()

@@ -157,8 +157,7 @@ type step struct {
 	// before and after are where packets are counted as they come to the hop
 	// and as they leave it, nil where they are not counted.
 	before, after *point
-	// src and dst are the packet's at the hop.
-	src, dst netip.Addr
+	src, dst      netip.Addr
 	// next is the next hop that the hop decides on, where it does.
 	next netip.Addr
 	// netns is where the hop is, 0 for the node's.
@@ -174,7 +173,6 @@ type step struct {
 	says []said
 }
 
-// said is the name of a sentence of words, and its values.
 type said struct {
 	name  string
 	facts words.Facts

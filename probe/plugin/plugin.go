@@ -48,7 +48,7 @@ const (
 	AWSVPC = "aws-vpc-cni"
 	// Flannel has the plugin bridge connect its pods.
 	Flannel = "flannel"
-	// Bridge and PTP are the CNI project's plugins bridge and ptp, whoever configured them.
+	// Bridge and PTP are the CNI project's plugins bridge and ptp, however they were configured.
 	Bridge  = "bridge"
 	PTP     = "ptp"
 	Unknown = "unknown"

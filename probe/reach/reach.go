@@ -20,7 +20,7 @@ type pair struct {
 	// replied: something shows that packets pass both ways. asked: a connection between pods of the node began and got no
 	// reply. both: other packets were counted in both directions, which may be the same ones where a bridge floods.
 	replied, asked, both bool
-	// silent: requests left and nobody replied; ordinary: as in a healthy network. faulty: the
+	// silent: requests left and no reply came; ordinary: as in a healthy network. faulty: the
 	// finding is no mere information.
 	silent, ordinary, faulty bool
 }
@@ -67,7 +67,7 @@ func Matrix(v model.Verdict) model.Matrix {
 	return b.matrix()
 }
 
-// pair is that of a pod with another address; nil where the one is none of the node's pods, or the other is nobody's.
+// pair is that of a pod with another address; nil where the one is none of the node's pods, or the other has no owner.
 func (b *builder) pair(pod, peer netip.Addr) *pair {
 	if !b.pods[pod] || !model.Unicast(peer) {
 		return nil

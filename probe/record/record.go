@@ -34,7 +34,6 @@ import (
 const Version = 3
 
 const (
-	// oldest is the oldest version that is read.
 	oldest = 2
 	// versionPairs is the first with columns of pairs.
 	versionPairs = 3

@@ -9,7 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// special is a range that addresses stay in.
 type special struct {
 	prefix netip.Prefix
 	// whole addresses stay as they are.
@@ -67,7 +66,6 @@ func remembered[T comparable](known map[T]T, x T, compute func(T) T) T {
 	return out
 }
 
-// instead computes Addr.
 func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 	fixed := 0
 	for _, s := range specials {

@@ -8,7 +8,7 @@
 // addresses, and the verdict is the same. The last 8 bits stay. Names of links keep their length, their leading
 // letters by which tools know them, and common beginnings, as rules match those.
 //
-// Whoever knows the key can find out by trial what an address or name was. The key that lasthop has is no secret.
+// Anyone who knows the key can brute-force the addresses and names. lasthop's own key is no secret.
 package redact
 
 import (
@@ -111,7 +111,7 @@ func (r *Redactor) called(kind, name string) string {
 	return kind + "-" + r.hash("name", strings.ToLower(name))[:8]
 }
 
-// treatment is what becomes of a string.
+// treatment is how a string field is redacted.
 type treatment func(r *Redactor, s string) string
 
 func keep(_ *Redactor, s string) string { return s }
@@ -235,7 +235,7 @@ func (r *Redactor) field(v reflect.Value, i int) reflect.Value {
 	}
 	treat := fields[v.Type().Name()+"."+v.Type().Field(i).Name]
 	if treat == nil {
-		// A field that nobody has thought of. A test wants none.
+		// A field without a treatment: a test holds that there is none.
 		treat = withhold
 	}
 	if f.Type() == plain {

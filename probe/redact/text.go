@@ -235,7 +235,6 @@ func (r *Redactor) netns(name string) string {
 	return r.words(dir) + r.called("netns", base)
 }
 
-// file is the name of a file that somebody gave.
 func (r *Redactor) file(name string) string {
 	if name == "" || name == "-" {
 		return name

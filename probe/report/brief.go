@@ -35,7 +35,7 @@ func (s *short) add(lines ...string) {
 	const note = 160 // what String adds
 	lines = model.Map(lines, Clean)
 	if slices.ContainsFunc(lines, func(line string) bool { return len(line) > lineBytes }) {
-		lines = []string{fmt.Sprintf("# %s too long for this text: see -o json", model.Plural(len(lines), "line"))}
+		lines = []string{fmt.Sprintf("# %s too long for this text: see -o json", model.Quantity(len(lines), "line"))}
 	}
 	text := strings.Join(lines, "\n") + "\n"
 	if s.left > 0 || s.text.Len()+len(text)+note > s.most {
@@ -47,7 +47,7 @@ func (s *short) add(lines ...string) {
 
 func (s *short) String() string {
 	if s.left > 0 {
-		fmt.Fprintf(&s.text, "%s left out: %s\n", model.Plural(s.left, "line"), s.how)
+		fmt.Fprintf(&s.text, "%s left out: %s\n", model.Quantity(s.left, "line"), s.how)
 	}
 	return s.text.String()
 }
@@ -69,7 +69,7 @@ func (o outline) brief(w io.Writer) error {
 	verdict := o.verdict
 	if len(o.findings) > 0 && o.ways == nil {
 		verdict = fmt.Sprintf("%s on %s in %s",
-			model.Plural(len(o.findings), "finding"), o.node, Duration(o.window.Duration()))
+			model.Quantity(len(o.findings), "finding"), o.node, Duration(o.window.Duration()))
 	}
 	s.add(bound("lasthop: " + verdict))
 	for f := range model.Each(o.findings) {
@@ -90,7 +90,6 @@ type toolDoc struct {
 	Document any    `json:"document"`
 }
 
-// tool writes both.
 func tool(w io.Writer, r Document) error {
 	var text bytes.Buffer
 	p := &printer{w: bufio.NewWriter(&text), wide: true}

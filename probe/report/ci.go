@@ -72,7 +72,7 @@ func (r Report) outline() outline {
 
 func (r Joint) outline() outline {
 	c := outline{
-		node: model.Plural(len(r.Nodes), "node"), names: r.Names, verdict: r.Silence(),
+		node: model.Quantity(len(r.Nodes), "node"), names: r.Names, verdict: r.Silence(),
 		findings: r.Findings, of: r.windowOf,
 	}
 	for _, n := range r.Nodes {
@@ -103,7 +103,6 @@ func (c *outline) add(node string, sources []model.Source) {
 	c.sources = append(c.sources, model.Map(sources, of)...)
 }
 
-// way is a direction of a path between its ends.
 type way struct {
 	direction
 	ends string

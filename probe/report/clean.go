@@ -10,7 +10,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Clean makes text from outside safe to draw: it escapes whatever is not a visible character or a plain space.
+// Clean makes untrusted text safe to draw: it escapes whatever is not a visible character or a plain space.
 // That covers control characters of both sets, escape codes, line ends, marks that change the direction of
 // writing, invisible characters, and bytes that are not UTF-8. Clean text stays as it is.
 func Clean(s string) string {

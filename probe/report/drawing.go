@@ -186,7 +186,6 @@ func (d Drawing) direction(back bool) [][]Piece {
 	return c.lines()
 }
 
-// boxes are those of all hops, in the order of the drawing.
 func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 	out := make([]box, 0, len(hops))
 	ended := false
@@ -230,7 +229,6 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 	return out
 }
 
-// health is what the counts and the tables say of a hop.
 func (d Drawing) health(h *model.PathHop) Meaning {
 	in, seen := hopCounted(h)
 	switch {
@@ -316,10 +314,9 @@ func (d Drawing) rank(boxes []box, i int, back bool) int {
 // foldText stands for hops that are not drawn.
 func (d Drawing) foldText(n int) string {
 	dots := d.strokes().more
-	return fmt.Sprintf("%s %s %s", dots, model.Plural(n, "hop"), dots)
+	return fmt.Sprintf("%s %s %s", dots, model.Quantity(n, "hop"), dots)
 }
 
-// least is the length of the shortest edge.
 const least = 3
 
 // fit folds hops until the rest fits, and gives boxes their places and the edges their length.
@@ -483,11 +480,11 @@ func (d Drawing) notable(boxes []box, back bool) (b *box, text string, is Meanin
 	text = CleanColumns(Prose(d.Names, b.hop.Decision))
 	switch end := d.strokes().end; {
 	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
-		text = end + " " + model.Plural(b.hop.Lost.N, "packet") + " end here: " + text
+		text = end + " " + model.Quantity(b.hop.Lost.N, "packet") + " end here: " + text
 	case b.hop.Dead:
 		text = end + " packets end here: " + text
 	case b.hop.Lost.N > 0:
-		text = model.Plural(b.hop.Lost.N, "packet") + " lost here: " + text
+		text = model.Quantity(b.hop.Lost.N, "packet") + " lost here: " + text
 	}
 	return b, text, b.is
 }
@@ -553,7 +550,7 @@ func (d Drawing) summary(back bool) [][]Piece {
 	} else if i := slices.IndexFunc(x.hops, func(h model.PathHop) bool { _, seen := hopCounted(&h); return seen }); i >= 0 {
 		h := &x.hops[i]
 		n, _ := hopCounted(h)
-		text, is = fmt.Sprintf("%s in %s at %s", model.Plural(n, "packet"), Duration(d.Window), h.Name()), Alive
+		text, is = fmt.Sprintf("%s in %s at %s", model.Quantity(n, "packet"), Duration(d.Window), h.Name()), Alive
 		if n == 0 {
 			text, is = fmt.Sprintf("none arrived: %s, expected at %s", text[:strings.Index(text, " at ")], h.Name()), Around
 		}
@@ -675,7 +672,6 @@ func lineText(line []Piece) string {
 // wideColumns is the width of what is drawn where no terminal has another.
 const wideColumns = 120
 
-// drawing prints a drawing.
 func (p *printer) drawing(d Drawing) {
 	code := map[Meaning]string{Alive: cyan, Lossy: yellow, Ends: magenta, Both: bold}
 	for _, line := range d.Lines() {

@@ -92,7 +92,7 @@ func (r Joint) text(p *printer, wide bool) {
 }
 
 func (r Joint) markdown(w *bufio.Writer) {
-	r.outline().markdown(w, model.Plural(len(r.Nodes), "node"))
+	r.outline().markdown(w, model.Quantity(len(r.Nodes), "node"))
 	fmt.Fprint(w, "| node | recording | watched | not compared |\n|---|---|---|---|\n")
 	for _, n := range r.Nodes {
 		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", md(n.Name), md(n.Recording), Duration(n.Window.Duration()), md(n.Reason))
@@ -113,7 +113,7 @@ func (r Joint) windowOf(f *model.Finding) *model.Snapshot {
 // Silence is what a report without findings says first. It calls no node healthy.
 func (r Joint) Silence() string {
 	whole := len(r.Nodes) - len(r.notCompared())
-	verdict := "no loss seen on " + model.Plural(whole, "node")
+	verdict := "no loss seen on " + model.Quantity(whole, "node")
 	switch whole {
 	case 0:
 		verdict = "no finding, but none of these nodes was watched completely (see below)"
@@ -125,7 +125,7 @@ func (r Joint) Silence() string {
 		verdict = "for the selected pods: " + verdict
 	}
 	if n := len(r.Nodes) - whole; n > 0 && whole > 0 {
-		verdict += fmt.Sprintf("; %s not compared (see below)", model.Plural(n, "other node"))
+		verdict += fmt.Sprintf("; %s not compared (see below)", model.Quantity(n, "other node"))
 	}
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
@@ -137,7 +137,7 @@ func (r Joint) nodeRows(wide bool) []string {
 			continue
 		}
 		row := fmt.Sprintf("%s, %s by %s; %s",
-			NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Plural(n.Pods, "pod"))
+			NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Quantity(n.Pods, "pod"))
 		if gaps := Gaps(&model.Snapshot{Sources: n.Sources}); len(gaps) > 0 {
 			row += "; incomplete: " + strings.Join(model.Map(gaps, func(g model.Source) string { return g.Name }), ", ")
 		}

@@ -186,7 +186,7 @@ type (
 		Fix     []string `json:"fix"`
 		Verify  string   `json:"verify,omitempty"`
 		Packets uint64   `json:"packets,omitempty"`
-		// Nodes tell of it, where several were observed: first that of LastHopAlive.
+		// Nodes are those whose observations show it, where several were observed: first that of LastHopAlive.
 		Nodes []string `json:"nodes,omitempty"`
 		// Opened and Closed are when it was first and last seen, absent if it was there
 		// before the window or at its end. Times is how often it was.
@@ -439,7 +439,6 @@ func (c called) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
 	return model.Map(list, func(f model.Finding) findingDoc { return c.finding(s, f) })
 }
 
-// finding is the document of a finding in a snapshot.
 func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,

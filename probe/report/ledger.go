@@ -137,7 +137,7 @@ func (r Report) unexplained(names map[netip.Addr]string) []string {
 		}
 		atLeast := model.Either(row.Unexplained().Known, "", "at least ")
 		lines = append(lines, fmt.Sprintf("%s, %s: %s%s neither left nor were dropped",
-			Named(names, row.Addrs[0]), words[row.Direction], atLeast, model.Plural(row.Least, "packet")))
+			Named(names, row.Addrs[0]), words[row.Direction], atLeast, model.Quantity(row.Least, "packet")))
 	}
 	return bounded(lines)
 }

@@ -36,7 +36,7 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 	if len(o.findings) == 0 {
 		fmt.Fprintf(w, "# lasthop: %s\n\n", md(o.verdict))
 	} else {
-		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", model.Plural(len(o.findings), "finding"), md(watched))
+		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", model.Quantity(len(o.findings), "finding"), md(watched))
 	}
 	for i := range o.findings {
 		f := &o.findings[i]

@@ -19,7 +19,6 @@ var reachWords = map[model.Reach]string{
 	model.ReachLossy: "LOSSY", model.ReachOneWay: "ONE WAY", model.ReachDead: "DEAD",
 }
 
-// columnName is the heading of a column.
 func columnName(d model.Destination) string {
 	name := map[model.DestinationKind]string{
 		model.ToPods: "this node's pods", model.ToServices: "services", model.ToDNS: "DNS",

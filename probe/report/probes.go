@@ -50,7 +50,6 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 	})
 }
 
-// millis is in milliseconds, to the microsecond.
 func millis(d time.Duration) float64 { return math.Round(float64(d)/float64(time.Microsecond)) / 1000 }
 
 func probeRows(s *model.Snapshot, names map[netip.Addr]string) []string {

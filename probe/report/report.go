@@ -1,7 +1,7 @@
 // Package report writes what was observed and judged, as text for people and as documents for other programs.
 //
-// It is pure: values in, bytes out. Text from outside, such as the names of links and pods or the comments of rules,
-// is escaped so that no terminal acts on it.
+// It is pure: values in, bytes out. Untrusted text, such as the names of links and pods or the comments of rules, is
+// escaped before it reaches a terminal.
 package report
 
 import (
@@ -64,9 +64,10 @@ func Formats() []Format { return []Format{Text, Wide, InBrief, JSON, YAML, NDJSO
 type Style struct {
 	// Color uses the terminal's 16 colours. They add nothing to what the words say.
 	Color bool
-	// Columns are those of what is drawn, 0 is as many as a wide terminal has. ASCII draws with 7 bits.
+	// Columns are those of what is drawn, 0 is as many as a wide terminal has.
 	Columns int
-	ASCII   bool
+	// ASCII draws with 7 bits. What names and observations hold is written as it is: ASCII converts it.
+	ASCII bool
 }
 
 // ASCII writes a text with 7 bits: signs of ours as others, letters as escapes.
@@ -115,9 +116,7 @@ type Document interface {
 }
 
 func write(to io.Writer, f Format, style Style, r Document) error {
-	var rich strings.Builder
-	plain := style.ASCII && (f == Text || f == Wide)
-	w := bufio.NewWriter(model.Either[io.Writer](plain, &rich, to))
+	w := bufio.NewWriter(to)
 	var err error
 	switch f {
 	case Text, Wide:
@@ -140,9 +139,6 @@ func write(to io.Writer, f Format, style Style, r Document) error {
 	if err == nil {
 		err = w.Flush()
 	}
-	if err == nil && plain {
-		_, err = io.WriteString(to, ASCII(rich.String()))
-	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
@@ -156,7 +152,6 @@ func (r Report) inFocus(a netip.Addr) bool { return len(r.Focus) == 0 || slices.
 // allPods are the pods of the window, the gone ones last.
 func allPods(s *model.Snapshot) []model.Pod { return slices.Concat(s.Pods, s.PastPods) }
 
-// linkRoles tells the role of the link at a hop.
 func linkRoles(s *model.Snapshot) func(*model.HopCount) model.Role {
 	type link struct {
 		index int

@@ -140,18 +140,18 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	p.field("node", NodeText(s.Node))
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
-	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Plural(len(s.Pods), "pod"), r.traffic()))
+	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Quantity(len(s.Pods), "pod"), r.traffic()))
 	p.field("filters", r.Limits...)
 	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s, names)...)
 	drops, harmless := r.dropSummary()
 	p.field("drops", drops...)
-	p.field("harmless frees", harmless...)
+	p.field("not lost", harmless...)
 	p.field("unexplained", r.unexplained(names)...)
 	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
 }
 
-// dropSummary sums the drops of all pods by reason and location, apart from the harmless frees.
+// dropSummary sums the drops of all pods by reason and location, apart from the frees that are no loss.
 func (r Report) dropSummary() (drops, harmless []string) {
 	var lost, freed Tally
 	for _, d := range r.dropRows() {

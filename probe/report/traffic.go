@@ -27,7 +27,6 @@ type dropRow struct {
 	packets uint64
 }
 
-// peerText is the peer, or the range of several.
 func (d *dropRow) peerText(names map[netip.Addr]string) string {
 	switch {
 	case !d.far.IsValid():
@@ -132,7 +131,7 @@ func (r Report) volume() (pods int, sum Volume) {
 
 func (r Report) traffic() string {
 	pods, v := r.volume()
-	return fmt.Sprintf("%s, %d packets out, %d in", model.Plural(pods, "pod"), v.Out, v.In)
+	return fmt.Sprintf("%s, %d packets out, %d in", model.Quantity(pods, "pod"), v.Out, v.In)
 }
 
 // dropped is how many packets of the pods in focus were lost because the kernel

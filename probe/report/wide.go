@@ -101,7 +101,7 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 	p.title("drops")
 	p.table(append(slices.Clip(heading), "FINDING"), drops)
 	if len(harmless) > 0 {
-		p.title("harmless frees")
+		p.title("frees that are no loss")
 		p.table(append(slices.Clip(heading), "WHY"), harmless)
 	}
 }

@@ -36,7 +36,7 @@ const Surer = "to confirm"
 func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
 	lost := "not counted"
 	if f.Packets > 0 {
-		lost = fmt.Sprintf("%s in %s", model.Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
+		lost = fmt.Sprintf("%s in %s", model.Quantity(f.Packets, "packet"), Duration(s.Window.Duration()))
 	}
 	evidence := model.Map(f.Evidence, func(e model.Evidence) string {
 		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
@@ -116,7 +116,7 @@ func PodName(p model.Pod) string {
 	return model.Either(p.Name != "" && p.Namespace != "", p.Namespace+"/"+p.Name, cmp.Or(p.Name, p.NetnsName))
 }
 
-// Names maps each address of a pod to PodName, and the node's own to ThisNode. A living pod wins over one that is gone.
+// Names maps each address of a pod to PodName, and the node's own to ThisNode. A running pod wins over one that is gone.
 func Names(s *model.Snapshot) map[netip.Addr]string {
 	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
 	for _, pod := range allPods(s) {
@@ -187,8 +187,8 @@ func named(names map[netip.Addr]string, text string, as func(name, address strin
 			}
 			a = ap.Addr()
 		}
-		if name := names[a]; inKubernetes(name) && !strings.Contains(text, spoken(name)) {
-			words[i] = strings.Replace(word, trimmed, as(spoken(name), trimmed), 1)
+		if name := names[a]; inKubernetes(name) && !strings.Contains(text, displayName(name)) {
+			words[i] = strings.Replace(word, trimmed, as(displayName(name), trimmed), 1)
 		}
 	}
 	return strings.Join(words, " ")
@@ -207,11 +207,11 @@ func inKubernetes(name string) bool {
 
 // Named is an address behind its name, if it has one.
 func Named(names map[netip.Addr]string, a netip.Addr) string {
-	return strings.TrimSpace(spoken(names[a]) + " " + addrText(a))
+	return strings.TrimSpace(displayName(names[a]) + " " + addrText(a))
 }
 
-// spoken is a name as one says it: a node that is called node1 is no "node node1".
-func spoken(name string) string {
+// displayName is a name as sentences have it: a node that is called node1 is no "node node1".
+func displayName(name string) string {
 	if own, ok := strings.CutPrefix(name, "node "); ok && strings.HasPrefix(own, "node") {
 		return own
 	}
@@ -345,7 +345,7 @@ func (r Report) Silence(drops uint64) string {
 		verdict += "; missing replies need a window of at least " + Duration(silenceWindow)
 	}
 	if drops > 0 {
-		verdict += "; " + model.Plural(drops, "drop") + " without a finding"
+		verdict += "; " + model.Quantity(drops, "drop") + " without a finding"
 	}
 	return verdict
 }
@@ -357,7 +357,7 @@ func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
 			// It is the pod's own, not the node's.
 			a = p.Pod
 		}
-		return strings.TrimSpace(spoken(names[a]) + " " + text)
+		return strings.TrimSpace(displayName(names[a]) + " " + text)
 	}
 	to = model.Either(p.Port != 0, netip.AddrPortFrom(p.To.Unmap(), p.Port).String(), addrText(p.To))
 	if p.Proto != 0 {
@@ -380,7 +380,7 @@ func PathScope(s *model.Snapshot, p *model.Path, between bool) string {
 	return all
 }
 
-// HopMark stands before a hop: X where packets end, ? where nobody can look.
+// HopMark stands before a hop: X where packets end, ? where nothing is visible.
 func HopMark(h *model.PathHop) string {
 	switch {
 	case h.Dead:

@@ -51,8 +51,7 @@ type Ring struct {
 	file   *os.File
 	writer *record.Writer
 	last   time.Time
-	// began is when the observation began that is written.
-	began time.Time
+	began  time.Time
 	// stated is when a state was written last.
 	stated time.Time
 	// open are the findings that were open at the last reading.
@@ -180,7 +179,6 @@ func (r *Ring) take() (err error) {
 	return err
 }
 
-// begin begins a segment.
 func (r *Ring) begin(now model.Reading) error {
 	if err := r.take(); err != nil {
 		return err

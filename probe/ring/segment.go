@@ -4,7 +4,7 @@
 //
 // Each reading is written at once, so that what another process reads is at most one
 // reading behind, and a process that is killed leaves a segment whose last reading alone
-// may be cut off. Whoever writes holds a lock on a file of the directory.
+// may be cut off. The writer holds a lock on a file of the directory.
 package ring
 
 import (

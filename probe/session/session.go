@@ -105,9 +105,8 @@ type watch struct {
 	unwatched string
 	roster    roster
 	// state is the latest state, first what was known when counting began.
-	state *model.Snapshot
-	first model.Point
-	// pairAddrs are the addresses that Options.CountPairs returned.
+	state         *model.Snapshot
+	first         model.Point
 	pairAddrs     []netip.Addr
 	countingPairs bool
 	// links are the latest.

@@ -84,7 +84,6 @@ func (w *watch) note(what string, err error) {
 	}
 }
 
-// sources are the engine's sources, with the gaps.
 func (w *watch) sources() []model.Source {
 	if w.engine == nil {
 		missing := func(name string) model.Source {

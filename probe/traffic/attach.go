@@ -242,7 +242,7 @@ func (a *attachments) source() model.Source {
 	if a.by == nil {
 		return s
 	}
-	s.Status, s.Detail = model.OK, a.by.mode()+" on "+model.Plural(len(a.on), "link")
+	s.Status, s.Detail = model.OK, a.by.mode()+" on "+model.Quantity(len(a.on), "link")
 	add := func(format string, args ...any) {
 		s.Status = model.Partial
 		s.Detail += "; " + fmt.Sprintf(format, args...)

@@ -34,7 +34,6 @@ type clsact struct {
 	present map[int]string
 }
 
-// stubs are the names of the stub's programs, by hook.
 var stubs = [...]string{bpf.StubProgLasthopStubIn, bpf.StubProgLasthopStubOut}
 
 // openClsact loads the stub and lets it call the programs, which are ordered by hook. janitor may be nil.
@@ -92,7 +91,7 @@ func (c *clsact) close() error {
 	if c.news != nil {
 		errs = append(errs, c.news.close())
 	}
-	// Last, so that a number is free only when nobody acts in its name.
+	// Last, so that a number is free only when no process acts in its name.
 	if c.number != nil {
 		errs = append(errs, c.number.socket.Close())
 	}
@@ -151,7 +150,7 @@ func (c *clsact) qdisc(index int) (_ string, err error) {
 	return c.present[index], nil
 }
 
-// Where other programs have no filter, ours gets a priority that nobody asks for:
+// Where other programs have no filter, ours gets an unusual priority:
 // a filter of another protocol or kind cannot have the same one.
 const usualPriority = 50
 

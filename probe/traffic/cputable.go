@@ -19,7 +19,7 @@ type cpuTable[E shared, K comparable, N counts[N]] struct {
 	// key is false for an entry that is free or retired.
 	key   func(*E) (K, bool)
 	count func(*E) N
-	// freed, if not nil, is told of each entry that was freed.
+	// freed, if not nil, is called with each entry that was freed.
 	freed func(cpu int, k K)
 
 	// most is how many entries the fullest CPU had in use, keys how many keys there were.

@@ -265,7 +265,7 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 }
 
 func (d *drops) detail() string {
-	s := "kfree_skb in " + model.Plural(len(d.namespaces), "network namespace")
+	s := "kfree_skb in " + model.Quantity(len(d.namespaces), "network namespace")
 	if d.names == nil {
 		s += "; drop reasons are inferred: the kernel reports them only since Linux 5.17"
 	}

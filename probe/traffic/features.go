@@ -115,7 +115,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 	return detail, err
 }
 
-// leftBehind tells of what killed lasthops left. Their filters pass every packet on, and the next Open removes them.
+// leftBehind reports what killed lasthops left. Their filters pass every packet on, and the next Open removes them.
 func leftBehind(ns *netns.NS) model.Feature {
 	f := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}
 	links := 0
@@ -129,7 +129,7 @@ func leftBehind(ns *netns.NS) model.Feature {
 	case links > 0:
 		f.Status, f.Remedy = model.Partial, "run any command that watches packets: it removes them"
 		const what = "a killed lasthop left tc filters on %s; they pass all packets"
-		f.Detail = fmt.Sprintf(what, model.Plural(links, "link"))
+		f.Detail = fmt.Sprintf(what, model.Quantity(links, "link"))
 	}
 	return f
 }

@@ -248,7 +248,7 @@ func anyForeign(all map[int]hooked) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(all)), hooked.foreign)
 }
 
-// removeEmpty removes the clsact qdisc of a link if nobody has a filter there, nor
+// removeEmpty removes the clsact qdisc of a link if there is no filter, nor
 // any other program on the node. Link 0 is none.
 func (r *rtnl) removeEmpty(index int) error {
 	all, err := r.all()

@@ -80,7 +80,7 @@ func (j *janitor) end() error {
 // Janitor waits until the process that started it as Config.Janitor has ended, by
 // whatever way, and removes the filters and qdiscs that it has left.
 func Janitor() error {
-	// Whoever asks all processes to end has the main one remove everything, and then end this one.
+	// A signal to all processes ends the main one, which removes everything and then ends this one.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	if err := keepRights(); err != nil {
 		return err

@@ -16,8 +16,7 @@ type links struct {
 	entries [linkTable]int // the index of the link in each entry, 0 if free
 	slots   *pool[int]     // by index
 	names   map[int]string
-	// pairs is Config.Pairs.
-	pairs bool
+	pairs   bool
 	// keepsOuter says that packets that come out of ipip and sit tunnels begin with outer
 	// headers at the ingress hook. Since Linux 5.14 these drivers reset the MAC header.
 	keepsOuter bool

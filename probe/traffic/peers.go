@@ -3,6 +3,7 @@ package traffic
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -161,12 +162,7 @@ func (p *peers) evict(since time.Time) {
 		if e == nil || e.count != sums[k] {
 			return false // it has moved since the last poll
 		}
-		for _, last := range e.last {
-			if !last.Before(since) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(e.last[:], func(last time.Time) bool { return !last.Before(since) })
 	})
 }
 

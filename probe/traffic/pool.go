@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// errFull says that no slot is free.
 var errFull = errors.New("no free slot")
 
 // pool allocates slots, the small numbers by which the programs know a key. A key that leaves keeps its slot, and

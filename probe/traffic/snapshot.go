@@ -33,7 +33,6 @@ func (e *Engine) linkIn(netns uint32, index int) string {
 	return model.Either(netns != e.ns.Inode(), "", e.links.names[index])
 }
 
-// linkOf returns the index and name of the link in a slot.
 func (e *Engine) linkOf(slot uint16) (int, string) {
 	index, _ := e.links.slots.key(slot)
 	return index, e.links.names[index]
@@ -197,7 +196,6 @@ func (e *Engine) lost() model.Lost {
 	return l
 }
 
-// lostOf are the losses of each local address.
 func (e *Engine) lostOf() []model.AddrLoss {
 	macs := map[uint16]uint64{}
 	for h := range model.Each(e.counters.hops) {

@@ -24,7 +24,6 @@ type table[K comparable] struct {
 // batch is how many entries one system call reads.
 const batch = 256
 
-// tally is the count of one entry.
 type tally struct {
 	packets uint64
 	// base was counted before the kernel's entry was deleted and added again.
@@ -39,7 +38,6 @@ func newTable[K comparable](m *ebpf.Map) table[K] {
 	}
 }
 
-// poll reads the map.
 func (t table[K]) poll(now time.Time) error {
 	var cursor ebpf.MapBatchCursor
 	for {
@@ -66,7 +64,7 @@ func (t table[K]) poll(now time.Time) error {
 func (t table[K]) crowded() bool { return nearlyFull(len(t.entries), int(t.m.MaxEntries())) }
 
 // evict deletes the entries that which names by their key and when they last changed.
-// freed, if not nil, is told of each, with its value and what that counted.
+// freed, if not nil, is called with each, its value and what that counted.
 func (t table[K]) evict(which func(key K, last time.Time) bool, freed func(key K, value, count uint64)) error {
 	var errs []error
 	maps.DeleteFunc(t.entries, func(key K, e *tally) bool {

@@ -30,7 +30,6 @@ type tcxLinks struct {
 	ids   [len(hooks)]link.ID
 }
 
-// tcxHooks are what tcx calls the hooks.
 var tcxHooks = [len(hooks)]ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
 
 func newTCX(programs [len(hooks)]*ebpf.Program) *tcx {

@@ -153,7 +153,6 @@ func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) Command {
 	return command
 }
 
-// mainTable is RT_TABLE_MAIN.
 const mainTable = 254
 
 // SetSysctl is the command that sets a kernel setting. Its name may hold a link's.
@@ -176,7 +175,7 @@ func Forget(flows []*model.Flow) []Command {
 		out = append(out, line)
 	}
 	if more := len(flows) - len(out); more > 0 {
-		out = append(out, Command("and "+Plural(uint64(more), "more entry", "more entries")+" like these"))
+		out = append(out, Command("and "+model.Plural(more, "more entry", "more entries")+" like these"))
 	}
 	return out
 }

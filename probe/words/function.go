@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -15,10 +14,10 @@ import (
 // functions are those that pages call.
 var functions = template.FuncMap{
 	// {{count .n "packet"}}, {{plural .n "reply" "replies"}}
-	"count": func(n any, noun string) string { return Count(number(n), noun) },
+	"count": func(n any, noun string) string { return model.Quantity(number(n), noun) },
 	// {{rate .n .window}}
 	"rate":   rate,
-	"plural": func(n any, one, many string) string { return Plural(number(n), one, many) },
+	"plural": func(n any, one, many string) string { return model.Plural(number(n), one, many) },
 	// {{few .list}}: the first few of many
 	"few":  few,
 	"pod":  PodName,
@@ -66,7 +65,6 @@ func protocol(a netip.Addr) string {
 	return model.Either(a.Is6(), "neighbour discovery", "ARP")
 }
 
-// number is a value of any type of integers.
 func number(n any) uint64 {
 	switch v := reflect.ValueOf(n); {
 	case v.CanUint():
@@ -86,7 +84,6 @@ type many []text
 
 func (m many) String() string { return Addrs(m) }
 
-// texts are values of any type.
 func texts(list any) []string {
 	v := reflect.ValueOf(list)
 	out := make([]string, v.Len())
@@ -113,11 +110,5 @@ func undo(rule any, chains ...string) (Command, error) {
 
 // undos are the commands that end what rules do, each once.
 func undos(rules []*model.PacketRule) []Command {
-	var out []Command
-	for _, r := range rules {
-		if c := UndoPacketRule(r); !slices.Contains(out, c) {
-			out = append(out, c)
-		}
-	}
-	return out
+	return model.With(nil, model.Map(rules, func(r *model.PacketRule) Command { return UndoPacketRule(r) })...)
 }

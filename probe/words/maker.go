@@ -46,7 +46,6 @@ var chainMakers = []makerOf{
 	{"LIBVIRT_", "libvirt"},
 }
 
-// commentMakers know the comments of rules.
 var commentMakers = []makerOf{
 	{"cali:", Calico},
 	{"AKS managed", "AKS"},
@@ -90,7 +89,6 @@ func Maker(chains []string, comment, table string) string {
 // RuleMaker is the program that keeps a rule, empty where no known one does.
 func RuleMaker(r *model.PacketRule) string { return Maker([]string{r.Chain}, r.Comment, r.Table) }
 
-// policyMakers are the programs that make rules of network policies.
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
 
 // ChangeInstead is what to do about a rule that a program keeps. Nobody deletes one: the
@@ -111,10 +109,5 @@ func ChangeInstead(by string) Command {
 }
 
 func madeBy(makers []makerOf, name string) string {
-	for _, m := range makers {
-		if strings.HasPrefix(name, m.prefix) {
-			return m.maker
-		}
-	}
-	return ""
+	return model.Find(makers, func(m makerOf) bool { return strings.HasPrefix(name, m.prefix) }).maker
 }

@@ -10,14 +10,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Count is a number with its noun.
-func Count(n uint64, noun string) string { return Plural(n, noun, noun+"s") }
-
-// Plural is a number with its noun, whose plural is another word.
-func Plural(n uint64, one, many string) string {
-	return model.Either(n == 1, "1 "+one, fmt.Sprintf("%d %s", n, many))
-}
-
 // Addrs lists addresses in words, the first few of many.
 func Addrs[T fmt.Stringer](list []T) string {
 	const most = 4
@@ -42,8 +34,7 @@ func AddrPort(a netip.Addr, port uint16) string {
 
 // TTLs says in words which TTLs were seen.
 func TTLs(set uint64) string {
-	n := uint64(bits.OnesCount64(set))
-	return Count(n, "different TTL")
+	return model.Quantity(bits.OnesCount64(set), "different TTL")
 }
 
 // IP is the tool for the address's family.

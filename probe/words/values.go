@@ -41,7 +41,7 @@ func shown(shared *template.Template, list *parse.ListNode) []field {
 		}
 		for _, c := range p.Cmds {
 			if c.Args[0].String() == "ttls" {
-				continue // a set of bits, whose number tells nobody anything
+				continue // a set of bits, whose number means nothing to a reader
 			}
 			for _, arg := range c.Args {
 				switch n := arg.(type) {

@@ -36,7 +36,6 @@ type Facts map[string]any
 //go:embed pages
 var files embed.FS
 
-// line is a line of a page.
 type line struct {
 	part string
 	// list names the list whose elements are taken as they are or, of the part "page", the
@@ -52,7 +51,6 @@ type line struct {
 	shows []field
 }
 
-// pages are the lines by the name of the page.
 var pages = sync.OnceValue(func() map[string][]line {
 	out := map[string][]line{}
 	entries, err := files.ReadDir("pages")
@@ -229,22 +227,15 @@ func put(lines []line, facts Facts, f *model.Finding) {
 	}
 }
 
-// add gives a finding what the line says.
 func (l *line) add(f *model.Finding, facts Facts) {
 	said := l.sayings(facts)
 	if !slices.Contains(proseParts, l.part) {
 		f.Evidence = append(f.Evidence, said...)
 		return
 	}
-	texts := make([]string, len(said))
-	for i, e := range said {
-		texts[i] = e.Text
-	}
-	addTexts(f, l.part, texts)
-	for _, means := range l.by {
-		if len(texts) > 0 && !slices.Contains(f.Surer, means) {
-			f.Surer = append(f.Surer, means)
-		}
+	addTexts(f, l.part, model.Map(said, func(e model.Evidence) string { return e.Text }))
+	if len(said) > 0 {
+		f.Surer = model.With(f.Surer, l.by...)
 	}
 }
 

@@ -85,9 +85,7 @@ func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
 
 // found has a filter find the row by words, foundAt by addresses.
 func (r *Row) found(words ...string) {
-	for _, w := range words {
-		r.hay = append(r.hay, strings.ToLower(w))
-	}
+	r.hay = append(r.hay, model.Map(words, strings.ToLower)...)
 }
 
 func (r *Row) foundAt(addrs ...netip.Addr) {
@@ -133,13 +131,8 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 }
 
 func openOf(findings []model.Tracked) []model.Finding {
-	var out []model.Finding
-	for f := range model.Each(findings) {
-		if !f.Closed {
-			out = append(out, f.Finding)
-		}
-	}
-	return out
+	open := model.Chosen(findings, func(f *model.Tracked) bool { return !f.Closed })
+	return model.Map(open, func(f *model.Tracked) model.Finding { return f.Finding })
 }
 
 // Open are the findings of the latest reading.
@@ -281,5 +274,5 @@ func (d *Data) describe(x *model.Sample) string {
 		}
 	}
 	return fmt.Sprintf("%s > %s, EtherType %#04x, %s",
-		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Plural(max(x.Length, 0), "byte"))
+		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Quantity(max(x.Length, 0), "byte"))
 }

@@ -145,7 +145,7 @@ func (f Frame) scrolled(lines []string, w, h int) []string {
 	from := max(0, min(f.Scroll, len(lines)-h))
 	lines = lines[from:]
 	if below := len(lines) - h; below > 0 && h > 1 {
-		lines = append(lines[:h-1:h-1], f.Theme.separator(model.Plural(below+1, "more line")+" below", w))
+		lines = append(lines[:h-1:h-1], f.Theme.separator(model.Quantity(below+1, "more line")+" below", w))
 	}
 	return pad(lines, h)
 }

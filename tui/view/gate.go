@@ -24,11 +24,11 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 			begin, end = "a recording of ", ""
 		}
 		text = fmt.Sprintf("%s%s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s.%s",
-			begin, report.NodeText(s.Node), model.Plural(len(s.Pods), "pod"), model.Plural(len(s.Links), "link"),
+			begin, report.NodeText(s.Node), model.Quantity(len(s.Pods), "pod"), model.Quantity(len(s.Links), "link"),
 			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "), end)
 		if len(d.nodes) > 0 {
 			text = fmt.Sprintf("lasthop on %s, recorded at the same time: %s. %s.",
-				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Plural(len(s.Pods), "pod"))
+				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Quantity(len(s.Pods), "pod"))
 		}
 	}
 	out := strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit."

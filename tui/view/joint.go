@@ -77,7 +77,7 @@ func (d *Data) calledOn(n *Data) map[netip.Addr]string {
 // together is what several nodes have in common, and lists of what all have. Drops are
 // left out: whether one is a loss depends on its node.
 func together(nodes []*Data) *model.Snapshot {
-	out := &model.Snapshot{Node: model.Node{Name: model.Plural(len(nodes), "node")}}
+	out := &model.Snapshot{Node: model.Node{Name: model.Quantity(len(nodes), "node")}}
 	out.Node.Plugin = joined(nodes, "+", func(n *Data) string { return n.Reading.Snapshot.Node.Plugin })
 	for _, n := range nodes {
 		s := n.Reading.Snapshot
@@ -95,7 +95,6 @@ func together(nodes []*Data) *model.Snapshot {
 
 func (d *Data) nodeName() string { return d.Reading.Snapshot.Node.Name }
 
-// each is the nodes, or the one.
 func (d *Data) each() []*Data { return model.Either(len(d.nodes) == 0, []*Data{d}, d.nodes) }
 
 // node is the node of that name, home that of a pod; all where there is none.

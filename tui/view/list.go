@@ -221,7 +221,7 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 // limit gives exactly h lines. Where it leaves some out, the last line counts them if there is room for it.
 func (t Theme) limit(lines []string, w, h int) []string {
 	if over := len(lines) - h; over > 0 && h > 2 {
-		lines = append(lines[:h-1:h-1], t.separator(model.Plural(over+1, "more line"), w))
+		lines = append(lines[:h-1:h-1], t.separator(model.Quantity(over+1, "more line"), w))
 	}
 	return pad(lines, h)
 }

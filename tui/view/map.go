@@ -28,7 +28,6 @@ func (d *Data) Reach(of func() model.Matrix) {
 	d.reachable = sync.OnceValue(d.mapRows)
 }
 
-// mapColumns are the pods, and a column for each destination.
 func (d *Data) mapColumns() []Column {
 	cols := []Column{{Title: "POD", Ends: true}, {Title: "ALL", Width: 8, Sign: true, From: 100}}
 	longest, nodes := 0, 0

@@ -13,7 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// label is the width of the labels of a page.
 const label = 10
 
 // page collects the lines of a page that is w columns wide.
@@ -119,15 +118,14 @@ func (d *Data) rawPage(p *page, f *model.Tracked) {
 	}
 }
 
-// listDrops sums the drops of the pods concerned by reason and place.
 func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 	var sums report.Tally
 	for x := range model.Each(d.Reading.Snapshot.Traffic.Drops) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
-		harmless := model.Either(d.loss(x), "", ", harmless")
-		sums.Add(report.DropText(x.Reason, x.Cilium.Reason, x.Location, x.Link)+harmless, x.Packets)
+		kind := model.Either(d.loss(x), "", ", no loss")
+		sums.Add(report.DropText(x.Reason, x.Cilium.Reason, x.Location, x.Link)+kind, x.Packets)
 	}
 	for _, what := range sums.Order[:min(len(sums.Order), shown)] {
 		p.counted(sums.Packets[what], what)
@@ -251,7 +249,7 @@ func (d *Data) cluster(p *page) {
 		}
 	}
 	p.field("Pod range", cmp.Or(ranges, "unknown"))
-	nodes := model.Either(len(c.Nodes) > 0, model.Plural(len(c.Nodes), "node"), d.why(model.SourceNodes))
+	nodes := model.Either(len(c.Nodes) > 0, model.Quantity(len(c.Nodes), "node"), d.why(model.SourceNodes))
 	p.field("Cluster", nodes)
 }
 
@@ -270,7 +268,7 @@ func (d *Data) conntrack(p *page) {
 
 func (d *Data) links(p *page) {
 	s := d.Reading.Snapshot
-	p.title(model.Plural(len(s.Links), "link"))
+	p.title(model.Quantity(len(s.Links), "link"))
 	cols := []Column{{Title: "IFINDEX", Width: 7, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
 		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}

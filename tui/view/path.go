@@ -44,7 +44,6 @@ type direction struct {
 	cursor int
 }
 
-// directions are the one that is shown, and the other.
 func (v PathView) directions() (shown, other direction) {
 	shown, other = direction{"forward", v.Path.Forward, -1}, direction{"return", v.Path.Return, -1}
 	if v.Reverse {
@@ -209,7 +208,6 @@ func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
 	return model.Find(d.Reading.Snapshot.Pods, func(p model.Pod) bool { return p.Has(pod) }).Link
 }
 
-// hopPage is all that is known of one hop.
 func (d *Data) hopPage(p *page, v PathView) {
 	h := v.Hop()
 	if h == nil {

@@ -22,8 +22,7 @@ type tab struct {
 	// columns and rows are those of the list, if the tab has one.
 	columns []Column
 	rows    func(*Data) []Row
-	// page adds the lines of a page.
-	page func(*Data, *page)
+	page    func(*Data, *page)
 	// draw gives h lines.
 	draw func(f Frame, h int) []string
 }

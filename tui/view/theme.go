@@ -168,7 +168,6 @@ func severityStyle(s model.Severity) Style {
 	return Info
 }
 
-// severityWord is a severity in four letters.
 func severityWord(s model.Severity) string {
 	if s.Rank() < 0 {
 		return "?"

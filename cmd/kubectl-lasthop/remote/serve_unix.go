@@ -64,7 +64,7 @@ func (f *farEnd) await(in io.Reader) (*Start, error) {
 		defer again.Stop()
 		for {
 			if f.out.frame(kindHello, nil) != nil {
-				return // nobody will ever read
+				return // there will be no reader
 			}
 			select {
 			case <-answered:
@@ -120,7 +120,7 @@ func (f *farEnd) run(ctx context.Context, cmd *exec.Cmd, s *Start, in io.Reader)
 	return 128 + int(cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()), nil
 }
 
-// obey does what the near end says. Once it is gone, nobody wants the command.
+// obey does what the near end says. Once it is gone, the command is ended.
 func (f *farEnd) obey(process *os.Process, t *terminal, in io.Reader) {
 	for {
 		k, payload, err := readFrame(in)
@@ -160,7 +160,7 @@ func (f *farEnd) connect(cmd *exec.Cmd, s *Start) (*terminal, error) {
 	return t, err
 }
 
-// patient takes what a command writes also once whoever reads it is gone: the command shall not wait for that.
+// patient accepts what a command writes even after its reader is gone, so that the command never blocks.
 type patient struct{ stream }
 
 func (p patient) Write(text []byte) (int, error) {
@@ -190,7 +190,6 @@ func (t *terminal) open(s Size, to io.Writer) (err error) {
 	return nil
 }
 
-// sendFiles sends the files that the command has left.
 func (f *farEnd) sendFiles(s *Start) {
 	entries, err := os.ReadDir(f.dir)
 	for _, e := range entries {

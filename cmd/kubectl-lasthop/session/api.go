@@ -86,7 +86,6 @@ func (a *API) jobs(namespace string) Resource[*batchv1.Job, *batchv1.JobList] {
 // pageSize is how many objects are asked for at once: a large cluster has more than an API server should answer with.
 const pageSize = 500
 
-// list is a list of objects.
 type list interface {
 	runtime.Object
 	metav1.ListInterface
@@ -131,13 +130,11 @@ func (r Resource[T, L]) Each(ctx context.Context, options metav1.ListOptions, ta
 	}
 }
 
-// create makes an object.
 func (r Resource[T, L]) create(ctx context.Context, made T, options metav1.CreateOptions) (T, error) {
 	o := r.object()
 	return o, r.on(r.client.Post()).VersionedParams(&options, Parameters).Body(made).Do(ctx).Into(o)
 }
 
-// remove removes an object.
 func (r Resource[T, L]) remove(ctx context.Context, name string, options metav1.DeleteOptions) error {
 	return r.on(r.client.Delete()).Name(name).Body(&options).Do(ctx).Error()
 }

@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	// keptFor is how long a job remains after its end, if nobody has removed it.
+	// keptFor is how long a job remains after its end, if it was not removed.
 	keptFor = 10 * time.Second
 	// graceTime is how long lasthop may take to detach its programs.
 	graceTime = 10 * time.Second

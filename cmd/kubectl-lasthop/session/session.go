@@ -70,7 +70,7 @@ func (c Cluster) Ask(ctx context.Context, namespace, node string, s remote.Start
 }
 
 // Run runs a command on a node, and returns its status. Near.Interrupt asks the command to end, or ends the wait for
-// its pod; the end of ctx abandons it. Either way the pod is removed. say tells of progress.
+// its pod; the end of ctx abandons it. Either way the pod is removed. say reports progress.
 func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Near, say func(format string, args ...any)) (status int, err error) {
 	starting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -154,7 +154,7 @@ func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	// An answer that nobody awaited would leave a job of which nobody knows the name.
+	// Without waiting for the answer, a job could be left whose name is not known.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
 	job, err := c.jobs(o.Namespace).create(ctx, job, metav1.CreateOptions{})
@@ -260,7 +260,6 @@ func (c Cluster) latest(ctx context.Context, namespace string, of types.UID) (la
 	return last
 }
 
-// about are the events about an object.
 func (c Cluster) about(ctx context.Context, namespace string, of types.UID) []corev1.Event {
 	events, err := c.events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of)})
 	if err != nil {
@@ -387,7 +386,7 @@ func (g *valve) close() {
 	g.closed = true
 }
 
-// fate is why a session ended that nobody here has ended; empty if that is not known.
+// fate is why a session ended that was not ended here; empty if that is not known.
 func (c Cluster) fate(ctx context.Context, job *batchv1.Job, o Options) string {
 	j, err := c.jobs(job.Namespace).Get(ctx, job.Name)
 	if apierrors.IsNotFound(err) {

@@ -1,5 +1,5 @@
 // Package azure reads files that the az command line printed about a virtual network: route tables and their
-// routes, subnets, network cards and the effective routes of a card. It takes the output of az itself and that of
+// routes, subnets, NICs and the effective routes of a NIC. It takes the output of az itself and that of
 // the resource manager, which has most fields under "properties".
 //
 // A file that cannot be read, or is none of these, is an error with its place and
@@ -88,7 +88,6 @@ func (d *decoder) fail(at *value, want, format string, args ...any) {
 	}
 }
 
-// as is a value of the wanted type.
 func as[T any](d *decoder, v *value, want string) T {
 	t, ok := v.any.(T)
 	if !ok {
@@ -228,7 +227,7 @@ func (d *decoder) reference(f fields, name string) string {
 }
 
 // route decodes an item of a list of routes: those of a table, or the effective
-// ones of a network card, which have no id and lists of prefixes and next hops.
+// ones of a NIC, which have no id and lists of prefixes and next hops.
 func (d *decoder) route(f fields, id string) {
 	r := d.udr(f)
 	_, many := f.get("addressPrefix").any.([]*value)

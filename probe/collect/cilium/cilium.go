@@ -63,7 +63,7 @@ func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail 
 		var failed error
 		c.Endpoints, failed = r.endpoints(filepath.Join(root, dir), entries)
 		found, refused := readMaps(ctx, filepath.Join(root, mapDir), &c)
-		read := model.Plural(len(c.Endpoints), "endpoint") + " from /" + dir
+		read := model.Quantity(len(c.Endpoints), "endpoint") + " from /" + dir
 		detail = strings.Join(append([]string{read}, found...), ", ")
 		return c, detail, errors.Join(err, failed, refused)
 	}
@@ -134,7 +134,6 @@ type endpoint struct {
 	}
 }
 
-// decodeEndpoint decodes a file.
 func decodeEndpoint(text []byte) (out model.CiliumEndpoint, err error) {
 	var e endpoint
 	if err := json.Unmarshal(text, &e); err != nil {

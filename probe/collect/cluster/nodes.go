@@ -64,7 +64,6 @@ type object struct {
 
 func (o object) kind() string { return o.Kind }
 
-// wantNodes is what the file should be.
 const wantNodes = "the output of `kubectl get nodes -o json`: a List of Nodes"
 
 // DecodeNodes decodes the text of a file that `kubectl get nodes -o json` wrote and

@@ -41,7 +41,6 @@ type podObject struct {
 
 func (o podObject) kind() string { return o.Kind }
 
-// wantPods is what the file should be.
 const wantPods = "the output of `kubectl get pods -A -o json`: a List of Pods"
 
 // DecodePods decodes the text of a file that `kubectl get pods -A -o json` wrote and that errors call path. Pods

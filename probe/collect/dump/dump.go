@@ -67,7 +67,6 @@ type Conn struct {
 	seq uint32
 }
 
-// buffers are what messages are received in.
 var buffers = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // Open opens a socket of the netlink protocol in the namespace.

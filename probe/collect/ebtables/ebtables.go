@@ -35,7 +35,6 @@ func Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c *dump.Netfil
 	return t, held + "; " + more, errors.Join(err, failed)
 }
 
-// tableNames are the tables that ebtables creates.
 var tableNames = []string{"filter", "nat", "broute"}
 
 // hookNames are the hooks of the family bridge by number, as ebtables calls them.

@@ -43,12 +43,10 @@ var verdicts = map[int32]model.FrameTarget{
 	-1: model.TargetAccept, -2: model.TargetDrop, -3: model.TargetContinue, -4: model.TargetReturn,
 }
 
-// verdictOf is what happens to the frame after a target.
 func verdictOf(n uint32) model.FrameTarget {
 	return cmp.Or(verdicts[int32(n)|^verdictBits], model.TargetOther)
 }
 
-// targetExtension decodes a target.
 func (b *builder) targetExtension(name string, info []byte) {
 	p := xt.Bytes{B: info}
 	b.TargetName = name

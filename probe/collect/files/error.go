@@ -112,7 +112,7 @@ func readNamed(path string) ([]byte, error) {
 	return text, err
 }
 
-// readValue reads up to the end of a JSON value, or to what is none, which whoever decodes the text finds.
+// readValue reads up to the end of a JSON value, or to what is none, which the decoder of the text reports.
 func readValue(r io.Reader) ([]byte, error) {
 	in := bufio.NewReader(io.LimitReader(r, maxFile+1))
 	if first, _ := in.Peek(1); string(first) == mark[:1] {

@@ -163,7 +163,6 @@ func (f *Files) readAzureVNet(root string) error {
 	return errors.Join(errs...)
 }
 
-// addOwner sets the owner of addresses.
 func (f *Files) addOwner(path string, text []byte, list []address, o Owner) error {
 	var errs []error
 	for _, a := range list {

@@ -33,9 +33,8 @@ type Tables struct {
 // counted, and of nft's only those that packets may have come to. While nothing changes and nothing counts, it
 // returns the same lists. It is safe for concurrent use.
 type Reader struct {
-	mu   sync.Mutex
-	last []part
-	// joined are the parts' tables in one.
+	mu     sync.Mutex
+	last   []part
 	joined Tables
 	// parts stay while the ruleset changes.
 	parts nft.Parts
@@ -57,7 +56,6 @@ type part struct {
 	rules, chains []model.Counter
 }
 
-// reading is one of a Reader's.
 type reading struct {
 	last, now []part
 	named     *sets
@@ -105,7 +103,6 @@ var families = []nftables.TableFamily{
 	nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet, nftables.TableFamilyNetdev,
 }
 
-// nft reads what nft holds.
 func (r *reading) nft(ctx context.Context, c *dump.Netfilter, parts nft.Parts) (detail string, err error) {
 	of := func(f nftables.TableFamily) part { return r.known(source{family: familyNames[f]}) }
 	known := func(f nftables.TableFamily) *nft.Counters { return of(f).counters }

@@ -41,10 +41,9 @@ type layout struct {
 	// iface is where the interface names start, proto and what follows.
 	iface, proto, flags, invert int
 	target, counters, elems     int
-	// gotoFlag and fragFlag are bits of the flags.
-	gotoFlag, fragFlag uint8
-	names              string
-	module             kmod.Module
+	gotoFlag, fragFlag          uint8
+	names                       string
+	module                      kmod.Module
 }
 
 var (
@@ -361,7 +360,6 @@ func decision(x xt.Extension) (int, error) {
 	return int(int32(binary.NativeEndian.Uint32(x.Info))), nil
 }
 
-// rule decodes one entry.
 func (t *table) rule(e entry, chains map[int]string) (model.PacketRule, error) {
 	b := newBuilder(model.PacketRule{Backend: model.Legacy, Family: t.family, Table: t.name})
 	t.ip(b, t.blob[e.at:e.at+t.elems])

@@ -166,7 +166,6 @@ func portText(v []byte) string { return fmt.Sprint(binary.BigEndian.Uint16(v)) }
 
 func protoText(v []byte) string { return model.ProtoName(v[0]) }
 
-// elements writes the elements of a set in words.
 func elements(s *nft.Set, fields []field) []model.Element {
 	out := make([]model.Element, len(s.Elements))
 	for i := range s.Elements {

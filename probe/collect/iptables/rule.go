@@ -123,7 +123,6 @@ func (b *builder) protoOption(text string) {
 	b.options[b.ports] += " " + text
 }
 
-// build finishes the rule.
 func (b *builder) build() model.PacketRule {
 	parts := b.native
 	if !b.Native {

@@ -43,7 +43,6 @@ var (
 	EbtableBroute    = Module{"ebtable_broute", "broute_net_exit"}
 )
 
-// all are the modules that State is asked for.
 var all = []Module{NFTables, Conntrack, ConntrackNetlink, IPTables, IP6Tables, EbtableFilter, EbtableNAT, EbtableBroute}
 
 // State is whether a module is there.
@@ -70,7 +69,7 @@ func (s State) Empty() bool { return s == NotLoaded || s == Absent }
 // Rules says for people how many rules some modules hold, or why none of them holds any.
 func Rules(n int, of ...State) string {
 	if slices.ContainsFunc(of, func(s State) bool { return !s.Empty() }) {
-		return model.Plural(n, "rule")
+		return model.Quantity(n, "rule")
 	}
 	if len(of) == 0 {
 		return Unknown.String()

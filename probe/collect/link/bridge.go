@@ -14,7 +14,6 @@ import (
 // rtextFilterBRVLANCompressed asks for VLANs as ranges (RTEXT_FILTER_BRVLAN_COMPRESSED of linux/rtnetlink.h).
 const rtextFilterBRVLANCompressed = 1 << 2
 
-// decodeBridge decodes the settings of a bridge.
 func decodeBridge(a dump.Attrs, l *model.Link) error {
 	l.Bridge = &model.Bridge{}
 	return a.Decode(binary.NativeEndian, dump.Fields{

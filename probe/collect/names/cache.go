@@ -164,7 +164,6 @@ type remembered struct {
 // stamp tells whether a file was changed.
 type stamp struct{ inode, size, nano, seconds int64 }
 
-// found is what a reading of the cache found.
 type found struct {
 	records []record
 	// dirs are the directories that were read, below the root.
@@ -185,7 +184,6 @@ func (l *loss) add(n int, err error) {
 	l.n += n
 }
 
-// read reads all directories of the cache.
 func (c *cache) read() found {
 	var out found
 	seen := map[string]remembered{}
@@ -204,7 +202,6 @@ func (c *cache) read() found {
 	return out
 }
 
-// readDir reads the files of one directory.
 func (c *cache) readDir(dir string, names []string, out *found, seen map[string]remembered) {
 	// The order of a directory's names may differ from reading to reading.
 	slices.Sort(names)

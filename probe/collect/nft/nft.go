@@ -122,7 +122,6 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known 
 	return set, err
 }
 
-// readWhole reads what a family holds.
 func readWhole(c *dump.Conn, family nftables.TableFamily, parts Parts) (set Ruleset, err error) {
 	if set.Chains, err = list(c, unix.NFT_MSG_GETCHAIN, unix.NFT_MSG_NEWCHAIN, family, decodeChain); err != nil {
 		return set, err

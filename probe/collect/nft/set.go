@@ -62,7 +62,6 @@ type Element struct {
 	edge bool
 }
 
-// table is one, by its name.
 type table struct {
 	name   string
 	handle uint64

@@ -124,7 +124,7 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 	}
 	if outside > 0 {
 		errs = append(errs, fmt.Errorf("%s not entered: their gateways and routes are unknown (processes that could not be inspected: %d)",
-			model.Plural(outside, "network namespace"), s.hidden))
+			model.Quantity(outside, "network namespace"), s.hidden))
 	}
 	return found, errors.Join(errs...)
 }
@@ -261,7 +261,7 @@ func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 
 // IsPod reports whether the namespace is a pod of the node that its link far leads to: it has a default route
 // through one of its links to that node or, without any, no link that is up to another node. A namespace with a
-// default route elsewhere and a card or a bridge, or with links to several nodes, is the network and no pod. A pod's
+// default route elsewhere and a NIC or a bridge, or with links to several nodes, is the network and no pod. A pod's
 // default route may go by a tunnel or another network's interface of its own.
 func (ns *Namespace) IsPod(far *model.Link) bool {
 	hasDefault := false

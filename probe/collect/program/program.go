@@ -102,7 +102,6 @@ func (r *reader) tcx(l *model.Link, d direction) {
 	}
 }
 
-// query adds the programs of a hook of a link.
 func (r *reader) query(l *model.Link, hook ebpf.AttachType, d model.Direction, kind model.ProgramKind) error {
 	list, err := attached(link.QueryOptions{Target: l.Index, Attach: hook})
 	for _, p := range list {

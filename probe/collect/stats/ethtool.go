@@ -76,7 +76,6 @@ func (s *socket) put(at int, numbers ...uint32) {
 
 func (s *socket) number(at int) uint32 { return binary.NativeEndian.Uint32(s.memory[at:]) }
 
-// driver adds what a device's driver tells.
 func (s *socket) driver(d *model.Device) error {
 	info, err := unix.IoctlGetEthtoolDrvinfo(s.fd, d.Link)
 	if err != nil {

@@ -73,7 +73,7 @@ func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Sta
 }
 
 // IsNIC reports whether a link leads off the node: an uplink, or hardware, such as a port of a
-// bond, a virtual function, or a card that pods' packets leave by.
+// bond, a virtual function, or a NIC that pods' packets leave by.
 func IsNIC(l *model.Link) bool {
 	return l.Role == model.RoleUplink || l.Kind == "" && l.Up && l.Name != "lo"
 }
@@ -177,7 +177,6 @@ func numbers(fields []string) ([]uint64, error) {
 	return out, nil
 }
 
-// device reads what a link and its driver count.
 func (s *socket) device(l *model.Link, counts link.Counts) (model.Device, error) {
 	d := model.Device{IfIndex: l.Index, Link: l.Name, Received: counts.Received, Sent: counts.Sent}
 	d.Losses = []model.DeviceLoss{

@@ -139,7 +139,6 @@ func ports(dst *[]model.PortRange, i *Bytes, at int, option string, invert bool)
 	return text, restrict(dst, []model.PortRange{p}, text)
 }
 
-// tcpFlags are the names of the flags, by bit.
 var tcpFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"}
 
 // TCPFlags names the flags as iptables does.

@@ -144,7 +144,6 @@ func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator strin
 	return strings.Join(out, separator)
 }
 
-// flags are the options of the bits that are set.
 func flags[N uint8 | uint16](bits N, options ...string) string { return BitNames(options, bits, " ") }
 
 func when(cond bool, text string) string {
