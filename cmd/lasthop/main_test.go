@@ -13,13 +13,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/gopacket/pcapgo"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -52,15 +50,7 @@ func tables() model.Backend { return model.Backend(os.Getenv("LASTHOP_TABLES")) 
 // upLab brings a scenario up until the test ends, with its rules in tables().
 func upLab(t *testing.T, name string) *lab.Lab {
 	t.Helper()
-	s, err := kind.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Timeout *= time.Duration(*testSlow)
-	for i := range s.Traffic {
-		s.Traffic[i].Rate /= float64(*testSlow)
-	}
-	return upScenario(t, s)
+	return upScenario(t, loadDemo(t, name))
 }
 
 // upScenario is upLab of a scenario without a name. It returns when the machine is fit for a window.
