@@ -108,7 +108,7 @@ func told(t *testing.T, s *model.Snapshot, p model.Path) string {
 // hop has lost a packet, and what was counted at both ends of a way is the same.
 func TestExplainHealthy(t *testing.T) {
 	t.Parallel()
-	for _, name := range few(healthyScenarios(), 8) {
+	for _, name := range few(healthyScenarios(), 4) {
 		// These two differ from another in what no packet meets.
 		if name == "healthy-kubenet-files" || name == "healthy-kubenet-dockershim" {
 			continue
