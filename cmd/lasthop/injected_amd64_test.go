@@ -18,8 +18,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// fault is an error of a system call.
-type fault struct {
+// callError is an error of a system call.
+type callError struct {
 	name string
 	call int
 	err  unix.Errno
@@ -27,7 +27,7 @@ type fault struct {
 
 // failing are system calls that lasthop makes, with an error that the kernel gives for
 // each. Those that Go's runtime cannot do without as it starts are not among them.
-var failing = []fault{
+var failing = []callError{
 	{"socket", unix.SYS_SOCKET, unix.EMFILE}, {"bind", unix.SYS_BIND, unix.ENOMEM},
 	{"setsockopt", unix.SYS_SETSOCKOPT, unix.ENOPROTOOPT}, {"getsockopt", unix.SYS_GETSOCKOPT, unix.EPERM},
 	{"getsockname", unix.SYS_GETSOCKNAME, unix.EIO},
