@@ -24,7 +24,6 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
-	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/report"
 )
 

@@ -144,7 +144,7 @@ func addrs(texts ...string) []netip.Addr {
 	return out
 }
 
-func node() *model.Snapshot {
+func someNode() *model.Snapshot {
 	pod := func(namespace, name, netns string, addresses ...string) model.Pod {
 		p := model.Pod{Namespace: namespace, Name: name, NetnsName: netns}
 		for _, a := range addresses {
@@ -192,7 +192,7 @@ func TestChoosePods(t *testing.T) {
 		{[]string{""}, "", nil, `no pod ""`},
 		{[]string{"bank/till"}, "", nil, `no pod "bank/till"`},
 	} {
-		got, err := choosePods(node(), tt.names, selection{namespace: tt.namespace})
+		got, err := choosePods(someNode(), tt.names, selection{namespace: tt.namespace})
 		if tt.err != "" {
 			var usage *usageError
 			if !errors.As(err, &usage) || !strings.Contains(err.Error(), tt.err) {
