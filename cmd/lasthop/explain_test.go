@@ -108,7 +108,7 @@ func told(t *testing.T, s *model.Snapshot, p model.Path) string {
 // hop has lost a packet, and what was counted at both ends of a way is the same.
 func TestExplainHealthy(t *testing.T) {
 	t.Parallel()
-	for _, name := range few(healthyScenarios(), 8) {
+	for _, name := range few(healthyScenarios(), 4) {
 		// These two differ from another in what no packet meets.
 		if name == "healthy-kubenet-files" || name == "healthy-kubenet-dockershim" {
 			continue
@@ -215,7 +215,7 @@ func TestExplainBroken(t *testing.T) {
 
 // TestPastPeer: what was counted of a pod that is gone by the window's end counts.
 func TestPastPeer(t *testing.T) {
-	s := node()
+	s := someNode()
 	gone, peer := netip.MustParseAddr("10.1.0.6"), netip.MustParseAddr("10.9.0.1")
 	s.PastPods[0].Link = "veth6"
 	s.Traffic.Pairs = []model.PairCount{{Src: gone, Dst: peer, Link: "veth6", Direction: model.Ingress, Packets: 7}}
@@ -315,7 +315,7 @@ func TestChoosePeerOfFinding(t *testing.T) {
 // that has the pod is an error.
 func TestEndOfOneNode(t *testing.T) {
 	at := func(name string, second int64) *model.Snapshot {
-		s := node()
+		s := someNode()
 		s.Node.Name, s.Window.End = name, time.Unix(second, 0)
 		return s
 	}

@@ -356,11 +356,11 @@ func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 	t.Helper()
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t, "--for", "3s")
 	var r report.Report
+	fit(t)
 	err := a.inLab(t.Context(), o, l, func(ns *netns.NS, node string) error {
 		if err := started(); err != nil {
 			return err
 		}
-		fit(t)
 		s, err := a.observe(t.Context(), o.session(ns, node))
 		if err == nil {
 			r, err = o.judge(s, nil, nil)

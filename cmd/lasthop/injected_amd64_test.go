@@ -18,8 +18,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// failure is an error of a system call.
-type failure struct {
+// callError is an error of a system call.
+type callError struct {
 	name string
 	call int
 	err  unix.Errno
@@ -27,7 +27,7 @@ type failure struct {
 
 // failing are system calls that lasthop makes, with an error that the kernel gives for
 // each. Those that Go's runtime cannot do without as it starts are not among them.
-var failing = []failure{
+var failing = []callError{
 	{"socket", unix.SYS_SOCKET, unix.EMFILE}, {"bind", unix.SYS_BIND, unix.ENOMEM},
 	{"setsockopt", unix.SYS_SETSOCKOPT, unix.ENOPROTOOPT}, {"getsockopt", unix.SYS_GETSOCKOPT, unix.EPERM},
 	{"getsockname", unix.SYS_GETSOCKNAME, unix.EIO},
@@ -174,7 +174,7 @@ func TestInjectedErrors(t *testing.T) {
 	node := newFaultLab(t, "stale-mac-rewrite", "StaleMACRewrite")
 	t.Run("calls", func(t *testing.T) {
 		for _, o := range occasions(t) {
-			for _, f := range few(failing, 8) {
+			for _, f := range few(failing, 4) {
 				if f.name == "capset" && !o.later {
 					continue // Go's runtime ends where threads get different answers.
 				}
@@ -207,7 +207,7 @@ func TestInjectedBPF(t *testing.T) {
 	}
 	t.Logf("a check gives these commands: %v", given)
 	t.Run("commands", func(t *testing.T) {
-		for _, command := range few(slices.Sorted(maps.Keys(given)), 8) {
+		for _, command := range few(slices.Sorted(maps.Keys(given)), 4) {
 			for _, o := range occasions(t) {
 				if o.first > given[command] {
 					continue
@@ -245,7 +245,7 @@ func TestInjectedDumps(t *testing.T) {
 				t.Fatalf("a check asks for %v", seen.dumps)
 			}
 			t.Run("dumps", func(t *testing.T) {
-				for _, a := range few(slices.SortedFunc(maps.Keys(seen.dumps), func(a, b asked) int { return cmp.Compare(a.String(), b.String()) }), 6) {
+				for _, a := range few(slices.SortedFunc(maps.Keys(seen.dumps), func(a, b asked) int { return cmp.Compare(a.String(), b.String()) }), 2) {
 					for name, reply := range map[string]func(call) instead{"overrun": overrun, "interrupted": interrupted} {
 						t.Run(a.String()+" "+name, func(t *testing.T) {
 							t.Parallel()

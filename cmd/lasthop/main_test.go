@@ -13,13 +13,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/gopacket/pcapgo"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -52,15 +50,7 @@ func tables() model.Backend { return model.Backend(os.Getenv("LASTHOP_TABLES")) 
 // upLab brings a scenario up until the test ends, with its rules in tables().
 func upLab(t *testing.T, name string) *lab.Lab {
 	t.Helper()
-	s, err := kind.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Timeout *= time.Duration(*testSlow)
-	for i := range s.Traffic {
-		s.Traffic[i].Rate /= float64(*testSlow)
-	}
-	return upScenario(t, s)
+	return upScenario(t, loadDemo(t, name))
 }
 
 // upScenario is upLab of a scenario without a name. It returns when the machine is fit for a window.
@@ -154,7 +144,7 @@ func addrs(texts ...string) []netip.Addr {
 	return out
 }
 
-func node() *model.Snapshot {
+func someNode() *model.Snapshot {
 	pod := func(namespace, name, netns string, addresses ...string) model.Pod {
 		p := model.Pod{Namespace: namespace, Name: name, NetnsName: netns}
 		for _, a := range addresses {
@@ -202,7 +192,7 @@ func TestChoosePods(t *testing.T) {
 		{[]string{""}, "", nil, `no pod ""`},
 		{[]string{"bank/till"}, "", nil, `no pod "bank/till"`},
 	} {
-		got, err := choosePods(node(), tt.names, selection{namespace: tt.namespace})
+		got, err := choosePods(someNode(), tt.names, selection{namespace: tt.namespace})
 		if tt.err != "" {
 			var usage *usageError
 			if !errors.As(err, &usage) || !strings.Contains(err.Error(), tt.err) {

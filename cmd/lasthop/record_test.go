@@ -188,7 +188,8 @@ func tells(t *testing.T, want string, args ...string) {
 // TestRandomWindows cuts recordings at random windows, as --last and --at do: each has a snapshot, of what was counted
 // in it; what is wrong all along is found where the state of before shows it, and nothing where nothing is wrong.
 func TestRandomWindows(t *testing.T) {
-	const seconds, broken, mended, windows = 150, 40, 100, 1000
+	const seconds, broken, mended = 150, 40, 100
+	windows := amount(200, 1000)
 	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
 	at := func(t time.Time) float64 { return t.Sub(begin).Seconds() }
 	never, during := func(int) bool { return false }, func(second int) bool { return broken <= second && second < mended }

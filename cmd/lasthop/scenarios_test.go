@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,9 +16,12 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/agree"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
 )
 
 // What tools/kernels sets: how programs are attached, where the kernel has several
@@ -91,31 +95,200 @@ func seeded(t *testing.T, name string, seed int) string {
 // TestDemos runs every scenario from the lab to the verdict, as `lasthop demo`
 // does: the broken ones must give exactly their findings, the healthy ones none.
 // Then the fixes that were printed are run on the node. Traffic must flow again,
-// and the next check find nothing.
+// and the next check find nothing. Scenarios on equal clusters go through one lab.
 func TestDemos(t *testing.T) {
 	t.Parallel()
 	var all matrix
 	t.Cleanup(func() { all.report(t) })
-	for i, name := range demos(t) {
-		s, err := kind.Load(name)
+	for _, stops := range tours(t) {
+		t.Run(filepath.Base(stops[0].name), func(t *testing.T) {
+			t.Parallel()
+			tour(t, &all, stops)
+		})
+	}
+}
+
+// stop is a scenario of a tour.
+type stop struct {
+	name string
+	*scenario.Scenario
+	seed int
+	// every has it judged in every way.
+	every bool
+}
+
+// mostStops bounds the time that a tour takes, since one scenario is watched after the other.
+const mostStops = 8
+
+// tours are all scenarios by the cluster that they are on.
+func tours(t *testing.T) (out [][]stop) {
+	t.Helper()
+	open := map[string]int{}
+	add := func(s stop) {
+		shape, err := lab.Shape(s.Scenario)
 		if err != nil {
 			t.Fatal(err)
 		}
+		i, ok := open[shape]
+		if !ok || len(out[i]) == mostStops {
+			i, out = len(out), append(out, nil)
+			open[shape] = i
+		}
+		out[i] = append(out[i], s)
+	}
+	for i, name := range demos(t) {
+		s := loadDemo(t, name)
 		if s.Together() {
 			continue // TestBothEnds watches those.
 		}
-		t.Run(filepath.Base(name), func(t *testing.T) {
-			t.Parallel()
-			demo(t, &all, name, 0, !testing.Short() || i%whole == 0)
-		})
+		add(stop{filepath.Base(name), s, 0, !testing.Short() || i%whole == 0})
 		// A state that was made on purpose may name addresses, which no seed changes.
 		for seed := 1; seed < seeds(t) && *testOnly == "" && s.Expect.Healthy() && len(s.Faults) == 0; seed++ {
-			t.Run(fmt.Sprintf("%s seed %d", filepath.Base(name), seed), func(t *testing.T) {
-				t.Parallel()
-				demo(t, &all, seeded(t, name, seed), seed, !testing.Short())
-			})
+			add(stop{fmt.Sprintf("%s seed %d", filepath.Base(name), seed), loadDemo(t, seeded(t, name, seed)), seed, !testing.Short()})
 		}
 	}
+	return out
+}
+
+// tour takes a lab from one scenario to the next. After a scenario the lab must be as it was before it, by what lasthop
+// reads of the node; if not, or where the scenario went wrong, the next one has a lab of its own.
+func tour(t *testing.T, all *matrix, stops []stop) {
+	var l *lab.Lab
+	var sound, before []string
+	for i, s := range stops {
+		if l == nil {
+			none := *s.Scenario
+			none.Faults = nil
+			l, before = upScenario(t, &none), nil
+			if i < len(stops)-1 {
+				sound = stateOf(t, l)
+			}
+		}
+		ok := t.Run(s.name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Failed() && len(before) > 0 {
+					t.Logf("its lab had %s before; alone: go test ./cmd/lasthop -run TestDemos -scenarios %s", strings.Join(before, ", "), s.name)
+				}
+			})
+			demo(t, all, l, s)
+		})
+		before = append(before, s.name)
+		if ok && i < len(stops)-1 {
+			left := stateOf(t, l)
+			if slices.Equal(left, sound) {
+				continue
+			}
+			t.Logf("%s leaves another lab:\n%s", s.name, strings.Join(unlike(left, sound), "\n"))
+		}
+		if err := l.Down(t.Context()); err != nil {
+			t.Error(err)
+		}
+		nothingLeft(t, l.ID())
+		l = nil
+	}
+}
+
+// unlike are the lines that only one list has.
+func unlike(now, before []string) (out []string) {
+	for _, line := range now {
+		if !slices.Contains(before, line) {
+			out = append(out, "+ "+line)
+		}
+	}
+	for _, line := range before {
+		if !slices.Contains(now, line) {
+			out = append(out, "- "+line)
+		}
+	}
+	return out
+}
+
+// stateOf is what lasthop reads of the lab's observed node, without what traffic changes.
+func stateOf(t *testing.T, l *lab.Lab) (out []string) {
+	t.Helper()
+	node, err := observed(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.Named(node.Netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t, "--engine", "state", "--for", "1ms")
+	o.hostRoot = l.HostRoot(node.Name)
+	s, err := a.observe(t.Context(), o.session(ns, node.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	lasting := func(list []model.Neighbor) {
+		for _, n := range list {
+			if n.State == "PERMANENT" || n.Proxy {
+				add("neighbor %+v", n)
+			}
+		}
+	}
+	for _, k := range s.Links {
+		port := model.BridgePort{}
+		if k.Port != nil {
+			port = *k.Port
+		}
+		add("link %d %s %s %s %d %v %v %d %v %+v %v %v", k.Index, k.Name, k.Kind, k.MAC, k.MTU, k.Up, k.Carrier, k.Master, k.Hairpin, port, k.Addresses, k.XDP)
+	}
+	for _, q := range s.Queues {
+		add("queue %s %s %d", q.Link, q.Kind, q.Rate)
+	}
+	for _, r := range s.Routes {
+		add("route %+v", r)
+	}
+	for _, r := range s.Rules {
+		add("rule %+v", r)
+	}
+	lasting(s.Neighbors)
+	for _, e := range s.FDB {
+		if e.Static {
+			add("fdb %+v", e)
+		}
+	}
+	for _, p := range s.Pods {
+		add("pod %v %v %v %s %s %d %s %v %v %v", p.Addresses, p.Duplicates, p.MAC, p.Interface, p.Link, p.LinkIndex, p.LinkMAC, p.Up, p.Routes, p.Elsewhere)
+		lasting(p.Gateways)
+	}
+	for _, c := range s.Sysctls {
+		if c.Name != "net.netfilter.nf_conntrack_count" {
+			add("sysctl %+v", c)
+		}
+	}
+	for _, r := range s.FrameRules {
+		add("frame rule %s %s %s %s", r.Backend, r.Table, r.Chain, r.Text)
+	}
+	for _, r := range s.PacketRules {
+		add("packet rule %s %s %s %s %s", r.Backend, r.Family, r.Table, r.Chain, r.Text)
+	}
+	for _, c := range s.Chains {
+		if c.Policy == "DROP" {
+			add("chain %s %s %s %s", c.Backend, c.Family, c.Table, c.Name)
+		}
+	}
+	for _, p := range s.Programs {
+		add("program %s %s %s", p.Name, p.Link, p.Direction)
+	}
+	return out
+}
+
+// loadDemo loads a scenario for a machine that is as slow as the flag says.
+func loadDemo(t *testing.T, name string) *scenario.Scenario {
+	t.Helper()
+	s, err := kind.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Timeout *= time.Duration(*testSlow)
+	for i := range s.Traffic {
+		s.Traffic[i].Rate /= float64(*testSlow)
+	}
+	return s
 }
 
 // few are n of a list in the short form of a test, spread over it, and all of it in the long one.
@@ -128,6 +301,14 @@ func few[T any](list []T, n int) []T {
 		out = append(out, list[i*len(list)/n])
 	}
 	return out
+}
+
+// amount is how much of something a test does in its short form, and in the long one.
+func amount(short, long int) int {
+	if testing.Short() {
+		return short
+	}
+	return long
 }
 
 // healthyScenarios are the names of those that come with lasthop.
@@ -145,15 +326,17 @@ func healthyScenarios() []string {
 // turn, redacted, and in every format.
 const whole = 5
 
-// demo runs one scenario, and adds what came of it to all.
-func demo(t *testing.T, all *matrix, name string, seed int, every bool) {
-	s, err := kind.Load(name)
-	if err != nil {
+// demo makes the faults of a scenario in a lab without any, and adds what came of it to all. Then nothing is broken again.
+func demo(t *testing.T, all *matrix, l *lab.Lab, s stop) {
+	trial := trialOf{scenario: s.Name, seed: s.seed, expect: s.Expect, wrong: true}
+	defer func() { all.add(trial) }()
+	if err := lab.Follow(t.Context(), l, s.Scenario); err != nil {
 		t.Fatal(err)
 	}
-	trial := trialOf{scenario: s.Name, seed: seed, expect: s.Expect, wrong: true}
-	defer func() { all.add(trial) }()
-	l := upLab(t, name)
+	if err := l.Break(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fit(t)
 	var printed, log bytes.Buffer
 	a := &app{stdout: &printed, stderr: &log}
 	args := []string{"--for", windowOf().String(), "-o", "json"}
@@ -171,7 +354,7 @@ func demo(t *testing.T, all *matrix, name string, seed int, every bool) {
 	inTurn(func() {
 		checkAgreed(t, r.Snapshot)
 		checkReach(t, s.Name, &r)
-		if every {
+		if s.every {
 			checkAccusations(t, r.Snapshot)
 			checkRedacted(t, r)
 			checkDocuments(t, printed.Bytes())
@@ -194,10 +377,10 @@ func demo(t *testing.T, all *matrix, name string, seed int, every bool) {
 	if trial.wrong = t.Failed(); !trial.wrong && *testMend && len(trial.found) > 0 && len(s.Faults) > 0 {
 		trial.mending = mend(t, l, trial.found, look)
 	}
-	if err := l.Down(t.Context()); err != nil {
-		t.Error(err)
+	// What commands have mended may not be there to be undone.
+	for _, f := range slices.Backward(l.Scenario().Faults) {
+		_ = l.Undo(t.Context(), f)
 	}
-	nothingLeft(t, l.ID())
 }
 
 // checkAgreed wants what is found and the paths of the packets to agree.

@@ -54,16 +54,7 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 	if err := b.settle(ctx); err != nil {
 		return err
 	}
-	for _, f := range l.s.Faults {
-		if f.When == scenario.Flowing {
-			continue
-		}
-		log("fault %s", f)
-		if err := l.inject(ctx, f); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
+	return errors.Join(l.breakAll(ctx, log), ctx.Err())
 }
 
 // settle waits until all IPv6 addresses are in use.

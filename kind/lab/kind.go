@@ -275,12 +275,20 @@ func (l *Lab) beyondKind() error {
 	})
 }
 
-// Break applies the scenario's faults to a lab of UpOnKind, and Mend undoes them, the
-// last one first.
+// Break applies the scenario's faults to a lab of UpOnKind or Follow, but for those that wait for the traffic. Mend undoes
+// them, the last one first.
 func (l *Lab) Break(ctx context.Context) error {
 	l.setSound(false)
+	return l.locked(ctx, func() error { return l.breakAll(ctx, func(string, ...any) {}) })
+}
+
+func (l *Lab) breakAll(ctx context.Context, log func(string, ...any)) error {
 	for _, f := range l.s.Faults {
-		if err := l.Inject(ctx, f); err != nil {
+		if f.When == scenario.Flowing {
+			continue
+		}
+		log("fault %s", f)
+		if err := l.inject(ctx, f); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ const (
 	// Far above any answer's time, so that a machine that is busy for
 	// seconds does not look like a network that is broken.
 	defaultTimeout = 5 * time.Second
-	defaultRate    = 5
+	defaultRate    = 2
 	defaultPort    = 8080
 )
 

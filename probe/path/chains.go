@@ -220,6 +220,8 @@ type tableState struct {
 	marked bool
 	// service: a rule that led here names the packet's destination alone.
 	service bool
+	// unused: a rule on the way matches the packet and counted none, so that no packet of the window came this way.
+	unused bool
 }
 
 type tableWalk struct {
@@ -256,11 +258,13 @@ func (w *tableWalk) meet(decide func(k ChainKey, i int, r *model.PacketRule) Act
 }
 
 // meets says how surely the packet comes to a rule and matches it. A rule that
-// may match and counted nothing in a window with traffic does not.
+// may match and counted nothing in a window with traffic does not, where traffic came to it.
 func (w *tableWalk) meets(r *model.PacketRule) Fit {
 	w.packet.Marked = w.State.marked
 	f := min(w.State.fit, w.packet.Fits(r))
-	return model.Either(f == Maybe && w.counted && !r.Counter.Added && r.Counter.Packets > 0 && r.Counter.Delta == 0, No, f)
+	idle := w.counted && !r.Counter.Added && r.Counter.Delta == 0
+	w.State.unused = w.State.unused || idle && f == Yes
+	return model.Either(f == Maybe && idle && r.Counter.Packets > 0 && !w.State.unused, No, f)
 }
 
 // follow does what RETURN, a jump and a goto do with a packet that meets such a rule; all other targets let it go on.

@@ -136,3 +136,22 @@ func TestSourceOfTuple(t *testing.T) {
 		}
 	}
 }
+
+// TestUnusedChain: where a rule that matches all counted nothing, no packet of the window came, and what later rules have
+// not counted tells nothing of the packet.
+func TestUnusedChain(t *testing.T) {
+	rules := []model.PacketRule{
+		{Chain: "POSTROUTING", Target: "", Text: "all", Counter: model.Counter{Packets: 5}},
+		{Chain: "POSTROUTING", Target: "RETURN", Text: "set", Unknown: []string{"set"}, Counter: model.Counter{Packets: 5}},
+		{Chain: "POSTROUTING", Target: "MASQUERADE", Text: "masq"},
+	}
+	for delta, unsure := range map[uint64]int{0: 1, 3: 0} {
+		rules[0].Counter.Delta = delta
+		s := table(rules...)
+		s.Traffic.Hops = []model.HopCount{{Packets: 1}}
+		got := NewState(s).Tables().Source(Packet{Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr("10.9.9.9"), Proto: 6, New: true})
+		if !got.Translated || len(got.Unsure) != unsure {
+			t.Errorf("the first rule counted %d: translated %v, unsure %v", delta, got.Translated, got.Unsure)
+		}
+	}
+}

@@ -28,7 +28,7 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-var duration = flag.Duration("duration", 30*time.Second, "how long to watch")
+var duration = flag.Duration("duration", 30*time.Second, "how long to watch, at most 10s with -short")
 
 // The load, if the machine can bear it, and what the watching process may use beside
 // it.
@@ -71,6 +71,9 @@ func TestSoak(t *testing.T) {
 	})
 	node := l.Nodes()[0].Netns
 	w := watch(t, node)
+	if testing.Short() {
+		*duration = min(*duration, 10*time.Second)
+	}
 	load, cancel := context.WithTimeout(t.Context(), *duration)
 	defer cancel()
 	var running sync.WaitGroup
