@@ -40,10 +40,12 @@ var directions = []direction{
 	{"probe/reach", []string{"probe/model"}, "who reaches whom is summed up from what was counted and judged, and judges nothing"},
 	{"probe/plugin", []string{"probe/model"}, "a plugin is recognised by what was read, wherever that was"},
 	{"probe/words", []string{"probe/model"}, "sentences are made of values, and nothing rests on what they say"},
-	{"probe/diagnose", []string{"probe/model", "probe/loss", "probe/path", "probe/words"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
+	{"probe/node", []string{"probe/model", "probe/loss", "probe/path", "probe/words"}, "the index of a node is pure, and knows no finding"},
+	{"probe/fault", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node"}, "a kind proposes faults for losses, and sees neither the engine nor another family"},
+	{"probe/diagnose", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node", "probe/fault"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
 	{"probe/redact", []string{"probe/model"}, "what is hidden is decided by what was read, before anything is judged of it"},
-	{"probe/catalogue", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/diagnose"}, "what a finding means is text, and no judgement depends on it"},
-	{"probe/join", []string{"probe/model", "probe/loss", "probe/diagnose", "probe/path", "probe/words"}, "several nodes are judged as one is: values in, findings out"},
+	{"probe/catalogue", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node", "probe/fault", "probe/diagnose"}, "what a finding means is text, and no judgement depends on it"},
+	{"probe/join", []string{"probe/model", "probe/loss", "probe/node", "probe/fault", "probe/diagnose", "probe/path", "probe/words"}, "several nodes are judged as one is: values in, findings out"},
 	{"probe/agree", []string{"probe/model", "probe/loss", "probe/path", "probe/words"}, "tests alone use it: findings and paths are held against each other as values"},
 	{"probe/growth", nil, "tests alone use it: it knows nothing of what it counts the work of"},
 	{"probe/report", []string{"probe/model", "probe/loss"}, "display shows what was judged; it judges and reads nothing"},
@@ -54,7 +56,7 @@ var directions = []direction{
 	{"probe/collect", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
 	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
-	{"probe/session", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/diagnose", "probe/loss", "probe/path", "probe/words", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
+	{"probe/session", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/node", "probe/fault", "probe/diagnose", "probe/loss", "probe/path", "probe/words", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
 	{"tui", []string{"probe/model", "probe/loss", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},
 	{"bpf", nil, "the programs and their bindings, below everything"},
 	{"kind/peers", []string{"probe/netns", "bpf"}, "it compares what programs cost, an empty one of ours among them"},
@@ -159,6 +161,27 @@ func TestImportsPointInward(t *testing.T) {
 				t.Errorf("%s rests on %s: the model rests on the standard library alone", p.part(), dep)
 			}
 		}
+	}
+}
+
+// TestFamilies keeps the kinds of one family from looking at those of another: what two need belongs in probe/node.
+func TestFamilies(t *testing.T) {
+	const families = "probe/fault"
+	seen := 0
+	for _, p := range packages(t) {
+		if p.part() == families || !within(p.part(), families) {
+			continue
+		}
+		seen++
+		for _, dep := range p.Deps {
+			part := strings.TrimPrefix(dep, module+"/")
+			if part != p.part() && part != families && within(part, families) {
+				t.Errorf("%s rests on %s, another family", p.part(), part)
+			}
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d families in %s", seen, families)
 	}
 }
 
