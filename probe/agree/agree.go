@@ -101,6 +101,9 @@ func questions(s *model.Snapshot, findings []model.Finding, causes []model.DropC
 				continue
 			}
 			counted = true
+			if d.Packets < few {
+				continue // late packets of connections that ended
+			}
 			q := ask(d.Dst, d.Src)
 			if pods[d.Src] != nil {
 				q = ask(d.Src, sentTo(s, d))
