@@ -43,13 +43,13 @@ func TestClockSteps(t *testing.T) {
 	stepped := func(t *testing.T, step time.Duration, steps *int) func(call) instead {
 		var began time.Time
 		return func(c call) instead {
-			switch {
-			case c.nr == unix.SYS_ARCH_PRCTL:
+			switch c.nr {
+			case unix.SYS_ARCH_PRCTL:
 				if err := c.hideVDSO(); err != nil {
 					t.Error(err)
 				}
 				return instead{}
-			case c.nr == unix.SYS_BPF:
+			case unix.SYS_BPF:
 				if began.IsZero() && c.args[0] == unix.BPF_LINK_CREATE {
 					began = time.Now()
 				}

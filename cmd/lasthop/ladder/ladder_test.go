@@ -95,7 +95,10 @@ func TestMain(m *testing.M) {
 	} else {
 		status = m.Run()
 	}
-	os.RemoveAll(dir)
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
 	os.Exit(status)
 }
 
