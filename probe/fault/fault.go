@@ -1,3 +1,5 @@
+// Package fault is what a kind of finding is made of: its input, which is the index of a node and what the kinds before
+// it have claimed, and the faults that it proposes. A 
 package fault
 
 import (
@@ -7,6 +9,15 @@ import (
 	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
+
+// Input is what one kind of finding is judged by: the indexed snapshot, and which losses
+// the kinds before it have claimed.
+type Input struct {
+	*node.Index
+	Claims
+	// Proposed are the findings that the kind at work has reported.
+	Proposed []Fault
+}
 
 // Fault is a finding with the losses that its cause makes, which are no other's then.
 type Fault struct {

@@ -1,12 +1,28 @@
+// Package silence finds what no other kind explains: pairs without a reply, pods that do not reply, drops without a cause.
 package silence
 
 import (
 	"net/netip"
+	"slices"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
+
+// routesProven reports whether replies, probes or files show that the network has
+// the route to another node's pods, and the one back from that node.
+func routesProven(v *node.Index, cidr netip.Prefix) (there, back bool) {
+	for _, r := range v.RemoteRanges() {
+		if r.CIDR == cidr {
+			there, back = r.Answers || r.There == node.ReachWorks, r.Back == node.ReachWorks || v.BackShared(r)
+		}
+	}
+	there = there || v.RouteTo(cidr, v.NodeOf(cidr), v.Self()).State == node.RouteCorrect
+	return there, back || v.RouteBack(cidr).State == node.RouteCorrect
+}
 
 // untranslatedServices are those of silent destinations that seem to be services' addresses
 // and that no rule translates: their packets leave the node, where nobody has them.
@@ -60,4 +76,28 @@ func untranslated(v *node.Index, to []*model.Peer) (path.Packet, path.Untranslat
 		}
 	}
 	return path.Packet{}, path.Untranslated{}
+}
+
+// scanned tells of what pods looked for in vain.
+func reportScans(v *fault.Input) {
+	for _, s := range v.Scans {
+		var silent []netip.Addr
+		f := fault.Fault{Page: "NoReply-scan"}
+		f.Facts = words.Facts{"pod": v.Owners[s.Pod][0], "asked": len(s.Remotes), "ports": s.Ports}
+		f.Severity, f.Pods = model.Info, []netip.Addr{s.Pod}
+		for p := range model.Each(v.Peers) {
+			if _, found := slices.BinarySearchFunc(s.Remotes, p.Remote, netip.Addr.Compare); found &&
+				v.Swept[node.Pair{Local: p.Local, Remote: p.Remote}] && v.Unanswered(p) {
+				silent = append(silent, p.Remote)
+				f.Packets += p.Out.Packets
+				f.LastHopAlive = v.Place(v.LinkName(p.IfIndex), model.Egress)
+			}
+		}
+		if s.Network.IsValid() {
+			f.Facts["network"] = s.Network
+		}
+		if f.Peers = model.Hosts(model.Unique(silent)); len(silent) > 0 {
+			v.Report(f)
+		}
+	}
 }

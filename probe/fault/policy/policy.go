@@ -1,3 +1,4 @@
+// Package policy finds what netfilter rules, connection tracking and BPF programs drop.
 package policy
 
 import (

@@ -1,3 +1,4 @@
+// Package fabric finds faults of the network between nodes, of which the node knows by silence and by files of the cloud.
 package fabric
 
 import (
@@ -8,6 +9,21 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 )
+
+func podsIn(v *node.Index, ranges []netip.Prefix) []netip.Addr {
+	return model.Filter(node.Sorted(v.Owners), func(a netip.Addr) bool { return model.InAny(ranges, a) })
+}
+
+// silentPeers are the peers of the ranges that do not answer.
+func silentPeers(list []*node.RemoteRange) []*model.Peer {
+	return model.Flat(list, func(r *node.RemoteRange) []*model.Peer { return r.Silent })
+}
+
+// ownerSilent reports whether the range's node is known and did not answer an echo.
+func ownerSilent(v *node.Index, r *node.RemoteRange) bool {
+	return !node.OwnerAnswers(v, r) && slices.ContainsFunc(v.OwnerAddrs(r),
+		func(a netip.Addr) bool { return v.Echoed(a) != nil })
+}
 
 // unclaimedRanges are the ranges without those silent peers whose silence a finding claims.
 func unclaimedRanges(v *fault.Input, list []*node.RemoteRange) []*node.RemoteRange {

@@ -1,3 +1,4 @@
+// Package service finds services whose endpoints are gone.
 package service
 
 import (

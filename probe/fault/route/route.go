@@ -1,3 +1,4 @@
+// Package route finds faults of the node's routes, routing rules and forwarding.
 package route
 
 import (
@@ -6,7 +7,19 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
+
+// dropEvidence are the pairs of addresses that lost most.
+func dropEvidence(drops []*model.Drop) []model.Evidence {
+	return words.Say("drops", words.Facts{"lost": node.MostDropped(drops)})
+}
+
+// say is what a page says of a part of a finding.
+func say(page string, facts words.Facts) (f model.Finding) {
+	words.Put(page, facts, &f)
+	return f
+}
 
 // unroutable is the address that no route leads to, because of which the kernel
 // refused a packet: where it was for or, to the reverse path filter, its source.

@@ -1,3 +1,4 @@
+// Package bridge finds faults of bridges: their ports, forwarding entries, addresses and ebtables rules.
 package bridge
 
 import (

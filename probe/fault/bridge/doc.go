@@ -1,2 +1,0 @@
-// Package bridge finds faults of bridges: their ports, forwarding entries, addresses and ebtables rules.
-package bridge

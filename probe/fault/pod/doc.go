@@ -1,2 +1,0 @@
-// Package pod finds faults inside pods' network namespaces: addresses, default routes, sockets.
-package pod

@@ -1,2 +1,0 @@
-// Package policy finds what netfilter rules, connection tracking and BPF programs drop.
-package policy

@@ -1,2 +1,0 @@
-// Package route finds faults of the node's routes, routing rules and forwarding.
-package route

@@ -1,2 +1,0 @@
-// Package service finds services whose endpoints are gone.
-package service
