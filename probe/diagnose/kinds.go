@@ -33,7 +33,7 @@ var ruleObjects = objects{
 var kinds = []kind{
 	{code: fault.NeighborTableFull, severity: model.Critical, find: neighbor.TableFull,
 		ends: hops{model.HopNeighbor, model.HopPod, model.HopLink}, objects: objects{"six"}},
-	// The link's route goes with it.
+	// Before MissingPodRoute: the route of a link that is down is removed with it.
 	{code: fault.PodLinkDown, severity: model.Critical, find: link.PodLinkDown,
 		needs: sources{model.SourceLinks, model.SourcePods}, ends: hops{model.HopLink, model.HopPod, model.HopRoute},
 		objects: objects{"link.Name"}},
@@ -41,7 +41,7 @@ var kinds = []kind{
 		ends: hops{model.HopPod, model.HopNeighbor}, objects: objects{"pod.Link addr", "pod.Link"}},
 	{code: fault.PodPrefix, severity: model.Critical, find: pod.Prefix, rests: sources{model.SourceTC}, ends: hops{model.HopPod},
 		objects: objects{"pod.Link"}},
-	// The node may still hold the MAC that one had.
+	// Before StaleNeighbor: the entry may hold the MAC that the pod had.
 	{code: fault.DuplicateMAC, severity: model.Critical, find: neighbor.DuplicateMAC,
 		ends: hops{model.HopBridge, model.HopPod, model.HopNeighbor}, objects: objects{"mac"}, traits: model.ByNextHop},
 	{code: fault.PodLinkOffBridge, severity: model.Critical, find: bridge.PodLinkOffBridge,
@@ -67,7 +67,7 @@ var kinds = []kind{
 	{code: fault.StaleARPReply, severity: model.Critical, find: bridge.StaleARPReply,
 		needs: sources{model.SourceNeighbors, model.SourceRoutes}, rests: sources{model.SourceEbtables, model.SourceLinks}, ends: hops{model.HopBridge},
 		objects: objects{"rule addr"}, traits: model.ByNextHop},
-	// Nor does such a link answer for a gateway.
+	// Before UnansweredARP: with forwarding off, proxy ARP is off too.
 	{code: fault.ForwardingDisabled, severity: model.Critical, find: route.ForwardingDisabled,
 		ends: hops{model.HopRoute, model.HopPod}, objects: objects{"all", "links"}},
 	{code: fault.MissingPodRoute, severity: model.Critical, find: route.MissingPodRoute,
@@ -75,7 +75,7 @@ var kinds = []kind{
 		objects: objects{"first"}},
 	{code: fault.MissingTableRoute, severity: model.Critical, find: route.MissingTableRoute, ends: hops{model.HopBeyond},
 		objects: objects{"rule"}},
-	// Where the TTL ends.
+	// Before RoutingLoop: a wrong row may be what makes the loop.
 	{code: fault.WrongUDR, severity: model.Critical, find: fabric.WrongUDR,
 		needs: sources{model.SourceLinks}, ends: hops{model.HopBeyond, model.HopRoute},
 		traits: model.Unheard | model.Astray | model.ByRoute | model.Foreign},
@@ -114,7 +114,7 @@ var kinds = []kind{
 	{code: fault.WrongGatewayMAC, severity: model.Critical, find: neighbor.WrongGatewayMAC,
 		needs: sources{model.SourceLinks}, rests: sources{model.SourceEbtables, model.SourceRoutes, model.SourceNeighbors}, ends: hops{model.HopLink, model.HopBridge},
 		objects: objects{"pod.Link"}, traits: model.ByNextHop},
-	// Who asks gets no reply.
+	// Before NoReply: the sender of a dropped request sees no reply.
 	{code: fault.BridgeRuleDrop, severity: model.Warning, find: bridge.RuleDrop,
 		needs: sources{model.SourceLinks}, ends: hops{model.HopBridge, model.HopNeighbor, model.HopPod},
 		objects: objects{"rule.Table rule.Chain rule"}},
@@ -122,7 +122,7 @@ var kinds = []kind{
 		needs: sources{model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods},
 		ends:  hops{model.HopNeighbor}, objects: objects{"entry.Addr link"}, traits: model.ByNextHop},
 	{code: fault.HairpinDrop, severity: model.Warning, find: bridge.HairpinDrop},
-	// A rule against doubled frames takes them first.
+	// kubelet's dedup rule drops these frames first.
 	{code: fault.BridgeNetfilterOff, severity: model.Critical, find: bridge.NetfilterOff,
 		needs: sources{model.SourceConntrack, model.SourceLinks, model.SourceSysctl},
 		ends:  hops{model.HopPod, model.HopBridge}, objects: objects{"bridge", "link"}},
@@ -142,10 +142,10 @@ var kinds = []kind{
 	{code: fault.MissingUDR, severity: model.Critical, find: fabric.MissingUDR, rests: sources{model.SourceTC},
 		ends: hops{model.HopBeyond}, traits: model.Unheard | model.Astray | model.ByRoute},
 	{code: fault.MissingMasquerade, severity: model.Critical, find: nat.MissingMasquerade, ends: hops{model.HopBeyond}},
-	// Netfilter drops both.
+	// Before PolicyDrop: netfilter drops these as well.
 	{code: fault.ConntrackFull, severity: model.Critical, find: policy.ConntrackFull,
 		ends: hops{model.HopConntrack, model.HopPolicy}, objects: objects{"table.Max"}},
-	// Netfilter drops both.
+	// Before PolicyDrop: netfilter drops these as well.
 	{code: fault.ConntrackRace, severity: model.Warning, find: policy.ConntrackRace,
 		needs: sources{model.SourceConntrack, model.SourceNAT}, ends: hops{model.HopConntrack, model.HopPolicy}},
 	{code: fault.InvalidDrop, severity: model.Warning, find: policy.InvalidDrop, ends: hops{model.HopPolicy},

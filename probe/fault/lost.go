@@ -21,7 +21,7 @@ func (v *Input) CauseOf(d *model.Drop) model.DropCause {
 func inconclusive(v *node.Index, d *model.Drop) model.Excuse {
 	switch {
 	case d.Reason == "" && d.Is(model.NoSocket):
-		// NoListener tells of requests.
+		// NoListener reports requests.
 		return model.ExcusedNoReason
 	case !v.OfPod(d):
 		return model.ExcusedNoPod

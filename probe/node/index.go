@@ -39,7 +39,7 @@ type Index struct {
 	*path.State
 	// Whole is the snapshot with what was counted of ranges of far ends; see single.
 	Whole *model.Snapshot
-	// Classifier says which drops were lost packets, and which were harmless frees.
+	// Classifier says which drops were lost packets, and which are frees that are no loss.
 	Classifier *loss.Classifier
 
 	// PastPodAddrs are addresses of pods that went away during the window: the classifier's.

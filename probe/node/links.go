@@ -128,7 +128,7 @@ func (v *Index) OwnRange(a netip.Addr) bool {
 }
 
 // IsGatewayMAC reports whether a default gateway has this address, or the fabric to which all that pods send is
-// sent. What the node's entry for a gateway holds is not believed where nobody there answers.
+// sent. The node's entry for a gateway does not count where the gateway does not answer.
 func (v *Index) IsGatewayMAC(m model.MAC) bool {
 	return v.Tunnel[m] || !v.isWrongHopMAC(m) && v.IsFabric(m)
 }

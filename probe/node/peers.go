@@ -57,7 +57,7 @@ func (v *Index) Asked(p *model.Peer) uint64 {
 	return min(p.Out.Requests+datagrams+uint64(st.HalfOpen), p.Out.Packets)
 }
 
-// MinPackets is how many packets must be silent before it is worth a word.
+// MinPackets is how many packets must go unanswered; fewer are not reported.
 const MinPackets = 2
 
 // Answered reports whether something proves that packets of the pair reach the peer: replies at an uplink or,

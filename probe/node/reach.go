@@ -8,7 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// Reach is what echo requests told of a path.
+// Reach is what echo requests show of a path.
 type Reach int
 
 const (

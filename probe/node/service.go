@@ -10,7 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// QueueWasFull reports whether the full queue of a listener, which ReceiveOverflow tells of, explains that
+// QueueWasFull reports whether the full queue of a listener, which ReceiveOverflow reports, explains that
 // connections to a service got no reply. Which listener it was is known only while its queue holds something; a
 // server that is slow replies to some, and where one service alone is silent it is that one's queue.
 func QueueWasFull(p *model.Pod, s Service, silent int, all map[Service]*Asks) bool {

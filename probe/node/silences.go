@@ -43,7 +43,7 @@ func SilencesAll(list []netip.Addr) func(netip.Addr, netip.Prefix) bool {
 // of a connection get lost now and then, and are sent again.
 const MinAsks = 3
 
-// AllSilent reports whether nobody beyond the uplinks replies, but for these addresses
+// AllSilent reports whether no address beyond the uplinks replies, but for these addresses
 // neither: what is silent may then have one cause.
 func (v *Index) AllSilent(remotes ...[]netip.Addr) bool {
 	all := slices.Concat(remotes...)

@@ -15,11 +15,11 @@ const (
 	// for whoever is there. What reads metrics asks for as many on one port or two.
 	Sweep, fewPorts = 16, 2
 	// mostPods is how many pods a node has at most, unless it is told otherwise. Who
-	// asks in vain for more addresses of one range knows none of them.
+	// asks for more addresses of one range without an answer knows none of them.
 	mostPods = 110
 )
 
-// Scan is what one pod asked in vain, without knowing who is there: of a range or, where that is not valid, of
+// Scan is what one pod asked without an answer, as it does not know who is there: of a range or, where that is not valid, of
 // machines all over the internet, on ports that others there reply on.
 type Scan struct {
 	Pod     netip.Addr
@@ -106,7 +106,7 @@ func (v *Index) findScans() {
 	})
 }
 
-// spread is what a pod asks on one port, of whoever.
+// spread is what a pod asks on one port, of any address.
 type spread struct {
 	pod  netip.Addr
 	port ProtoPort

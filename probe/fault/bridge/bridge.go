@@ -39,7 +39,7 @@ func addIsolation(v *fault.Input, f *fault.Fault, p *model.Pod) bool {
 	return asked || waited
 }
 
-// unresolvedFor accounts for packets from or to the addresses that waited for a MAC in vain.
+// unresolvedFor accounts for packets from or to the addresses whose MAC was not resolved.
 func unresolvedFor(pods []netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Is(model.NeighborFailed) && d.FromOrTo(pods) }
 }

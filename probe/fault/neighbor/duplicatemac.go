@@ -57,7 +57,7 @@ func sharedMAC(v *fault.Input, list []*model.Pod) fault.Fault {
 	}
 	f.LastHopAlive, f.CutOff = v.Place(bridge.Name, model.Egress), f.Pods
 	f.Claims = func(d *model.Drop) bool {
-		// It was freed at the wrong pod, or waited in vain for a reply that went there.
+		// It was freed at the wrong pod, or waited for a reply that went there.
 		wrong := func(p *model.Pod) bool { return d.Netns == p.Netns && !p.Has(d.Dst) }
 		return d.FromOrTo(f.CutOff) && (d.Is(model.NeighborFailed) || slices.ContainsFunc(list, wrong))
 	}

@@ -26,7 +26,7 @@ func blocked(v *node.Index, a *node.MisroutedPod) bool {
 	})
 }
 
-// unusedMisrouted reports whether the state alone is worth a word: the pod has been there all along, it has the
+// unusedMisrouted reports whether the state alone is reported: the pod has been there all along, it has the
 // node for a router, and nothing was delivered to it by other means.
 func unusedMisrouted(v *node.Index, a *node.MisroutedPod) bool {
 	return !a.Pod.Since.IsZero() && v.PresentWholeWindow(a.Pod) && v.Router(a.Pod) != nil &&

@@ -122,7 +122,7 @@ func wrongTable(v *fault.Input,
 	v.Report(f)
 }
 
-// byRule is a finding on what pods send by a rule in vain.
+// byRule is a finding on what pods send by a rule and no route takes.
 func byRule(v *node.Index, r *model.RoutingRule, silent []*model.Peer, facts words.Facts) fault.Fault {
 	d := v.Routing().Lookup(v.SentBy(silent[0].Local, silent[0].Remote))
 	l := v.SumPeers(silent)

@@ -111,7 +111,7 @@ func circling(v *fault.Input) {
 	}
 }
 
-// forNobody reports whether most of a pod's packets that come back at an uplink are for addresses of this
+// toUnassignedAddress reports whether most of a pod's packets that come back at an uplink are for addresses of this
 // node's pods that nobody has: of a service's dead backend, as was found, or of a pod that is gone. The network
 // is right to return what is for this node's range.
 func toUnassignedAddress(v *fault.Input, h *model.HopCount) bool {

@@ -68,7 +68,7 @@ func DeadBackend(v *fault.Input) {
 }
 
 // reportUnservedNames reports name servers of pods that are services of Cilium's without a
-// backend: it refuses to connect to them, so that no packet tells of it.
+// backend: it refuses to connect to them, so that no packet shows it.
 func reportUnservedNames(v *fault.Input) {
 	for _, s := range v.NameServers() {
 		if !unserved(v.Index, s.Server) {

@@ -78,7 +78,7 @@ func untranslated(v *node.Index, to []*model.Peer) (path.Packet, path.Untranslat
 	return path.Packet{}, path.Untranslated{}
 }
 
-// scanned tells of what pods looked for in vain.
+// reportScans reports addresses that pods asked and that do not answer.
 func reportScans(v *fault.Input) {
 	for _, s := range v.Scans {
 		var silent []netip.Addr
