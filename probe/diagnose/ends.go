@@ -22,7 +22,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 	found := judge(v)
 	e := &model.Ends{
 		Node: v.NodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
-		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.PastPodAddrs), Ranges: v.OwnCIDRs(), Networks: v.OnLink,
+		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.Classifier.Past), Ranges: v.OwnCIDRs(), Networks: v.OnLink,
 		Uplink: v.Place(v.Uplink(), model.Egress), Returned: map[model.Transit]uint64{}, Delivered: map[netip.Addr]uint64{},
 		Leaving: map[netip.Prefix]model.Volume{}, Arriving: map[netip.Prefix]model.Volume{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
@@ -42,7 +42,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 		e.Uplinks[i] = v.IsUplink(i)
 	}
 	delete(e.Gateways, netip.Addr{})
-	for _, set := range []map[netip.Addr]bool{e.Node, v.PastPodAddrs} {
+	for _, set := range []map[netip.Addr]bool{e.Node, v.Classifier.Past} {
 		for a := range set {
 			e.Uncounted[a] = s.Traffic.Lost.Of(a).Peers > 0
 		}
@@ -93,7 +93,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 const maxBegan = 1024
 
 func began(v *node.Index) []model.Began {
-	own := func(a netip.Addr) bool { return v.NodeAddrs[a] || len(v.Owners[a]) > 0 || v.PastPodAddrs[a] }
+	own := func(a netip.Addr) bool { return v.NodeAddrs[a] || len(v.Owners[a]) > 0 || v.Classifier.Past[a] }
 	var out []model.Began
 	add := func(f *model.Flow, src, dst netip.AddrPort) {
 		here := own(src.Addr())

@@ -18,11 +18,11 @@ type Claims struct {
 	Silences []SilenceClaim
 	// Returned are pods whose packets come back to the node.
 	Returned node.AddrSet
-	// inserts: connection tracking refused new entries.
+	// Inserts: connection tracking refused new entries.
 	Inserts bool
 }
 
-// Claimant is a finding that claims losses. flows are those that it concerns by their protocols and ports; nil for all.
+// Claimant is a finding that claims losses. Flows are those that it concerns by their protocols and ports; nil for all.
 type Claimant struct {
 	Code  model.Code
 	Flows func(*model.Flow) bool

@@ -39,7 +39,7 @@ type Fault struct {
 	Flows func(*model.Flow) bool
 	// Returns are the pods whose packets the cause brings back to the node.
 	Returns []netip.Addr
-	// inserts: the cause makes connection tracking refuse new entries.
+	// Inserts: the cause makes connection tracking refuse new entries.
 	Inserts bool
 	// CutOff are addresses that the cause cuts off: a finding of a later kind
 	// about none but these is a consequence and is not reported.

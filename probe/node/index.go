@@ -42,8 +42,6 @@ type Index struct {
 	// Classifier says which drops were lost packets, and which are frees that are no loss.
 	Classifier *loss.Classifier
 
-	// PastPodAddrs are addresses of pods that went away during the window: the classifier's.
-	PastPodAddrs map[netip.Addr]bool
 	// NodeAddrs are the node's own addresses.
 	NodeAddrs map[netip.Addr]bool
 	// MACNames says whose each Ethernet address is, in words.
@@ -116,7 +114,6 @@ func New(whole *model.Snapshot) *Index {
 		NextHops:    map[netip.Addr]bool{},
 		onLinkAlone: map[netip.Addr]bool{},
 	}
-	v.PastPodAddrs = v.Classifier.Past
 	v.Self, v.OwnCIDRs = sync.OnceValue(v.findSelf), sync.OnceValue(v.findOwnCIDRs)
 	v.RemoteRanges, v.ClusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.MisroutedPods, v.WrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)

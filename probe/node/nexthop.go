@@ -99,7 +99,7 @@ func AwaitedHop(v *Index, d *model.Drop) (netip.Addr, bool) {
 			return n != nil && path.Resolved(n)
 		})
 	}
-	if len(hops) != 1 || len(v.Owners[hops[0]]) > 0 || v.PastPodAddrs[hops[0]] {
+	if len(hops) != 1 || len(v.Owners[hops[0]]) > 0 || v.Classifier.Past[hops[0]] {
 		return netip.Addr{}, false
 	}
 	return hops[0], true

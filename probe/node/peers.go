@@ -169,7 +169,7 @@ func (v *Index) findReflected() map[netip.Addr]bool {
 
 // Elsewhere reports whether an address is off this node and can answer.
 func (v *Index) Elsewhere(a netip.Addr) bool {
-	return model.Unicast(a) && !OfCloud(a) && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 && !v.PastPodAddrs[a]
+	return model.Unicast(a) && !OfCloud(a) && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 && !v.Classifier.Past[a]
 }
 
 // metadataServer is where clouds tell machines about themselves. Pods are often kept from

@@ -40,7 +40,7 @@ func (v *Index) findWrongHops() []*WrongHop {
 	}
 	entries := map[Question]*model.Neighbor{}
 	for n := range model.Each(v.Neighbors) {
-		if path.Resolved(n) && v.Outer[n.IfIndex] && len(v.Owners[n.Addr]) == 0 && !v.PastPodAddrs[n.Addr] {
+		if path.Resolved(n) && v.Outer[n.IfIndex] && len(v.Owners[n.Addr]) == 0 && !v.Classifier.Past[n.Addr] {
 			entries[Question{n.IfIndex, n.Addr}] = n
 		}
 	}
@@ -171,7 +171,7 @@ func (v *Index) SendersOn(link int) map[model.MAC]bool {
 func (v *Index) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
 	others := model.Chosen(v.Neighbors, func(o *model.Neighbor) bool {
 		return o.IfIndex == n.IfIndex && o.Addr != n.Addr && o.Addr.Is4() == n.Addr.Is4() && path.Resolved(o) &&
-			len(v.Owners[o.Addr]) == 0 && !v.PastPodAddrs[o.Addr]
+			len(v.Owners[o.Addr]) == 0 && !v.Classifier.Past[o.Addr]
 	})
 	different = slices.DeleteFunc(slices.Clone(others), func(o *model.Neighbor) bool { return o.MAC == n.MAC })
 	return len(others) - len(different), different

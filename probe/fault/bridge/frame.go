@@ -64,7 +64,7 @@ func isStale(v *node.Index, r *model.FrameRule, addr netip.Addr) bool {
 	}
 	macs := ownMACs(v, addr)
 	if len(v.Owners[addr]) == 0 && len(macs) == 0 {
-		return !r.Counter.Added && !v.PastPodAddrs[addr] && v.Has(model.SourcePods) &&
+		return !r.Counter.Added && !v.Classifier.Past[addr] && v.Has(model.SourcePods) &&
 			(r.Counter.Delta > 0 || leadsNowhere(v, r, addr))
 	}
 	return len(macs) > 0 && !slices.Contains(macs, r.MAC)

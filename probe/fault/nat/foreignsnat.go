@@ -63,7 +63,7 @@ func ForeignSNAT(v *fault.Input) {
 func GivenAway(v *node.Index, f *model.Flow) bool {
 	a := f.Reply.Dst
 	return len(v.Owners[f.Original.Src]) > 0 && a != f.Original.Src && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 &&
-		!v.PastPodAddrs[a] &&
+		!v.Classifier.Past[a] &&
 		!slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Type == "local" && r.Dst.Contains(a) })
 }
 

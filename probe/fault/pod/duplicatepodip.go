@@ -181,7 +181,7 @@ func foreign(v *node.Index, a *model.ARPCount) bool {
 	}
 	own := ownAddress(v, a.Addr)
 	return own != nil && v.OnSameLink(a.IfIndex, own.Index) ||
-		len(v.PodMACs(a.Addr)) > 0 && !v.PastPodAddrs[a.Addr] && v.PresentWholeWindow(v.Owners[a.Addr][0])
+		len(v.PodMACs(a.Addr)) > 0 && !v.Classifier.Past[a.Addr] && v.PresentWholeWindow(v.Owners[a.Addr][0])
 }
 
 // ownAddress is the link that leads off the node and has an address as its first one;

@@ -119,7 +119,7 @@ func soughtAfter(v *node.Index, p *model.Pod, with []*model.Pod, isIPv6 bool) []
 			return slices.ContainsFunc(node.OwnIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
 		if q.Ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.Requests >= node.MinDrops && !replied[a] &&
-			len(v.Owners[a]) == 0 && !v.NodeAddrs[a] && !v.PastPodAddrs[a] && !v.GatewayAddrs[a] {
+			len(v.Owners[a]) == 0 && !v.NodeAddrs[a] && !v.Classifier.Past[a] && !v.GatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}

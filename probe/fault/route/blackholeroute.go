@@ -95,7 +95,7 @@ func unreturnable(v *node.Index, d *model.Drop) discard {
 
 // ofBlock reports whether a route discards what is for an address of the node's own range that no pod here has.
 func ofBlock(v *node.Index, by discard, a netip.Addr) bool {
-	return by.route != nil && len(v.Owners[a]) == 0 && (model.InAny(v.Ranges.Local, a) || v.PastPodAddrs[a])
+	return by.route != nil && len(v.Owners[a]) == 0 && (model.InAny(v.Ranges.Local, a) || v.Classifier.Past[a])
 }
 
 // unheld is the finding on addresses that nobody has, of a range that a route keeps for
@@ -107,7 +107,7 @@ func unheld(v *node.Index, by discard, l *node.Lost) fault.Fault {
 		"route": v.Shown(by.route), "drops": l.Evidence(),
 	}}
 	// Else it is a scan, or what peers of a pod sent that was just deleted.
-	held := slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.PastPodAddrs[a] })
+	held := slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.Classifier.Past[a] })
 	f.Severity = model.Either(l.Lasting() && len(nobody) <= node.Sweep && held, model.Warning, model.Info)
 	f.LastHopAlive = v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
 	return f
@@ -116,7 +116,7 @@ func unheld(v *node.Index, by discard, l *node.Lost) fault.Fault {
 // livesElsewhere reports whether a pod of another node has an address: packets came from
 // it by an uplink, or the files have a pod with it that is not here.
 func livesElsewhere(v *node.Index, a netip.Addr) bool {
-	return !v.PastPodAddrs[a] && (slices.ContainsFunc(v.Cluster.Pods,
+	return !v.Classifier.Past[a] && (slices.ContainsFunc(v.Cluster.Pods,
 		func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
 		slices.ContainsFunc(v.Peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
 }

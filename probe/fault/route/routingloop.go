@@ -117,7 +117,7 @@ func circling(v *fault.Input) {
 func toUnassignedAddress(v *fault.Input, h *model.HopCount) bool {
 	var back uint64
 	for p := range model.Each(v.Peers) {
-		if p.Local == h.Addr && (v.PastPodAddrs[p.Remote] || v.Vacant(p.Remote) && v.OwnRange(p.Remote) ||
+		if p.Local == h.Addr && (v.Classifier.Past[p.Remote] || v.Vacant(p.Remote) && v.OwnRange(p.Remote) ||
 			v.Silenced(p.Local, model.Host(p.Remote)) || justLeft(v.Index, p)) {
 			back += p.In.Packets
 		}

@@ -215,7 +215,7 @@ func excuse(v *fault.Input, p *model.Peer) model.Excuse {
 		return model.ExcusedScan
 	case onlyPinged(v.Index, p):
 		return model.ExcusedForwarder
-	case v.PastPodAddrs[p.Remote]:
+	case v.Classifier.Past[p.Remote]:
 		return model.ExcusedGone
 	case node.OfCloud(p.Remote) && !silentResolver(v.Index, p):
 		return model.ExcusedPlatform
