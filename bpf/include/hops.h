@@ -89,7 +89,7 @@ __noinline __u32 lasthop_allocate(__u16 addr, __u16 link,
 	struct hop_key key = { .addr = addr,
 			       .link = link,
 			       .way = direction ^ side };
-	__u32 zero = 0, number, fresh = 0, last = hop_mask / SIDES;
+	__u32 zero = 0, number, fresh = 0, taken, last = hop_mask / SIDES;
 	struct counted_addr *row = counted_at(addr);
 	struct allocator *a;
 	__u32 *ring, *next;
@@ -102,21 +102,29 @@ __noinline __u32 lasthop_allocate(__u16 addr, __u16 link,
 	ring = bpf_map_lookup_elem(&free_hops, &zero);
 	if (!a || !ring)
 		return 0;
-	next = ring + masked(a->taken, last);
-	if (!*next && a->used >= last)
-		return 0;
+	/*
+	 * None is left without the lock only if none was taken meanwhile: who
+	 * takes one counts it before clearing its entry.
+	 */
+	taken = *(volatile __u32 *)&a->taken;
+	next = ring + masked(taken, last);
+	if (!*(volatile __u32 *)next && a->used >= last &&
+	    taken == *(volatile __u32 *)&a->taken)
+		return *(volatile __u16 *)cell;
 	bpf_spin_lock(&a->lock);
 	number = *cell;
 	if (!number) {
 		next = ring + masked(a->taken, last);
-		if (*next) {
-			fresh = *next;
-			*next = 0;
-			a->taken++;
-		} else if (a->used < last) {
-			fresh = ++a->used;
+		fresh = *next;
+		if (!fresh && a->used < last)
+			fresh = a->used + 1;
+		*(volatile __u16 *)cell = number = fresh;
+		if (fresh > a->used) {
+			a->used = fresh;
+		} else if (fresh) {
+			*(volatile __u32 *)&a->taken = a->taken + 1;
+			*(volatile __u32 *)next = 0;
 		}
-		*cell = number = fresh;
 	}
 	bpf_spin_unlock(&a->lock);
 	if (fresh)
