@@ -47,6 +47,26 @@ func TestQueueDrop(t *testing.T) {
 	}
 }
 
+// TestQueueDropsARP: a queue that drops the answers to what a pod asks for makes the packets die that wait for them.
+func TestQueueDropsARP(t *testing.T) {
+	const pod, far = "172.20.1.5", "192.0.2.7"
+	n := kubenet().with(model.SourceQueues)
+	n.Pods[0].Netns = 77
+	link := n.link(n.Pods[0].LinkIndex)
+	n.Queues = []model.Queue{{IfIndex: link.Index, Link: link.Name, Kind: "tbf", Handle: "1:", Rate: 1000, Burst: 1600, Limit: 3000, SentDelta: 10, DropsDelta: 40}}
+	n.passes(pod, link.Index, model.Egress, model.AsDestination, 50, 1)
+	n.passes(pod, link.Index, model.Ingress, model.AsSource, 10, 1)
+	n.dropOn(link.Name, "QDISC_DROP", "__dev_queue_xmit", far, pod, 40)
+	n.dropOn(link.Name, "NEIGH_FAILED", "neigh_invalidate", far, pod, 20)
+	n.drop("NEIGH_FAILED", "neigh_invalidate", pod, far, 20).Netns = 77
+	for d := range model.Each(n.Traffic.Drops) {
+		d.First, d.Last = n.Window.Start, n.Window.End
+	}
+	if got := Diagnose(&n.Snapshot); len(got) != 1 || got[0].Code != fault.QueueDrop || got[0].Packets != 40 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestQueueInPod: what a queue inside a pod drops never came to the pod's link.
 func TestQueueInPod(t *testing.T) {
 	for sent, want := range map[uint64]model.Severity{20: model.Warning, 100_000: model.Info} {

@@ -68,6 +68,13 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 		"link": v.ByIndex[q.IfIndex]}}
 	f.LastHopAlive = v.Place(q.Link, model.Egress)
 	f.InfoUnless(untold > 0 || node.Overfull(q) && l.Lasting() || starves(v, q, l))
+	// ARP/ND has no other queue: what waits for an answer that it dropped fails, on the node and in the pod behind it.
+	f.Claims = func(d *model.Drop) bool {
+		return slices.Contains(l.Drops, d) || d.Is(model.NeighborFailed) && f.Severity != model.Info &&
+			(d.IfIndex == q.IfIndex || slices.ContainsFunc(v.Owners[d.Src], func(p *model.Pod) bool {
+				return p.LinkIndex == q.IfIndex && p.Netns == d.Netns
+			}))
+	}
 	if len(l.Drops) == 0 {
 		f.Packets, f.Confidence = untold, model.Likely
 		for p := range model.Each(v.Pods) {
