@@ -9,11 +9,14 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// stoodIdle is how long an agent has watched when something goes wrong.
-const stoodIdle = 2 * time.Minute
+// stoodIdle is how long an agent has watched when something goes wrong, some seconds after it read the state.
+const stoodIdle = 2*time.Minute + 4*time.Second
 
-// followed has an agent watch a node that stands idle, has what a fixture counted for a while, every two seconds, and
-// recovers: what a look at the state each second shows, the agent must open too, and close.
+// atOnce is when the state must have been read after something went wrong.
+const atOnce = 2 * time.Second
+
+// followed has an agent watch a node that stands idle, has what a fixture counted for a while, and recovers: what
+// a look at the state each second shows, the agent must open too, and close. The counts must make it look at once.
 func followed(t *testing.T, n *testNode) {
 	t.Helper()
 	lasting := []time.Duration{6 * time.Second, 20 * time.Second, time.Minute}
@@ -21,14 +24,21 @@ func followed(t *testing.T, n *testNode) {
 		lasting = lasting[:1]
 	}
 	for _, fault := range lasting {
-		eager, idle, _ := watched(n, fault, false)
-		rarely, _, open := watched(n, fault, true)
+		eager, idle, _, _ := watched(n, fault, false)
+		rarely, _, open, judged := watched(n, fault, true)
 		for _, code := range eager {
 			// Counts do not tell which of the datagrams that go both ways are replies: that takes a state.
 			unclear := fault < timeline.Short && slices.ContainsFunc(n.Traffic.Peers, func(p model.Peer) bool { return p.Out.Other > 0 && p.In.Other > 0 })
 			if !unclear && !slices.Contains(idle, code) && !slices.Contains(rarely, code) {
 				t.Errorf("%v: %s was not seen by who reads the state rarely, who saw %v", fault, code, rarely)
 			}
+		}
+		// What connection tracking alone shows takes a state.
+		counted := len(n.Traffic.Hops)+len(n.Traffic.Drops) > 0 || slices.ContainsFunc(n.Traffic.Peers, func(p model.Peer) bool {
+			return p.Out.Requests > p.In.Replies || p.In.Requests > p.Out.Replies
+		})
+		if counted && len(rarely) > len(idle) && judged > atOnce {
+			t.Errorf("%v: %v judged after %v", fault, rarely, judged)
 		}
 		for _, code := range rarely {
 			if !slices.Contains(eager, code) {
@@ -42,8 +52,8 @@ func followed(t *testing.T, n *testNode) {
 }
 
 // watched are the findings of warning or worse that were ever open, those that were before anything went wrong, and those
-// that still are long after.
-func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []model.Code) {
+// that still are long after. judged is how long it took until the state was read.
+func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []model.Code, judged time.Duration) {
 	line := timeline.New(Judge, timeline.Short)
 	if rarely {
 		line.Doubting()
@@ -69,6 +79,9 @@ func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []
 		}
 		if state || doubt && pace.May(now) {
 			r = line.Add(model.Point{Snapshot: x.snapshot(n, now), Whole: true, Ready: now})
+			if judged == 0 && now.After(began) {
+				judged = now.Sub(began)
+			}
 			pace.Spent(30 * time.Millisecond)
 			pace.Read(now, line.Unsettled())
 		}
@@ -88,7 +101,7 @@ func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []
 			idle = slices.Clone(ever)
 		}
 	}
-	return ever, idle, open
+	return ever, idle, open, judged
 }
 
 // exchange is what was counted so far: by traffic that is well, and by that of the fixture.

@@ -58,6 +58,8 @@ func (d *doubts) see(s *model.Snapshot, before, now *counts) {
 			replied := minus(p.In.Replies, then.in.Replies)
 			d.note(id, p.Local, end, minus(p.Out.Packets, then.out.Packets), replied+minus(others(p.In), others(then.in)))
 			d.note(id+1, p.Local, end, minus(p.Out.Requests, then.out.Requests), replied)
+			d.note(id+2, p.Local, end, minus(p.In.Requests, then.in.Requests),
+				minus(p.Out.Replies, then.out.Replies)+minus(others(p.Out), others(then.out)))
 		}
 	}
 	for p := range model.Each(s.Pods) {
@@ -68,6 +70,8 @@ func (d *doubts) see(s *model.Snapshot, before, now *counts) {
 			out, outThen, in, inThen := now.hops.of(id), before.hops.of(id), now.hops.of(back), before.hops.of(back)
 			d.note(id, a.Addr(), end, minus(out.packets, outThen.packets), minus(in.packets, inThen.packets))
 			d.note(id+1, a.Addr(), end, minus(out.syn, outThen.syn), minus(in.synack, inThen.synack))
+			d.note(back, a.Addr(), end, minus(in.packets, inThen.packets), minus(out.packets, outThen.packets))
+			d.note(back+1, a.Addr(), end, minus(in.syn, inThen.syn), minus(out.synack, outThen.synack))
 		}
 	}
 	d.dropped(s, before)
@@ -123,11 +127,9 @@ func (d *doubts) note(id uint64, of netip.Addr, end time.Time, packets, replies 
 	x.packets, x.last = x.packets+packets, end
 }
 
-// ripe reports whether a doubt is to be judged. What was first counted just now may have a reply under way, and a
-// destination that goes is asked for a moment more.
+// ripe reports whether a doubt is to be judged. What was first counted just now may have a reply under way.
 func (x *doubt) ripe(now time.Time) bool {
-	least := model.Either(x.drop, Every, 2*Every)
-	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= least<<x.judged-slack
+	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= Every<<x.judged-slack
 }
 
 // due reports whether there is what is to be judged, fresh whether there may be at the next point.
@@ -147,7 +149,7 @@ func (d *doubts) judge(shown bool) {
 	for _, x := range d.open {
 		if x.ripe(d.at) {
 			x.judged++
-			waits[x.of] = waits[x.of] || !shown && (!x.drop || x.judged > 1)
+			waits[x.of] = waits[x.of] || !shown && x.judged > 1
 		}
 	}
 	for a, wait := range waits {
