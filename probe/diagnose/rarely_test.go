@@ -10,10 +10,10 @@ import (
 )
 
 // stoodIdle is how long an agent has watched when something goes wrong, some seconds after it read the state.
-const stoodIdle = 2*time.Minute + 4*time.Second
+const stoodIdle = 2*time.Minute + 3*time.Second
 
-// atOnce is when the state must have been read after something went wrong.
-const atOnce = 2 * time.Second
+// atOnce is when the state must have been read after something went wrong: two seconds, and what the readings before took.
+const atOnce = 2*time.Second + 200*time.Millisecond
 
 // followed has an agent watch a node that stands idle, has what a fixture counted for a while, and recovers: what
 // a look at the state each second shows, the agent must open too, and close. The counts must make it look at once.
@@ -24,36 +24,41 @@ func followed(t *testing.T, n *testNode) {
 		lasting = lasting[:1]
 	}
 	for _, fault := range lasting {
-		eager, idle, _, _ := watched(n, fault, false)
-		rarely, _, open, judged := watched(n, fault, true)
-		for _, code := range eager {
+		eager, rarely := watched(n, fault, false), watched(n, fault, true)
+		idle := eager.idle
+		for _, code := range eager.during {
 			// Counts do not tell which of the datagrams that go both ways are replies: that takes a state.
 			unclear := fault < timeline.Short && slices.ContainsFunc(n.Traffic.Peers, func(p model.Peer) bool { return p.Out.Other > 0 && p.In.Other > 0 })
-			if !unclear && !slices.Contains(idle, code) && !slices.Contains(rarely, code) {
-				t.Errorf("%v: %s was not seen by who reads the state rarely, who saw %v", fault, code, rarely)
+			if !unclear && !slices.Contains(idle, code) && !slices.Contains(rarely.ever, code) {
+				t.Errorf("%v: %s was not seen by who reads the state rarely, who saw %v", fault, code, rarely.ever)
 			}
 		}
 		// What connection tracking alone shows takes a state.
 		counted := len(n.Traffic.Hops)+len(n.Traffic.Drops) > 0 || slices.ContainsFunc(n.Traffic.Peers, func(p model.Peer) bool {
 			return p.Out.Requests > p.In.Replies || p.In.Requests > p.Out.Replies
 		})
-		if counted && len(rarely) > len(idle) && judged > atOnce {
-			t.Errorf("%v: %v judged after %v", fault, rarely, judged)
+		if counted && len(rarely.ever) > len(idle) && rarely.judged > atOnce {
+			t.Errorf("%v: %v judged after %v", fault, rarely.ever, rarely.judged)
 		}
-		for _, code := range rarely {
-			if !slices.Contains(eager, code) {
+		for _, code := range rarely.ever {
+			if !slices.Contains(eager.ever, code) {
 				t.Errorf("%v: only who reads the state rarely saw %s", fault, code)
 			}
-			if !slices.Contains(idle, code) && slices.Contains(open, code) {
+			if !slices.Contains(idle, code) && slices.Contains(rarely.open, code) {
 				t.Errorf("%v: %s stays open", fault, code)
 			}
 		}
 	}
 }
 
-// watched are the findings of warning or worse that were ever open, those that were before anything went wrong, and those
-// that still are long after. judged is how long it took until the state was read.
-func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []model.Code, judged time.Duration) {
+// seen are the findings of warning or worse that were ever open, those that were before anything went wrong and until that
+// ended, and those that are long after. judged is how long it took until the state was read.
+type seen struct {
+	ever, idle, during, open []model.Code
+	judged                   time.Duration
+}
+
+func watched(n *testNode, fault time.Duration, rarely bool) (out seen) {
 	line := timeline.New(Judge, timeline.Short)
 	if rarely {
 		line.Doubting()
@@ -79,8 +84,8 @@ func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []
 		}
 		if state || doubt && pace.May(now) {
 			r = line.Add(model.Point{Snapshot: x.snapshot(n, now), Whole: true, Ready: now})
-			if judged == 0 && now.After(began) {
-				judged = now.Sub(began)
+			if out.judged == 0 && now.After(began) {
+				out.judged = now.Sub(began)
 			}
 			pace.Spent(30 * time.Millisecond)
 			pace.Read(now, line.Unsettled())
@@ -88,20 +93,23 @@ func watched(n *testNode, fault time.Duration, rarely bool) (ever, idle, open []
 		if r.Point.Snapshot == nil {
 			continue
 		}
-		open = nil
+		out.open = nil
 		for _, f := range r.Findings {
 			if f.Severity.Rank() < model.Warning.Rank() {
 				continue
 			}
-			if ever = model.With(ever, f.Code); !f.Closed {
-				open = append(open, f.Code)
+			if out.ever = model.With(out.ever, f.Code); !f.Closed {
+				out.open = append(out.open, f.Code)
 			}
 		}
 		if now.Before(began) {
-			idle = slices.Clone(ever)
+			out.idle = slices.Clone(out.ever)
+		}
+		if now.Before(began.Add(fault)) {
+			out.during = slices.Clone(out.ever)
 		}
 	}
-	return ever, idle, open, judged
+	return out
 }
 
 // exchange is what was counted so far: by traffic that is well, and by that of the fixture.

@@ -127,9 +127,9 @@ func (d *doubts) note(id uint64, of netip.Addr, end time.Time, packets, replies 
 	x.packets, x.last = x.packets+packets, end
 }
 
-// ripe reports whether a doubt is to be judged. What was first counted just now may have a reply under way.
+// ripe reports whether a doubt is to be judged: at once, then after one, three and seven seconds.
 func (x *doubt) ripe(now time.Time) bool {
-	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= Every<<x.judged-slack
+	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= (1<<x.judged-1)*Every-slack
 }
 
 // due reports whether there is what is to be judged, fresh whether there may be at the next point.
@@ -149,7 +149,7 @@ func (d *doubts) judge(shown bool) {
 	for _, x := range d.open {
 		if x.ripe(d.at) {
 			x.judged++
-			waits[x.of] = waits[x.of] || !shown && x.judged > 1
+			waits[x.of] = waits[x.of] || !shown && x.judged > 2
 		}
 	}
 	for a, wait := range waits {

@@ -26,7 +26,7 @@ const (
 	rareEarliest = 10 * time.Second
 	rareLatest   = time.Minute
 	// rarePoll is how often counters are read meanwhile; a tick may come a little early.
-	rarePoll = Every - Every/2
+	rarePoll = 2*Every - Every/2
 )
 
 // Every is the interval between polls of the counters, and so the precision of first and last times.
