@@ -86,6 +86,28 @@ const (
 	upperCase = "/SUBSCRIPTIONS/S/resourceGroups/MC/providers/Microsoft.Network/routeTables/RT-A"
 )
 
+// TestTakers: what is silent may have been taken by a program that nobody counts behind. A plugin's own is no suspect.
+func TestTakers(t *testing.T) {
+	on := func(p model.Program) func() *testNode {
+		return func() *testNode {
+			n := three().with(model.SourcePrograms)
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.6", "172.20.3.10")
+			n.answered("172.20.1.5", "172.20.2.9")
+			p.IfIndex, p.Link, p.Netns = n.Links[0].Index, n.Links[0].Name, n.Node.Netns
+			n.Programs = []model.Program{p}
+			return n
+		}
+	}
+	const missing = " 172.20.1.5 172.20.1.6 172.20.3.0/24"
+	check(t, []fixture{
+		{"XDP", on(model.Program{Kind: model.ProgramXDP, Name: "ddos", Direction: model.Ingress}), []string{"MissingUDR possible" + missing}},
+		{"a tc filter that redirects", on(model.Program{Kind: model.ProgramTC, Filter: "matchall", Direction: model.Egress}), []string{"MissingUDR possible" + missing}},
+		{"what arrives was counted", on(model.Program{Kind: model.ProgramTC, Filter: "u32", Direction: model.Ingress}), []string{"MissingUDR likely" + missing}},
+		{"Cilium's own", on(model.Program{Kind: model.ProgramTCX, Name: "cil_to_netdev", Direction: model.Egress}), []string{"MissingUDR likely" + missing}},
+	})
+}
+
 func TestBeyond(t *testing.T) {
 	without3 := rightRows[:2]
 	wrong3 := append(slices.Clone(without3), udr("172.20.3.0/24", "10.50.0.5"))

@@ -42,6 +42,9 @@ func judge(v *fault.Input) []model.Finding {
 			f.Severity = cmp.Or(f.Severity, k.severity)
 			f.Complete(k.code)
 			f.Doubt(model.Filter(k.rests, func(source string) bool { return !v.Has(source) }))
+			if f.Lost == nil && slices.Contains(k.ends, model.HopBeyond) {
+				f.Taken(v.Takers())
+			}
 			at := slices.IndexFunc(list[:before],
 				func(p fault.Fault) bool { return f.About != nil && slices.Contains(p.Effects, f.About) })
 			switch {

@@ -119,6 +119,14 @@ func (f *Fault) Doubt(unread []string) {
 	}
 }
 
+// Taken weakens a finding that silence beyond this node shows where programs may take the packets away unseen.
+func (f *Fault) Taken(by []*model.Program) {
+	if f.Confidence != model.Proven && len(by) > 0 {
+		words.Put("taken", words.Facts{"programs": by}, &f.Finding)
+		f.Confidence, f.Severity = model.Possible, model.Either(f.Severity == model.Info, model.Info, model.Warning)
+	}
+}
+
 // Absorb makes a finding about an effect of this one's cause a part of it.
 func (f *Fault) Absorb(effect *Fault) {
 	f.Pods = model.Unique(append(f.Pods, effect.Pods...))

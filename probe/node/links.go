@@ -152,3 +152,12 @@ func (v *Index) FramesBetween(a netip.Addr, ifindex int, d model.Direction, side
 	}
 	return n
 }
+
+// Takers are what may take packets away at uplinks where no count shows it: before a packet that arrives is counted, or
+// after one that leaves was. Programs of a network plugin that lasthop knows belong there.
+func (v *Index) Takers() []*model.Program {
+	return model.Chosen(v.Programs, func(p *model.Program) bool {
+		return p.Netns == v.Node.Netns && v.IsUplink(p.IfIndex) && !p.Classic && p.Owner() == "" &&
+			(p.Kind == model.ProgramXDP || p.Kind != model.ProgramCgroup && p.Direction == model.Egress)
+	})
+}
