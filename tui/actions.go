@@ -360,9 +360,7 @@ func fix(f *model.Tracked) string {
 }
 
 // lines joins what will be pasted. It is clean, since a shell may read it.
-func lines(rows []string) string {
-	return strings.Join(model.Map(rows, report.Clean), "\n")
-}
+func lines(rows []string) string { return strings.Join(model.Map(rows, report.Clean), "\n") }
 
 func (s *screen) export() tea.Cmd {
 	if s.Data.Reading.At.IsZero() {

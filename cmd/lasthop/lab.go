@@ -130,9 +130,7 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) er
 }
 
 // say prints a line about progress to the standard error.
-func (a *app) say(format string, args ...any) {
-	a.complain(fmt.Sprintf(format, args...))
-}
+func (a *app) say(format string, args ...any) { a.complain(fmt.Sprintf(format, args...)) }
 
 // kindImageVariable names the image of kind's nodes where no flag does.
 const kindImageVariable = "LASTHOP_KIND_IMAGE"

@@ -131,9 +131,7 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-func usagef(format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...)}
-}
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
 // oneArgument wants one argument, and says what it is.
 func oneArgument(what string) cobra.PositionalArgs {
@@ -209,12 +207,10 @@ func (a *app) root() *cobra.Command {
 			"node: it only attaches its own BPF programs, and removes them again.\n\n" +
 			"Without a command, it shows the live screen. If standard input or output is not a\n" +
 			"terminal, or with report flags or --active, it runs check.",
-		Version:       version(),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		PersistentPreRun: func(*cobra.Command, []string) {
-			a.started = true
-		},
+		Version:          version(),
+		SilenceUsage:     true,
+		SilenceErrors:    true,
+		PersistentPreRun: func(*cobra.Command, []string) { a.started = true },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.onScreen() && !wantsReport(cmd.Flags()) {
 				return a.live(cmd.Context(), o)
@@ -271,6 +267,4 @@ const janitorName = "lasthop-janitor"
 func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []string{janitorName}} }
 
 // janitor returns the exit code. It reports no error: the next lasthop finds what is left.
-func janitor() int {
-	return model.Either(traffic.Janitor() != nil, exitCannot, exitClean)
-}
+func janitor() int { return model.Either(traffic.Janitor() != nil, exitCannot, exitClean) }

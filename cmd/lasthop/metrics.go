@@ -205,9 +205,7 @@ func (g *agent) Collect(out chan<- prometheus.Metric) {
 	counter(metricRingMissed, g.missed)
 }
 
-func truth(b bool) float64 {
-	return model.Either[float64](b, 1, 0)
-}
+func truth(b bool) float64 { return model.Either[float64](b, 1, 0) }
 
 // serve serves metrics and health at an address, until stop is called. It serves nothing where the address is empty.
 func (g *agent) serve(address string) (stop func() error, err error) {

@@ -144,9 +144,7 @@ func (r *reading) readPackets(ctx context.Context) {
 	r.report(model.SourceNAT, detail, len(t.Chains) > 0, err)
 }
 
-func (r *reading) readSettings() {
-	r.settings, r.settingsErr = sysctl.Read(r.c.ns)
-}
+func (r *reading) readSettings() { r.settings, r.settingsErr = sysctl.Read(r.c.ns) }
 
 func (r *reading) readFiles() {
 	if r.c.noFiles != nil {

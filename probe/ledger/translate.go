@@ -287,9 +287,7 @@ func (b *balance) byServices(r *row, lossless bool) int64 {
 	return int64(came.late())
 }
 
-func (r *row) doubt(format string, args ...any) {
-	r.why = append(r.why, fmt.Sprintf(format, args...))
-}
+func (r *row) doubt(format string, args ...any) { r.why = append(r.why, fmt.Sprintf(format, args...)) }
 
 // findDoubts notes why missing packets may not be lost, in any row.
 func (b *balance) findDoubts() {

@@ -43,9 +43,7 @@ func (m MAC) IsZero() bool { return m == MAC{} }
 func (m MAC) IsMulticast() bool { return m[0]&1 != 0 }
 
 // String returns the address in lower case with colons, empty if unknown.
-func (m MAC) String() string {
-	return Either(m.IsZero(), "", net.HardwareAddr(m[:]).String())
-}
+func (m MAC) String() string { return Either(m.IsZero(), "", net.HardwareAddr(m[:]).String()) }
 
 // MarshalText implements encoding.TextMarshaler as String.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

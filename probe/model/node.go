@@ -286,9 +286,7 @@ func (p *Pod) NextHops() []Neighbor {
 }
 
 // Known are the addresses that the pod is known by: its interface's, and those given to it.
-func (p *Pod) Known() []netip.Addr {
-	return append(Map(p.Addresses, netip.Prefix.Addr), p.Given...)
-}
+func (p *Pod) Known() []netip.Addr { return append(Map(p.Addresses, netip.Prefix.Addr), p.Given...) }
 
 // Inside is what decides in a pod's namespace on what comes to it or leaves it.
 type Inside struct {
@@ -369,9 +367,7 @@ type Flow struct {
 }
 
 // Established reports whether both ends of a TCP connection got packets of the other.
-func (f *Flow) Established() bool {
-	return f.Proto == TCP && (f.Assured || f.State == "ESTABLISHED")
-}
+func (f *Flow) Established() bool { return f.Proto == TCP && (f.Assured || f.State == "ESTABLISHED") }
 
 // Conntrack is the size of the conntrack table and its statistics, summed over
 // CPUs. The statistics are differences over the window.

@@ -94,9 +94,7 @@ type MarkMatch struct {
 }
 
 // Matches reports whether the mark satisfies the match.
-func (m MarkMatch) Matches(mark uint32) bool {
-	return !m.Set || (mark&m.Mask == m.Value) != m.Not
-}
+func (m MarkMatch) Matches(mark uint32) bool { return !m.Set || (mark&m.Mask == m.Value) != m.Not }
 
 // FrameTarget is what an ebtables rule does with a frame.
 type FrameTarget string

@@ -54,9 +54,7 @@ type Snapshot struct {
 }
 
 // Window is the time in which packets were counted.
-type Window struct {
-	Start, End time.Time
-}
+type Window struct{ Start, End time.Time }
 
 // Duration returns the window's length.
 func (w Window) Duration() time.Duration { return w.End.Sub(w.Start) }
@@ -181,9 +179,7 @@ type ClusterPod struct {
 }
 
 // Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a link's name, as in sysctl(8).
-type Sysctl struct {
-	Name, Value string
-}
+type Sysctl struct{ Name, Value string }
 
 // DefaultGateways are the next hops of the default routes.
 func (s *Snapshot) DefaultGateways() map[netip.Addr]bool {

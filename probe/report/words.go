@@ -138,9 +138,7 @@ func Names(s *model.Snapshot) map[netip.Addr]string {
 // tell. What has a name in it need not be on this node.
 func Called(s *model.Snapshot) map[netip.Addr]string {
 	names := Names(s)
-	add := func(a netip.Addr, name string) {
-		names[a] = cmp.Or(names[a], name)
-	}
+	add := func(a netip.Addr, name string) { names[a] = cmp.Or(names[a], name) }
 	for _, p := range allPods(s) {
 		for _, a := range p.Given {
 			add(a, PodName(p))

@@ -144,9 +144,7 @@ func quiet(r model.Reading) bool {
 }
 
 // Close ends the segment that is being written, and gives the directory up.
-func (r *Ring) Close() error {
-	return errors.Join(r.finish(), r.release())
-}
+func (r *Ring) Close() error { return errors.Join(r.finish(), r.release()) }
 
 func (r *Ring) release() (err error) {
 	if r.lock != nil {

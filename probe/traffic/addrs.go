@@ -198,10 +198,7 @@ func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16)) er
 }
 
 func prefixKey(p netip.Prefix) bpf.TCPrefixKey {
-	return bpf.TCPrefixKey{
-		Length: uint32(p.Bits() + 128 - p.Addr().BitLen()),
-		Addr:   p.Addr().As16(),
-	}
+	return bpf.TCPrefixKey{Length: uint32(p.Bits() + 128 - p.Addr().BitLen()), Addr: p.Addr().As16()}
 }
 
 // remoteBits is the bitmap remote_bits: a bit for each first 16 bits of an

@@ -16,9 +16,7 @@ import (
 
 // API is a client of the resources that a session needs. The typed clients of client-go
 // know all groups of Kubernetes: with them the binary is half as large again.
-type API struct {
-	core, batch rest.Interface
-}
+type API struct{ core, batch rest.Interface }
 
 // known are the types that the client decodes.
 var known = func() *runtime.Scheme {

@@ -64,9 +64,7 @@ func (b *builder) build() model.FrameRule {
 }
 
 // etherTypes are the EtherTypes that ebtables names even without /etc/ethertypes.
-var etherTypes = map[uint16]string{
-	etherIPv4: "IPv4", etherARP: "ARP", etherIPv6: "IPv6", 0x8100: "802_1Q",
-}
+var etherTypes = map[uint16]string{etherIPv4: "IPv4", etherARP: "ARP", etherIPv6: "IPv6", 0x8100: "802_1Q"}
 
 const (
 	etherIPv4 = 0x0800

@@ -110,9 +110,7 @@ func InterfaceText(name string) string {
 }
 
 // Differs is nft's negation of a comparison, or empty.
-func Differs(invert bool) string {
-	return model.Either(invert, "!= ", "")
-}
+func Differs(invert bool) string { return model.Either(invert, "!= ", "") }
 
 // Comment is what nft keeps beside a rule for people: attributes of one byte
 // type, one byte length; type 0 is the comment (enum nftnl_udata_rule_types).

@@ -146,9 +146,7 @@ func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator strin
 
 func flags[N uint8 | uint16](bits N, options ...string) string { return BitNames(options, bits, " ") }
 
-func when(cond bool, text string) string {
-	return model.Either(cond, text, "")
-}
+func when(cond bool, text string) string { return model.Either(cond, text, "") }
 
 var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`)
 
