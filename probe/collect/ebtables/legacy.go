@@ -114,11 +114,7 @@ func (t *legacyTable) read(ns *netns.NS, kernel *kmod.Kernel) (Tables, error) {
 		return Tables{}, err
 	}
 	var reply []byte
-	err := ns.Do(func() (err error) {
-		reply, err = t.get()
-		return err
-	})
-	if err != nil {
+	if err := ns.Do(func() (err error) { reply, err = t.get(); return err }); err != nil {
 		return Tables{}, err
 	}
 	return decode(reply)
@@ -185,10 +181,9 @@ func decode(reply []byte) (Tables, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return d.Tables, err
+	if err == nil {
+		err = d.each(d.take())
 	}
-	err = d.each(d.take())
 	return d.Tables, err
 }
 
@@ -199,8 +194,7 @@ func (d *decoder) each(f func(at, end int, chain bool) error) error {
 		if left < chainLen {
 			return fmt.Errorf("entry at %d of %d bytes", at, len(d.entries))
 		}
-		chain := d.u32(at+flagsAt) == 0
-		n := uint32(chainLen)
+		chain, n := d.u32(at+flagsAt) == 0, uint32(chainLen)
 		if !chain {
 			if left < ruleLen {
 				return fmt.Errorf("rule at %d of %d bytes", at, len(d.entries))

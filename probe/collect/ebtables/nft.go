@@ -201,8 +201,7 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 		return true
 	case l.Offset == srcMACAt && b.src == "", l.Offset == dstMACAt && b.dst == "":
 		// It compares an address, or its first bytes.
-		n := int(l.Len)
-		if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
+		if n := int(l.Len); n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
 			return false
 		}
 		a, mask := m.Padded(macLen)

@@ -39,9 +39,7 @@ func (b *builder) matchExtension(name string, info []byte) {
 // verdictBits are the bits of a target's verdict, which is negative. The other bits belong to the target itself.
 const verdictBits = 0x0f
 
-var verdicts = map[int32]model.FrameTarget{
-	-1: model.TargetAccept, -2: model.TargetDrop, -3: model.TargetContinue, -4: model.TargetReturn,
-}
+var verdicts = map[int32]model.FrameTarget{-1: model.TargetAccept, -2: model.TargetDrop, -3: model.TargetContinue, -4: model.TargetReturn}
 
 func verdictOf(n uint32) model.FrameTarget {
 	return cmp.Or(verdicts[int32(n)|^verdictBits], model.TargetOther)
@@ -58,13 +56,9 @@ func (b *builder) targetExtension(name string, info []byte) {
 	case "snat":
 		// The bit is clear if ARP headers are rewritten too.
 		const noARP = 0x10
-		v := p.U32(8)
-		b.Target, b.MAC, b.Verdict = model.TargetSNAT, p.MAC(0), verdictOf(v)
-		text = "--to-src " + xt.MACText(b.MAC)
-		if v&noARP == 0 {
-			text += " --snat-arp"
-		}
-		text += " --snat-target " + string(b.Verdict)
+		b.Target, b.MAC, b.Verdict = model.TargetSNAT, p.MAC(0), verdictOf(p.U32(8))
+		arp := model.Either(p.U32(8)&noARP == 0, " --snat-arp", "")
+		text = fmt.Sprintf("--to-src %s%s --snat-target %s", xt.MACText(b.MAC), arp, b.Verdict)
 	case "arpreply":
 		b.Target, b.MAC, b.Verdict = model.TargetARPReply, p.MAC(0), verdictOf(p.U32(8))
 		text = "--arpreply-mac " + xt.MACText(b.MAC)
@@ -170,8 +164,7 @@ var arpOps = map[uint16]string{
 func (b *builder) arp(p *xt.Bytes, o *options) {
 	o.mask, o.invert = uint16(p.U8(48)), uint16(p.U8(49))
 	const opcode, gratuitous = 0x01, 0x80
-	op := p.BE16(4)
-	if o.given(opcode, "arp-op", xt.Name(arpOps, op)) {
+	if op := p.BE16(4); o.given(opcode, "arp-op", xt.Name(arpOps, op)) {
 		b.ARPOp, b.ARPOpNot = op, o.not(opcode)
 	}
 	o.add(0x02, "arp-htype", fmt.Sprint(p.BE16(0)))
@@ -205,9 +198,7 @@ func markMatch(_ *builder, p *xt.Bytes, o *options) {
 	o.match("--mark " + xt.Not(p.U8(16) != 0) + value)
 }
 
-var packetTypes = map[uint8]string{
-	0: "host", 1: "broadcast", 2: "multicast", 3: "otherhost", 4: "outgoing", 5: "loopback", 6: "fastroute",
-}
+var packetTypes = map[uint8]string{0: "host", 1: "broadcast", 2: "multicast", 3: "otherhost", 4: "outgoing", 5: "loopback", 6: "fastroute"}
 
 func packetType(_ *builder, p *xt.Bytes, o *options) {
 	o.match("--pkttype-type " + xt.Not(p.U8(1) != 0) + xt.Name(packetTypes, p.U8(0)))
@@ -243,9 +234,7 @@ func stp(_ *builder, p *xt.Bytes, o *options) {
 	}
 }
 
-var logLevels = map[uint8]string{
-	0: "emerg", 1: "alert", 2: "crit", 3: "error", 4: "warning", 5: "notice", 6: "info", 7: "debug",
-}
+var logLevels = map[uint8]string{0: "emerg", 1: "alert", 2: "crit", 3: "error", 4: "warning", 5: "notice", 6: "info", 7: "debug"}
 
 func logText(p *xt.Bytes) string {
 	text := "--log-level " + xt.Name(logLevels, p.U8(0)) + ` --log-prefix "` + p.Text(1, 30) + `"`

@@ -46,8 +46,7 @@ func (b *builder) matchMAC(source bool, addr, mask []byte, not bool) {
 	if source {
 		field, part, option, word = &b.SrcMAC, &b.src, "-s ", "ether saddr "
 	}
-	*field = m
-	*part = option + xt.Not(m.Not) + macName(m)
+	*field, *part = m, option+xt.Not(m.Not)+macName(m)
 	b.native = append(b.native, word+nft.Differs(m.Not)+macText(m.Addr, m.Mask))
 }
 
@@ -55,8 +54,7 @@ func (b *builder) build() model.FrameRule {
 	parts := b.native
 	if !b.Native {
 		parts = append([]string{b.proto, b.src, b.dst, b.in, b.logicalIn, b.out, b.logicalOut}, b.options...)
-		b.target = cmp.Or(b.target, "-j CONTINUE")
-		parts = append(parts, b.target)
+		parts = append(parts, cmp.Or(b.target, "-j CONTINUE"))
 	}
 	b.Target = cmp.Or(b.Target, model.TargetContinue)
 	b.Text = xt.Join(parts...)

@@ -129,13 +129,11 @@ func (r *reading) nft(ctx context.Context, c *dump.Netfilter, parts nft.Parts) (
 // joined are the tables of all parts, with what they have counted by now, in lists of
 // their own, of which each part then has its own.
 func joined(of []part) Tables {
-	var rules [][]model.PacketRule
-	var chains [][]model.Chain
-	var sets [][]model.Set
-	for _, p := range of {
-		rules, chains, sets = append(rules, p.Rules), append(chains, p.Chains), append(sets, p.Sets)
+	all := Tables{
+		Rules:  slices.Concat(model.Map(of, func(p part) []model.PacketRule { return p.Rules })...),
+		Chains: slices.Concat(model.Map(of, func(p part) []model.Chain { return p.Chains })...),
+		Sets:   slices.Concat(model.Map(of, func(p part) []model.Set { return p.Sets })...),
 	}
-	all := Tables{Rules: slices.Concat(rules...), Chains: slices.Concat(chains...), Sets: slices.Concat(sets...)}
 	rest := all
 	for p := range model.Each(of) {
 		p.Rules, rest.Rules = rest.Rules[:len(p.Rules)], rest.Rules[len(p.Rules):]

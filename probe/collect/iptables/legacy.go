@@ -148,8 +148,7 @@ func (t *table) read(last *table) error {
 		if last != nil {
 			t.spare = last.spare
 		}
-		size := entriesHead + int(t.Size)
-		if len(t.spare) != size {
+		if size := entriesHead + int(t.Size); len(t.spare) != size {
 			t.spare = make([]byte, size)
 		}
 		entries := t.spare
@@ -325,27 +324,14 @@ func (t *table) policy(hook int, e entry) (model.Chain, error) {
 	if err != nil {
 		return model.Chain{}, err
 	}
-	name := hookNames[hook]
-	c := model.Chain{Name: name, Hook: name, Priority: legacyPriority(t.name, hook), Policy: "ACCEPT"}
-	if v == decisionDrop {
-		c.Policy = "DROP"
-	}
-	return c, nil
+	name, policy := hookNames[hook], model.Either(v == decisionDrop, "DROP", "ACCEPT")
+	return model.Chain{Name: name, Hook: name, Priority: legacyPriority(t.name, hook), Policy: policy}, nil
 }
 
 // legacyPriority is the priority of a table's chain on its hook (enum nf_ip_hook_priorities).
 func legacyPriority(table string, hook int) int {
-	switch table {
-	case "raw":
-		return -300
-	case "mangle":
-		return -150
-	case "security":
-		return 50
-	case "nat":
-		return model.Either(hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT", -100, 100)
-	}
-	return 0
+	nat := model.Either(hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT", -100, 100)
+	return map[string]int{"raw": -300, "mangle": -150, "security": 50, "nat": nat}[table]
 }
 
 // Decisions of the standard target: -1 minus netfilter's number; zero and above is the offset of a chain.

@@ -100,14 +100,9 @@ func setText(s *model.Set) string {
 	if !s.Anonymous {
 		return "@" + s.Name
 	}
-	var words []string
-	for _, e := range s.Elements[:min(most, len(s.Elements))] {
-		word := e.Key
-		if e.Value != "" {
-			word += " : " + e.Value
-		}
-		words = append(words, word)
-	}
+	words := model.Map(s.Elements[:min(most, len(s.Elements))], func(e model.Element) string {
+		return model.Either(e.Value == "", e.Key, e.Key+" : "+e.Value)
+	})
 	if len(s.Elements) > most {
 		words = append(words, fmt.Sprintf("and %d others", len(s.Elements)-most))
 	}

@@ -44,11 +44,8 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 	for _, ch := range set.Chains {
 		c := model.Chain{Backend: model.NFT, Family: family, Table: ch.Table, Name: ch.Name}
 		if ch.Base && ch.Hook >= 0 && ch.Hook < len(hookNames) {
-			c.Hook, c.Priority, c.Counter, c.Policy = hookNames[ch.Hook], ch.Priority, ch.Counter, "DROP"
-			c.Devices = strings.Join(ch.Devices, ",")
-			if ch.Accept {
-				c.Policy = "ACCEPT"
-			}
+			c.Hook, c.Priority, c.Counter = hookNames[ch.Hook], ch.Priority, ch.Counter
+			c.Devices, c.Policy = strings.Join(ch.Devices, ","), model.Either(ch.Accept, "ACCEPT", "DROP")
 		}
 		t.Chains = append(t.Chains, c)
 		// iptables names the chains of hooks after them.
@@ -199,10 +196,7 @@ func (b *builder) nat(n nft.NAT) {
 	var ports model.PortRange
 	if len(n.Port) >= 2 {
 		ports.First = binary.BigEndian.Uint16(n.Port)
-		ports.Last = ports.First
-		if len(n.PortMax) >= 2 {
-			ports.Last = binary.BigEndian.Uint16(n.PortMax)
-		}
+		ports.Last = binary.BigEndian.Uint16(model.Either(len(n.PortMax) >= 2, n.PortMax, n.Port))
 	}
 	if b.Target != "DNAT" {
 		b.ToPorts = ports
@@ -263,24 +257,13 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		if len(m.Value) == 0 || invert || b.Family != "inet" || b.NFProto != 0 {
 			return false
 		}
-		switch m.Value[0] {
-		case unix.NFPROTO_IPV4:
-			b.NFProto = 4
-		case unix.NFPROTO_IPV6:
-			b.NFProto = 6
-		}
+		b.NFProto = map[byte]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 6}[m.Value[0]]
 	case expr.MetaKeyPROTOCOL:
 		if len(m.Value) < 2 || invert || m.Mask != nil || b.Family != "netdev" || b.NFProto != 0 {
 			return false
 		}
-		switch binary.BigEndian.Uint16(m.Value) {
-		case unix.ETH_P_IP:
-			b.NFProto = 4
-		case unix.ETH_P_IPV6:
-			b.NFProto = 6
-		default:
-			return false
-		}
+		b.NFProto = map[uint16]int{unix.ETH_P_IP: 4, unix.ETH_P_IPV6: 6}[binary.BigEndian.Uint16(m.Value)]
+		return b.NFProto != 0
 	case expr.MetaKeyMARK:
 		if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || b.Mark.Set {
 			return false
@@ -397,16 +380,15 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 		binary.NativeEndian.Uint32(m.Value) != unix.RTN_LOCAL {
 		return false
 	}
-	local := model.Either(invert, -1, 1)
+	side, local := "src", &b.SrcLocal
 	switch m.Load.Flags {
 	case source:
-		b.SrcLocal = local
-		b.say("-m addrtype "+xt.Not(invert)+"--src-type LOCAL", "fib saddr type "+nft.Differs(invert)+"local")
 	case dest:
-		b.DstLocal = local
-		b.say("-m addrtype "+xt.Not(invert)+"--dst-type LOCAL", "fib daddr type "+nft.Differs(invert)+"local")
+		side, local = "dst", &b.DstLocal
 	default:
 		return false
 	}
+	*local = model.Either(invert, -1, 1)
+	b.say("-m addrtype "+xt.Not(invert)+"--"+side+"-type LOCAL", "fib "+side[:1]+"addr type "+nft.Differs(invert)+"local")
 	return true
 }

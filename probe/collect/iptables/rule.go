@@ -84,8 +84,7 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	} else {
 		b.unknown(*part)
 	}
-	ip := model.Either(m.Prefix.Addr().Is6(), "ip6 ", "ip ")
-	b.native = append(b.native, ip+word+nft.Differs(invert)+text)
+	b.native = append(b.native, model.Either(m.Prefix.Addr().Is6(), "ip6 ", "ip ")+word+nft.Differs(invert)+text)
 }
 
 func (b *builder) matchProto(n uint8, invert bool) {

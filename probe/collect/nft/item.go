@@ -256,10 +256,8 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		d.loadOrWrite(Load{Source: FromMeta, Key: d.number(unix.NFTA_META_KEY)}, unix.NFTA_META_DREG, unix.NFTA_META_SREG)
 	case "payload":
 		d.loadOrWrite(Load{
-			Source: FromPayload,
-			Base:   expr.PayloadBase(d.number(unix.NFTA_PAYLOAD_BASE)),
-			Offset: d.number(unix.NFTA_PAYLOAD_OFFSET),
-			Len:    d.number(unix.NFTA_PAYLOAD_LEN),
+			Source: FromPayload, Base: expr.PayloadBase(d.number(unix.NFTA_PAYLOAD_BASE)),
+			Offset: d.number(unix.NFTA_PAYLOAD_OFFSET), Len: d.number(unix.NFTA_PAYLOAD_LEN),
 		}, unix.NFTA_PAYLOAD_DREG, unix.NFTA_PAYLOAD_SREG)
 	case "ct":
 		d.loadOrWrite(Load{Source: FromCT, Key: d.number(unix.NFTA_CT_KEY)}, unix.NFTA_CT_DREG, unix.NFTA_CT_SREG)
@@ -288,9 +286,8 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		// Both have name, revision and bytes as attributes 1, 2 and 3.
 		d.add(Extension{Target: name == "target", Name: d.text(1), Rev: d.number(2), Info: d.attrs[3]})
 	case "nat":
-		kind := model.Either(d.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT, "dnat", "snat")
 		n := NAT{
-			Kind: kind,
+			Kind: model.Either(d.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT, "dnat", "snat"),
 			Addr: d.constant(unix.NFTA_NAT_REG_ADDR_MIN), AddrMax: d.constant(unix.NFTA_NAT_REG_ADDR_MAX),
 			Port: d.constant(unix.NFTA_NAT_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_NAT_REG_PROTO_MAX),
 		}
@@ -299,11 +296,9 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		}
 		d.add(n)
 	case "masq":
-		port, last := d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), d.constant(unix.NFTA_MASQ_REG_PROTO_MAX)
-		d.add(NAT{Kind: "masquerade", Port: port, PortMax: last})
+		d.add(NAT{Kind: "masquerade", Port: d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_MASQ_REG_PROTO_MAX)})
 	case "redir":
-		port, last := d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), d.constant(unix.NFTA_REDIR_REG_PROTO_MAX)
-		d.add(NAT{Kind: "redirect", Port: port, PortMax: last})
+		d.add(NAT{Kind: "redirect", Port: d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_REDIR_REG_PROTO_MAX)})
 	case "reject":
 		d.add(Reject{})
 	case "log":
@@ -314,9 +309,7 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		})
 	case "limit":
 		d.add(Limit{
-			Rate:  d.long(unix.NFTA_LIMIT_RATE),
-			Unit:  d.long(unix.NFTA_LIMIT_UNIT),
-			Burst: d.number(unix.NFTA_LIMIT_BURST),
+			Rate: d.long(unix.NFTA_LIMIT_RATE), Unit: d.long(unix.NFTA_LIMIT_UNIT), Burst: d.number(unix.NFTA_LIMIT_BURST),
 			Bytes: d.number(unix.NFTA_LIMIT_TYPE) == unix.NFT_LIMIT_PKT_BYTES,
 			Over:  d.number(unix.NFTA_LIMIT_FLAGS)&unix.NFT_LIMIT_F_INV != 0,
 		})

@@ -77,13 +77,7 @@ func (w Write) String() string { return fmt.Sprintf("%s set 0x%x", w.Load, w.Val
 func (l Limit) String() string {
 	units := map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}
 	unit := cmp.Or(units[l.Unit], fmt.Sprintf("%ds", l.Unit))
-	text := fmt.Sprintf("--limit %d/%s", l.Rate, unit)
-	if l.Bytes {
-		text = fmt.Sprintf("--limit %d bytes/%s", l.Rate, unit)
-	}
-	if l.Over {
-		text = "! " + text
-	}
+	text := fmt.Sprintf("%s--limit %d%s/%s", model.Either(l.Over, "! ", ""), l.Rate, model.Either(l.Bytes, " bytes", ""), unit)
 	const defaultBurst = 5
 	if l.Burst != defaultBurst {
 		text += fmt.Sprintf(" --limit-burst %d", l.Burst)
@@ -95,10 +89,7 @@ func (l Limit) String() string {
 // its end, every longer name matches too, which iptables writes as "+".
 func Interface(value []byte) string {
 	name, _, ended := bytes.Cut(value, []byte{0})
-	if ended || len(value) >= unix.IFNAMSIZ {
-		return string(name)
-	}
-	return string(name) + "+"
+	return string(name) + model.Either(ended || len(value) >= unix.IFNAMSIZ, "", "+")
 }
 
 // InterfaceText is an interface match in nft's words.

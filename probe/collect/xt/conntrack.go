@@ -31,13 +31,8 @@ var ctStates = []struct {
 	bit  uint16
 	name string
 }{
-	{1 << 0, "INVALID"},
-	{1 << 3, "NEW"},
-	{1 << 2, "RELATED"},
-	{1 << 1, "ESTABLISHED"},
-	{1 << 8, "UNTRACKED"},
-	{1 << 6, "SNAT"},
-	{1 << 7, "DNAT"},
+	{1 << 0, "INVALID"}, {1 << 3, "NEW"}, {1 << 2, "RELATED"}, {1 << 1, "ESTABLISHED"}, {1 << 8, "UNTRACKED"},
+	{1 << 6, "SNAT"}, {1 << 7, "DNAT"},
 }
 
 var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
@@ -54,8 +49,7 @@ func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
 			out = append(out, Not(invert&bit != 0)+text)
 		}
 	}
-	option := model.Either(flags&ctAlias != 0, "--state ", "--ctstate ")
-	say(ctState, option+stateNames(states))
+	say(ctState, model.Either(flags&ctAlias != 0, "--state ", "--ctstate ")+stateNames(states))
 	say(ctProto, fmt.Sprintf("--ctproto %d", i.U16(136)))
 	for n, end := range ctTuple {
 		if bit := uint16(ctAddress << n); flags&bit != 0 {
@@ -89,9 +83,7 @@ func (i *Bytes) ctPorts(end int, rev uint32) string {
 // network is an address with its mask, 16 bytes behind it, as the extensions print it:
 // without the mask for a single address, with a length where the mask is one.
 func (i *Bytes) network(at int, family string) string {
-	size := model.Either(family == "ip6", 16, 4)
-	mask := i.Slice(at+16, size)
-	text := i.ip(at, family).String()
+	mask, text := i.Slice(at+16, model.Either(family == "ip6", 16, 4)), i.ip(at, family).String()
 	switch ones, all := net.IPMask(mask).Size(); {
 	case all == 0:
 		m, _ := netip.AddrFromSlice(mask)

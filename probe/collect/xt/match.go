@@ -72,10 +72,7 @@ func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 		if mask != addrTypeLocal || *local != 0 {
 			return text, text
 		}
-		*local = 1
-		if invert {
-			*local = -1
-		}
+		*local = model.Either(invert, -1, 1)
 		return text, ""
 	}
 	src, srcUnsaid := one(source, notSource, "--src-type", &r.SrcLocal)
@@ -101,19 +98,14 @@ func multiPort(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 			n++
 			p.Last = i.U16(2 + 2*n)
 		}
-		ranges = append(ranges, p)
-		names = append(names, Ports(p))
+		ranges, names = append(ranges, p), append(names, Ports(p))
 	}
 	option := cmp.Or(map[uint8]string{0: "--sports", 1: "--dports"}[kind], "--ports")
 	text := Not(invert) + option + " " + strings.Join(names, ",")
-	switch {
-	case invert || kind > 1:
+	if invert || kind > 1 {
 		return text, text
-	case kind == 0:
-		return text, restrict(&r.SrcPorts, ranges, text)
-	default:
-		return text, restrict(&r.DstPorts, ranges, text)
 	}
+	return text, restrict(model.Either(kind == 0, &r.SrcPorts, &r.DstPorts), ranges, text)
 }
 
 // restrict sets the ports of a rule. If another match has set them already, both
@@ -214,21 +206,20 @@ const limitScale = 10000
 
 // LimitText formats a limit of one packet per period, in ten-thousandths of a second.
 func LimitText(period, burst uint32) string {
-	units := []struct {
-		name  string
-		scale uint32
-	}{{"day", 24 * 60 * 60 * limitScale}, {"hour", 60 * 60 * limitScale}, {"min", 60 * limitScale}, {"sec", limitScale}}
 	if period == 0 {
 		return Undecoded
 	}
-	best := units[0]
-	for _, u := range units[1:] {
+	unit, best := "day", uint32(24*60*60*limitScale)
+	for _, u := range []struct {
+		name  string
+		scale uint32
+	}{{"hour", 60 * 60 * limitScale}, {"min", 60 * limitScale}, {"sec", limitScale}} {
 		if period > u.scale || u.scale/period < u.scale%period {
 			break
 		}
-		best = u
+		unit, best = u.name, u.scale
 	}
-	return fmt.Sprintf("--limit %d/%s", best.scale/period, best.name) + when(burst != 5, fmt.Sprintf(" --limit-burst %d", burst))
+	return fmt.Sprintf("--limit %d/%s", best/period, unit) + when(burst != 5, fmt.Sprintf(" --limit-burst %d", burst))
 }
 
 func mac(_ *model.PacketRule, _ uint32, i *Bytes) string {

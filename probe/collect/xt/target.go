@@ -75,10 +75,7 @@ func nat(option string) decoder {
 			r.ToPorts = model.PortRange{First: first, Last: last}
 		}
 		to := natText(low, high, first, last, base, r.Target == "SNAT" || r.Target == "DNAT")
-		if to != "" {
-			to = option + " " + to
-		}
-		return Join(to,
+		return Join(when(to != "", option+" "+to),
 			when(flags&natRandom != 0, "--random"),
 			when(flags&natRandomFully != 0, "--random-fully"),
 			when(flags&natPersistent != 0, "--persistent")), ""
@@ -241,11 +238,8 @@ func nfQueue(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 // tProxy is Cilium's, which hands connections to its proxy. Revision 0 is IPv4's.
 func tProxy(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	mask, value := i.U32(0), i.U32(4)
-	var to netip.Addr
-	var port uint16
-	if rev == 0 {
-		to, port = i.v4(8), i.BE16(12)
-	} else {
+	to, port := i.v4(8), i.BE16(12)
+	if rev != 0 {
 		to, port = i.ip(8, r.Family), i.BE16(24)
 	}
 	return fmt.Sprintf("--on-port %d --on-ip %s --tproxy-mark 0x%x/0x%x", port, to, value, mask), ""

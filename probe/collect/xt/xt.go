@@ -91,9 +91,8 @@ func Match(r *model.PacketRule, e Extension) string {
 		}
 	}
 	name := e.Name
-	if strings.HasPrefix(text, "--state ") || strings.HasPrefix(text, "! --state ") {
-		// The older name of the same match.
-		name = "state"
+	if strings.HasPrefix(strings.TrimPrefix(text, "! "), "--state ") {
+		name = "state" // the older name of the same match
 	}
 	if unsaid != "" {
 		r.Unknown = append(r.Unknown, strings.TrimSpace(name+" "+unsaid))
