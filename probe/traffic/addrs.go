@@ -126,11 +126,11 @@ func (t *addrTable) chain(slot uint16, row bpf.TCCountedAddr) error {
 	}
 	t.addrs.enter(slot)
 	row.Next = head
-	if err := t.write(slot, row); err != nil {
-		return err
+	err := t.write(slot, row)
+	if err == nil {
+		t.setHead(low(row), slot)
 	}
-	t.setHead(low(row), slot)
-	return nil
+	return err
 }
 
 // unchain unlinks a slot. Its row stays for programs that have already found the slot.
@@ -219,15 +219,9 @@ func (r *remoteBits) add(p netip.Prefix) {
 		r.set(first ^ binary.NativeEndian.Uint16(a[2:]))
 		return
 	}
-	n := 1
-	if p.Bits() < 16 {
-		n = 1 << (16 - p.Bits())
-	}
-	from := binary.BigEndian.Uint16(a)
-	for i := range n {
-		var b [2]byte
-		binary.BigEndian.PutUint16(b[:], from+uint16(i))
-		r.set(binary.NativeEndian.Uint16(b[:]))
+	for i := range 1 << max(0, 16-p.Bits()) {
+		b := binary.BigEndian.AppendUint16(nil, binary.BigEndian.Uint16(a)+uint16(i))
+		r.set(binary.NativeEndian.Uint16(b))
 	}
 }
 

@@ -110,9 +110,9 @@ func (c *clsact) attach(l Link) error {
 		err = errors.Join(err, c.janitor.making(0))
 	}
 	if err != nil {
-		return errors.Join(err, c.detach([]int{l.Index}))
+		err = errors.Join(err, c.detach([]int{l.Index}))
 	}
-	return nil
+	return err
 }
 
 // haveQdisc makes a clsact qdisc if there is none.
@@ -166,11 +166,8 @@ func (c *clsact) add(index, hook int, made bool) error {
 		made = slices.ContainsFunc(present, func(f filter) bool { return f.number() != 0 && f.name == madeQdisc })
 	}
 	f := filter{
-		kind: "bpf", name: filterName, handle: filterHandle | uint32(c.number.n),
+		kind: "bpf", name: model.Either(made, madeQdisc, filterName), handle: filterHandle | uint32(c.number.n),
 		priority: freePriority(present), protocol: unix.ETH_P_ALL,
-	}
-	if made {
-		f.name = madeQdisc
 	}
 	return c.net.change.FilterAdd(f.message(index, hooks[hook], c.stub.Programs[stubs[hook]].FD()))
 }

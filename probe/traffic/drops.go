@@ -69,9 +69,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	}
 	d.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{
-			".bss":                tc.Maps[".bss"],
-			bpf.TCMapCountedAddrs: tc.Maps[bpf.TCMapCountedAddrs],
-			bpf.TCMapAddrLosses:   tc.Maps[bpf.TCMapAddrLosses],
+			".bss": tc.Maps[".bss"], bpf.TCMapCountedAddrs: tc.Maps[bpf.TCMapCountedAddrs], bpf.TCMapAddrLosses: tc.Maps[bpf.TCMapAddrLosses],
 		},
 	})
 	if err != nil {
@@ -310,10 +308,7 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 		}
 		merged[id] = &m
 	}
-	out := make([]model.Drop, 0, len(merged))
-	for _, m := range merged {
-		out = append(out, *m)
-	}
+	out := model.Map(slices.Collect(maps.Values(merged)), func(m *model.Drop) model.Drop { return *m })
 	slices.SortFunc(out, func(a, b model.Drop) int {
 		return cmp.Or(
 			a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Proto, b.Proto),

@@ -145,13 +145,12 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, refused("load BPF programs", err)
 	}
 	noTCX := probeTCX(cfg.NS)
-	_, old := errors.AsType[*model.UnsupportedError](noTCX)
-	if noTCX != nil && (cfg.Attach == AttachTCX || !old) {
+	if _, old := errors.AsType[*model.UnsupportedError](noTCX); noTCX != nil && (cfg.Attach == AttachTCX || !old) {
 		return nil, noTCX
 	}
 	if !cfg.KeepLeftovers {
-		if err := removeLeftovers(cfg.NS); err != nil {
-			return nil, err
+		if err := leftovers(cfg.NS, func(r *rtnl, n uint16, _ int) error { return r.remove(n, everyLink) }); err != nil {
+			return nil, fmt.Errorf("remove what a killed lasthop left: %w", err)
 		}
 	}
 	spec, err := tcSpec(cfg)
@@ -386,8 +385,7 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 		errs = append(errs, e.drops.evict(since, func(slot uint16) bool { return e.addrs.addrs.gone(slot, since) }))
 	}
 	if all || e.counters.crowded() {
-		gone, links := e.addrs.release(since), e.links.slots.release(since)
-		if len(gone)+len(links) > 0 {
+		if gone, links := e.addrs.release(since), e.links.slots.release(since); len(gone)+len(links) > 0 {
 			e.counters.forget(func(addr, link uint16) bool { return gone[addr] || links[link] })
 		}
 	}
@@ -401,13 +399,10 @@ func (e *Engine) Sources() []model.Source {
 	tc := e.source()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	drops := model.Source{Name: model.SourceDrops, Status: model.Missing}
 	if e.drops == nil {
-		drops.Detail = e.dropsErr.Error()
-	} else {
-		drops.Status, drops.Detail = model.OK, e.drops.detail()
+		return []model.Source{tc, {Name: model.SourceDrops, Status: model.Missing, Detail: e.dropsErr.Error()}}
 	}
-	return []model.Source{tc, drops}
+	return []model.Source{tc, {Name: model.SourceDrops, Status: model.OK, Detail: e.drops.detail()}}
 }
 
 // Close detaches every program and frees the maps. Every call waits for that.

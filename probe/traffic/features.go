@@ -66,10 +66,7 @@ func tryBTF() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if hasReason(types) {
-		return "with drop reasons", nil
-	}
-	return "without drop reasons, which Linux 5.17 added", nil
+	return model.Either(hasReason(types), "with drop reasons", "without drop reasons, which Linux 5.17 added"), nil
 }
 
 func withEmpty(f func(*ebpf.Program) error) error {
@@ -108,8 +105,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 		}
 		detail = by.mode() + detail
 		return ns.Do(func() error {
-			err := by.attach(Link{Index: loopback, Name: "lo"})
-			return errors.Join(err, by.detach([]int{loopback}), by.close())
+			return errors.Join(by.attach(Link{Index: loopback, Name: "lo"}), by.detach([]int{loopback}), by.close())
 		})
 	})
 	return detail, err
@@ -119,17 +115,12 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 func leftBehind(ns *netns.NS) model.Feature {
 	f := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}
 	links := 0
-	err := leftovers(ns, func(_ *rtnl, _ uint16, n int) error {
-		links += n
-		return nil
-	})
-	switch {
+	switch err := leftovers(ns, func(_ *rtnl, _ uint16, n int) error { links += n; return nil }); {
 	case err != nil:
 		f.Status, f.Detail = model.Missing, err.Error()
 	case links > 0:
 		f.Status, f.Remedy = model.Partial, "run any command that watches packets: it removes them"
-		const what = "a killed lasthop left tc filters on %s; they pass all packets"
-		f.Detail = fmt.Sprintf(what, model.Quantity(links, "link"))
+		f.Detail = fmt.Sprintf("a killed lasthop left tc filters on %s; they pass all packets", model.Quantity(links, "link"))
 	}
 	return f
 }
@@ -214,8 +205,6 @@ func (e *Engine) mapSizes() (out []MapSize, err error) {
 			seen[id] = true
 		}
 	}
-	slices.SortFunc(out, func(a, b MapSize) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out, func(a, b MapSize) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
 	return out, nil
 }

@@ -69,12 +69,12 @@ type rtnl struct {
 	change *netlink.Handle
 }
 
-func openRTNL(ns *netns.NS) (r *rtnl, err error) {
-	r = &rtnl{}
-	if r.read, r.change, err = dump.Route(ns); err != nil {
+func openRTNL(ns *netns.NS) (*rtnl, error) {
+	read, change, err := dump.Route(ns)
+	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
-	return r, nil
+	return &rtnl{read, change}, nil
 }
 
 func (r *rtnl) close() {
@@ -255,8 +255,7 @@ func (r *rtnl) removeEmpty(index int) error {
 	if err != nil {
 		return err
 	}
-	h, there := all[index]
-	if !there || h.any(func(filter) bool { return true }) || anyForeign(all) {
+	if h, there := all[index]; !there || h.any(func(filter) bool { return true }) || anyForeign(all) {
 		return nil
 	}
 	return r.removeQdisc(index)

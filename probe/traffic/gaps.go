@@ -90,8 +90,7 @@ func (e *Engine) lookAt(at *attachment, now time.Time) error {
 		return e.detach([]int{at.link.Index})
 	}
 	e.note(at, t, now)
-	why := t.String()
-	if why == "" || why == at.stuck || now.Sub(at.mended) < mendEvery && !at.mended.IsZero() {
+	if why := t.String(); why == "" || why == at.stuck || now.Sub(at.mended) < mendEvery && !at.mended.IsZero() {
 		return nil
 	}
 	at.mended = now

@@ -56,8 +56,7 @@ func (j *janitor) making(index int) error {
 		return nil
 	}
 	// A janitor that was killed is no reason not to watch: the next start removes what is left.
-	err := binary.Write(j.pipe, binary.NativeEndian, int32(index))
-	if err != nil && !errors.Is(err, unix.EPIPE) {
+	if err := binary.Write(j.pipe, binary.NativeEndian, int32(index)); err != nil && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("tell the janitor: %w", err)
 	}
 	return nil

@@ -46,12 +46,7 @@ type shared interface {
 
 // view returns b as a slice of T, without an incomplete value at the end.
 func view[T shared](b []byte) []T {
-	var t T
-	n := len(b) / int(unsafe.Sizeof(t))
-	if n == 0 {
-		return nil
-	}
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
 // read copies n bytes. Programs may count meanwhile, so only each word by itself is consistent.
@@ -66,9 +61,7 @@ func one[T shared](m *mapped, off int) T { return *(*T)(unsafe.Pointer(&m.b[off]
 // clear sets n bytes to zero. The next store publishes it.
 func (m *mapped) clear(off, n int) { clear(m.b[off : off+n]) }
 
-func (m *mapped) load64(off int) uint64 {
-	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.b[off])))
-}
+func (m *mapped) load64(off int) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.b[off]))) }
 
 func (m *mapped) store64(off int, v uint64) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&m.b[off])), v)

@@ -111,12 +111,4 @@ func leftovers(ns *netns.NS, each func(r *rtnl, n uint16, links int) error) erro
 	return errors.Join(errs...)
 }
 
-func removeLeftovers(ns *netns.NS) error {
-	err := leftovers(ns, func(r *rtnl, n uint16, _ int) error { return r.remove(n, everyLink) })
-	if err != nil {
-		return fmt.Errorf("remove what a killed lasthop left: %w", err)
-	}
-	return nil
-}
-
 func everyLink(int) bool { return true }

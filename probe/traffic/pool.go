@@ -87,8 +87,7 @@ func (p *pool[K]) gone(slot uint16, before time.Time) bool {
 func (p *pool[K]) release(before time.Time) map[uint16]bool {
 	out := map[uint16]bool{}
 	for i := range p.holders {
-		t := &p.holders[i]
-		if !t.released && p.gone(p.first+uint16(i), before) {
+		if t := &p.holders[i]; !t.released && p.gone(p.first+uint16(i), before) {
 			delete(p.of, t.key)
 			*t = holder[K]{gone: t.gone, released: true}
 			out[p.first+uint16(i)] = true
@@ -100,10 +99,9 @@ func (p *pool[K]) release(before time.Time) map[uint16]bool {
 func (p *pool[K]) live(slot uint16) bool { return p.holders[slot-p.first].live }
 
 // key returns the key of a slot, false if it has none.
-func (p *pool[K]) key(slot uint16) (K, bool) {
+func (p *pool[K]) key(slot uint16) (k K, ok bool) {
 	if i := int(slot) - int(p.first); i >= 0 && i < len(p.holders) && !p.holders[i].released {
 		return p.holders[i].key, true
 	}
-	var none K
-	return none, false
+	return k, false
 }

@@ -157,8 +157,7 @@ func release(major, minor uint32) uint32 { return major<<16 | minor<<8 }
 // route, for instance, or ip_rcv_finish_core the reverse path filter or a source that is the receiver's own.
 func derive(kernel uint32, location string, s signs) model.Reason {
 	for i := range derivations {
-		d := &derivations[i]
-		if kernel < d.before && d.location == location && (d.only == nil || d.only(s)) {
+		if d := &derivations[i]; kernel < d.before && d.location == location && (d.only == nil || d.only(s)) {
 			return d.reason
 		}
 	}

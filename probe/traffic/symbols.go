@@ -24,12 +24,7 @@ type symbols struct {
 }
 
 func newSymbols() *symbols {
-	return &symbols{
-		path:     "/proc/kallsyms",
-		names:    map[uint64]string{},
-		wanted:   map[uint64]bool{},
-		readable: true,
-	}
+	return &symbols{path: "/proc/kallsyms", names: map[uint64]string{}, wanted: map[uint64]bool{}, readable: true}
 }
 
 // resolved are the names that this process has found, by symbol: to find one, all are

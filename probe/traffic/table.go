@@ -101,8 +101,7 @@ func (t table[K]) evict(which func(key K, last time.Time) bool, freed func(key K
 // lookupAndDelete takes an entry from a hash map. Before Linux 5.14 this takes two
 // calls, and what a program counts between them is lost.
 func lookupAndDelete(m *ebpf.Map, key, value any) error {
-	err := m.LookupAndDelete(key, value)
-	if !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
+	if err := m.LookupAndDelete(key, value); !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
 	if err := m.Lookup(key, value); err != nil {

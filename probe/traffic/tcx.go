@@ -159,11 +159,10 @@ func programName(id ebpf.ProgramID) string {
 		return ""
 	}
 	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return ""
+	if info, err := p.Info(); err == nil {
+		return info.Name
 	}
-	return info.Name
+	return ""
 }
 
 // loopback is the index of lo in every network namespace.
