@@ -42,10 +42,7 @@ type Duration time.Duration
 
 // String is empty for zero, which is no default worth showing.
 func (d *Duration) String() string {
-	if *d == 0 {
-		return ""
-	}
-	return time.Duration(*d).String()
+	return model.Either(*d == 0, "", time.Duration(*d).String())
 }
 
 // Type is what the usage calls the flag's value.
@@ -122,10 +119,7 @@ func (t *Time) Before(now time.Time) time.Time {
 	}
 	local := now.In(time.Local)
 	out := time.Date(local.Year(), local.Month(), local.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.Local)
-	if out.After(now) {
-		out = out.AddDate(0, 0, -1)
-	}
-	return out
+	return model.Either(out.After(now), out.AddDate(0, 0, -1), out)
 }
 
 // MaxWindow bounds a Window. Watching for longer is the job of a monitor.

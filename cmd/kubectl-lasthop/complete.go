@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // completer is the name by which kubectl runs what completes the plugin's command line:
@@ -66,8 +68,5 @@ func (o *options) names(ctx context.Context, kind string) []string {
 	case "svc/":
 		err = c.Services(c.namespace).Each(ctx, metav1.ListOptions{}, func(s *corev1.Service) { add(s) })
 	}
-	if err != nil {
-		return nil
-	}
-	return found
+	return model.Either(err == nil, found, nil)
 }

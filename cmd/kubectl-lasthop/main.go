@@ -97,19 +97,17 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 			if err != nil {
 				return err
 			}
+			r := &runner{options: o, plan: p, asked: asked, stdin: stdin, stdout: stdout, stderr: stderr}
 			switch p.command {
 			case "mcp":
 				return o.serve(asked, stdin, stdout, stderr)
 			case "replay":
-				r := &runner{options: o, plan: p, stdout: stdout, stderr: stderr}
 				status, err = r.replay()
 				return err
 			}
-			c, err := o.connect()
-			if err != nil {
+			if r.cluster, err = o.connect(); err != nil {
 				return usagef("find the cluster: %w: `kubectl config get-contexts` lists the contexts for --context", err)
 			}
-			r := &runner{options: o, plan: p, cluster: c, asked: asked, stdin: stdin, stdout: stdout, stderr: stderr}
 			status, err = r.run(ctx)
 			return err
 		},

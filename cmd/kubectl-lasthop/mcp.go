@@ -43,8 +43,7 @@ func (o *options) forTool(tool string) []string {
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			values = list.GetSlice()
 		}
-		_, passed := f.Value.(*passedFlag)
-		if passed || tool == "doctor" && slices.Contains(fileFlags, f.Name) {
+		if _, passed := f.Value.(*passedFlag); passed || tool == "doctor" && slices.Contains(fileFlags, f.Name) {
 			return
 		}
 		for _, v := range values {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // options are the flags.
@@ -326,10 +327,7 @@ func (o *options) limit() time.Duration {
 // colors has lasthop colour its report where the terminal here takes it.
 func (o *options) colors(p plan, stdout io.Writer) []string {
 	judges := slices.Contains([]string{"check", "explain"}, p.command)
-	if judges && !o.given.Changed("color") && flags.Colored("auto", stdout) {
-		return []string{"--color=always"}
-	}
-	return nil
+	return model.Either(judges && !o.given.Changed("color") && flags.Colored("auto", stdout), []string{"--color=always"}, nil)
 }
 
 // beside is the name of a file for one of several nodes.

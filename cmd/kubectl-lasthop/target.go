@@ -107,8 +107,7 @@ func (f *finder) addNode(ctx context.Context, name string) error {
 	_, err := f.api.Nodes().Get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return usagef("no node %s: `kubectl get nodes` lists them; for a pod use pod/NAME; commands: %s", name,
-			strings.Join(commands, ", "))
+		return usagef("no node %s: `kubectl get nodes` lists them; for a pod use pod/NAME; commands: %s", name, strings.Join(commands, ", "))
 	case err != nil && !apierrors.IsForbidden(err): // one may know a node that one may not look at
 		return session.ExplainLookup(err, "look up the node "+name, f.namespace)
 	}

@@ -71,10 +71,7 @@ func (r *runner) recordArgs(t target, known *facts) []string {
 
 // pairs has a recording count the packets of these pods by pair of addresses.
 func pairs(pods []string) []string {
-	if len(pods) == 0 {
-		return nil
-	}
-	return []string{"--pairs=" + strings.Join(pods, ",")}
+	return model.Either(len(pods) > 0, []string{"--pairs=" + strings.Join(pods, ",")}, nil)
 }
 
 // recording is the file of the i-th node's recording.
@@ -97,10 +94,8 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	j := &judged{Verdict: r.Verdict, past: r.past(), names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}, unread: map[string]error{}}
-	if r.command == "explain" {
-		j.snapshots = map[string]*model.Snapshot{}
-	}
+	j := r.newJudged()
+	j.past = r.past()
 	if r.redact {
 		j.hide = redact.New(os.Getenv(flags.RedactKey))
 	}
@@ -164,7 +159,7 @@ func (r *runner) span(i int) joint.Span {
 
 // replay judges recordings of this machine together. It needs no cluster.
 func (r *runner) replay() (int, error) {
-	j := &judged{Verdict: r.Verdict, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}, unread: map[string]error{}}
+	j := r.newJudged()
 	j.last, j.plain = time.Duration(r.window), r.redact
 	var sources []join.Source
 	for i, file := range r.words {
@@ -239,6 +234,14 @@ type judged struct {
 	snapshots map[string]*model.Snapshot
 	// mu guards the rest: recordings are read at the same time.
 	mu sync.Mutex
+}
+
+func (r *runner) newJudged() *judged {
+	j := &judged{Verdict: r.Verdict, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}, unread: map[string]error{}}
+	if r.command == "explain" {
+		j.snapshots = map[string]*model.Snapshot{}
+	}
+	return j
 }
 
 // source is a node's recording. It is read anew each time, so that not all are held in

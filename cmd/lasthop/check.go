@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,9 +45,6 @@ func (a *app) checkCommand() *cobra.Command {
 }
 
 func (a *app) check(ctx context.Context, o *observing, pods []string) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	if err := a.openPast(o); err != nil {
 		return err
 	}
@@ -98,10 +96,10 @@ func (a *app) snapshot(
 ) error {
 	if len(o.replay) > 0 {
 		s, err := a.recorded(o, samples, past)
-		if err != nil {
-			return err
+		if err == nil {
+			err = tell(&s)
 		}
-		return tell(&s)
+		return err
 	}
 	ns, name, err := o.openNode(ctx)
 	if err != nil {
@@ -117,10 +115,8 @@ func (a *app) snapshot(
 		told = tell(s)
 		p.show("leaving the links")
 	}
-	if _, err := a.observe(ctx, options); err != nil {
-		return err
-	}
-	return told
+	_, err = a.observe(ctx, options)
+	return cmp.Or(err, told)
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {

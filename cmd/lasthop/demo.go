@@ -133,10 +133,10 @@ func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
 		return err
 	}
 	r, traffic, err := a.reportLab(ctx, o, l)
-	if err != nil {
-		return err
+	if err == nil {
+		err = a.tellLab(o, l, r, traffic)
 	}
-	return a.tellLab(o, l, r, traffic)
+	return err
 }
 
 // tellLab prints the report, and tells whether its verdict is the one that the scenario expects.
@@ -151,7 +151,7 @@ func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.F
 	if len(wrong) > 0 {
 		return &statusError{1, fmt.Sprintf("unexpected verdict for %s: %s", s.Name, strings.Join(wrong, "; "))}
 	}
-	a.say("verdict as expected for %s: %s", s.Name, expected(s.Alone))
+	a.say("verdict as expected for %s: %s", s.Name, cmp.Or(strings.Join(model.Map(s.Alone.Findings, scenario.Finding.String), ", "), "no finding"))
 	return nil
 }
 
@@ -159,11 +159,10 @@ func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.F
 func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab) (r report.Report, traffic []lab.FlowStats, err error) {
 	err = a.inLab(ctx, o, l, func(ns *netns.NS, node string) error {
 		snapshot, err := a.observe(ctx, o.session(ns, node))
-		if err != nil {
-			return err
+		if err == nil {
+			r, err = o.judge(snapshot, nil, nil)
+			traffic = l.Stats()
 		}
-		r, err = o.judge(snapshot, nil, nil)
-		traffic = l.Stats()
 		return err
 	})
 	return r, traffic, err
@@ -196,8 +195,7 @@ func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns 
 	defer func() { err = errors.Join(err, stop()) }()
 
 	if s := l.Scenario(); s.Together() {
-		a.say("watching only node %s; `lasthop lab up %s` shows how to watch %d nodes at the same time", node.Name, s.Name,
-			len(s.Watch))
+		a.say("watching only node %s; `lasthop lab up %s` shows how to watch %d nodes at the same time", node.Name, s.Name, len(s.Watch))
 	}
 	active := model.Either(o.active, " --active", "")
 	a.say("watching node %s: lasthop check --netns %s --host-root %s --for %v%s", node.Name, node.Netns, o.hostRoot, time.Duration(o.window), active)
@@ -216,18 +214,14 @@ func togetherWith(l *lab.Lab) string {
 
 // watched are the nodes that the lab's scenario watches, in its order.
 func watched(l *lab.Lab) []lab.Node {
-	var out []lab.Node
-	for _, w := range l.Scenario().Watch {
-		out = append(out, model.Filter(l.Nodes(), func(n lab.Node) bool { return n.Name == w.Node })...)
-	}
-	return out
+	return model.Flat(l.Scenario().Watch, func(w scenario.Watched) []lab.Node {
+		return model.Filter(l.Nodes(), func(n lab.Node) bool { return n.Name == w.Node })
+	})
 }
 
 func observed(l *lab.Lab) (lab.Node, error) {
-	for _, n := range l.Nodes() {
-		if n.Observed {
-			return n, nil
-		}
+	if n := model.Find(l.Nodes(), func(n lab.Node) bool { return n.Observed }); n.Observed {
+		return n, nil
 	}
 	return lab.Node{}, errors.New("the scenario observes no node")
 }
@@ -271,21 +265,12 @@ func lostByAttaching(n *model.Node) uint64 {
 // unanswered names the flows of which more requests than may be lost were not answered,
 // and the denied ones of which one was.
 func unanswered(flows []lab.FlowStats, lost uint64) []string {
-	var out []string
-	for _, f := range flows {
-		if f.Denied && f.Answered > 0 || !f.Denied && (f.Answered == 0 || f.Failed > lost) {
-			out = append(out, fmt.Sprintf("%s got %d replies and failed %d times: %s", f.Flow, f.Answered, f.Failed,
-				f.LastError))
-		}
-	}
-	return out
-}
-
-func expected(e scenario.Expect) string {
-	if len(e.Findings) == 0 {
-		return "no finding"
-	}
-	return strings.Join(model.Map(e.Findings, scenario.Finding.String), ", ")
+	bad := model.Filter(flows, func(f lab.FlowStats) bool {
+		return f.Denied && f.Answered > 0 || !f.Denied && (f.Answered == 0 || f.Failed > lost)
+	})
+	return model.Map(bad, func(f lab.FlowStats) string {
+		return fmt.Sprintf("%s got %d replies and failed %d times: %s", f.Flow, f.Answered, f.Failed, f.LastError)
+	})
 }
 
 // give writes the scenario's files for --nodes, --pods and --routes. The returned function removes them.

@@ -200,8 +200,7 @@ func (e examination) text(to io.Writer, wide bool) error {
 	}
 	fmt.Fprint(w, "\nRIGHT\tHELD\tGIVES\n")
 	for _, r := range e.Rights {
-		held := model.Either(r.Held, "yes", "no")
-		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Name, held, r.Gives)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Name, model.Either(r.Held, "yes", "no"), r.Gives)
 	}
 	for _, t := range []struct {
 		title string

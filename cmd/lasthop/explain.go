@@ -178,8 +178,7 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 	}
 	candidates := []netip.Addr{t.addr}
 	if t.pod != "" {
-		here := selection{namespace: o.namespace}
-		if candidates, err = choosePods(s, []string{t.pod}, here); err != nil {
+		if candidates, err = choosePods(s, []string{t.pod}, selection{namespace: o.namespace}); err != nil {
 			there, several := remotePods(s, t.pod, o.namespace)
 			if err = cmp.Or(several, err); there == nil {
 				return nil, e, fmt.Errorf("--to: %w", err)
@@ -191,9 +190,7 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 	if !t.addr.IsValid() && t.pod == "" {
 		return pod, e, nil
 	}
-	if slices.ContainsFunc(s.Routes, func(r model.Route) bool {
-		return r.Type == "broadcast" && r.Dst == netip.PrefixFrom(t.addr, t.addr.BitLen())
-	}) {
+	if slices.ContainsFunc(s.Routes, func(r model.Route) bool { return r.Type == "broadcast" && r.Dst == model.Host(t.addr) }) {
 		return nil, e, usagef("--to %s: want a unicast address, not a broadcast address", t.addr)
 	}
 	for _, to := range candidates {
@@ -237,16 +234,12 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 	}
 	switch {
 	case len(peers) > 0 && len(counted(s, pod)) == 0:
-		return peers[0],
-			fmt.Sprintf("no packet of the pod in the window: to %s, with which it has the most flows, possibly old ones; "+
-				"--to selects another", peers[0].To)
+		return peers[0], fmt.Sprintf("no packet of the pod in the window: to %s, with which it has the most flows, possibly old ones; "+
+			"--to selects another", peers[0].To)
 	case len(peers) > 0:
 		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to selects another", peers[0].To)
 	}
-	e := path.Ends{Pod: pod[0], To: outside4}
-	if pod[0].Is6() {
-		e.To = outside6
-	}
+	e := path.Ends{Pod: pod[0], To: model.Either(pod[0].Is6(), outside6, outside4)}
 	return e, fmt.Sprintf("no packet of the pod was seen: to %s, as an example of an address outside the cluster; --to "+
 		"selects another", e.To)
 }

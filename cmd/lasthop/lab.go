@@ -93,11 +93,8 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) er
 		return fmt.Errorf("find lasthop's own binary: %w", err)
 	}
 	l, err := a.makeLab(ctx, nameOrPath, id, on)
-	if errors.Is(err, lab.ErrExists) {
-		return &usageError{err}
-	}
 	if err != nil {
-		return err
+		return model.Either[error](errors.Is(err, lab.ErrExists), &usageError{err}, err)
 	}
 	if on.kind() {
 		if err := l.Break(ctx); err != nil {

@@ -29,7 +29,7 @@ type sums struct {
 	drops        map[dropKind]uint64
 	unexplained  uint64
 	// own is what lasthop itself did not count.
-	own model.Lost
+	own map[string]uint64
 
 	// causes are the findings that explained drops; what a rule dropped may be counted only after it has gone.
 	causes map[model.Drop]model.DropCause
@@ -54,7 +54,7 @@ func (t *sums) count(r model.Reading) {
 	now := r.Point.Snapshot
 	if t.opened == nil {
 		t.opened, t.lost, t.drops = map[model.Code]uint64{}, map[model.Code]uint64{}, map[dropKind]uint64{}
-		t.causes = map[model.Drop]model.DropCause{}
+		t.causes, t.own = map[model.Drop]model.DropCause{}, map[string]uint64{}
 	}
 	if t.last == nil || !t.last.Window.Start.Equal(now.Window.Start) {
 		t.last, t.id = &model.Snapshot{Window: model.Window{Start: now.Window.Start, End: now.Window.Start}}, 0
@@ -72,7 +72,9 @@ func (t *sums) count(r model.Reading) {
 	}
 	counts := timeline.Counted(model.Point{Snapshot: t.last}, r.Point)
 	t.last = &model.Snapshot{Window: now.Window, Traffic: now.Traffic}
-	t.addOwn(counts.Traffic.Lost)
+	for what, n := range ownLosses(counts.Traffic.Lost) {
+		t.own[what] += n
+	}
 	s := *r.Snapshot
 	s.Window, s.Traffic = counts.Window, counts.Traffic
 	classes := loss.NewClassifier(&s)
@@ -120,13 +122,9 @@ func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 	t.drops[kind] += d.Packets
 }
 
-func (t *sums) addOwn(l model.Lost) {
-	t.own.Events += l.Events
-	t.own.Counters += l.Counters
-	t.own.MACs += l.MACs
-	t.own.Others += l.Others
-	t.own.Unparsed += l.Unparsed
-	t.own.Gaps += l.Gaps
+// ownLosses are by the label of their metric.
+func ownLosses(l model.Lost) map[string]uint64 {
+	return map[string]uint64{"events": l.Events, "counters": l.Counters, "macs": l.MACs, "others": l.Others, "unparsed": l.Unparsed, "gaps": l.Gaps}
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -192,12 +190,8 @@ func (g *agent) Collect(out chan<- prometheus.Metric) {
 		counter(metricDrops, n, k.reason, k.cause)
 	}
 	counter(metricUnexplained, g.unexplained)
-	own := map[string]uint64{
-		"events": g.own.Events, "counters": g.own.Counters, "macs": g.own.MACs, "others": g.own.Others,
-		"unparsed": g.own.Unparsed, "gaps": g.own.Gaps,
-	}
-	for what, n := range own {
-		counter(metricOwn, n, what)
+	for what := range ownLosses(model.Lost{}) {
+		counter(metricOwn, g.own[what], what)
 	}
 	gauge(metricRingBytes, float64(g.size))
 	gauge(metricRingSpan, g.span.Seconds())

@@ -38,9 +38,12 @@ const atFor = 5 * time.Minute
 
 func (p *past) asked() bool { return p.last > 0 || !p.at.IsZero() }
 
-// openPast opens what the agent has of the window that the flags ask for, and makes it the
-// recording that the command is about.
+// openPast checks the flags. It opens what the agent has of the window that they ask for, if
+// they do, and makes it the recording that the command is about.
 func (a *app) openPast(o *observing) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	p := &o.past
 	switch {
 	case !p.asked() && p.dir != "":

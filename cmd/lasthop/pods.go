@@ -64,15 +64,15 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 	}
 	var chosen []model.Pod
 	if len(names) == 0 {
-		chosen = slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !of.has(&p) })
+		chosen = model.Filter(pods, func(p model.Pod) bool { return of.has(&p) })
 	}
 	for _, name := range names {
-		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, of.namespace) })
+		found := model.Filter(pods, func(p model.Pod) bool { return is(p, name, of.namespace) })
 		if len(found) == 0 {
 			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(s, pods, name, of.namespace), podNames(pods))
 		}
-		if distinct(found) {
-			return nil, usagef("several pods are named %q: %s", name, podNames(found))
+		if err := distinct(name, found); err != nil {
+			return nil, err
 		}
 		chosen = append(chosen, found...)
 	}
@@ -91,16 +91,12 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 func remotePods(s *model.Snapshot, name, namespace string) ([]netip.Addr, error) {
 	var found []model.Pod
 	for _, x := range s.Cluster.Pods {
-		p := model.Pod{Namespace: x.Namespace, Name: x.Name, Given: x.Addresses}
-		if is(p, name, namespace) {
+		if p := (model.Pod{Namespace: x.Namespace, Name: x.Name, Given: x.Addresses}); is(p, name, namespace) {
 			found = append(found, p)
 		}
 	}
-	if len(found) == 0 {
-		return nil, nil
-	}
-	if distinct(found) {
-		return nil, usagef("several pods are named %q: %s", name, podNames(found))
+	if err := distinct(name, found); err != nil || len(found) == 0 {
+		return nil, err
 	}
 	return found[0].Known(), nil
 }
@@ -114,13 +110,8 @@ func meant(s *model.Snapshot, pods []model.Pod, name, namespace string) string {
 	if addrs, err := remotePods(s, name, namespace); err == nil && len(addrs) > 0 {
 		return fmt.Sprintf(", but on another node, with %s", addrs[0])
 	}
-	var names []string
-	for _, p := range pods {
-		if namespace == "" || p.Namespace == namespace {
-			names = append(names, report.PodName(p))
-		}
-	}
-	if near := flags.Nearest(name, names); near != "" {
+	pods = model.Filter(pods, func(p model.Pod) bool { return namespace == "" || p.Namespace == namespace })
+	if near := flags.Nearest(name, model.Map(pods, report.PodName)); near != "" {
 		return ": did you mean " + report.Clean(near) + "?"
 	}
 	return ""
@@ -141,10 +132,13 @@ func is(p model.Pod, name, namespace string) bool {
 	return p.Name == name && p.Name != "" && (namespace == "" || p.Namespace == namespace)
 }
 
-// distinct reports whether pods of one name are of several namespaces. Several of
+// distinct is an error where pods of one name are of several namespaces. Several of
 // one namespace are one pod that was replaced, or has several links.
-func distinct(pods []model.Pod) bool {
-	return slices.ContainsFunc(pods, func(p model.Pod) bool { return p.Namespace != pods[0].Namespace })
+func distinct(name string, pods []model.Pod) error {
+	if slices.ContainsFunc(pods, func(p model.Pod) bool { return p.Namespace != pods[0].Namespace }) {
+		return usagef("several pods are named %q: %s", name, podNames(pods))
+	}
+	return nil
 }
 
 func podNames(pods []model.Pod) string {

@@ -80,8 +80,7 @@ func create(what, name string) (*os.File, error) {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return nil, usagef("%s %s: the file exists, and lasthop does not overwrite files: use another name, or remove it",
-			what, name)
+		return nil, usagef("%s %s: the file exists, and lasthop does not overwrite files: use another name, or remove it", what, name)
 	}
 	if err != nil {
 		return nil, usagef("%s: %w", what, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,6 @@ func (a *app) recordCommand() *cobra.Command {
 }
 
 func (a *app) record(ctx context.Context, o *observing, name string, pairs []string) (err error) {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	if err := a.openPast(o); err != nil {
 		return err
 	}
@@ -111,9 +109,7 @@ func (r *recorder) run(s *session.Stream) error {
 	defer p.clear()
 	var began time.Time
 	for reading := range s.Readings() {
-		if began.IsZero() {
-			began = reading.At
-		}
+		began = cmp.Or(began, reading.At)
 		samples := reading.Point.Snapshot.Traffic.Samples
 		if err := errors.Join(r.writer.Write(r.hide.Reading(reading)), r.samples.write(samples)); err != nil {
 			return err

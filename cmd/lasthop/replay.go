@@ -97,8 +97,7 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 	}
 	f, closeFile, err = openRecorded(name)
 	if err == nil && f.Damage != nil {
-		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are valid", name,
-			f.Damage, f.Len())))
+		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are valid", name, f.Damage, f.Len())))
 	}
 	return f, closeFile, asUsage(name, err)
 }
@@ -227,8 +226,5 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 
 // last is how much of a recording's end is judged, 0 for all of it.
 func (o *observing) last() time.Duration {
-	if !o.given.Changed("for") {
-		return 0
-	}
-	return time.Duration(o.window)
+	return model.Either(o.given.Changed("for"), time.Duration(o.window), 0)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,11 +59,12 @@ func dropRights(active bool) error {
 		}
 	}
 	for _, flag := range []cap.Flag{cap.Effective, cap.Permitted, cap.Inheritable} {
-		if err := held.SetFlag(flag, false, others...); err != nil {
-			return fmt.Errorf("drop capabilities: %w", err)
-		}
+		err = errors.Join(err, held.SetFlag(flag, false, others...))
 	}
-	if err := held.SetProc(); err != nil {
+	if err == nil {
+		err = held.SetProc()
+	}
+	if err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
 	return nil

@@ -37,9 +37,6 @@ func wantsReport(f *pflag.FlagSet) bool {
 
 // live shows the node on the screen.
 func (a *app) live(ctx context.Context, o *observing) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	if err := a.openPast(o); err != nil {
 		return err
 	}

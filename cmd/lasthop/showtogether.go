@@ -21,9 +21,6 @@ const screenMost = 50
 
 // showTogether shows several nodes' recordings of one time on the screen.
 func (a *app) showTogether(ctx context.Context, o *observing) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	read := func(last time.Duration) (model.Reading, error) { return a.readTogether(o, last) }
 	first, err := read(0)
 	if err != nil {
@@ -59,7 +56,7 @@ func jointReport(o *observing, r model.Reading) report.Joint {
 // readTogether judges the last of each recording together, 0 for all of it.
 func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, error) {
 	snapshots := map[string]*model.Snapshot{}
-	t := &together{app: a, o: o, last: last, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}
+	t := newTogether(a, o, nil, last)
 	t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
 	found, err := t.judge()
 	if err != nil {

@@ -26,7 +26,7 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	r, err := (&together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}).judge()
+	r, err := newTogether(a, o, pods, o.last()).judge()
 	if err != nil {
 		return err
 	}
@@ -62,6 +62,10 @@ type together struct {
 	told map[string][]model.Tracked
 	// look is given each recording as it is, and as it is shown, one at a time; it may be nil.
 	look func(recording string, recorded, shown *model.Snapshot)
+}
+
+func newTogether(a *app, o *observing, pods []string, last time.Duration) *together {
+	return &together{app: a, o: o, pods: pods, last: last, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}
 }
 
 // togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
@@ -193,7 +197,7 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if !to.addr.IsValid() && to.pod == "" {
 		return report.Path{}, usagef("explain with several recordings needs --to, a pod on another of the nodes")
 	}
-	t := &together{app: a, o: o, last: o.last(), names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}
+	t := newTogether(a, o, nil, o.last())
 	var sources []join.Source
 	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
 	t.look = func(recording string, s, shown *model.Snapshot) {

@@ -60,15 +60,13 @@ func result(status int, stdout []byte, said string) (*mcp.CallToolResult, error)
 		docs = append(docs, doc)
 	}
 	if len(docs) == 0 {
-		said = cmp.Or(said, "nothing")
-		return nil, fmt.Errorf("no verdict (status %d). %s%s\n%s\n%s", status, marked, border, said, border)
+		return nil, fmt.Errorf("no verdict (status %d). %s%s\n%s\n%s", status, marked, border, cmp.Or(said, "nothing"), border)
 	}
 	var text strings.Builder
-	notes := ""
+	text.WriteString(marked + border + "\n")
 	if status > 1 {
-		notes = "Not all went well (status " + fmt.Sprint(status) + "):\n" + said + "\n"
+		fmt.Fprintf(&text, "Not all went well (status %d):\n%s\n", status, said)
 	}
-	text.WriteString(marked + border + "\n" + notes)
 	left := 0
 	for _, doc := range docs {
 		// Each is bounded by itself; of several nodes the first have room.
@@ -163,8 +161,7 @@ func page(code string) (*mcp.CallToolResult, error) {
 	for i, p := range pages {
 		fmt.Fprintf(&text, "%s (%s): %s\n", p.Code, p.Severity, p.Title)
 		item := map[string]any{"code": p.Code, "severity": p.Severity, "title": p.Title}
-		parts := [][2]string{{"meaning", p.Meaning}, {"evidence", p.Evidence}, {"fix", p.Fix}, {"verify", p.Verify}}
-		for _, x := range parts {
+		for _, x := range [][2]string{{"meaning", p.Meaning}, {"evidence", p.Evidence}, {"fix", p.Fix}, {"verify", p.Verify}} {
 			if code != "" && x[1] != "" {
 				fmt.Fprintf(&text, "%s: %s\n", x[0], x[1])
 				item[x[0]] = x[1]

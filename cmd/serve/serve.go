@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -109,8 +110,7 @@ func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := mcp.NewServer(
-		&mcp.Implementation{Name: "lasthop", Version: s.Version}, &mcp.ServerOptions{Instructions: instructions})
+	server := mcp.NewServer(&mcp.Implementation{Name: "lasthop", Version: s.Version}, &mcp.ServerOptions{Instructions: instructions})
 	ending, stop := context.WithCancel(ctx)
 	defer stop()
 	s.ending, s.room = ending, make(chan struct{}, s.AtOnce)
@@ -152,15 +152,8 @@ func (s *Server) tools() ([]*mcp.Tool, error) {
 				"about 10 seconds more than the window."
 		}
 		properties := t.InputSchema.(map[string]any)["properties"].(map[string]any)
-		if s.Place != Cluster {
-			delete(properties, "nodes")
-			delete(properties, "all")
-		}
-		if s.Place == Recordings {
-			delete(properties, "active")
-			delete(properties, "last")
-			delete(properties, "at")
-		}
+		lacks := map[Place][]string{Node: {"nodes", "all"}, Recordings: {"nodes", "all", "active", "last", "at"}}[s.Place]
+		maps.DeleteFunc(properties, func(name string, _ any) bool { return slices.Contains(lacks, name) })
 	}
 	if s.Place == Recordings {
 		list = slices.DeleteFunc(list, func(t *mcp.Tool) bool { return t.Name == "doctor" })
@@ -216,9 +209,7 @@ func (s *Server) answer(tool string) mcp.ToolHandlerFor[input, any] {
 	}
 }
 
-func (s *Server) call(
-	ctx context.Context, req *mcp.CallToolRequest, tool string, in input,
-) (*mcp.CallToolResult, error) {
+func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, tool string, in input) (*mcp.CallToolResult, error) {
 	if tool == "findings" {
 		return page(in.Code)
 	}

@@ -70,14 +70,10 @@ func (w *writer) frame(k kind, payload []byte) error {
 	if len(payload) > limit {
 		return fmt.Errorf("frame of %d bytes: want at most %d", len(payload), limit)
 	}
-	var b bytes.Buffer
-	b.Write(magic[:])
-	b.WriteByte(byte(k))
-	b.Write(binary.BigEndian.AppendUint32(nil, uint32(len(payload))))
-	b.Write(payload)
+	head := binary.BigEndian.AppendUint32([]byte{magic[0], magic[1], magic[2], byte(k)}, uint32(len(payload)))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, err := w.w.Write(b.Bytes())
+	_, err := w.w.Write(append(head, payload...))
 	return err
 }
 

@@ -52,8 +52,6 @@ type Trial struct {
 
 func (o Options) within() time.Duration { return cmp.Or(o.StartWithin, startTime) }
 
-func to[T any](v T) *T { return &v }
-
 // job is what runs the pod. A bare pod would outlive a plugin that was killed; the
 // controllers end a job at its deadline, and remove it when it has ended.
 func (o Options) job() *batchv1.Job {
@@ -61,9 +59,9 @@ func (o Options) job() *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "lasthop-", Namespace: o.Namespace, Labels: labels},
 		Spec: batchv1.JobSpec{
-			ActiveDeadlineSeconds:   to(max(1, int64(o.Deadline/time.Second))),
-			TTLSecondsAfterFinished: to(int32(keptFor / time.Second)),
-			BackoffLimit:            to(int32(0)),
+			ActiveDeadlineSeconds:   new(max(1, int64(o.Deadline/time.Second))),
+			TTLSecondsAfterFinished: new(int32(keptFor / time.Second)),
+			BackoffLimit:            new(int32(0)),
 			Template:                corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: o.podSpec()},
 		},
 	}
@@ -73,17 +71,17 @@ func (o Options) podSpec() corev1.PodSpec {
 	return corev1.PodSpec{
 		NodeName:                      o.Node,
 		RestartPolicy:                 corev1.RestartPolicyNever,
-		TerminationGracePeriodSeconds: to(int64(graceTime / time.Second)),
+		TerminationGracePeriodSeconds: new(int64(graceTime / time.Second)),
 		HostNetwork:                   true,
 		HostPID:                       true,
 		DNSPolicy:                     corev1.DNSDefault,
-		AutomountServiceAccountToken:  to(false),
-		EnableServiceLinks:            to(false),
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
 		// A node with a fault may well be tainted.
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		Volumes: []corev1.Volume{
-			{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/", Type: to(corev1.HostPathDirectory)}}},
-			{Name: "files", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: to(resource.MustParse(filesSize))}}},
+			{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/", Type: new(corev1.HostPathDirectory)}}},
+			{Name: "files", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse(filesSize))}}},
 		},
 		Containers: []corev1.Container{{
 			Name:            container,
@@ -104,7 +102,7 @@ func (o Options) podSpec() corev1.PodSpec {
 
 func (o Options) securityContext() *corev1.SecurityContext {
 	if o.Profile == Sysadmin {
-		return &corev1.SecurityContext{Privileged: to(true), ReadOnlyRootFilesystem: to(true)}
+		return &corev1.SecurityContext{Privileged: new(true), ReadOnlyRootFilesystem: new(true)}
 	}
 	return &corev1.SecurityContext{
 		Capabilities: &corev1.Capabilities{
@@ -113,6 +111,6 @@ func (o Options) securityContext() *corev1.SecurityContext {
 		},
 		// AppArmor's default for containers does not let one look at other processes.
 		AppArmorProfile:        &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
-		ReadOnlyRootFilesystem: to(true),
+		ReadOnlyRootFilesystem: new(true),
 	}
 }

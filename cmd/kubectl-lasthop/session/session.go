@@ -112,9 +112,8 @@ func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Ne
 			say("%s", why)
 		}
 	case status > killed:
-		number := syscall.Signal(status - killed)
-		err = errors.New(cmp.Or(c.awaitFate(ctx, job, o), fmt.Sprintf("lasthop on %s was killed by signal %d (%v)", o.Node,
-			number, number)))
+		err = errors.New(cmp.Or(c.awaitFate(ctx, job, o), fmt.Sprintf("lasthop on %s was killed by signal %[2]d (%[2]v)", o.Node,
+			syscall.Signal(status-killed))))
 	}
 	return status, err
 }
@@ -165,9 +164,12 @@ func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 func (c Cluster) remove(ctx context.Context, job *batchv1.Job) error {
 	ctx = context.WithoutCancel(ctx)
 	err := wait.PollUntilContextTimeout(ctx, pollEvery, removeTime, true, func(ctx context.Context) (bool, error) {
-		err := c.jobs(job.Namespace).remove(ctx, job.Name, metav1.DeleteOptions{PropagationPolicy: to(metav1.DeletePropagationBackground)})
+		err := c.jobs(job.Namespace).remove(ctx, job.Name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
+		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			return false, err
+		}
 		// A connection that was lost may come back.
-		return err == nil || apierrors.IsNotFound(err), permanent(err)
+		return err == nil || apierrors.IsNotFound(err), nil
 	})
 	if err != nil {
 		return &Refusal{
@@ -175,14 +177,6 @@ func (c Cluster) remove(ctx context.Context, job *batchv1.Job) error {
 			fmt.Sprintf("it ends by itself, and its job is removed %v later; to remove it now:\n  %s",
 				keptFor, words.Shell("kubectl delete job -n %s %s", job.Namespace, job.Name)),
 		}
-	}
-	return nil
-}
-
-// permanent is an error that will be the same again.
-func permanent(err error) error {
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return err
 	}
 	return nil
 }
@@ -243,11 +237,9 @@ func hopelessWait(o Options, job *batchv1.Job, none bool, waited time.Duration, 
 		return &Refusal{err, "the job was suspended as it was made: what queues jobs here has to let it go, " +
 			"or choose another --debug-namespace"}
 	case none:
-		return &Refusal{err, "no job makes pods here: is kube-controller-manager up? " +
-			"`kubectl get pods -n kube-system` shows it"}
+		return &Refusal{err, "no job makes pods here: is kube-controller-manager up? `kubectl get pods -n kube-system` shows it"}
 	}
-	return &Refusal{err, fmt.Sprintf("`kubectl describe node %s` shows whether its kubelet is well; "+
-		"--start-within waits longer", o.Node)}
+	return &Refusal{err, fmt.Sprintf("`kubectl describe node %s` shows whether its kubelet is well; --start-within waits longer", o.Node)}
 }
 
 // latest is the last event about an object; empty if there is none or they may not be read.
@@ -261,10 +253,8 @@ func (c Cluster) latest(ctx context.Context, namespace string, of types.UID) (la
 }
 
 func (c Cluster) about(ctx context.Context, namespace string, of types.UID) []corev1.Event {
-	events, err := c.events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of)})
-	if err != nil {
-		return nil // they say why there is no pod, no more
-	}
+	// Without them it is only not known why there is no pod.
+	events, _ := c.events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of)})
 	return events.Items
 }
 
