@@ -52,9 +52,10 @@ func call(f func()) tea.Cmd {
 
 func turn(by int) func(*screen) tea.Cmd {
 	return do(func(s *screen) {
-		to := s.Tab
-		for to = (to + view.TabID(by) + view.Tabs) % view.Tabs; !to.Shown(); {
-			to = (to + view.TabID(by) + view.Tabs) % view.Tabs
+		next := func(t view.TabID) view.TabID { return (t + view.TabID(by) + view.Tabs) % view.Tabs }
+		to := next(s.Tab)
+		for !to.Shown() {
+			to = next(to)
 		}
 		s.goTo(to)
 	})
@@ -84,8 +85,7 @@ func (s *screen) follow(r *view.Row) {
 	if r == nil {
 		return
 	}
-	pod, to := s.endsOf(r)
-	if pod.IsValid() && (pod != s.pod || to.IsValid()) {
+	if pod, to := s.endsOf(r); pod.IsValid() && (pod != s.pod || to.IsValid()) {
 		s.between(pod, to)
 	}
 }
@@ -338,10 +338,8 @@ func (s *screen) copied() string {
 	case s.Page != view.NoPage && s.Page != view.HopDetail:
 		return ""
 	case s.Page == view.HopDetail && s.Path.Hop() != nil:
-		if h := s.Path.Hop(); len(h.Rules) > 0 {
-			return lines(h.Rules)
-		}
-		return report.Clean(s.Path.Hop().Decision)
+		h := s.Path.Hop()
+		return cmp.Or(lines(h.Rules), report.Clean(h.Decision))
 	case s.Tab == view.Path:
 		return s.Data.PathText(s.Path)
 	case r == nil:

@@ -115,10 +115,7 @@ func stepBack(by int) func(*screen) tea.Cmd {
 		if s.player != nil {
 			return s.seek(-time.Duration(by) * 10 * time.Second)
 		}
-		at := s.history.at
-		if at < 0 {
-			at = len(s.history.readings) - 1
-		}
+		at := model.Either(s.history.at < 0, len(s.history.readings)-1, s.history.at)
 		s.showAt(at - by)
 		return nil
 	}

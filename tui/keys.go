@@ -88,10 +88,7 @@ func keyTable() []binding {
 func always(*screen) bool           { return true }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool {
-	if s.Page == view.NoPage {
-		return s.Tab == view.Node || hasPath(s)
-	}
-	return s.Page != view.Help
+	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s))
 }
 func hasEnds(s *screen) bool {
 	if s.Page != view.FindingDetail || s.Finding == nil {
@@ -138,8 +135,8 @@ func (s *screen) hints() []view.Hint {
 		if h.Key == "p" && s.frozen {
 			h.Does = "continue"
 		}
-		switch {
-		case b.section == "Replay" && s.player == nil, b.section == "Live" && (s.player != nil || s.still()), h.Key == "p" && s.still(), h.Key == "ctrl+z" && s.opts.Shell == nil:
+		if b.section == "Replay" && s.player == nil || b.section == "Live" && (s.player != nil || s.still()) ||
+			h.Key == "p" && s.still() || h.Key == "ctrl+z" && s.opts.Shell == nil {
 			continue
 		}
 		out = append(out, h)

@@ -155,11 +155,11 @@ func (s *screen) resize(msg tea.WindowSizeMsg) (cmd tea.Cmd) {
 
 // start leaves the gate. Only now someone is there whose terminal can be asked for its background.
 func (s *screen) start() tea.Cmd {
-	if s.started || s.opts.mono() {
-		s.started = true
+	asked := s.started || s.opts.mono()
+	s.started = true
+	if asked {
 		return nil
 	}
-	s.started = true
 	return tea.RequestBackgroundColor
 }
 
@@ -260,12 +260,7 @@ func (s *screen) findFinding() {
 		return
 	}
 	id := view.FindingID(s.Finding)
-	for f := range model.Each(s.Data.Reading.Findings) {
-		if view.FindingID(f) == id {
-			s.Finding = f
-			return
-		}
-	}
+	s.Finding = cmp.Or(model.First(s.Data.Reading.Findings, func(f *model.Tracked) bool { return view.FindingID(f) == id }), s.Finding)
 }
 
 // endsOf are the ends of the path that shows a row best.
@@ -377,10 +372,9 @@ func (s *screen) mode() string {
 		return "WAIT"
 	case s.ended:
 		return "ENDED " + at
+	case s.player != nil && s.frozen:
+		return "PAUSED " + at
 	case s.player != nil:
-		if s.frozen {
-			return "PAUSED " + at
-		}
 		return fmt.Sprintf("REPLAY x%g %s", s.speed, at)
 	case s.still():
 		return "RECORDED " + at

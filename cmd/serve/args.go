@@ -24,14 +24,14 @@ func (s *Server) args(tool string, in input) (args []string, window time.Duratio
 		window = time.Duration(w)
 	}
 	args = append([]string{tool, "--output=mcp"}, s.Flags(tool)...)
-	args = append(args, model.Map(in.Only, func(code string) string { return "--only=" + code })...)
-	if in.Active {
-		args = append(args, "--active")
-	}
 	for _, f := range [][2]string{{"for", in.Window}, {"to", in.To}, {"last", in.Last}, {"at", in.At}} {
 		if f[1] != "" {
 			args = append(args, "--"+f[0]+"="+f[1])
 		}
+	}
+	args = append(args, model.Map(in.Only, func(code string) string { return "--only=" + code })...)
+	if in.Active {
+		args = append(args, "--active")
 	}
 	if tool == "replay" {
 		file, err := recording(in.Path)

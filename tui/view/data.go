@@ -123,7 +123,9 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	d.Pods = d.podRows()
 	d.Findings = d.findingRows() // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
-	d.Events = sync.OnceValue(d.eventRows)
+	d.Events = sync.OnceValue(func() []Row {
+		return latestFirst(slices.Concat(d.findingEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
+	})
 	d.Reach(func() (none model.Matrix) { return none })
 	return d
 }
@@ -211,10 +213,8 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 // Ends are the pod and the peer whose path shows a finding best; not valid where it names none.
 func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	for _, a := range f.Pods {
-		for _, p := range d.Peers(a) {
-			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p) }) {
-				return a, p
-			}
+		if to := d.met(f, a); to.IsValid() {
+			return a, to
 		}
 	}
 	if len(f.Pods) > 0 {
@@ -233,21 +233,20 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 
 // PodEnds are a pod and the peer whose path shows best how it fares: that of its worst finding, or its busiest.
 func (d *Data) PodEnds(a netip.Addr) (pod, to netip.Addr) {
-	for i := range d.open {
-		f := &d.open[i]
-		if !slices.Contains(f.Pods, a) {
-			continue
-		}
-		for _, p := range d.Peers(a) {
-			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p) }) {
-				return a, p
-			}
+	for f := range model.Each(d.open) {
+		if to := d.met(f, a); to.IsValid() && slices.Contains(f.Pods, a) {
+			return a, to
 		}
 	}
 	if peers := d.Peers(a); len(peers) > 0 {
 		to = peers[0]
 	}
 	return a, to
+}
+
+// met is the busiest of a pod's peers that a finding is about, not valid where it is about none.
+func (d *Data) met(f *model.Finding, pod netip.Addr) netip.Addr {
+	return model.Find(d.Peers(pod), func(p netip.Addr) bool { return model.InAny(f.Peers, p) })
 }
 
 // rates are packets per second of an address on one side, at the link where most were seen; nil without a series.
@@ -271,6 +270,5 @@ func (d *Data) describe(x *model.Sample) string {
 			return what
 		}
 	}
-	return fmt.Sprintf("%s > %s, EtherType %#04x, %s",
-		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Quantity(max(x.Length, 0), "byte"))
+	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, model.Quantity(max(x.Length, 0), "byte"))
 }

@@ -14,10 +14,6 @@ import (
 // maxEvents bounds the rows of each kind of event to the latest.
 const maxEvents = 200
 
-func (d *Data) eventRows() []Row {
-	return latestFirst(slices.Concat(d.findingEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
-}
-
 func latestFirst(rows []Row) []Row {
 	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
 	return rows

@@ -82,11 +82,7 @@ func Draw(f Frame) string {
 	for i, line := range lines {
 		lines[i] = t.cut(line, f.Width)
 	}
-	out := strings.Join(lines, "\n")
-	if t.ASCII {
-		out = plainASCII(out)
-	}
-	return out
+	return t.plain(strings.Join(lines, "\n"))
 }
 
 // bodyHeight is what the header, the tabs, the strip and the keys leave.
@@ -142,8 +138,7 @@ func (f Frame) body(h int) []string {
 
 // scrolled shows h lines of a page from where it is scrolled to, and how many are below.
 func (f Frame) scrolled(lines []string, w, h int) []string {
-	from := max(0, min(f.Scroll, len(lines)-h))
-	lines = lines[from:]
+	lines = lines[max(0, min(f.Scroll, len(lines)-h)):]
 	if below := len(lines) - h; below > 0 && h > 1 {
 		lines = append(lines[:h-1:h-1], f.Theme.separator(model.Quantity(below+1, "more line")+" below", w))
 	}
@@ -174,8 +169,7 @@ func (f Frame) header() string {
 				keep = append(keep, f.Theme.paint(p.style, p.text))
 			}
 		}
-		line := strings.Join(keep, "  ")
-		if out <= 1 || width(line) <= f.Width {
+		if line := strings.Join(keep, "  "); out <= 1 || width(line) <= f.Width {
 			return f.Theme.cut(line, f.Width)
 		}
 	}
@@ -219,11 +213,7 @@ func (f Frame) sources() string {
 	if all == 0 {
 		return "-(!)"
 	}
-	text := fmt.Sprintf("%d/%d", read, all)
-	if !whole || !f.Data.compared() {
-		text += "(!)"
-	}
-	return text
+	return fmt.Sprintf("%d/%d%s", read, all, model.Either(whole && f.Data.compared(), "", "(!)"))
 }
 
 func (f Frame) drops() string {
@@ -354,13 +344,11 @@ func (f Frame) columns() []Column {
 // listed is how many of h lines the list gets, and what stands below it.
 func (f Frame) listed(h int) (listed int, detail []string) {
 	listed = max(len(f.List.Rows), len(wrap(f.empty(), f.Width-1)), 1)
+	most := h * 2 / 3
 	if f.Width >= oneColumn {
 		listed++
-	}
-	// The list of a tab that is a table of what there is gets the larger part.
-	most := model.Either(f.Tab != Findings, h/2, max(h/4, 6))
-	if f.Width < oneColumn {
-		most = h * 2 / 3
+		// The list of a tab that is a table of what there is gets the larger part.
+		most = model.Either(f.Tab != Findings, h/2, max(h/4, 6))
 	}
 	detail = f.preview(f.Width, h-min(listed, most))
 	return min(listed, max(most, h-len(detail))), detail
@@ -399,8 +387,7 @@ func (f Frame) At(x, y int) Hit {
 			row, listed = row-1, listed-1
 		}
 		if row >= 0 && row < listed {
-			row += f.List.window(listed)
-			if row < len(f.List.Rows) {
+			if row += f.List.window(listed); row < len(f.List.Rows) {
 				hit.Row = row
 			}
 		}

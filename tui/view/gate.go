@@ -31,9 +31,5 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Quantity(len(s.Pods), "pod"))
 		}
 	}
-	out := strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit."
-	if t.ASCII {
-		out = plainASCII(out)
-	}
-	return out
+	return t.plain(strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit.")
 }

@@ -152,13 +152,11 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 		if widths[i] == 0 || i >= len(r.Cells) {
 			continue
 		}
-		cell := r.Cells[i]
+		cell, room, span := r.Cells[i], widths[i], r.Span && c.Width == 0
 		s := cell.Text
 		if cell.Rates != nil {
 			s = t.spark(cell.Rates, widths[i])
 		}
-		room := widths[i]
-		span := r.Span && c.Width == 0
 		if span {
 			room = max(w-1-used, room)
 		}
@@ -200,16 +198,9 @@ func (t Theme) mark(s string, r *Row, chosen bool, w int) string {
 func (t Theme) brief(l List, w, h int, empty string) []string {
 	var lines []string
 	for i := l.window(h); i < len(l.Rows) && len(lines) < h; i++ {
-		r := l.Rows[i]
-		word := r.Word
-		if word != "" {
-			word += " "
-		}
-		brief := r.Brief
-		if r.Pod != nil {
-			brief = t.ends(brief, w-1-width(word))
-		}
-		chosen := i == l.Cursor
+		r, chosen := l.Rows[i], i == l.Cursor
+		word := model.Either(r.Word == "", "", r.Word+" ")
+		brief := model.Either(r.Pod == nil, r.Brief, t.ends(r.Brief, w-1-width(word)))
 		lines = append(lines, t.mark(t.cell(r.Style, r, chosen, word)+t.cell(Plain, r, chosen, brief), r, chosen, w))
 	}
 	if len(l.Rows) == 0 {

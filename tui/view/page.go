@@ -66,10 +66,7 @@ func (d *Data) findingPage(p *page, f *model.Tracked) {
 	const wide = 15
 	severity, rest := report.Headline(d.called, &f.Finding)
 	p.styled(severityStyle(f.Severity), severity+" "+rest)
-	seen := "since " + clock(f.First)
-	if f.Closed {
-		seen = fmt.Sprintf("from %s to %s, closed", clock(f.First), clock(f.Last))
-	}
+	seen := model.Either(f.Closed, fmt.Sprintf("from %s to %s, closed", clock(f.First), clock(f.Last)), "since "+clock(f.First))
 	if f.Times > 1 {
 		seen = fmt.Sprintf("%d times, ", f.Times) + seen
 	}
@@ -249,8 +246,7 @@ func (d *Data) cluster(p *page) {
 		}
 	}
 	p.field("Pod range", cmp.Or(ranges, "unknown"))
-	nodes := model.Either(len(c.Nodes) > 0, model.Quantity(len(c.Nodes), "node"), d.why(model.SourceNodes))
-	p.field("Cluster", nodes)
+	p.field("Cluster", model.Either(len(c.Nodes) > 0, model.Quantity(len(c.Nodes), "node"), d.why(model.SourceNodes)))
 }
 
 func (d *Data) conntrack(p *page) {
@@ -357,10 +353,7 @@ func (p *page) help(hints []Hint) {
 			half = i
 		}
 	}
-	column, h := p.w, max(half, len(rows)-half)
-	if half < len(rows) {
-		column = p.w / 2
-	}
+	column, h := model.Either(half < len(rows), p.w/2, p.w), max(half, len(rows)-half)
 	left, right := pad(rows[:half:half], h), pad(rows[half:], h)
 	for i := 1; i < h; i++ {
 		p.add(strings.TrimRight(p.fit(left[i], column)+right[i], " "))

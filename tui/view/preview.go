@@ -97,10 +97,8 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 	drawn := f.drawing(f.Preview, p.w, max(left-2, 6), false, -1)
 	drawn = drawn[:min(len(drawn), left)]
 	left -= len(drawn)
-	why := take("why", h)
-	verify := take("verify", h)
-	p.lines = slices.Concat(p.lines, drawn, why, fix, verify)
-	for _, name := range []string{"evidence", "nodes", "could also be"} {
+	p.lines = slices.Concat(p.lines, drawn, take("why", h), fix)
+	for _, name := range []string{"verify", "evidence", "nodes", "could also be"} {
 		p.lines = append(p.lines, take(name, h)...)
 	}
 }
@@ -142,8 +140,7 @@ func (f Frame) drawing(path *model.Path, w, h int, back bool, hop int) []string 
 	for _, pieces := range d.Lines() {
 		var b strings.Builder
 		for _, x := range pieces {
-			style := model.Either(x.Is == report.Ends, ends, drawn[x.Is])
-			b.WriteString(f.Theme.paint(style, x.Text))
+			b.WriteString(f.Theme.paint(model.Either(x.Is == report.Ends, ends, drawn[x.Is]), x.Text))
 		}
 		lines = append(lines, b.String())
 	}

@@ -92,8 +92,7 @@ func (d *Data) findingRows() []Row {
 		}
 	}
 	for _, n := range d.each() {
-		on := model.Either(n != d, n.nodeName()+": ", "")
-		rows = append(rows, n.unreadRows(on)...)
+		rows = append(rows, n.unreadRows(model.Either(n != d, n.nodeName()+": ", ""))...)
 	}
 	return append(rows, over...)
 }
@@ -175,8 +174,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	r.addrs = append(r.addrs, f.Peers...)
 	if len(d.nodes) > 0 {
 		on := strings.Join(f.Nodes, ", ")
-		r.Cells = append(r.Cells, text(on))
-		r.Brief = title
+		r.Cells, r.Brief = append(r.Cells, text(on)), title
 		r.found(on)
 	}
 	return r
@@ -203,11 +201,8 @@ func (r *Row) Line() string {
 func (d *Data) findingRates(f *model.Tracked) []float64 {
 	var sum []float64
 	for _, a := range f.Pods {
-		rates := d.rates(a, model.AsSource, f.LastHopAlive.Link)
-		if rates == nil {
-			rates = d.rates(a, model.AsSource, "")
-		}
-		sum = addRates(sum, rates)
+		rates, all := d.rates(a, model.AsSource, f.LastHopAlive.Link), d.rates(a, model.AsSource, "")
+		sum = addRates(sum, model.Either(rates == nil, all, rates))
 	}
 	return sum
 }
@@ -313,18 +308,14 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
 		trend(d.podRates(p, model.AsDestination)), styled(Critical, trend(d.podLost(p))),
 	}
-	r.Style = word.Style
-	if word.Text != unknown {
-		r.Word = word.Text
-	}
-	r.Brief = name + " " + ip.Text
+	r.Style, r.Word, r.Brief = word.Style, model.Either(word.Text == unknown, "", word.Text), name+" "+ip.Text
 	r.found(p.Namespace, p.Name, p.NetnsName, p.Link, name)
 	return r
 }
 
 func (d *Data) podLabel(p *model.Pod) string {
-	for _, a := range p.Addresses {
-		return d.name(a.Addr())
+	if len(p.Addresses) > 0 {
+		return d.name(p.Addresses[0].Addr())
 	}
 	return clean(cmp.Or(p.NetnsName, p.Link, unknown))
 }

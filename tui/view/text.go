@@ -18,6 +18,9 @@ func ascii(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
 }
 
+// plain is text as the terminal shows it.
+func (t Theme) plain(s string) string { return model.Either(t.ASCII, plainASCII(s), s) }
+
 // plainASCII replaces each character beyond 7 bits with as many question marks as it is wide.
 func plainASCII(s string) string {
 	if ascii(s) {
