@@ -35,11 +35,8 @@ func (n *naming) know(from string, list []cluster.Pod) {
 			n.byUID[p.UID] = p
 		}
 		for _, a := range p.Addresses {
-			if _, taken := n.byAddr[a]; taken {
-				n.byAddr[a] = nil
-			} else {
-				n.byAddr[a] = p
-			}
+			_, taken := n.byAddr[a]
+			n.byAddr[a] = model.Either(taken, nil, p)
 		}
 	}
 }
@@ -70,11 +67,13 @@ func (n *naming) name(list []model.Pod, far map[int]*pods.Namespace, owners map[
 		}
 	}
 	parts := found.Detail()
-	if filed > 0 {
-		parts = append(parts, fmt.Sprintf("%d from the plugin's files", filed))
-	}
-	if told > 0 {
-		parts = append(parts, fmt.Sprintf("%d from %s", told, n.from))
+	for _, x := range []struct {
+		n    int
+		from string
+	}{{filed, "the plugin's files"}, {told, n.from}} {
+		if x.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d from %s", x.n, x.from))
+		}
 	}
 	detail = strings.TrimSuffix(fmt.Sprintf("%d of %d pods: %s", len(list)-len(without), len(list), strings.Join(parts, ", ")), ": ")
 	if len(without) > 0 {
@@ -111,11 +110,10 @@ func (n *naming) tell(p *model.Pod) bool {
 
 // known is the pod as the API's file has it, nil if it does not or has another of that name.
 func (n *naming) known(p *model.Pod) *cluster.Pod {
-	x := n.byName[[2]string{p.Namespace, p.Name}]
-	if x == nil || p.UID != "" && x.UID != "" && p.UID != x.UID {
-		return nil
+	if x := n.byName[[2]string{p.Namespace, p.Name}]; x != nil && (p.UID == "" || x.UID == "" || p.UID == x.UID) {
+		return x
 	}
-	return x
+	return nil
 }
 
 // elsewhere are the cluster's pods but for those on the node, and those whose addresses several have.

@@ -78,10 +78,7 @@ func reason(source string, err error) string {
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text
 	}
-	remedy := map[string]string{
-		model.SourcePods:  "entering namespaces needs CAP_SYS_ADMIN",
-		model.SourceNames: "needs root on the node",
-	}[source]
+	remedy := map[string]string{model.SourcePods: "entering namespaces needs CAP_SYS_ADMIN", model.SourceNames: "needs root on the node"}[source]
 	return text + " (" + cmp.Or(remedy, "needs root with CAP_NET_ADMIN") + ")"
 }
 
@@ -207,7 +204,9 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.report(model.SourceBridge, fmt.Sprintf("%d FDB entries", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
 	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, pods.Node{Programs: true, Lossy: r.losses.Netns})
-	r.c.know(r.far)
+	r.c.mu.Lock()
+	r.c.processes = processesOf(r.far)
+	r.c.mu.Unlock()
 	r.report(model.SourcePods, model.Quantity(len(r.far), "network namespace"), len(r.far) > 0, errors.Join(r.linkErr, err))
 	r.label()
 	r.readPrograms(ctx)
@@ -234,14 +233,6 @@ func (r *reading) readPrograms(ctx context.Context) {
 	}
 	r.s.Programs = append(found, groups...)
 	r.report(model.SourcePrograms, detail, len(r.s.Programs) > 0, errors.Join(append(errs, err)...))
-}
-
-// know keeps the processes of the namespaces for Quick.
-func (c *Collector) know(far map[int]*pods.Namespace) {
-	known := processesOf(far)
-	c.mu.Lock()
-	c.processes = known
-	c.mu.Unlock()
 }
 
 // processesOf are the processes of namespaces, by inode.

@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,10 +36,7 @@ type view struct {
 }
 
 func (v *view) link(index int) *model.Link {
-	if i := slices.IndexFunc(v.links, func(l model.Link) bool { return l.Index == index }); i >= 0 {
-		return &v.links[i]
-	}
-	return nil
+	return model.First(v.links, func(l *model.Link) bool { return l.Index == index })
 }
 
 // defaults returns the next hops of the default routes of the main table, and of those default routes in other
@@ -125,20 +123,16 @@ func (v *view) uplinks() []string {
 		switch {
 		case l == nil:
 		case l.Kind == "bridge":
-			for _, i := range v.ports(l, hop.Gateway) {
-				found[i] = true
-			}
+			maps.Copy(found, model.SetOf(v.ports(l, hop.Gateway)))
 		default:
 			found[l.Index] = true
 		}
 	}
-	for _, i := range v.nics(found) {
-		found[i] = true
-	}
+	maps.Copy(found, model.SetOf(v.nics(found)))
 	var out []string
-	for i := range v.links {
-		if found[v.links[i].Index] {
-			out = append(out, v.links[i].Name)
+	for l := range model.Each(v.links) {
+		if found[l.Index] {
+			out = append(out, l.Name)
 		}
 	}
 	return out
@@ -162,10 +156,8 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 			return out
 		}
 	}
-	if out := v.portsWith(bridge, v.noDefault); len(out) == 1 {
-		return out
-	}
-	return nil
+	out := v.portsWith(bridge, v.noDefault)
+	return model.Either(len(out) == 1, out, nil)
 }
 
 // portsWith returns the ports of a bridge that the sign holds for.
@@ -202,9 +194,7 @@ func (v *view) holdsGateway(port *model.Link, gateway netip.Addr) bool {
 func (v *view) learnt(port *model.Link, gateway netip.Addr) bool {
 	return slices.ContainsFunc(v.neighbors, func(n model.Neighbor) bool {
 		return n.Addr == gateway && n.IfIndex == port.Master && !n.MAC.IsZero() &&
-			slices.ContainsFunc(v.fdb, func(e model.FDBEntry) bool {
-				return e.MAC == n.MAC && e.IfIndex == port.Index && !e.Local
-			})
+			slices.ContainsFunc(v.fdb, func(e model.FDBEntry) bool { return e.MAC == n.MAC && e.IfIndex == port.Index && !e.Local })
 	})
 }
 

@@ -114,9 +114,7 @@ func (n *NS) Close() error { return n.file.Close() }
 // Do calls f on a thread inside the namespace. Goroutines that f starts are not inside.
 func (n *NS) Do(f func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		done <- n.do(f)
-	}()
+	go func() { done <- n.do(f) }()
 	return <-done
 }
 

@@ -230,8 +230,7 @@ func (d *decoder) reference(f fields, name string) string {
 // ones of a NIC, which have no id and lists of prefixes and next hops.
 func (d *decoder) route(f fields, id string) {
 	r := d.udr(f)
-	_, many := f.get("addressPrefix").any.([]*value)
-	if many || f.has("state") {
+	if _, many := f.get("addressPrefix").any.([]*value); many || f.has("state") {
 		if len(d.a.Effective) == 0 {
 			d.a.Effective = append(d.a.Effective, model.EffectiveRoutes{File: d.path})
 		}
@@ -253,11 +252,8 @@ func (d *decoder) route(f fields, id string) {
 func (d *decoder) udr(f fields) model.UDR {
 	state := d.string(f, "state")
 	r := model.UDR{
-		Name:     d.string(f, "name"),
-		Type:     d.string(f, "nextHopType"),
-		Prefixes: d.prefixes(f, "addressPrefix"),
-		NextHops: d.addresses(f, "nextHopIpAddress"),
-		Active:   state == "" || strings.EqualFold(state, "Active"),
+		Name: d.string(f, "name"), Type: d.string(f, "nextHopType"), Prefixes: d.prefixes(f, "addressPrefix"),
+		NextHops: d.addresses(f, "nextHopIpAddress"), Active: state == "" || strings.EqualFold(state, "Active"),
 	}
 	if r.Type == "" {
 		d.fail(f.at, "a route with a \"nextHopType\"", "no nextHopType")

@@ -49,8 +49,7 @@ func (d *decoder) parse() *value {
 
 func (d *decoder) next(dec *json.Decoder) *value {
 	// The decoder stands behind the last token. Separators are no tokens.
-	before := d.text[dec.InputOffset():]
-	v := &value{offset: int64(len(d.text) - len(bytes.TrimLeft(before, " \t\r\n,:")))}
+	v := &value{offset: int64(len(d.text) - len(bytes.TrimLeft(d.text[dec.InputOffset():], " \t\r\n,:")))}
 	switch t := d.token(dec); t {
 	case json.Delim('['):
 		list := []*value{}

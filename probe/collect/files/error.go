@@ -44,13 +44,8 @@ func (e *Error) Unwrap() error { return e.Err }
 func NewError(path string, text []byte, offset int64, want string, err error) *Error {
 	offset = max(0, min(offset, int64(len(text))))
 	before := text[:offset]
-	return &Error{
-		Path:   path,
-		Line:   bytes.Count(before, []byte{'\n'}) + 1,
-		Column: len(before) - bytes.LastIndexByte(before, '\n'),
-		Want:   want,
-		Err:    err,
-	}
+	line, column := bytes.Count(before, []byte{'\n'})+1, len(before)-bytes.LastIndexByte(before, '\n')
+	return &Error{Path: path, Line: line, Column: column, Want: want, Err: err}
 }
 
 // maxFile limits the size of what the user names: 5,000 nodes as kubectl prints them are some 100 MiB.

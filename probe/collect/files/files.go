@@ -101,8 +101,7 @@ func (f *Files) readConfigsIn(root, dir string) error {
 			errs = append(errs, err)
 			continue
 		}
-		plugins := model.Either(len(list.Plugins) == 0, []conf{list.conf}, list.Plugins)
-		for _, p := range plugins {
+		for _, p := range model.Either(len(list.Plugins) == 0, []conf{list.conf}, list.Plugins) {
 			f.Config.Plugins = append(f.Config.Plugins, plugin.Conf{
 				File: name, Network: list.Name, Type: p.Type, Bridge: p.Bridge, Mode: p.Mode,
 				IPAM: p.IPAM.Type, IPAMMode: p.IPAM.Mode,

@@ -15,9 +15,7 @@ import (
 
 // networkdDirs are where systemd-networkd has its configuration (networkd.conf(5)): a file of an
 // earlier one hides those of the same name in later ones.
-var networkdDirs = []string{
-	"etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd", "lib/systemd",
-}
+var networkdDirs = []string{"etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd", "lib/systemd"}
 
 // readNetworkd reads what systemd-networkd removes, where it has managed links since the boot.
 func (f *Files) readNetworkd(root string) error {

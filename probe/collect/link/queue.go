@@ -46,8 +46,7 @@ func queue(q netlink.Qdisc) model.Queue {
 	}
 	switch q := q.(type) {
 	case *netlink.Tbf:
-		hi, lo := bits.Mul64(q.Rate, uint64(q.Buffer)*tick)
-		if hi < nanoseconds {
+		if hi, lo := bits.Mul64(q.Rate, uint64(q.Buffer)*tick); hi < nanoseconds {
 			out.Burst, _ = bits.Div64(hi, lo, nanoseconds)
 		}
 		out.Rate, out.Limit = q.Rate, uint64(q.Limit)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/input"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // logDir has a folder NAMESPACE_NAME_UID for each pod.
@@ -77,10 +78,7 @@ func podUID(netns uint32, processes []string, own string) string {
 // readUID is the UID of the pod that the process with this directory belongs to.
 func readUID(process string) string {
 	text, err := input.Read(filepath.Join(process, "cgroup"), input.NoLink, maxCgroup)
-	if err != nil {
-		return ""
-	}
-	return uidOf(string(text))
+	return model.Either(err == nil, uidOf(string(text)), "")
 }
 
 // logFolders are the pods that have a folder for their logs, by UID. That of several pods has none.
@@ -97,11 +95,8 @@ func logFolders(root string) (map[string]owner, error) {
 		if o.check() != nil {
 			continue
 		}
-		if old, ok := out[o.uid]; ok && old != o {
-			out[o.uid] = owner{}
-		} else {
-			out[o.uid] = o
-		}
+		old, ok := out[o.uid]
+		out[o.uid] = model.Either(ok && old != o, owner{}, o)
 	}
 	return out, err
 }

@@ -180,10 +180,7 @@ func choose(pods []model.Pod, records []record, uids map[uint32]string, netns fu
 	best := map[int]match{}
 	for i := range pods {
 		p := &pods[i]
-		var list []*record
-		for _, a := range p.Known() {
-			list = append(list, byAddr[a]...)
-		}
+		list := model.Flat(p.Known(), func(a netip.Addr) []*record { return byAddr[a] })
 		if !p.MAC.IsZero() {
 			list = append(list, byMAC[p.MAC]...)
 		}

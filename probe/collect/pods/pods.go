@@ -251,10 +251,10 @@ func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 	if ns == nil || !link.Paired(l.Kind) {
 		return nil, nil
 	}
-	for far := range model.Each(ns.Links) {
-		if far.Index == l.Peer && far.Peer == l.Index && far.Kind == l.Kind {
-			return ns, far
-		}
+	if far := model.First(ns.Links, func(far *model.Link) bool {
+		return far.Index == l.Peer && far.Peer == l.Index && far.Kind == l.Kind
+	}); far != nil {
+		return ns, far
 	}
 	return nil, nil
 }
@@ -270,38 +270,24 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 			continue
 		}
 		hasDefault = true
-		hops := append([]model.Route{r}, r.NextHops...)
-		for _, hop := range hops {
+		for _, hop := range append([]model.Route{r}, r.NextHops...) {
 			if i := slices.IndexFunc(ns.Links, func(l model.Link) bool { return l.Index == hop.IfIndex }); i >= 0 &&
 				ns.Links[i].PeerNetNSID == far.PeerNetNSID && link.Paired(ns.Links[i].Kind) {
 				return true
 			}
 		}
 	}
-	if hasDefault && slices.ContainsFunc(ns.Links, func(l model.Link) bool {
-		return l.Kind == "bridge" || l.Kind == "" && !l.MAC.IsZero()
-	}) {
-		return false
-	}
 	return !slices.ContainsFunc(ns.Links, func(l model.Link) bool {
-		return l.Up && link.Paired(l.Kind) && l.PeerNetNSID >= 0 && l.PeerNetNSID != far.PeerNetNSID
+		return hasDefault && (l.Kind == "bridge" || l.Kind == "" && !l.MAC.IsZero()) ||
+			l.Up && link.Paired(l.Kind) && l.PeerNetNSID >= 0 && l.PeerNetNSID != far.PeerNetNSID
 	})
 }
 
 // Pod returns the pod behind the node's link near, whose far end is far.
 func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	p := model.Pod{
-		MAC:         far.MAC,
-		Interface:   far.Name,
-		Link:        near.Name,
-		LinkIndex:   near.Index,
-		LinkMAC:     near.MAC,
-		Netns:       ns.Inode,
-		NetnsName:   ns.Name,
-		NetnsCookie: ns.Cookie,
-		Up:          far.Up,
-		Backlog:     ns.Backlog,
-		Inside:      ns.Inside,
+		MAC: far.MAC, Interface: far.Name, Up: far.Up, Link: near.Name, LinkIndex: near.Index, LinkMAC: near.MAC,
+		Netns: ns.Inode, NetnsName: ns.Name, NetnsCookie: ns.Cookie, Backlog: ns.Backlog, Inside: ns.Inside,
 	}
 	for _, a := range far.Addresses {
 		if a.Addr().IsLinkLocalUnicast() {

@@ -45,8 +45,7 @@ func Resolver(processes []string, own func() []netip.Addr) *model.Resolver {
 func NodeServers(root string) []netip.Addr {
 	for _, name := range []string{"etc/resolv.conf", "run/systemd/resolve/resolv.conf"} {
 		text, err := readIn(root, name)
-		servers, _ := resolvConf(text)
-		if err == nil && !slices.ContainsFunc(servers, netip.Addr.IsLoopback) {
+		if servers, _ := resolvConf(text); err == nil && !slices.ContainsFunc(servers, netip.Addr.IsLoopback) {
 			return servers
 		}
 	}

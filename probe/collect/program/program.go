@@ -196,8 +196,8 @@ func decodeFilter(m []byte) (model.Program, error) {
 	if err := a.Err(); err != nil {
 		return model.Program{}, err
 	}
-	p := model.Program{Kind: model.ProgramTC, Handle: binary.NativeEndian.Uint32(m[8:]),
-		Priority: uint16(binary.NativeEndian.Uint32(m[16:]) >> 16)}
+	priority := uint16(binary.NativeEndian.Uint32(m[16:]) >> 16)
+	p := model.Program{Kind: model.ProgramTC, Handle: binary.NativeEndian.Uint32(m[8:]), Priority: priority}
 	var options, classic []byte
 	err := a.Decode(binary.NativeEndian, dump.Fields{nl.TCA_KIND: &p.Filter, nl.TCA_OPTIONS: &options})
 	const u32Node = 0xfff

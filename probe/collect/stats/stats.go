@@ -202,58 +202,32 @@ func sortLosses(d *model.Device) {
 
 // losses are the counters of packets that are lost, by the names that drivers give them, with
 // * for numbers.
-var losses = map[string]model.LossKind{
-	"rx_no_buffer":            model.LossNoBuffer,
-	"rx_no_buffers":           model.LossNoBuffer,
-	"rx_no_buffer_count":      model.LossNoBuffer, // e1000, igb
-	"rx_no_dma_resources":     model.LossNoBuffer, // ixgbe
-	"rx_missed":               model.LossNoBuffer,
-	"rx_missed_errors":        model.LossNoBuffer,
-	"rx_fifo_errors":          model.LossNoBuffer,
-	"rx_over_errors":          model.LossNoBuffer,
-	"rx_out_of_buffer":        model.LossNoBuffer, // mlx5
-	"rx_discards_phy":         model.LossNoBuffer,
-	"hc_rx_discards_no_wqe":   model.LossNoBuffer, // mana
-	"rx_no_buffers_posted[*]": model.LossNoBuffer, // gve
-	"rx_queue_*_drops":        model.LossNoBuffer, // veth, virtio_net
-	"rx*_drops":               model.LossNoBuffer,
-	"pkts rx OOB":             model.LossNoBuffer, // vmxnet3
-
-	"rx_dropped":               model.LossReceived,
-	"rx_drops":                 model.LossReceived,
-	"rx_discards":              model.LossReceived, // iavf
-	"port.rx_dropped":          model.LossReceived, // i40e
-	"rx_dropped.nic":           model.LossReceived, // ice
-	"vport_rx_dropped":         model.LossReceived, // mlx4
-	"rx_no_memory":             model.LossReceived, // hv_netvsc
-	"rx_queue_drop_cnt[*]":     model.LossReceived,
-	"drv dropped rx total":     model.LossReceived,
-	"alloc_rx_buff_failed":     model.LossReceived,
-	"rx_buff_alloc_err":        model.LossReceived,
-	"hc_rx_err_vport_disabled": model.LossReceived,
-
-	"tx_dropped":               model.LossSent,
-	"tx_queue_dropped":         model.LossSent,
-	"tx_queue_*_dropped":       model.LossSent,
-	"tx*_dropped":              model.LossSent,
-	"tx_discards_phy":          model.LossSent,
-	"tx_no_memory":             model.LossSent, // hv_netvsc
-	"tx_no_space":              model.LossSent,
-	"vf_tx_dropped":            model.LossSent,
-	"drv dropped tx total":     model.LossSent,
-	"hc_tx_err_vport_disabled": model.LossSent,
-
-	"tx_timeout":             model.LossTimeout,
-	"tx_timeouts":            model.LossTimeout,
-	"tx_timeout_count":       model.LossTimeout,
-	"tx*_tx_timeouts":        model.LossTimeout,
-	"tx_queue_*_tx_timeouts": model.LossTimeout,
+var losses = map[model.LossKind][]string{
+	model.LossNoBuffer: {
+		"rx_no_buffer", "rx_no_buffers", "rx_missed", "rx_missed_errors", "rx_fifo_errors", "rx_over_errors", "rx_discards_phy",
+		"rx_no_buffer_count", "rx_no_dma_resources", // e1000 and igb, ixgbe
+		"rx_out_of_buffer", "hc_rx_discards_no_wqe", "rx_no_buffers_posted[*]", // mlx5, mana, gve
+		"rx_queue_*_drops", "rx*_drops", "pkts rx OOB", // veth and virtio_net, others, vmxnet3
+	},
+	model.LossReceived: {
+		"rx_dropped", "rx_drops", "rx_queue_drop_cnt[*]", "drv dropped rx total", "alloc_rx_buff_failed", "rx_buff_alloc_err",
+		"rx_discards", "port.rx_dropped", "rx_dropped.nic", // iavf, i40e, ice
+		"vport_rx_dropped", "rx_no_memory", "hc_rx_err_vport_disabled", // mlx4, hv_netvsc, mana
+	},
+	model.LossSent: {
+		"tx_dropped", "tx_queue_dropped", "tx_queue_*_dropped", "tx*_dropped", "tx_discards_phy", "tx_no_space",
+		"vf_tx_dropped", "drv dropped tx total", "tx_no_memory", "hc_tx_err_vport_disabled", // the last two hv_netvsc, mana
+	},
+	model.LossTimeout: {"tx_timeout", "tx_timeouts", "tx_timeout_count", "tx*_tx_timeouts", "tx_queue_*_tx_timeouts"},
 }
 
 // kindOf is what a driver's counter counts, empty for what is no loss.
 func kindOf(name string) model.LossKind {
-	if k := losses[name]; k != "" || !strings.HasSuffix(name, "_allowance_exceeded") {
-		return k
+	for kind, names := range losses {
+		if slices.Contains(names, name) {
+			return kind
+		}
 	}
-	return model.LossAllowance // ena: bw_in_, bw_out_, pps_, conntrack_, linklocal_
+	// ena: bw_in_, bw_out_, pps_, conntrack_, linklocal_
+	return model.Either(strings.HasSuffix(name, "_allowance_exceeded"), model.LossAllowance, "")
 }
