@@ -67,20 +67,14 @@ func remembered[T comparable](known map[T]T, x T, compute func(T) T) T {
 }
 
 func (r *Redactor) instead(bare netip.Addr) netip.Addr {
-	fixed := 0
-	for _, s := range specials {
-		if s.prefix.Contains(bare) {
-			if s.whole {
-				return bare
-			}
-			fixed = s.prefix.Bits()
-			break
-		}
+	in := model.Find(specials, func(s special) bool { return s.prefix.Contains(bare) })
+	if in.whole {
+		return bare
 	}
 	b := bare.AsSlice()
 	out := append([]byte{}, b...)
 	forced := false
-	for depth := fixed; depth < 8*len(b)-8; depth++ {
+	for depth := max(0, in.prefix.Bits()); depth < 8*len(b)-8; depth++ {
 		node, _ := bare.Prefix(depth)
 		if towardsSpecial(node) || hostZeros(b, depth) {
 			continue
@@ -105,10 +99,7 @@ func towardsSpecial(node netip.Prefix) bool {
 // hostZeros reports whether an IPv6 address has zeros alone from its second half on up
 // to depth, as those that people write have.
 func hostZeros(b []byte, depth int) bool {
-	if len(b) == 4 || depth < 64 {
-		return false
-	}
-	return binary.BigEndian.Uint64(b[8:])>>(127-depth)>>1 == 0
+	return len(b) != 4 && depth >= 64 && binary.BigEndian.Uint64(b[8:])>>(127-depth)>>1 == 0
 }
 
 // decide is a bit that depends on the key and a text.
@@ -132,17 +123,11 @@ func (r *Redactor) broadcastsOf(list []netip.Prefix) {
 		if !p.Addr().Is4() || p.Bits() < 8 || p.Bits() >= 24 {
 			continue
 		}
-		from := lastOf(p)
+		from := model.BroadcastOf(p)
 		if _, ok := r.broadcasts[from]; !ok {
-			r.broadcasts[from] = lastOf(r.Prefix(p.Masked()))
+			r.broadcasts[from] = model.BroadcastOf(r.Prefix(p.Masked()))
 		}
 	}
-}
-
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().As4()
-	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|(1<<(32-p.Bits())-1))
-	return netip.AddrFrom4(b)
 }
 
 // azureFabric is what answers every ARP request on every network of Azure's.

@@ -53,8 +53,7 @@ func (r *Redactor) Snapshot(s *model.Snapshot) *model.Snapshot {
 		return s
 	}
 	r.learn(s)
-	out := r.copy(reflect.ValueOf(*s)).Interface().(model.Snapshot)
-	return &out
+	return new(r.copy(reflect.ValueOf(*s)).Interface().(model.Snapshot))
 }
 
 // Reading returns the reading without names and addresses. Its findings stay: they are to be

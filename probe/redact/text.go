@@ -99,10 +99,8 @@ func (r *Redactor) addresses(s string) string {
 			}
 		}
 		return four.ReplaceAllStringFunc(token, func(t string) string {
-			if other, ok := r.address(t); ok {
-				return other
-			}
-			return t
+			other, ok := r.address(t)
+			return model.Either(ok, other, t)
 		})
 	})
 }
@@ -139,10 +137,8 @@ func (r *Redactor) element(s string) string {
 		first, last, between := strings.Cut(f, "-")
 		a, err := netip.ParseAddr(first)
 		b, err2 := netip.ParseAddr(last)
-		if between && err == nil && err2 == nil {
+		if fields[i] = r.Text(f); between && err == nil && err2 == nil {
 			fields[i] = r.Addr(a).String() + "-" + r.Addr(b).String()
-		} else {
-			fields[i] = r.Text(f)
 		}
 	}
 	return strings.Join(fields, " . ")
@@ -170,9 +166,6 @@ var plainNumber = regexp.MustCompile(`^(?:[0-9]{0,4}(?:[.:][0-9]{1,4})?|_?health
 // link is another name for a link: as long, with the same stem, and with as much in
 // common with other names as before. Names without an ID stay.
 func (r *Redactor) link(name string) string {
-	if name == "" {
-		return ""
-	}
 	stem := ""
 	for _, s := range stems {
 		if strings.HasPrefix(name, s) && len(s) > len(stem) {
@@ -201,18 +194,15 @@ func (r *Redactor) letter(before string, c byte) byte {
 			continue
 		}
 		h := r.hash("letter", class+before)
-		shift := 1 + (int(h[0])*256+int(h[1]))%(len(class)-1)
-		return class[(at+shift)%len(class)]
+		return class[(at+1+(int(h[0])*256+int(h[1]))%(len(class)-1))%len(class)]
 	}
 	return c
 }
 
 // match is a link's name in a rule, which may end in a wildcard.
 func (r *Redactor) match(name string) string {
-	if before, ok := strings.CutSuffix(name, "+"); ok {
-		return r.link(before) + "+"
-	}
-	return r.link(name)
+	before, ok := strings.CutSuffix(name, "+")
+	return r.link(before) + model.Either(ok, "+", "")
 }
 
 // sysctl is the name of a setting, which may hold that of a link. Dots in that are written as slashes.
@@ -228,18 +218,12 @@ func (r *Redactor) sysctl(name string) string {
 }
 
 func (r *Redactor) netns(name string) string {
-	if name == "" {
-		return ""
-	}
 	dir, base := path.Split(name)
 	return r.words(dir) + r.called("netns", base)
 }
 
 func (r *Redactor) file(name string) string {
-	if name == "" || name == "-" {
-		return name
-	}
-	return r.called("file", name) + path.Ext(name)
+	return model.Either(name == "-", name, r.called("file", name)+path.Ext(name))
 }
 
 // uid is another UUID, with the same dashes.
@@ -249,8 +233,7 @@ func (r *Redactor) uid(s string) string {
 		return r.called("uid", s)
 	}
 	h := r.hash("uid", strings.ReplaceAll(s, "_", "-"))
-	dash := s[8:9]
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, dash)
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, s[8:9])
 }
 
 // azureKinds are how the names of resources begin, by what stands before them in an ID.
