@@ -80,12 +80,10 @@ func azureRouted(g *signs) (string, []string) {
 	if p.IPAM == "azure-cns" && p.IPAMMode == "v4swift" {
 		return AzurePodSubnet, append(by, "IPAM mode "+p.IPAMMode)
 	}
-	if p.IPAM == "" {
-		if routed, own := apart(g); routed != "" {
-			return AzurePodSubnet, append(by, routed)
-		} else if own != "" {
-			return AzureOverlay, append(by, own)
-		}
+	if routed, own := apart(g); p.IPAM == "" && routed != "" {
+		return AzurePodSubnet, append(by, routed)
+	} else if p.IPAM == "" && own != "" {
+		return AzureOverlay, append(by, own)
 	}
 	return AzureTransparent, by
 }
@@ -144,10 +142,8 @@ func overlay(g *signs) string {
 		if g.link(func(l *model.Link) bool { return l.Role == model.RoleUplink && inRange(l.Addresses, p) }) != nil {
 			continue
 		}
-		for i := range g.s.Pods {
-			if inRange(g.s.Pods[i].Addresses, p) {
-				return fmt.Sprintf("pods have their own range %s", p)
-			}
+		if slices.ContainsFunc(g.s.Pods, func(x model.Pod) bool { return inRange(x.Addresses, p) }) {
+			return fmt.Sprintf("pods have their own range %s", p)
 		}
 	}
 	return ""

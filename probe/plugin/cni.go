@@ -20,15 +20,11 @@ func kubenet(g *signs) (string, []string) {
 			return Kubenet, g.file(append(by, "ebtables filter chain "+name), "kubenet", "bridge")
 		}
 	}
-	for _, r := range g.s.PacketRules {
-		if strings.HasPrefix(r.Comment, "kubenet:") {
-			return Kubenet, append(by, fmt.Sprintf("iptables comment %q", r.Comment))
-		}
+	if r := model.First(g.s.PacketRules, func(r *model.PacketRule) bool { return strings.HasPrefix(r.Comment, "kubenet:") }); r != nil {
+		return Kubenet, append(by, fmt.Sprintf("iptables comment %q", r.Comment))
 	}
-	for _, p := range g.c.Plugins {
-		if p.Network == Kubenet && p.Bridge == g.bridge.Name {
-			return Kubenet, append(by, p.File)
-		}
+	if p := model.First(g.c.Plugins, func(p *Conf) bool { return p.Network == Kubenet && p.Bridge == g.bridge.Name }); p != nil {
+		return Kubenet, append(by, p.File)
 	}
 	return "", nil
 }
@@ -53,10 +49,8 @@ func kindnet(g *signs) (string, []string) {
 	if c := g.chainPrefix("KIND-MASQ"); c != "" {
 		return Kindnet, g.file([]string{"chain " + c}, "ptp", "kindnet")
 	}
-	for _, ch := range g.s.Chains {
-		if strings.HasPrefix(ch.Table, "kindnet") {
-			return Kindnet, g.file([]string{"table " + ch.Table}, "ptp", "kindnet")
-		}
+	if ch := model.First(g.s.Chains, func(ch *model.Chain) bool { return strings.HasPrefix(ch.Table, "kindnet") }); ch != nil {
+		return Kindnet, g.file([]string{"table " + ch.Table}, "ptp", "kindnet")
 	}
 	if p, ok := g.conf("ptp"); ok && p.Network == Kindnet {
 		return Kindnet, []string{p.File}
@@ -177,13 +171,9 @@ func cilium(g *signs) (string, []string) {
 // podRule describes a routing rule for the packets of one pod, empty if there is none.
 func podRule(g *signs) string {
 	for _, r := range g.s.Rules {
-		if !r.From.IsValid() || !r.From.IsSingleIP() {
-			continue
-		}
-		for i := range g.s.Pods {
-			if g.s.Pods[i].Has(r.From.Addr()) {
-				return fmt.Sprintf("routing rule %d from %s lookup %d", r.Priority, r.From, r.Table)
-			}
+		ofRule := func(p *model.Pod) bool { return p.Has(r.From.Addr()) }
+		if r.From.IsValid() && r.From.IsSingleIP() && model.First(g.s.Pods, ofRule) != nil {
+			return fmt.Sprintf("routing rule %d from %s lookup %d", r.Priority, r.From, r.Table)
 		}
 	}
 	return ""

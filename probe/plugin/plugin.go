@@ -133,10 +133,7 @@ func (g *signs) link(match func(*model.Link) bool) *model.Link { return model.Fi
 
 // chain returns the first chain in order whose name matches, empty if there is none.
 func (g *signs) chain(match func(string) bool) string {
-	if i := slices.IndexFunc(g.chains, match); i >= 0 {
-		return g.chains[i]
-	}
-	return ""
+	return model.Find(g.chains, match)
 }
 
 func (g *signs) chainPrefix(prefix string) string {
@@ -145,11 +142,8 @@ func (g *signs) chainPrefix(prefix string) string {
 
 // conf returns the first configuration of these plugin types.
 func (g *signs) conf(types ...string) (Conf, bool) {
-	i := slices.IndexFunc(g.c.Plugins, func(p Conf) bool { return slices.Contains(types, p.Type) })
-	if i < 0 {
-		return Conf{}, false
-	}
-	return g.c.Plugins[i], true
+	p := model.Find(g.c.Plugins, func(p Conf) bool { return slices.Contains(types, p.Type) })
+	return p, p.Type != ""
 }
 
 // file appends the file that configures one of these plugin types, if any.
@@ -188,10 +182,8 @@ func (g *signs) gateway(link func(*model.Pod) *model.Link) netip.Addr {
 // masquerade appends the chain by which CNI plugins masquerade a pod, or their
 // nftables table that masquerades all pods.
 func (g *signs) masquerade(by []string) []string {
-	for _, ch := range g.s.Chains {
-		if ch.Table == model.CNIMasqueradeTable {
-			return append(by, "table "+ch.Table)
-		}
+	if slices.ContainsFunc(g.s.Chains, func(ch model.Chain) bool { return ch.Table == model.CNIMasqueradeTable }) {
+		return append(by, "table "+model.CNIMasqueradeTable)
 	}
 	if c := g.chain(model.CNIChain); c != "" {
 		by = append(by, "chain "+c)
@@ -211,10 +203,9 @@ func policy(g *signs, plugin string) (name, by string) {
 	if c := g.chainPrefix("cali-"); c != "" {
 		return Calico, "chain " + c
 	}
-	for _, c := range g.s.Chains {
-		if c.Table == Calico && strings.Contains(c.Name, "cali-") {
-			return Calico, fmt.Sprintf("nft table %s %s, chain %s", c.Family, c.Table, c.Name)
-		}
+	ofCalico := func(c *model.Chain) bool { return c.Table == Calico && strings.Contains(c.Name, "cali-") }
+	if c := model.First(g.s.Chains, ofCalico); c != nil {
+		return Calico, fmt.Sprintf("nft table %s %s, chain %s", c.Family, c.Table, c.Name)
 	}
 	return "", ""
 }
