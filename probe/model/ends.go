@@ -139,10 +139,7 @@ func (e *Ends) Pair(local, remote netip.Addr) *EndPair {
 // Index is that of a pair, -1 if there is none.
 func (e *Ends) Index(local, remote netip.Addr) int {
 	i, found := slices.BinarySearchFunc(e.Pairs, EndPair{Local: local, Remote: remote}, ComparePairs)
-	if !found {
-		return -1
-	}
-	return i
+	return Either(found, i, -1)
 }
 
 // ComparePairs orders pairs by their addresses.
@@ -180,8 +177,7 @@ type Began struct {
 // Sees reports whether the node would have counted packets from a remote address to a
 // local one, so that their absence proves that none came.
 func (e *Ends) Sees(local, remote netip.Addr) bool {
-	return e.Unwatched == "" && (e.Node[local] || e.Pods[local]) && !e.Fresh[local] && !e.Uncounted[local] &&
-		!InAny(e.Folded[local], remote)
+	return e.Unwatched == "" && (e.Node[local] || e.Pods[local]) && !e.Fresh[local] && !e.Uncounted[local] && !InAny(e.Folded[local], remote)
 }
 
 // Counted is what part of a window counted of each of the pairs, and the packets for and from ranges then.

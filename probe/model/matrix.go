@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -121,12 +122,7 @@ func (m *Matrix) Column(i int) Reach {
 // Fold is the matrix with at most so many columns of other nodes. Of more, the best are one column, the last of these.
 func (m Matrix) Fold(most int) Matrix {
 	first := slices.IndexFunc(m.Columns, func(d Destination) bool { return d.Kind == ToNode })
-	nodes := 0
-	for _, d := range m.Columns {
-		if d.Kind == ToNode {
-			nodes++
-		}
-	}
+	nodes := len(Filter(m.Columns, func(d Destination) bool { return d.Kind == ToNode }))
 	if nodes <= most || most < 1 {
 		return m
 	}
@@ -138,9 +134,7 @@ func (m Matrix) Fold(most int) Matrix {
 			if c == nil {
 				continue
 			}
-			if rest == nil {
-				rest = &MatrixCell{}
-			}
+			rest = cmp.Or(rest, new(MatrixCell))
 			rest.Reach, rest.Pairs = rest.Reach.Join(c.Reach), append(rest.Pairs, c.Pairs...)
 			rest.Sent, rest.Received, rest.Lost = rest.Sent+c.Sent, rest.Received+c.Received, rest.Lost+c.Lost
 		}

@@ -71,10 +71,7 @@ type Path struct {
 
 // ProtoName returns the name of an IP protocol, or its number.
 func ProtoName(n uint8) string {
-	if name := map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp"}[n]; name != "" {
-		return name
-	}
-	return strconv.Itoa(int(n))
+	return cmp.Or(map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp"}[n], strconv.Itoa(int(n)))
 }
 
 // Name returns the hop's name for lists.
@@ -92,14 +89,8 @@ func (h *PathHop) Name() string {
 
 // Dead returns the first hop at which packets end, on the forward path or else the return path; nil if there is none.
 func (p *Path) Dead() *PathHop {
-	for _, hops := range [][]PathHop{p.Forward, p.Return} {
-		for i := range hops {
-			if hops[i].Dead {
-				return &hops[i]
-			}
-		}
-	}
-	return nil
+	dead := func(h *PathHop) bool { return h.Dead }
+	return cmp.Or(First(p.Forward, dead), First(p.Return, dead))
 }
 
 // Has reports whether a finding has its place on the path, or names both ends.

@@ -66,8 +66,8 @@ func (p *Program) String() string {
 	name := cmp.Or(p.Name, "without a name")
 	switch {
 	case p.Kind == ProgramTC && p.ID == 0:
-		return strings.Join(slices.DeleteFunc([]string{"tc filter", p.Filter, p.Name}, func(s string) bool { return s == "" }), " ") +
-			fmt.Sprintf(", pref %d handle %s", p.Priority, p.TCHandle())
+		what := strings.Join(slices.DeleteFunc([]string{"tc filter", p.Filter, p.Name}, func(s string) bool { return s == "" }), " ")
+		return fmt.Sprintf("%s, pref %d handle %s", what, p.Priority, p.TCHandle())
 	case p.Kind == ProgramTC:
 		return fmt.Sprintf("tc program %s, id %d, pref %d handle %s", name, p.ID, p.Priority, p.TCHandle())
 	case p.Kind == ProgramCgroup:
