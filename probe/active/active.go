@@ -42,8 +42,7 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 	r := &run{id: uint16(rand.Uint32()), sockets: map[port]*os.File{}}
 	var errs []error
 	for i := range plan {
-		at := portOf(&plan[i])
-		if r.sockets[at] == nil {
+		if at := portOf(&plan[i]); r.sockets[at] == nil {
 			s, err := open(ns, at, r.id)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", plan[i].Link, err))

@@ -106,22 +106,14 @@ func (d *decoder) decode(frame []byte) (reply, bool) {
 	if err := d.parser.DecodeLayers(frame, &d.found); err != nil {
 		return reply{}, false
 	}
+	a := &d.arp
 	switch {
-	case slices.Equal(d.found, echoHeaders):
-		if d.icmp.TypeCode != layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoReply, 0) {
-			return reply{}, false
-		}
+	case slices.Equal(d.found, echoHeaders) && d.icmp.TypeCode == layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoReply, 0):
 		return reply{kind: model.ProbeEcho, from: addr(d.ip.SrcIP), to: addr(d.ip.DstIP), id: d.icmp.Id, seq: d.icmp.Seq}, true
-	case slices.Equal(d.found, echo6Headers):
-		if d.icmp6.TypeCode != layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoReply, 0) {
-			return reply{}, false
-		}
+	case slices.Equal(d.found, echo6Headers) && d.icmp6.TypeCode == layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoReply, 0):
 		return reply{kind: model.ProbeEcho, from: addr(d.ip6.SrcIP), to: addr(d.ip6.DstIP), id: d.echo6.Identifier, seq: d.echo6.SeqNumber}, true
-	case slices.Equal(d.found, arpHeaders):
-		a := &d.arp
-		if a.Operation != layers.ARPReply || a.Protocol != layers.EthernetTypeIPv4 || len(a.SourceHwAddress) != 6 || len(a.SourceProtAddress) != 4 {
-			return reply{}, false
-		}
+	case slices.Equal(d.found, arpHeaders) && a.Operation == layers.ARPReply && a.Protocol == layers.EthernetTypeIPv4 &&
+		len(a.SourceHwAddress) == 6 && len(a.SourceProtAddress) == 4:
 		return reply{kind: model.ProbeARP, from: addr(a.SourceProtAddress), to: addr(a.DstProtAddress), mac: model.MACFrom(a.SourceHwAddress)}, true
 	}
 	return reply{}, false

@@ -52,10 +52,7 @@ func Matrix(v model.Verdict) model.Matrix {
 		}
 	}
 	for p := range model.Each(v.On.Pods) {
-		for _, a := range p.Addresses {
-			b.pods[a.Addr()] = true
-		}
-		for _, a := range p.Given {
+		for _, a := range p.Known() {
 			b.pods[a] = true
 		}
 	}
@@ -92,14 +89,11 @@ func newColumns(s *model.Snapshot) columns {
 	elsewhere := model.Destination{Kind: model.ToNode, Name: "other nodes"}
 	for n := range model.Each(s.Cluster.Nodes) {
 		for _, p := range n.PodCIDRs {
-			if n.Name == s.Node.Name {
-				c.add(p, model.Destination{Kind: model.ToPods})
-			} else {
-				c.add(p, model.Destination{Kind: model.ToNode, Name: cmp.Or(n.Name, p.String())})
-			}
+			there := model.Destination{Kind: model.ToNode, Name: cmp.Or(n.Name, p.String())}
+			c.add(p, model.Either(n.Name == s.Node.Name, model.Destination{Kind: model.ToPods}, there))
 		}
 		for _, a := range n.Addresses {
-			c.add(netip.PrefixFrom(a, a.BitLen()), model.Destination{Kind: model.ToNetwork})
+			c.add(model.Host(a), model.Destination{Kind: model.ToNetwork})
 		}
 	}
 	for h := range model.Each(s.Traffic.Hops) {
@@ -244,12 +238,8 @@ func (b *builder) explained() {
 	for _, p := range b.pairs {
 		p.replied = p.replied || p.both && !p.silent
 		if p.Code == "" && !p.replied && !(p.silent && p.ordinary) {
-			of := b.findings[p.Pod]
-			about := func(f *model.Finding) bool {
-				return slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p.Peer) })
-			}
-			if i := slices.IndexFunc(of, about); i >= 0 {
-				p.Code = of[i].Code
+			if f := model.Find(b.findings[p.Pod], func(f *model.Finding) bool { return model.InAny(f.Peers, p.Peer) }); f != nil {
+				p.Code = f.Code
 			}
 		}
 		p.faulty = b.faults[p.Code]
@@ -289,11 +279,7 @@ func (b *builder) matrix() model.Matrix {
 			row = map[model.Destination]*model.MatrixCell{}
 			cells[p.Pod] = row
 		}
-		c := row[p.to]
-		if c == nil {
-			c = &model.MatrixCell{}
-			row[p.to] = c
-		}
+		c := model.GetOrInsert(row, p.to)
 		c.Sent, c.Received, c.Lost = c.Sent+p.Sent, c.Received+p.Received, c.Lost+p.Lost
 		c.Pairs = append(c.Pairs, p.MatrixPair)
 		if _, known := seen[p.to]; !known {

@@ -26,10 +26,7 @@ type fields struct {
 
 func hop(x *model.HopCount) fields {
 	return fields{
-		[10]*uint64{
-			&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors,
-			&x.FromInside, &x.FromUplink, &x.TTLs,
-		},
+		[10]*uint64{&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors, &x.FromInside, &x.FromUplink, &x.TTLs},
 		[3]*time.Time{&x.First, &x.Last},
 	}
 }
@@ -196,8 +193,7 @@ func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traf
 	rest.ARP = encode(c, arp, key.ARP, now.ARP, at)
 	rest.Drops = encode(c, drop, key.Drops, now.Drops, at)
 	rest.Pairs = encode(c, pair, key.Pairs, now.Pairs, at)
-	old := func(s model.Sample) bool { return !s.Time.After(keyed) }
-	rest.Samples = slices.DeleteFunc(slices.Clone(now.Samples), old)
+	rest.Samples = model.Filter(now.Samples, func(s model.Sample) bool { return s.Time.After(keyed) })
 	return rest, c.b
 }
 
@@ -222,9 +218,6 @@ func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at ti
 
 // older returns the samples of list that newer does not supersede.
 func older(list, newer []model.Sample) []model.Sample {
-	have := map[model.Drop]bool{}
-	for i := range newer {
-		have[newer[i].Key()] = true
-	}
+	have := model.Table(newer, func(s *model.Sample) (model.Drop, bool) { return s.Key(), true })
 	return slices.DeleteFunc(slices.Clone(list), func(s model.Sample) bool { return have[s.Key()] })
 }

@@ -42,8 +42,7 @@ func Join(parts []*File, w model.Window) (r io.ReaderAt, size int64, err error) 
 		begin = before
 	}
 	var out joined
-	first := parts[0].frames[0]
-	out.add(parts[0].r, 0, first.offset-headSize)
+	out.add(parts[0].r, 0, parts[0].frames[0].offset-headSize)
 	for i := begin.part; i <= end.part; i++ {
 		f := parts[i]
 		from, to := f.frames[0], f.frames[f.Len()-1]

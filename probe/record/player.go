@@ -176,9 +176,7 @@ func (r *playing) needed() []int {
 	var out []int
 	var last time.Time
 	for n := range r.at {
-		at := r.file.At(n)
-		age := now.Sub(at)
-		apart := time.Duration(0)
+		at, age, apart := r.file.At(n), now.Sub(r.file.At(n)), time.Duration(0)
 		switch {
 		case age > timeline.Middle+timeline.Short:
 			apart = timeline.Middle

@@ -53,9 +53,7 @@ const (
 // FrontSize is how many bytes at its beginning show whether a file is a recording.
 const FrontSize = len(magic) + 2
 
-const (
-	headSize = 1 + 8 + 4 + 4
-)
+const headSize = 1 + 8 + 4 + 4
 
 const keyEvery = 30 * time.Second
 

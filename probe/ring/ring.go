@@ -48,10 +48,9 @@ type Ring struct {
 	lock     *os.File
 	segments []segment // oldest first
 	// file is that of the last segment while it is written, else nil.
-	file   *os.File
-	writer *record.Writer
-	last   time.Time
-	began  time.Time
+	file        *os.File
+	writer      *record.Writer
+	last, began time.Time
 	// stated is when a state was written last.
 	stated time.Time
 	// open are the findings that were open at the last reading.

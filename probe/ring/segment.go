@@ -42,11 +42,8 @@ const (
 )
 
 func (s segment) name() string {
-	name := fmt.Sprintf("%08d-%s", s.number, s.start.UTC().Format(stamp))
-	if s.kept {
-		name += ".kept"
-	}
-	return model.Either(s.whole, name+".rec", name+".part")
+	kept, ending := model.Either(s.kept, ".kept", ""), model.Either(s.whole, ".rec", ".part")
+	return fmt.Sprintf("%08d-%s%s%s", s.number, s.start.UTC().Format(stamp), kept, ending)
 }
 
 // length is how much time a segment covers, as far as the clock was not set meanwhile.
@@ -236,10 +233,4 @@ func (p *Past) add(parts []*record.File, w model.Window) error {
 }
 
 // Close closes the files.
-func (p *Past) Close() error {
-	var errs []error
-	for _, f := range p.files {
-		errs = append(errs, f.Close())
-	}
-	return errors.Join(errs...)
-}
+func (p *Past) Close() error { return errors.Join(model.Map(p.files, (*os.File).Close)...) }

@@ -50,8 +50,7 @@ func endsOf(flows []model.Flow) []model.Flow {
 	seen := map[ends]bool{}
 	var out []model.Flow
 	for f := range model.Each(flows) {
-		k := ends{f.Original.Src, f.Original.Dst, f.Reply.Src, f.Reply.Dst}
-		if !seen[k] {
+		if k := (ends{f.Original.Src, f.Original.Dst, f.Reply.Src, f.Reply.Dst}); !seen[k] {
 			seen[k] = true
 			out = append(out, *f)
 		}

@@ -20,12 +20,7 @@ func (w *watch) probe(ctx context.Context, s *model.Snapshot) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	answered := 0
-	for i := range s.Probes {
-		if s.Probes[i].Answered {
-			answered++
-		}
-	}
+	answered := len(model.Filter(s.Probes, func(p model.Probe) bool { return p.Answered }))
 	src := model.Source{Name: model.SourceProbes, Status: model.OK, Detail: fmt.Sprintf("%d sent, %d answered", len(s.Probes), answered)}
 	switch {
 	case len(plan) == 0:

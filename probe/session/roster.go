@@ -26,12 +26,7 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		r.pods = map[podKey]*model.Pod{}
 	}
 	r.now = now
-	held := map[netip.Addr]bool{}
-	for _, p := range pods {
-		for _, a := range p.Addresses {
-			held[a.Addr()] = true
-		}
-	}
+	held := model.SetOf(model.Flat(pods, func(p model.Pod) []netip.Addr { return model.Map(p.Addresses, netip.Prefix.Addr) }))
 	for _, p := range pods {
 		k := podKey{p.Netns, p.LinkIndex}
 		p.Since, p.Until = now, now
@@ -63,8 +58,7 @@ func (r *roster) unread(s *model.Snapshot) []model.Pod {
 	}
 	return r.list(func(p *model.Pod) bool {
 		here := !s.Has(model.SourceLinks) || slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Index == p.LinkIndex })
-		return p.Until.Equal(r.now) && here &&
-			!slices.ContainsFunc(s.Pods, func(o model.Pod) bool { return o.LinkIndex == p.LinkIndex })
+		return r.isAlive(p) && here && !slices.ContainsFunc(s.Pods, func(o model.Pod) bool { return o.LinkIndex == p.LinkIndex })
 	})
 }
 
@@ -73,12 +67,12 @@ func (r *roster) forget(by time.Time) {
 	maps.DeleteFunc(r.pods, func(_ podKey, p *model.Pod) bool { return p.Until.Before(by) && !p.Until.Equal(r.now) })
 }
 
-func (r *roster) alive() []model.Pod {
-	return r.list(func(p *model.Pod) bool { return p.Until.Equal(r.now) })
-}
+func (r *roster) isAlive(p *model.Pod) bool { return p.Until.Equal(r.now) }
+
+func (r *roster) alive() []model.Pod { return r.list(r.isAlive) }
 
 func (r *roster) gone() []model.Pod {
-	return r.list(func(p *model.Pod) bool { return !p.Until.Equal(r.now) })
+	return r.list(func(p *model.Pod) bool { return !r.isAlive(p) })
 }
 
 func (r *roster) list(keep func(*model.Pod) bool) []model.Pod {

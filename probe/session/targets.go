@@ -86,10 +86,9 @@ func (w *watch) note(what string, err error) {
 
 func (w *watch) sources() []model.Source {
 	if w.engine == nil {
-		missing := func(name string) model.Source {
+		return model.Map([]string{model.SourceTC, model.SourceDrops}, func(name string) model.Source {
 			return model.Source{Name: name, Status: model.Missing, Detail: w.unwatched}
-		}
-		return []model.Source{missing(model.SourceTC), missing(model.SourceDrops)}
+		})
 	}
 	list := w.engine.Sources()
 	for i := range list {

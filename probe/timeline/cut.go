@@ -19,10 +19,7 @@ func Between(first, last model.Point) *model.Snapshot {
 func Counted(first, last model.Point) *model.Snapshot {
 	at := first.Snapshot.Window.End
 	c := cut{base: &mark{at: at, counts: newCounts(&first.Snapshot.Traffic)}}
-	return &model.Snapshot{
-		Window:  model.Window{Start: at, End: last.Snapshot.Window.End},
-		Traffic: c.traffic(&last.Snapshot.Traffic),
-	}
+	return &model.Snapshot{Window: model.Window{Start: at, End: last.Snapshot.Window.End}, Traffic: c.traffic(&last.Snapshot.Traffic)}
 }
 
 // cut returns the snapshot of the window from a mark to p. state is that of the last such cut.
@@ -69,9 +66,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	}
 	// The table's size and limit are the present ones.
 	s.Conntrack = difference(then, s.Conntrack, func(c *model.Conntrack) []*uint64 {
-		return []*uint64{
-			&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket,
-		}
+		return []*uint64{&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket}
 	})
 	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at) })
 	return &s
@@ -144,8 +139,7 @@ func (c cut) peer(p *model.Peer) bool {
 		b = peerCounts{}
 	}
 	p.Out, p.In = peerSince(b.out, p.Out), peerSince(b.in, p.In)
-	none := model.PeerCount{}
-	if p.Out == none && p.In == none {
+	if none := (model.PeerCount{}); p.Out == none && p.In == none {
 		return false
 	}
 	if p.Out.Packets == 0 {

@@ -23,8 +23,7 @@ func queuesOf(s *model.Snapshot) map[queueKey]model.Queue {
 func (m *mark) compareQueues(s *model.Snapshot) {
 	s.Queues = slices.Clone(s.Queues)
 	for q := range model.Each(s.Queues) {
-		before, read := m.queues[queueKey{q.IfIndex, q.Kind, q.Handle}]
-		if read || !m.unread(model.SourceQueues) {
+		if before, read := m.queues[queueKey{q.IfIndex, q.Kind, q.Handle}]; read || !m.unread(model.SourceQueues) {
 			q.SentDelta, q.DropsDelta = minus(q.Sent, before.Sent), minus(q.Drops, before.Drops)
 		}
 	}

@@ -54,10 +54,7 @@ func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 		s.lost += n
 		for _, a := range slices.Compact([]netip.Addr{d.Src, d.Dst}) {
 			if pods[a] {
-				if s.pods[a] == nil {
-					s.pods[a] = &history{}
-				}
-				s.pods[a].lost += n
+				model.GetOrInsert(s.pods, a).lost += n
 			}
 		}
 	}
@@ -114,8 +111,8 @@ func (s *series) list(hops []model.HopCount) []model.Series {
 			continue
 		}
 		all = append(all, x.rates...)
-		out = append(out, model.Series{Addr: h.Addr, IfIndex: h.IfIndex, Link: h.Link, Direction: h.Direction, Side: h.Side,
-			Rates: all[len(all)-len(x.rates) : len(all) : len(all)]})
+		rates := all[len(all)-len(x.rates) : len(all) : len(all)]
+		out = append(out, model.Series{Addr: h.Addr, IfIndex: h.IfIndex, Link: h.Link, Direction: h.Direction, Side: h.Side, Rates: rates})
 	}
 	return out
 }

@@ -169,9 +169,7 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 // bare is a reading of the latest point, without a window.
 func (t *Timeline) bare() model.Reading {
 	s := t.last.Snapshot
-	r := model.Reading{
-		At: s.Window.End, Findings: t.tracker.findings(), Judged: t.judged, Verdict: t.verdict, Point: t.last,
-	}
+	r := model.Reading{At: s.Window.End, Findings: t.tracker.findings(), Judged: t.judged, Verdict: t.verdict, Point: t.last}
 	if s.Status(model.SourceDrops) != model.Missing {
 		r.Drops = slices.Clone(t.series.drops.rates)
 		r.Lost = make(map[netip.Addr][]float64, len(t.series.pods))
@@ -207,9 +205,7 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 		since = t.changed
 		j.current = t.diagnose(t.cut(since, t.last, new(lastState))).Findings
 	}
-	j.steady = now.Sub(since.at)
-	j.recent = j.current
-	j.lately = since.at
+	j.steady, j.recent, j.lately = now.Sub(since.at), j.current, since.at
 	m := t.base(now, recent, 0)
 	if at := t.doubts.lately(); !at.IsZero() && at.After(m.at.Add(-slack)) {
 		m = t.base(now, now.Sub(at), 0)
@@ -241,9 +237,9 @@ func (t *Timeline) base(now time.Time, window, apart time.Duration) *mark {
 		return t.origin
 	}
 	latest := func(list []*mark) *mark {
-		for i := len(list) - 1; i >= 0; i-- {
-			if now.Sub(list[i].at) >= window-slack {
-				return list[i]
+		for _, m := range slices.Backward(list) {
+			if now.Sub(m.at) >= window-slack {
+				return m
 			}
 		}
 		return nil

@@ -57,7 +57,7 @@ func misjudged(f *model.Finding, x *model.Tracked) bool {
 		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
 	}
 	return x.Closed && x.Severity.Rank() >= max(f.Severity.Rank(), model.Warning.Rank()) &&
-		slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return slices.Contains(x.Pods, a) }) && meet(f.Peers, x.Peers)
+		model.Meet(f.Pods, x.Pods) && meet(f.Peers, x.Peers)
 }
 
 // Besides adds to what is told what was judged of a part of the window alone. The end of a

@@ -122,10 +122,8 @@ func (t *tracker) end(x *model.Tracked) {
 
 // awaited returns the finding as a candidate, and whether it was one before.
 func (t *tracker) awaited(f model.Finding, j *judgement) (candidate, bool) {
-	for _, c := range t.waiting {
-		if c.Same(&f) {
-			return candidate{f, c.since, c.began}, true
-		}
+	if c := model.First(t.waiting, func(c *candidate) bool { return c.Same(&f) }); c != nil {
+		return candidate{f, c.since, c.began}, true
 	}
 	return candidate{f, j.at, j.began(f)}, false
 }
@@ -169,7 +167,7 @@ func within(f model.Finding, list []model.Finding) bool {
 // alone reports whether no other finding, in list or open, concerns the pods of f.
 func (t *tracker) alone(f model.Finding, list []model.Finding) bool {
 	shares := func(g model.Finding) bool {
-		return len(g.Pods) == 0 || len(f.Pods) == 0 || slices.ContainsFunc(g.Pods, func(a netip.Addr) bool { return slices.Contains(f.Pods, a) })
+		return len(g.Pods) == 0 || len(f.Pods) == 0 || model.Meet(g.Pods, f.Pods)
 	}
 	return !slices.ContainsFunc(list, shares) && !slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return shares(x.Finding) })
 }
@@ -178,14 +176,9 @@ func (t *tracker) alone(f model.Finding, list []model.Finding) bool {
 func (t *tracker) findings() []model.Tracked {
 	out := model.Map(t.open, func(x *model.Tracked) model.Tracked { return *x })
 	slices.SortStableFunc(out, func(a, b model.Tracked) int {
-		return cmp.Or(
-			model.WorstFirst(&a.Finding, &b.Finding),
-			a.First.Compare(b.First),
-			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()),
-			cmp.Compare(a.Code, b.Code),
-			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare),
-			cmp.Compare(a.ID, b.ID),
-		)
+		return cmp.Or(model.WorstFirst(&a.Finding, &b.Finding), a.First.Compare(b.First),
+			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()), cmp.Compare(a.Code, b.Code),
+			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare), cmp.Compare(a.ID, b.ID))
 	})
 	return append(out, t.closed...)
 }
