@@ -22,10 +22,7 @@ func Describe(s model.Sample) string {
 	if arp, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
 		words = append(words, describeARP(arp))
 	} else {
-		words = append(words, ends(s, p))
-		if text := transport(p); text != "" {
-			words = append(words, text)
-		}
+		words = append(words, strings.TrimSpace(ends(s, p)+" "+transport(p)))
 	}
 	switch ip := p.NetworkLayer().(type) {
 	case *layers.IPv4:

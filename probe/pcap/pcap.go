@@ -47,9 +47,8 @@ type one struct {
 
 // NewWriter starts a file. Its first interface is for places beyond maxPlaces.
 func NewWriter(w io.Writer) (*Writer, error) {
-	ng, err := pcapgo.NewNgWriterInterface(w, face("any place", "packets of places beyond those that have an interface"), pcapgo.NgWriterOptions{
-		SectionInfo: pcapgo.NgSectionInfo{Application: "lasthop"},
-	})
+	first := face("any place", "packets of places beyond those that have an interface")
+	ng, err := pcapgo.NewNgWriterInterface(w, first, pcapgo.NgWriterOptions{SectionInfo: pcapgo.NgSectionInfo{Application: "lasthop"}})
 	if err != nil {
 		return nil, fmt.Errorf("begin pcapng: %w", err)
 	}

@@ -266,10 +266,9 @@ func (r Report) ndjson(w io.Writer) error {
 // writeJSON writes v as JSON that is safe to print on a terminal.
 func writeJSON(w io.Writer, v any, indent string) error {
 	doc, err := marshal(v, indent)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = io.WriteString(w, doc)
 	}
-	_, err = io.WriteString(w, doc)
 	return err
 }
 
@@ -281,10 +280,8 @@ func marshal(v any, indent string) (string, error) {
 }
 
 func ciliumOf(c model.CiliumDrop) ciliumDoc {
-	if c == (model.CiliumDrop{}) {
-		return ciliumDoc{}
-	}
-	return ciliumDoc{c.Reason.String(), c.Reason, c.Error, c.SrcIdentity, c.DstIdentity, c.Endpoint, c.Source()}
+	doc := ciliumDoc{c.Reason.String(), c.Reason, c.Error, c.SrcIdentity, c.DstIdentity, c.Endpoint, c.Source()}
+	return model.Either(c == model.CiliumDrop{}, ciliumDoc{}, doc)
 }
 
 // encode is marshal with the escape for characters beyond 16 bits, in which JSON and YAML differ.
@@ -334,18 +331,12 @@ func (r Report) document() document {
 	s := r.Snapshot
 	names := called(Called(s))
 	d := document{
-		APIVersion: APIVersion,
-		Kind:       "Report",
-		watchedDoc: watched(s.Node, s.Window, s.Sources),
-		Pods:       []podDoc{},
+		APIVersion: APIVersion, Kind: "Report", watchedDoc: watched(s.Node, s.Window, s.Sources), Pods: []podDoc{},
 		MACRewrites: model.Map(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
 			return rewriteDoc{addrText(x.Addr), names.of(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
 		}),
-		Probes:   probeDocuments(s),
-		Ledger:   model.Map(r.Ledger, names.ledger),
-		Matrix:   names.matrix(r.Matrix),
-		Findings: names.findings(s, r.Findings),
-		Lost:     lostDocument(s.Traffic.Lost),
+		Probes: probeDocuments(s), Ledger: model.Map(r.Ledger, names.ledger), Matrix: names.matrix(r.Matrix),
+		Findings: names.findings(s, r.Findings), Lost: lostDocument(s.Traffic.Lost),
 	}
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
@@ -422,10 +413,7 @@ type called map[netip.Addr]string
 
 // of is the name of an address; empty if it has none.
 func (c called) of(a netip.Addr) string {
-	if name := c[a]; inKubernetes(name) {
-		return name
-	}
-	return ""
+	return model.Either(inKubernetes(c[a]), c[a], "")
 }
 
 func (c called) local(a netip.Addr) localDoc {
@@ -452,13 +440,8 @@ func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
 		Opened: instant(f.Opened), Closed: instant(f.Closed), Times: f.Times, Names: map[string]string{},
 	}
-	addrs := slices.Clone(f.Pods)
-	for _, p := range f.Peers {
-		if p.IsSingleIP() {
-			addrs = append(addrs, p.Addr())
-		}
-	}
-	for _, a := range addrs {
+	single := model.Map(model.Filter(f.Peers, netip.Prefix.IsSingleIP), netip.Prefix.Addr)
+	for _, a := range slices.Concat(f.Pods, single) {
 		if name := c.of(a); name != "" {
 			d.Names[addrText(a)] = name
 		}
