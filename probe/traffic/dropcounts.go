@@ -60,7 +60,9 @@ func (c *dropCounts) sum(number uint64) (n uint64) {
 	return n
 }
 
-func (c *dropCounts) at(cpu int, number uint64) int { return cpu*c.counts.stride + int(number)*countSize }
+func (c *dropCounts) at(cpu int, number uint64) int {
+	return cpu*c.counts.stride + int(number)*countSize
+}
 
 // forgetRecent has the program look up again what it remembers. A run reads the generation first, but on arm64 it may
 // have looked up earlier what was removed meanwhile: so those that may have done so end before the generation changes.

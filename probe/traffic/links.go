@@ -87,4 +87,6 @@ func (l *links) remove(index int) error {
 }
 
 // write writes an entry, whose 8 bytes are one store: programs never see half of it.
-func (l *links) write(entry int, k bpf.TCLink) error { return l.bss.storeWords(l.off+entry*linkSize, k) }
+func (l *links) write(entry int, k bpf.TCLink) error {
+	return l.bss.storeWords(l.off+entry*linkSize, k)
+}

@@ -61,7 +61,9 @@ func one[T shared](m *mapped, off int) T { return *(*T)(unsafe.Pointer(&m.b[off]
 // clear sets n bytes to zero. The next store publishes it.
 func (m *mapped) clear(off, n int) { clear(m.b[off : off+n]) }
 
-func (m *mapped) load64(off int) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.b[off]))) }
+func (m *mapped) load64(off int) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.b[off])))
+}
 
 func (m *mapped) store64(off int, v uint64) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&m.b[off])), v)
