@@ -58,6 +58,8 @@ func TestBelow(t *testing.T) {
 		{"a queue hung", nic(model.LossTimeout, "tx_timeout", 1, 100_000), "warning NICDrop a transmit queue of ens5 hung and was reset", ""},
 		{"connections beyond the machine's size", nic(model.LossAllowance, "conntrack_allowance_exceeded", 30, 100_000), "warning AllowanceExceeded the cloud drops new connections on ens5: the machine's limit of tracked connections is reached", ""},
 		{"bandwidth for a moment", nic(model.LossAllowance, "bw_in_allowance_exceeded", 30, 100_000), "info AllowanceExceeded the cloud drops or delays packets of ens5: the machine's size allows no more", ""},
+		{"packets a second", nic(model.LossAllowance, "pps_allowance_exceeded", 30, 100_000), "info AllowanceExceeded the cloud drops or delays packets of ens5: the machine's size allows no more", ""},
+		{"the cloud's own services", nic(model.LossAllowance, "linklocal_allowance_exceeded", 30, 100_000), "warning AllowanceExceeded the cloud drops packets on ens5 to its own services, such as DNS", ""},
 		{"a CPU does not keep up", softnet(900, 10_000, true), "warning BacklogFull the backlog of 1 CPU for received packets is full", "sysctl -w net.core.netdev_max_backlog=4000 # a longer queue helps only against bursts"},
 		{"a CPU in a burst", softnet(40, 1_000_000, true), "info BacklogFull the backlog of 1 CPU for received packets is full", ""},
 		{"the machine's CPUs, in another namespace", softnet(900, 10_000, false), "", ""},

@@ -26,6 +26,8 @@ type kind struct {
 	code     model.Code
 	severity model.Severity
 	find     func(*fault.Input)
+	// before are kinds that would claim losses of this one's causes if they were judged first, and why.
+	before map[model.Code]string
 	// needs are the sources that must have been read whole.
 	needs []string
 	// rests are those of which an unread part may be the cause instead: without them nothing is proven.

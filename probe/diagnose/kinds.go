@@ -20,6 +20,7 @@ type (
 	hops    = []model.HopKind
 	sources = []string
 	objects = []string
+	before  = map[model.Code]string
 )
 
 // ruleObjects are the objects of a kind about firewall rules.
@@ -33,7 +34,6 @@ var ruleObjects = objects{
 var kinds = []kind{
 	{code: fault.NeighborTableFull, severity: model.Critical, find: neighbor.TableFull,
 		ends: hops{model.HopNeighbor, model.HopPod, model.HopLink}, objects: objects{"six"}},
-	// Before MissingPodRoute: the route of a link that is down is removed with it.
 	{code: fault.PodLinkDown, severity: model.Critical, find: link.PodLinkDown,
 		needs: sources{model.SourceLinks, model.SourcePods}, ends: hops{model.HopLink, model.HopPod, model.HopRoute},
 		objects: objects{"link.Name"}},
@@ -41,9 +41,9 @@ var kinds = []kind{
 		ends: hops{model.HopPod, model.HopNeighbor}, objects: objects{"pod.Link addr", "pod.Link"}},
 	{code: fault.PodPrefix, severity: model.Critical, find: pod.Prefix, rests: sources{model.SourceTC}, ends: hops{model.HopPod},
 		objects: objects{"pod.Link"}},
-	// Before StaleNeighbor: the entry may hold the MAC that the pod had.
 	{code: fault.DuplicateMAC, severity: model.Critical, find: neighbor.DuplicateMAC,
-		ends: hops{model.HopBridge, model.HopPod, model.HopNeighbor}, objects: objects{"mac"}, traits: model.ByNextHop},
+		before: before{fault.StaleNeighbor: "the entry may hold the MAC that the pod had"},
+		ends:   hops{model.HopBridge, model.HopPod, model.HopNeighbor}, objects: objects{"mac"}, traits: model.ByNextHop},
 	{code: fault.PodLinkOffBridge, severity: model.Critical, find: bridge.PodLinkOffBridge,
 		needs:   sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
 		ends:    hops{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
@@ -67,7 +67,6 @@ var kinds = []kind{
 	{code: fault.StaleARPReply, severity: model.Critical, find: bridge.StaleARPReply,
 		needs: sources{model.SourceNeighbors, model.SourceRoutes}, rests: sources{model.SourceEbtables, model.SourceLinks}, ends: hops{model.HopBridge},
 		objects: objects{"rule addr"}, traits: model.ByNextHop},
-	// Before UnansweredARP: with forwarding off, proxy ARP is off too.
 	{code: fault.ForwardingDisabled, severity: model.Critical, find: route.ForwardingDisabled,
 		ends: hops{model.HopRoute, model.HopPod}, objects: objects{"all", "links"}},
 	{code: fault.MissingPodRoute, severity: model.Critical, find: route.MissingPodRoute,
@@ -75,7 +74,6 @@ var kinds = []kind{
 		objects: objects{"first"}},
 	{code: fault.MissingTableRoute, severity: model.Critical, find: route.MissingTableRoute, ends: hops{model.HopBeyond},
 		objects: objects{"rule"}},
-	// Before RoutingLoop: a wrong row may be what makes the loop.
 	{code: fault.WrongUDR, severity: model.Critical, find: fabric.WrongUDR,
 		needs: sources{model.SourceLinks}, ends: hops{model.HopBeyond, model.HopRoute},
 		traits: model.Unheard | model.Astray | model.ByRoute | model.Foreign},
@@ -109,13 +107,15 @@ var kinds = []kind{
 	{code: fault.WrongNextHopMAC, severity: model.Critical, find: neighbor.WrongNextHopMAC, ends: hops{model.HopBeyond, model.HopLink},
 		objects: objects{"entry.Addr link", "link.Name for"}, traits: model.Astray | model.OnlySent | model.ByNextHop},
 	{code: fault.DuplicatePodIP, severity: model.Critical, find: pod.DuplicatePodIP,
+		before:  before{fault.WrongGatewayMAC: "who has the gateway's address answers for it"},
 		ends:    hops{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 		objects: objects{"addr", "answer.Addr"}},
 	{code: fault.WrongGatewayMAC, severity: model.Critical, find: neighbor.WrongGatewayMAC,
 		needs: sources{model.SourceLinks}, rests: sources{model.SourceEbtables, model.SourceRoutes, model.SourceNeighbors}, ends: hops{model.HopLink, model.HopBridge},
 		objects: objects{"pod.Link"}, traits: model.ByNextHop},
-	// Before NoReply: the sender of a dropped request sees no reply.
 	{code: fault.BridgeRuleDrop, severity: model.Warning, find: bridge.RuleDrop,
+		before: before{fault.NoReply: "the sender of a dropped request sees no reply",
+			fault.StaleNeighbor: "an entry whose requests a rule drops stays unresolved"},
 		needs: sources{model.SourceLinks}, ends: hops{model.HopBridge, model.HopNeighbor, model.HopPod},
 		objects: objects{"rule.Table rule.Chain rule"}},
 	{code: fault.StaleNeighbor, severity: model.Critical, find: neighbor.StaleNeighbor,
@@ -142,12 +142,12 @@ var kinds = []kind{
 	{code: fault.MissingUDR, severity: model.Critical, find: fabric.MissingUDR, rests: sources{model.SourceTC},
 		ends: hops{model.HopBeyond}, traits: model.Unheard | model.Astray | model.ByRoute},
 	{code: fault.MissingMasquerade, severity: model.Critical, find: nat.MissingMasquerade, ends: hops{model.HopBeyond}},
-	// Before PolicyDrop: netfilter drops these as well.
 	{code: fault.ConntrackFull, severity: model.Critical, find: policy.ConntrackFull,
-		ends: hops{model.HopConntrack, model.HopPolicy}, objects: objects{"table.Max"}},
-	// Before PolicyDrop: netfilter drops these as well.
+		before: before{fault.PolicyDrop: "netfilter drops these as well", fault.ConntrackRace: "a full table refuses entries of all flows"},
+		ends:   hops{model.HopConntrack, model.HopPolicy}, objects: objects{"table.Max"}},
 	{code: fault.ConntrackRace, severity: model.Warning, find: policy.ConntrackRace,
-		needs: sources{model.SourceConntrack, model.SourceNAT}, ends: hops{model.HopConntrack, model.HopPolicy}},
+		before: before{fault.PolicyDrop: "netfilter drops these as well"},
+		needs:  sources{model.SourceConntrack, model.SourceNAT}, ends: hops{model.HopConntrack, model.HopPolicy}},
 	{code: fault.InvalidDrop, severity: model.Warning, find: policy.InvalidDrop, ends: hops{model.HopPolicy},
 		objects: ruleObjects},
 	{code: fault.AllowanceExceeded, severity: model.Warning, find: below.AllowanceExceeded, ends: hops{model.HopBeyond},
@@ -163,6 +163,7 @@ var kinds = []kind{
 	{code: fault.NoListener, severity: model.Info, find: pod.NoListener, ends: hops{model.HopPod, model.HopLocal},
 		objects: objects{"pod.Link f.Pods"}},
 	{code: fault.ReceiveOverflow, severity: model.Info, find: pod.ReceiveOverflow, ends: hops{model.HopPod, model.HopLocal},
+		before:  before{fault.PodNotReplying: "who reads nothing replies to nothing"},
 		objects: objects{"f.Pods"}},
 	{code: fault.PodNotReplying, severity: model.Warning, find: silence.PodNotReplying,
 		needs: sources{model.SourceTC, model.SourcePods}, ends: hops{model.HopPod, model.HopLocal}, objects: objects{"f.Pods"}},

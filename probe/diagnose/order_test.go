@@ -1,6 +1,8 @@
 package diagnose
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -21,6 +23,53 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s contradicts itself", k.code)
 		}
 	}
+}
+
+// proposed are the kinds that proposed something since it was cleared.
+var proposed = map[model.Code]bool{}
+
+// swapped are the pairs of kinds of which a verdict is another in the other order, each with an example.
+var swapped = map[[2]model.Code]string{}
+
+// swapKinds judges a snapshot again with each two neighbours of the list in the other order, and with each kind behind
+// those that it is declared to stand before, and notes where the verdict is another. In the short form the first of the
+// two has proposed something, as otherwise the second sees what it saw before.
+func swapKinds(test string, judged *fault.Input, told string) {
+	saved, first := kinds, maps.Clone(proposed)
+	defer func() { kinds = saved }()
+	for i, k := range saved {
+		for j := i + 1; j < len(saved); j++ {
+			pair := [2]model.Code{k.code, saved[j].code}
+			if j > i+1 && k.before[pair[1]] == "" || testing.Short() && !first[k.code] || swapped[pair] != "" {
+				continue
+			}
+			kinds = slices.Concat(saved[:i], saved[i+1:j+1], saved[i:i+1], saved[j+1:])
+			if other := verdictOf(judged); other != told {
+				swapped[pair] = fmt.Sprintf("of a snapshot of %s the verdict is\n%sinstead of\n%s", test, other, told)
+			}
+		}
+	}
+}
+
+// misordered compares what depends on the order with what the list declares, in all snapshots that tests judge.
+func misordered() (out []string) {
+	for i, k := range kinds {
+		for j := i + 1; j < len(kinds); j++ {
+			pair := [2]model.Code{k.code, kinds[j].code}
+			switch reason, example := k.before[pair[1]], swapped[pair]; {
+			case reason == "" && example != "":
+				out = append(out, fmt.Sprintf("%s is before %s, and the list does not say why: with the two swapped, %s", pair[0], pair[1], example))
+			case reason != "" && example == "":
+				out = append(out, fmt.Sprintf("%s is before %s (%s), and no verdict shows it", pair[0], pair[1], reason))
+			}
+		}
+		for code := range k.before {
+			if !slices.ContainsFunc(kinds[i:], func(o kind) bool { return o.code == code }) {
+				out = append(out, fmt.Sprintf("%s is declared to stand before %s, and does not", k.code, code))
+			}
+		}
+	}
+	return out
 }
 
 // What a finding cuts off is not reported again by the kinds after it; of a drop, the first

@@ -17,7 +17,7 @@ import (
 )
 
 // TestMain compares the verdict of every snapshot that any test of this package judges with testdata/verdicts, a file
-// for a test. With -update it writes these files: whoever changes the engine sees what the change does to all of them.
+// for a test, and what these show of the list of kinds with what it declares. With -update it writes these files: whoever changes the engine sees what the change does to all of them.
 func TestMain(m *testing.M) {
 	held := map[string][]string{}
 	var last *model.Snapshot
@@ -27,17 +27,34 @@ func TestMain(m *testing.M) {
 	kinds[at].find = func(v *fault.Input) {
 		if test := callingTest(); test != "" && !judging {
 			judging = true
+			clear(proposed)
 			if told := verdictOf(v); v.Whole != last || told != before {
 				held[test] = append(held[test], told)
 				last, before = v.Whole, told
+				swapKinds(test, v, told)
 			}
 			judging = false
 		}
 		find(v)
 	}
+	for i := range kinds {
+		k := &kinds[i]
+		find := k.find
+		k.find = func(v *fault.Input) {
+			find(v)
+			proposed[k.code] = proposed[k.code] || len(v.Proposed) > 0
+			noteFacts(k, v.Proposed)
+		}
+	}
 	code := m.Run()
 	if f := flag.Lookup("test.run").Value.String(); code == 0 && !strings.Contains(f, "/") {
 		code = compareVerdicts(held)
+		if f == "" {
+			for _, wrong := range append(misnamed(), misordered()...) {
+				fmt.Println(wrong)
+				code = 1
+			}
+		}
 	}
 	os.Exit(code)
 }
