@@ -76,6 +76,18 @@ func TestNothingComesBack(t *testing.T) {
 	}
 }
 
+// TestSilenceBesideDrops: what the node drops of others is not what gets no reply, and it drops something.
+func TestSilenceBesideDrops(t *testing.T) {
+	check(t, []fixture{{"other packets are dropped", func() *testNode {
+		n := filtered()
+		n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Src: to(pod6 + "/32"), Target: "DROP"})
+		n.refuse("nft_do_chain", pod6, far, 9)
+		n.silent(pod5, "203.0.113.66")
+		n.answered(pod5, out)
+		return n
+	}, []string{"PolicyDrop proven 172.20.1.6 172.20.2.9", "NoReply likely 172.20.1.5 203.0.113.66"}}})
+}
+
 // TestTranslatedByProgram: what a program behind lasthop's gives the node's address is replied
 // to there, and no silence; what is silent at both addresses is.
 func TestTranslatedByProgram(t *testing.T) {

@@ -53,6 +53,11 @@ func (v *Index) LostPackets(match func(*model.Drop) bool) uint64 {
 	return n
 }
 
+// Dropping reports whether the node drops packets of pods, but for ordinary losses.
+func (v *Index) Dropping() bool {
+	return v.LostPackets(func(d *model.Drop) bool { return v.OfPod(d) && v.Classifier.Lost(d) }) > 0
+}
+
 // Lost sums up drops, or pairs without a reply: the pods, their peers, and the packets.
 type Lost struct {
 	Pods, Peers AddrSet

@@ -159,7 +159,7 @@ func (s *udrSearch) noReturn(silent []*node.RemoteRange, cause *udrCause, missin
 	flows, _ := node.UnrepliedCount(v.Index, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
 	is := func(what func(*node.RemoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
 	f.Facts = words.Facts{
-		"link": name, "queue": v.DroppingQueue(name), "requests": x.Requests, "remotes": x.Peers, "flows": flows,
+		"link": name, "queue": v.DroppingQueue(name), "dropping": v.Dropping(), "requests": x.Requests, "remotes": x.Peers, "flows": flows,
 		"frames": framesToGateway(v.Index, silent), "control": control, "errors": x.Errors, "asks": asks,
 		"known": s.known(silent), "several": len(silent) > 1, "any": s.answering, "file": cause,
 		"own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,

@@ -273,7 +273,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	})
 	f.Facts = words.Facts{
 		"led": node.Destinations(led), "leading": leading[:min(len(leading), node.MostEvidence)],
-		"link": name, "queue": v.DroppingQueue(name), "own": own, "translated": translated,
+		"link": name, "queue": v.DroppingQueue(name), "dropping": v.Dropping(), "own": own, "translated": translated,
 		"program": v.RepliesToNode != nil && own && !translated, "asks": x.Requests, "errors": x.Errors, "pods": f.Pods,
 		"remotes": remotes, "tunnel": tunnel, "echoes": len(pinged) == len(remotes), "flows": flows, "ports": ports,
 	}
@@ -428,6 +428,7 @@ func misaddressed(v *node.Index, g unansweredByDestination) fault.Fault {
 	})
 	f := fault.Fault{Page: "NoReply-misaddressed", Lost: x, Facts: words.Facts{
 		"remotes": remotes, "link": name, "frames": frames[:min(len(frames), node.MostEvidence)], "requests": x.Requests, "entries": entries,
+		"dropping": v.Dropping(),
 	}}
 	f.Confidence, f.LastHopAlive = model.Likely, v.Place(name, model.Egress)
 	return f
