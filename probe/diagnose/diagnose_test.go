@@ -785,6 +785,7 @@ func TestDiagnose(t *testing.T) {
 // them; each must be complete, and the same when judged again.
 func verdicts(t *testing.T, n *testNode, want []string) {
 	t.Helper()
+	tableOf, _, _ = strings.Cut(t.Name(), "/")
 	found := agreed(t, n)
 	var got []string
 	for _, f := range found {

@@ -25,8 +25,8 @@ type (
 
 // ruleObjects are the objects of a kind about firewall rules.
 var ruleObjects = objects{
-	"rule.Pod.Link rule.Family rule.Table rule.Chain rule.Rule", "rule.Family rule.Table rule.Chain rule.Rule",
-	"rule.Table rule.Chain rule.Frame", "rule.Family rule.Table rule.Chain",
+	"rule.Pod.Link rule.Backend rule.Family rule.Table rule.Chain rule.Rule", "rule.Backend rule.Family rule.Table rule.Chain rule.Rule",
+	"rule.Table rule.Chain rule.Frame", "rule.Backend rule.Family rule.Table rule.Chain",
 }
 
 // kinds is the catalogue, in the order in which the kinds are judged: the most specific cause first, and what
@@ -94,6 +94,7 @@ var kinds = []kind{
 		needs: sources{model.SourceRoutes, model.SourceTC}, ends: hops{model.HopBeyond, model.HopNeighbor},
 		objects: objects{"f.Peers route.Gateway"}, traits: model.Astray | model.OnlySent},
 	{code: fault.MissingDefaultRoute, severity: model.Critical, find: route.MissingDefaultRoute,
+		before:  before{fault.ReversePathFilter: "without a route back, the filter refuses what comes in"},
 		objects: objects{"link to.Is4", "link"}, traits: model.Astray},
 	{code: fault.ReversePathFilter, severity: model.Warning, find: route.ReversePathFilter,
 		rests: sources{model.SourceLinks, model.SourcePods, model.SourceTC}, ends: hops{model.HopRoute},

@@ -324,8 +324,8 @@ func TestLayer2(t *testing.T) {
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 10.60.0.21"}},
 		{"two rules share the drops of one pair", func() *testNode {
 			n := bridged()
-			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30)
-			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.0/24")}}, 30)
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}, Text: "--ip-dst 10.60.0.20 -j DROP"}, 30)
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.0/24")}, Text: "--ip-dst 10.60.0.0/24 -j DROP"}, 30)
 			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 50).IfIndex = 10
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9", "BridgeRuleDrop proven 10.60.0.20 10.60.0.21 203.0.113.9"}},

@@ -135,7 +135,7 @@ func TestPolicyDrop(t *testing.T) {
 		{"two rules, told apart by what they counted", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Proto: 6, DstPorts: onPort(80), Target: "DROP"})
-			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Proto: 6, DstPorts: onPort(443), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Proto: 6, DstPorts: onPort(443), Target: "DROP", Text: "-p tcp --dport 443 -j DROP"})
 			n.refuse("nft_do_chain", far, pod5, 9)
 			n.refuse("nft_do_chain", far, pod6, 20)
 			return n

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 			if told := verdictOf(v); v.Whole != last || told != before {
 				held[test] = append(held[test], told)
 				last, before = v.Whole, told
+				wrong = append(wrong, contradictions(test, v.Whole)...)
 				swapKinds(test, v, told)
 			}
 			judging = false
@@ -50,14 +51,18 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.run").Value.String(); code == 0 && !strings.Contains(f, "/") {
 		code = compareVerdicts(held)
 		if f == "" {
-			for _, wrong := range append(misnamed(), misordered()...) {
-				fmt.Println(wrong)
-				code = 1
-			}
+			wrong = slices.Concat(wrong, misnamed(), misordered())
+		}
+		for _, text := range wrong {
+			fmt.Println(text)
+			code = 1
 		}
 	}
 	os.Exit(code)
 }
+
+// tableOf is the test whose table has the snapshot that is being judged.
+var tableOf string
 
 // callingTest is the test that has a snapshot judged; empty where that is none, or one of many alike.
 func callingTest() string {
@@ -69,6 +74,9 @@ func callingTest() string {
 		if slices.ContainsFunc([]string{"agree.Accusations", "TestGrowth", "diagnose.quoted", "diagnose.watched"},
 			func(s string) bool { return strings.Contains(f.Function, s) }) {
 			return ""
+		}
+		if strings.HasSuffix(f.Function, "diagnose.verdicts") {
+			return tableOf // its goroutine began with a row of a table
 		}
 		if at := strings.Index(f.Function, here); at >= 0 && !strings.Contains(f.Function, "TestMain") {
 			name, _, _ := strings.Cut(f.Function[at+len("probe/diagnose."):], ".")
@@ -102,6 +110,24 @@ func verdictOf(judged *fault.Input) string {
 		fmt.Fprintf(&b, "  silence %v > %v packets %d: %s %s\n", s.Local, s.Remote, s.Packets, s.Code, s.Ordinary)
 	}
 	return model.Either(b.Len() > 0, b.String(), "nothing\n")
+}
+
+// wrong is what contradicts itself: findings of one verdict, the list of kinds, pages.
+var wrong []string
+
+// contradictions are two findings that are one, and one that sees no drop beside one about drops.
+func contradictions(test string, s *model.Snapshot) (out []string) {
+	v := Judge(s)
+	dropping := slices.IndexFunc(v.Causes, func(c model.DropCause) bool { return c.Code != "" })
+	for i, f := range v.Findings {
+		if at := slices.IndexFunc(v.Findings[:i], func(g model.Finding) bool { return f.Same(&g) }); at >= 0 {
+			out = append(out, fmt.Sprintf("%s: %s and %s are one finding", test, f.Title, v.Findings[at].Title))
+		}
+		if strings.Contains(f.Why, "No packets are dropped") && dropping >= 0 {
+			out = append(out, fmt.Sprintf("%s: %s sees no drop beside %s", test, f.Title, v.Causes[dropping].Code))
+		}
+	}
+	return out
 }
 
 func compareVerdicts(held map[string][]string) (code int) {
