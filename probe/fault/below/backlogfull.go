@@ -28,7 +28,7 @@ func BacklogFull(v *fault.Input) {
 	}
 	f := fault.Fault{Lost: l, Facts: words.Facts{
 		"own": own, "limit": limit, "larger": strconv.FormatUint(max(4*limit, usualBacklog), 10), "setting": node.MaxBacklog,
-		"window": v.Window.Duration(), "cpus": cpus, "processed": processed, "others": n - l.Packets,
+		"window": v.Window.Duration(), "cpus": cpus, "others": n - l.Packets,
 	}}
 	f.Packets, f.Cause = n, v.Node.Name
 	if len(l.Drops) > 0 {
