@@ -77,7 +77,8 @@ with-commands = $(link-commands); $(only-commands)
 # more threads than CPUs it is the kernel that shares these out, in milliseconds, while
 # Go lets others go on for ten, one after the other. And they come before compilers. The
 # package that takes longest is first. make lint looks for what go vet finds.
-PARALLEL ?= 14
+PARALLEL ?= $(shell echo $$((4 * $$(nproc))))
+THREADS := $(shell echo $$((2 * $$(nproc))))
 ACCURACY = bin/accuracy.txt
 TRACERS = bin/tracers.md
 CPU = bin/cpu
@@ -85,7 +86,7 @@ define run-tests
 	rm -rf $(ACCURACY) $(TRACERS) $(CPU); mkdir -p $(CPU); failed=0; $(only-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
 		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
-		-count=1 -p 2 -parallel $(PARALLEL) -cpu 8 -exec 'nice -n -5 $(CURDIR)/tools/timed $(CURDIR)/$(CPU)' -vet=off -timeout 60m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
+		-count=1 -p 2 -parallel $(PARALLEL) -cpu $(THREADS) -exec 'nice -n -5 $(CURDIR)/tools/timed $(CURDIR)/$(CPU)' -vet=off -timeout 60m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; tools/timed --sum $(CPU); exit $$failed
 endef
 # The first build has a hundred packages to download and compile: go build names each.

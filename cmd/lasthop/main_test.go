@@ -78,8 +78,12 @@ func TestScripts(t *testing.T) {
 
 func runScripts(t *testing.T, dir string) {
 	t.Helper()
+	scripts, err := filepath.Glob(dir + "/*.txtar")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("%s has %d scripts: %v", dir, len(scripts), err)
+	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 dir,
+		Files:               few(scripts, 6), // Each command is a process that starts.
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
