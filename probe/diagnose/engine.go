@@ -30,7 +30,8 @@ func causes(v *fault.Input) []model.DropCause {
 // earlier one's cause becomes evidence of that; one about nothing but what earlier causes cut off is left out.
 func judge(v *fault.Input) []model.Finding {
 	var list []fault.Fault
-	cutOff := map[netip.Addr]model.Code{} // by the finding that does
+	// By the finding that does, and by one that only state speaks for.
+	cutOff, perhaps := map[netip.Addr]model.Code{}, map[netip.Addr]model.Code{}
 	for k := range model.Each(kinds) {
 		if !v.Has(k.needs...) {
 			continue
@@ -47,12 +48,16 @@ func judge(v *fault.Input) []model.Finding {
 			}
 			at := slices.IndexFunc(list[:before],
 				func(p fault.Fault) bool { return f.About != nil && slices.Contains(p.Effects, f.About) })
+			by := consequence(&f.Finding, cutOff)
+			if f.Severity == model.Info || f.Lost == nil || len(f.Lost.Drops) == 0 {
+				by = cmp.Or(by, consequence(&f.Finding, perhaps))
+			}
 			switch {
 			case at >= 0:
 				list[at].Absorb(&f)
 				v.Claim(&f, list[at].Code, v.Traffic.Drops)
-			case consequence(&f.Finding, cutOff) != "":
-				v.Claim(&f, consequence(&f.Finding, cutOff), v.Traffic.Drops)
+			case by != "":
+				v.Claim(&f, by, v.Traffic.Drops)
 			default:
 				f.Code, f.EndsAt, f.Passes, f.Traits = k.code, k.ends, k.passes, k.traits
 				f.Verify = cmp.Or(f.Verify, Verify(k.code))
@@ -64,8 +69,9 @@ func judge(v *fault.Input) []model.Finding {
 			}
 		}
 		for _, f := range list[before:] {
+			by := model.Either(f.Idle, perhaps, cutOff)
 			for _, a := range f.CutOff {
-				cutOff[a] = cmp.Or(cutOff[a], f.Code)
+				by[a] = cmp.Or(by[a], f.Code)
 			}
 		}
 	}

@@ -83,8 +83,17 @@ func (c *Claims) Claim(f *Fault, code model.Code, drops []model.Drop) {
 	}
 }
 
-// Report proposes a fault.
-func (v *Input) Report(f Fault) { v.Proposed = append(v.Proposed, f) }
+// Report proposes a fault, unless nothing but state speaks for it and its pods' own packets speak against it. What lost
+// nothing claims no silence.
+func (v *Input) Report(f Fault) {
+	switch {
+	case f.Idle && v.Converse(f.Pods):
+		return
+	case f.Idle:
+		f.Silences = func(netip.Addr, netip.Prefix) bool { return false }
+	}
+	v.Proposed = append(v.Proposed, f)
+}
 
 // Complete fills in what follows from the drops that a finding is about, its words, and how
 // sure it is where its kind does not say: likely if there are alternatives.

@@ -50,6 +50,8 @@ type Fault struct {
 	// finding that is about one of these is evidence of this one.
 	About   any
 	Effects []any
+	// Idle: nothing but state speaks for it.
+	Idle bool
 }
 
 // InfoUnless makes the finding one of information where nothing is at fault.
@@ -61,7 +63,7 @@ func (f *Fault) InfoUnless(fault bool) {
 
 // StateAlone weakens a finding for which nothing but state speaks; its page has the reason.
 func (f *Fault) StateAlone() {
-	f.Confidence, f.Severity, f.Facts["idle"] = model.Possible, model.Warning, true
+	f.Confidence, f.Severity, f.Facts["idle"], f.Idle = model.Possible, model.Warning, true, true
 }
 
 // TakeAfter has the page give a pod addresses, with the routes that another pod has.

@@ -48,6 +48,26 @@ func (v *Index) AnUplink() int {
 // BridgeOf is the bridge that a pod's link is a port of; nil when the pod is routed, or its link's master is no bridge.
 func (v *Index) BridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.ByIndex[p.LinkIndex]) }
 
+// Domain is where an address may be one's alone: what the node itself routes to is zero, and others are a bridge, a VLAN
+// of one, or a VRF, which the node's own address, route and neighbors do not reach.
+type Domain struct{ link, vlan int }
+
+// DomainOf is that of a pod's address.
+func (v *Index) DomainOf(p *model.Pod, a netip.Addr) (d Domain) {
+	l := v.ByIndex[p.LinkIndex]
+	for l != nil && v.ByIndex[l.Master] != nil {
+		m := v.ByIndex[l.Master]
+		if own := m.VLANs; l.VLANs != nil && (own == nil || l.VLANs.PVID != own.PVID) {
+			d = Domain{m.Index, l.VLANs.PVID}
+		}
+		covers := func(x netip.Prefix) bool { return x.Contains(a) }
+		if l = m; l.Kind == "vrf" || l.Kind == "bridge" && !slices.ContainsFunc(l.Addresses, covers) {
+			d.link = l.Index
+		}
+	}
+	return d
+}
+
 // Routed reports whether the node reaches the pod by a link of its own.
 func (v *Index) Routed(p *model.Pod) bool {
 	l := v.ByIndex[p.LinkIndex]

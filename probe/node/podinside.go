@@ -82,6 +82,19 @@ func LackedRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []Lacke
 	return out
 }
 
+// Converse reports whether all of these pods send by their links, and get packets there.
+func (v *Index) Converse(pods []netip.Addr) bool {
+	passes := func(a netip.Addr, p *model.Pod, d model.Direction, side model.Side) bool {
+		h := v.Hop(a, p.LinkIndex, d, side)
+		return h != nil && h.Packets >= MinPackets && v.Lately(h.Last)
+	}
+	return len(pods) > 0 && !slices.ContainsFunc(pods, func(a netip.Addr) bool {
+		return !slices.ContainsFunc(v.Owners[a], func(p *model.Pod) bool {
+			return passes(a, p, model.Ingress, model.AsSource) && passes(a, p, model.Egress, model.AsDestination)
+		})
+	})
+}
+
 // Lately reports whether something was last seen so near to the window's end that
 // it holds for the state that was read there. A time that is not known does.
 func (v *Index) Lately(last time.Time) bool {

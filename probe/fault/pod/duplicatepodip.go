@@ -21,8 +21,15 @@ const together = 3 * time.Second
 // DuplicatePodIP reports addresses that two pods have, or a pod and the node or another machine.
 func DuplicatePodIP(v *fault.Input) {
 	for _, a := range node.Sorted(v.Owners) {
-		if holders := liveHolders(v.Index, a); len(holders) > 1 {
-			v.Report(duplicate(v.Index, a, holders))
+		var near node.Groups[node.Domain, []*model.Pod]
+		for _, p := range liveHolders(v.Index, a) {
+			list := near.Of(v.DomainOf(p, a))
+			*list = append(*list, p)
+		}
+		for _, holders := range near.All() {
+			if len(*holders) > 1 {
+				v.Report(duplicate(v.Index, a, *holders))
+			}
 		}
 		for _, p := range v.Owners[a] {
 			if l := v.Own[a]; l != nil && p.Up && !a.IsLinkLocalUnicast() && l == v.BridgeOf(p) && l.Has(a) {

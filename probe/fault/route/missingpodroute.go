@@ -7,6 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -21,7 +22,7 @@ func MissingPodRoute(v *fault.Input) {
 	groups := map[cause][]*node.MisroutedPod{}
 	for a := range model.Each(v.MisroutedPods()) {
 		findElsewhere(v, a)
-		if a.Decision.Discards() && blocked(v.Index, a) || a.First.IsValid() && !a.Seen {
+		if a.Decision.Discards() && blocked(v.Index, a) || a.First.IsValid() && !a.Seen || byOtherNIC(v.Index, a) {
 			continue
 		}
 		k := cause{route: a.Decision.Route, kind: a.Decision.Type}
@@ -33,6 +34,17 @@ func MissingPodRoute(v *fault.Input) {
 	for _, list := range groups {
 		routedElsewhere(v, list)
 	}
+}
+
+// byOtherNIC reports whether the network brings what leaves for the pod back to another NIC of the node, whose rule leads
+// to the pod, as a branch NIC's does in EKS: as many packets came by that as left.
+func byOtherNIC(v *node.Index, a *node.MisroutedPod) bool {
+	left := model.Sum(leftFor(v, a), func(h *model.HopCount) uint64 { return h.Packets })
+	return slices.ContainsFunc(v.UplinkList, func(l *model.Link) bool {
+		d := v.Routing().Lookup(path.Query{Src: a.Query.Src, Dst: a.Addr, In: l.Name})
+		h := v.Hop(a.Addr, l.Index, model.Ingress, model.AsDestination)
+		return !a.Decision.Through(l.Index) && !v.Misses(&d, a.Addr) && (left == 0 || h != nil && h.Packets*10 >= left*9)
+	})
 }
 
 // misrouting is where packets for a pod go instead.
@@ -100,18 +112,23 @@ type passing struct {
 	TTLs    uint64
 }
 
+// leftFor is what was counted of packets for the pod at the links that the decision leads to.
+func leftFor(v *node.Index, a *node.MisroutedPod) []*model.HopCount {
+	return model.Filter(v.HopsOf[a.Addr], func(h *model.HopCount) bool {
+		return h.Side == model.AsDestination && h.Direction == model.Egress && a.Decision.Through(h.IfIndex) &&
+			h.Packets >= node.MinPackets
+	})
+}
+
 // findElsewhere looks for packets for the pod that went elsewhere.
 func findElsewhere(v *fault.Input, a *node.MisroutedPod) {
 	var hops []passing
-	for _, h := range v.HopsOf[a.Addr] {
-		if h.Side == model.AsDestination && h.Direction == model.Egress && a.Decision.Through(h.IfIndex) &&
-			h.Packets >= node.MinPackets {
-			p := passing{v.LinkName(h.IfIndex), h, v.Hop(a.Addr, h.IfIndex, model.Ingress, model.AsDestination), h.TTLs}
-			if p.In != nil {
-				p.TTLs |= p.In.TTLs
-			}
-			hops = append(hops, p)
+	for _, h := range leftFor(v.Index, a) {
+		p := passing{v.LinkName(h.IfIndex), h, v.Hop(a.Addr, h.IfIndex, model.Ingress, model.AsDestination), h.TTLs}
+		if p.In != nil {
+			p.TTLs |= p.In.TTLs
 		}
+		hops = append(hops, p)
 	}
 	var l node.Lost
 	for d := range model.Each(v.Traffic.Drops) {
