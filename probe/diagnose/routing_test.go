@@ -637,7 +637,7 @@ func TestRouting(t *testing.T) {
 		{"the filter ends the loop when they come back", func() *testNode {
 			n := kubenet().live()
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 9, 1)
-			n.passes("172.20.1.5", 2, model.Ingress, model.AsSource, 9, 1)
+			n.ttls("172.20.1.5", 2, model.Ingress, model.AsSource, 9, 62)
 			n.peer("172.20.1.5", "10.99.0.7", syn, syn)
 			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.1.5", "10.99.0.7", 9)
 			return n
@@ -828,7 +828,7 @@ func TestNoPodHas(t *testing.T) {
 			n.route(model.Route{Dst: n.Pods[i].Addresses[0], IfIndex: n.Pods[i].LinkIndex})
 		}
 		n.passes("100.64.3.20", 2, model.Egress, model.AsSource, 9, 1)
-		n.passes("100.64.3.20", 2, model.Ingress, model.AsSource, 9, 1)
+		n.ttls("100.64.3.20", 2, model.Ingress, model.AsSource, 9, 62)
 		n.peer("100.64.3.20", remote, syn, syn)
 		n.dropOn("nic0", "IP_RPFILTER", "ip_rcv_finish_core", "100.64.3.20", remote, 9)
 		return n

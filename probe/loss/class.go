@@ -41,6 +41,9 @@ const (
 	Closed Class = "closed"
 	// ByDesign packets were dropped by a rule that a healthy node has for that.
 	ByDesign Class = "byDesign"
+	// Foreign packets came from off the node with the address of one of its own pods, which had not sent them: the
+	// reverse path filter is right to refuse them.
+	Foreign Class = "foreign"
 )
 
 // startupTime is how long a network plugin may take to write a new pod's rules.
@@ -109,8 +112,9 @@ func NewClassifier(s *model.Snapshot) *Classifier {
 // excuses finds the drops that their samples, or what rules counted, excuse.
 func (c *Classifier) excuses(s *model.Snapshot) map[model.Drop]Class {
 	out := map[model.Drop]Class{}
-	rules := sync.OnceValue(func() allowances { return byDesign(s) })
+	rules := sync.OnceValue(func() allowances { return c.byDesign(s) })
 	began := sync.OnceValue(func() map[netip.AddrPort]bool { return udpEnds(s) })
+	left := sync.OnceValue(func() departures { return c.departures(&s.Traffic) })
 	for d := range model.Each(s.Traffic.Drops) {
 		switch {
 		case c.Class(d) != Lost:
@@ -121,9 +125,63 @@ func (c *Classifier) excuses(s *model.Snapshot) map[model.Drop]Class {
 			out[*d] = Closed
 		case d.Is(model.Netfilter) && !d.Range.IsValid() && rules().take(d):
 			out[*d] = ByDesign
+		case d.Is(model.ReverseFiltered) && len(c.pods[d.Src]) > 0 && c.atUplink(d.IfIndex):
+			if class := c.arrived(d, left()); class != Lost {
+				out[*d] = class
+			}
 		}
 	}
 	return out
+}
+
+// departures are what left by the uplinks, and came in there.
+type departures struct {
+	// pairs are the packets between two addresses, by whether they came in; to are the receivers of what left.
+	pairs map[[2]netip.Addr][2]uint64
+	to    map[netip.Addr]bool
+	// ttls are those of a sender's packets at a link, by direction.
+	ttls map[sent]uint64
+}
+
+type sent struct {
+	by        netip.Addr
+	ifindex   int
+	direction model.Direction
+}
+
+func (c *Classifier) departures(t *model.Traffic) departures {
+	x := departures{map[[2]netip.Addr][2]uint64{}, map[netip.Addr]bool{}, map[sent]uint64{}}
+	for p := range model.Each(t.Peers) {
+		k := [2]netip.Addr{p.Local, p.Remote}
+		x.pairs[k] = [2]uint64{x.pairs[k][0] + p.Out.Packets, x.pairs[k][1] + p.In.Packets}
+	}
+	for h := range model.Each(t.Hops) {
+		if h.Side == model.AsSource {
+			x.ttls[sent{h.Addr, h.IfIndex, h.Direction}] = h.TTLs
+		} else if h.Direction == model.Egress && h.Packets > 0 && c.atUplink(h.IfIndex) {
+			x.to[h.Addr] = true
+		}
+	}
+	return x
+}
+
+func (c *Classifier) atUplink(ifindex int) bool {
+	l := c.links[ifindex]
+	return l != nil && l.Role == model.RoleUplink
+}
+
+// arrived is what the reverse path filter refused at an uplink of packets with the source of one of the node's pods: Lost
+// where they had left the node before and returned with a lower TTL, Copy where with the same one.
+func (c *Classifier) arrived(d *model.Drop, x departures) Class {
+	pair := x.pairs[[2]netip.Addr{d.Src, d.Dst}]
+	back := x.ttls[sent{d.Src, d.IfIndex, model.Ingress}]
+	switch {
+	case len(c.pods[d.Dst]) > 0 && !x.to[d.Dst], pair[0] == 0 && pair[1] > 0:
+		return Foreign
+	case back != 0 && back&^x.ttls[sent{d.Src, d.IfIndex, model.Egress}] == 0:
+		return Copy
+	}
+	return Lost
 }
 
 // firstEphemeral is where the ports begin that Linux gives to clients (net.ipv4.ip_local_port_range).
@@ -175,7 +233,7 @@ func (c *Classifier) Class(d *model.Drop) Class {
 	case d.Is(model.AtICMPv6) && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()),
 		d.Is(model.ForOtherNeighbor) && d.Dst.IsMulticast():
 		return NeighborDiscovery
-	case c.toGroup(d.Dst) && d.Is(model.NoMember):
+	case c.ToGroup(d.Dst) && d.Is(model.NoMember), d.Dst.Is4() && d.Dst.IsMulticast() && d.Is(model.Netfilter) && c.forNode(d):
 		return Group
 	case d.Is(model.NeighborFailed | model.NoSocket | model.LookupRefused | model.ReverseFiltered | model.OwnSource |
 		model.Expired | model.Transmitting):
@@ -197,7 +255,15 @@ func (c *Classifier) Class(d *model.Drop) Class {
 	return c.excused[*d]
 }
 
-func (c *Classifier) toGroup(a netip.Addr) bool {
+// forNode reports whether netfilter dropped the node's own copy of what a pod sent: the other members get theirs by the
+// ports of the bridge.
+func (c *Classifier) forNode(d *model.Drop) bool {
+	l := c.links[d.IfIndex]
+	return l != nil && l.Master == 0 && len(c.pods[d.Src]) > 0
+}
+
+// ToGroup reports whether an address is of several receivers: multicast or broadcast.
+func (c *Classifier) ToGroup(a netip.Addr) bool {
 	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || c.broadcasts[a]
 }
 
@@ -245,20 +311,22 @@ func (list allowances) take(d *model.Drop) bool {
 	return false
 }
 
-// byDesign finds the rules that drop on a healthy node: kubelet's deduplication of frames that a promiscuous
-// bridge delivers twice, and AKS's bans of the wire server and of the metadata service. A rule whose counter
+// byDesign finds the rules that drop on a healthy node: kubelet's deduplication of frames between two pods that a
+// promiscuous bridge delivers twice, and AKS's bans of the wire server and of the metadata service. A rule whose counter
 // restarted in the window may have dropped any number.
-func byDesign(s *model.Snapshot) allowances {
+func (c *Classifier) byDesign(s *model.Snapshot) allowances {
 	var out allowances
-	add := func(c model.Counter, takes func(*model.Drop) bool) {
-		if c.Restarted {
-			c.Delta = math.MaxUint64
+	add := func(n model.Counter, takes func(*model.Drop) bool) {
+		if n.Restarted {
+			n.Delta = math.MaxUint64
 		}
-		out = append(out, allowance{takes, c.Delta})
+		out = append(out, allowance{takes, n.Delta})
 	}
 	for i := range s.FrameRules {
 		if r := &s.FrameRules[i]; Deduplicates(s, r) {
-			add(r.Counter, func(d *model.Drop) bool { return r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link) })
+			add(r.Counter, func(d *model.Drop) bool {
+				return r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link) && (c.neighbors(d.Src, d.Dst) || !s.Has(model.SourcePods))
+			})
 		}
 	}
 	for i := range s.PacketRules {
@@ -271,8 +339,21 @@ func byDesign(s *model.Snapshot) allowances {
 	return out
 }
 
-// Deduplicates reports whether a rule drops the second copy of what the node
-// itself sent through its bridge, as kubelet's rules do.
+// neighbors reports whether two addresses are of pods on one bridge, which takes frames from one to the other itself.
+func (c *Classifier) neighbors(a, b netip.Addr) bool {
+	bridge := func(p *model.Pod) int {
+		if l := c.links[p.LinkIndex]; l != nil {
+			return l.Master
+		}
+		return 0
+	}
+	return slices.ContainsFunc(c.pods[a], func(p *model.Pod) bool {
+		return bridge(p) != 0 && slices.ContainsFunc(c.pods[b], func(o *model.Pod) bool { return bridge(o) == bridge(p) })
+	})
+}
+
+// Deduplicates reports whether a rule drops the second copy of what the node itself sent through its bridge, as
+// kubelet's rules do, among which may be more.
 func Deduplicates(s *model.Snapshot, r *model.FrameRule) bool {
 	return r.Target == model.TargetDrop && r.SrcMAC.Set && !r.IPSrc.IsZero() &&
 		slices.ContainsFunc(s.Links, func(l model.Link) bool {

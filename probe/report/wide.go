@@ -150,6 +150,7 @@ var excuseWords = map[model.Excuse]string{
 	loss.Redirect:          "an ICMP redirect",
 	loss.Closed:            "connection already closed",
 	loss.ByDesign:          "by a rule that healthy nodes have",
+	loss.Foreign:           "another machine sent it with the pod's address",
 }
 
 func (r Report) rewrites(p *printer, names map[netip.Addr]string) {

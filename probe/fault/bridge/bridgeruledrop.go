@@ -46,8 +46,7 @@ func RuleDrop(v *fault.Input) {
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *node.Index) []*model.FrameRule {
 	out := model.Chosen(v.FrameRules, func(r *model.FrameRule) bool {
-		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= node.MinDrops &&
-			!loss.Deduplicates(v.Snapshot, r)
+		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= node.MinDrops
 	})
 	for _, c := range v.Chains {
 		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead &&
@@ -93,18 +92,18 @@ func namedPods(v *node.Index, r *model.FrameRule) []netip.Addr {
 
 // bridgeRule reports a rule with the drops that it made, of which some packets may be left that it did not.
 func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]uint64) {
-	f := fault.Fault{Facts: words.Facts{"rule": r, "policy": r.Text == policy}}
+	f, copies := fault.Fault{Facts: words.Facts{"rule": r, "policy": r.Text == policy}}, loss.Deduplicates(v.Snapshot, r)
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for d, n := range mine {
 		f.Packets += n
 		pod := v.Pod(d)
 		pods[pod], peers[node.OtherEnd(d, pod)] = true, true
 	}
-	if f.Pods = namedPods(v.Index, r); len(f.Pods) == 0 {
+	if f.Pods = namedPods(v.Index, r); len(f.Pods) == 0 || copies {
 		f.Pods = node.Sorted(pods)
 	}
-	if len(f.Pods) == 0 {
-		// What it counted were not pods' frames, as far as is known.
+	if len(f.Pods) == 0 || copies && f.Packets < node.MinDrops {
+		// What it counted were not pods' frames, as far as is known, or copies of frames that were delivered.
 		return
 	}
 	for _, a := range f.Pods {
@@ -119,7 +118,7 @@ func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]u
 		f.Confidence = model.Likely
 	}
 	// Where a rule drops ARP, no MAC resolves either.
-	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
+	arp := !copies && (r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot)
 	if arp {
 		f.Silences = node.SilencesAll(f.Pods)
 	}

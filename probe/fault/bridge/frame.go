@@ -55,11 +55,11 @@ func idle(v *node.Index, r *model.FrameRule, addr netip.Addr) bool {
 }
 
 // isStale reports whether the MAC that a rule writes for an address is wrong. Right are an owner's MAC; a MAC of the
-// bridge or its ports, since such frames are given to the node, which routes them on; and in an ARP answer the
-// gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address without an owner on this node,
+// bridge on which the rule acts or of its ports, since such frames are given to the node, which routes them on; and in an
+// ARP answer the gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address without an owner on this node,
 // the rule must have stood through the window: a pod's rules are made and removed a little before or after the pod.
 func isStale(v *node.Index, r *model.FrameRule, addr netip.Addr) bool {
-	if v.Classifier.BridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.IsGatewayMAC(r.MAC) {
+	if v.Classifier.BridgeMACs[r.MAC] && toBridge(v, r) || r.Target == model.TargetARPReply && v.IsGatewayMAC(r.MAC) {
 		return false
 	}
 	macs := ownMACs(v, addr)
@@ -68,6 +68,20 @@ func isStale(v *node.Index, r *model.FrameRule, addr netip.Addr) bool {
 			(r.Counter.Delta > 0 || leadsNowhere(v, r, addr))
 	}
 	return len(macs) > 0 && !slices.Contains(macs, r.MAC)
+}
+
+// toBridge reports whether a rule writes the MAC of a bridge, or of a port, whose frames come in by a port that it matches.
+func toBridge(v *node.Index, r *model.FrameRule) bool {
+	acts := func(b *model.Link) bool {
+		return slices.ContainsFunc(v.Links, func(l model.Link) bool { return v.Bridge(&l) == b && r.In.Matches(l.Name) })
+	}
+	return slices.ContainsFunc(v.Links, func(l model.Link) bool {
+		b := v.Bridge(&l)
+		if l.Kind == "bridge" {
+			b = v.ByIndex[l.Index]
+		}
+		return b != nil && l.MAC == r.MAC && acts(b)
+	})
 }
 
 // leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known to have, from which no

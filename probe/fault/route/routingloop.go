@@ -55,15 +55,15 @@ func RoutingLoop(v *fault.Input) {
 		// What is from a pod leaves by the uplink and what is for one
 		// arrives by it; the other direction is the loop's.
 		forward := model.Either(h.Side == model.AsDestination, model.Ingress, model.Egress)
-		if len(v.Owners[h.Addr]) == 0 || known[h.Addr] || !v.IsUplink(h.IfIndex) || h.Direction == forward {
+		if len(v.Owners[h.Addr]) == 0 || known[h.Addr] || !v.IsUplink(h.IfIndex) && !v.IsTunnel(h.IfIndex) || h.Direction == forward {
 			continue
 		}
 		falls := bits.OnesCount64(h.TTLs) >= loopTTLs
 		once := !falls && h.Side == model.AsSource && filtered[looped{h.Addr, h.IfIndex}] >= node.MinDrops
-		if !falls && !once || h.Side == model.AsSource && toUnassignedAddress(v, h) {
+		if !falls && !once || h.Side == model.AsSource && mayReturn(v, h) {
 			continue
 		}
-		if first := v.Hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
+		if first := v.Hop(h.Addr, h.IfIndex, forward, h.Side); first != nil && !flooded(v.Index, h, first) {
 			k := loops{h.IfIndex, h.Side, once}
 			found[k] = append(found[k], loop{h, first, h.TTLs | first.TTLs})
 		}
@@ -111,13 +111,20 @@ func circling(v *fault.Input) {
 	}
 }
 
-// toUnassignedAddress reports whether most of a pod's packets that come back at an uplink are for addresses of this
-// node's pods that nobody has: of a service's dead backend, as was found, or of a pod that is gone. The network
-// is right to return what is for this node's range.
-func toUnassignedAddress(v *fault.Input, h *model.HopCount) bool {
+// flooded reports whether frames for a pod that leave by an uplink on the pod's own bridge have the TTLs with which
+// others came: the bridge floods them, and nobody routed them.
+func flooded(v *node.Index, h, first *model.HopCount) bool {
+	b := v.BridgeOf(v.Owners[h.Addr][0])
+	return b != nil && h.Side == model.AsDestination && b == v.Bridge(v.ByIndex[h.IfIndex]) && h.TTLs&^first.TTLs == 0
+}
+
+// mayReturn reports whether most of a pod's packets that come in at an uplink never left by one, so that another machine
+// sends with the pod's address; or are for addresses of this node's pods that nobody has: of a service's dead backend,
+// as was found, or of a pod that is gone. The network is right to return what is for this node's range.
+func mayReturn(v *fault.Input, h *model.HopCount) bool {
 	var back uint64
 	for p := range model.Each(v.Peers) {
-		if p.Local == h.Addr && (v.Classifier.Past[p.Remote] || v.Vacant(p.Remote) && v.OwnRange(p.Remote) ||
+		if p.Local == h.Addr && (p.Out.Packets == 0 || v.Classifier.Past[p.Remote] || v.Vacant(p.Remote) && v.OwnRange(p.Remote) ||
 			v.Silenced(p.Local, model.Host(p.Remote)) || justLeft(v.Index, p)) {
 			back += p.In.Packets
 		}
@@ -135,7 +142,8 @@ func justLeft(v *node.Index, p *model.Peer) bool {
 
 func looping(v *node.Index, k loops, list []loop) fault.Fault {
 	name := v.LinkName(k.ifindex)
-	f := fault.Fault{Facts: words.Facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once}}
+	f := fault.Fault{Facts: words.Facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once,
+		"tunnel": v.IsTunnel(k.ifindex)}}
 	f.LastHopAlive = v.Place(name, model.Egress)
 	for _, l := range list {
 		f.Pods, f.Packets = append(f.Pods, l.Wrong.Addr), f.Packets+l.Wrong.Packets
