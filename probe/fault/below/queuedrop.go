@@ -67,7 +67,7 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 	f := fault.Fault{Lost: l, Facts: words.Facts{"queue": q, "untold": untold, "settings": words.Command(larger.Settings()), "times": times,
 		"link": v.ByIndex[q.IfIndex]}}
 	f.LastHopAlive = v.Place(q.Link, model.Egress)
-	f.InfoUnless(untold > 0 || node.Overfull(q) && l.Lasting() || starves(v, q, l))
+	f.InfoUnless(!shapes(v, q) && (untold > 0 || node.Overfull(q) && l.Lasting() || starves(v, q, l)))
 	// ARP/ND has no other queue: what waits for an answer that it dropped fails, on the node and in the pod behind it.
 	f.Claims = func(d *model.Drop) bool {
 		return slices.Contains(l.Drops, d) || d.Is(model.NeighborFailed) && f.Severity != model.Info &&
@@ -97,6 +97,21 @@ func addMasqueraded(v *node.Index, l *node.Lost, link int) {
 			}
 		}
 	}
+}
+
+// shapes reports whether a queue limits a rate as it is meant to: it sends at about that rate, and drops a small part, by
+// which the senders find it.
+func shapes(v *node.Index, q *model.Queue) bool {
+	const mostOf, few = 0.75, 4
+	bytes := map[model.Side]uint64{}
+	for h := range model.Each(v.Whole.Traffic.Hops) {
+		if h.IfIndex == q.IfIndex && h.Direction == model.Egress {
+			bytes[h.Side] += h.Bytes
+		}
+	}
+	came := q.SentDelta + q.DropsDelta
+	sent := float64(max(bytes[model.AsSource], bytes[model.AsDestination])) * float64(q.SentDelta) / float64(max(came, 1))
+	return q.Rate > 0 && q.DropsDelta*few <= came && sent >= mostOf*float64(q.Rate)*v.Window.End.Sub(v.Window.Start).Seconds()
 }
 
 // starves reports whether the queue dropped a notable part of what one address sent or got there.
