@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -90,12 +92,20 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 	})
 }
 
-// redirecting is a rule that leads packets to a port of its own namespace, at which drops were
-// sampled; nil where none does.
+// redirecting is a rule that leads packets to a port of its own namespace, at which drops were sampled; nil where none
+// does. DNAT to an address there is that by another name.
 func redirecting(v *node.Index, rules []model.PacketRule, l *node.Lost) *model.PacketRule {
 	asked := v.SampledServices(l)
 	return model.First(rules, func(r *model.PacketRule) bool {
-		return r.Target == "REDIRECT" && (r.Counter.Delta > 0 || r.Counter.Restarted) &&
-			slices.ContainsFunc(asked, func(s node.Service) bool { return r.ToPorts.First <= s.Port && s.Port <= r.ToPorts.Last })
+		ports, at := r.ToPorts, r.To.Addr()
+		switch {
+		case r.Counter.Unused(r.Native):
+			return false
+		case r.Target == "DNAT" && at.IsValid() && slices.ContainsFunc(l.Drops, func(d *model.Drop) bool { return d.Dst == at }):
+			ports = model.PortRange{First: r.To.Port(), Last: cmp.Or(r.To.Port(), math.MaxUint16)}
+		case r.Target != "REDIRECT":
+			return false
+		}
+		return slices.ContainsFunc(asked, func(s node.Service) bool { return ports.First <= s.Port && s.Port <= ports.Last })
 	})
 }

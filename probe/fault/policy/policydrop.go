@@ -40,7 +40,12 @@ func Drop(v *fault.Input) {
 		only *attribution
 	}
 	var byCause node.Groups[cause, []*attribution]
+	rest := func(d *model.Drop, packets uint64) {
+		unmatched.About(v.Pod(d), d)
+		unmatched.Drops, unmatched.Packets = append(unmatched.Drops, d), unmatched.Packets+packets
+	}
 	for _, a := range attribute(drops) {
+		a.giveBack(rest)
 		if a.sum(func(d *model.Drop) []netip.Addr { return concernedBy(v.Index, a.candidateRule, d) }); a.Lost.Packets < node.MinDrops {
 			continue
 		}
@@ -153,6 +158,21 @@ func attribute(drops []*dropped) iter.Seq2[*candidateRule, *attribution] {
 	return found.All()
 }
 
+// giveBack gives another what the rule cannot have dropped: it counted notably less. Rules and drops are not read at one
+// instant.
+func (a *attribution) giveBack(to func(d *model.Drop, packets uint64)) {
+	over := model.Sum(a.parts, func(p part) uint64 { return model.Either(p.covered, 0, p.packets) })
+	if !a.Counted || over < node.ManyRefused || over*node.DroppedShare < a.Counter.Delta {
+		return
+	}
+	for _, p := range a.parts {
+		if !p.covered {
+			to(p.Drop, p.packets)
+		}
+	}
+	a.parts = model.Filter(a.parts, func(p part) bool { return p.covered })
+}
+
 // best is the candidate for so many packets: one whose counter covers them, the first that the packet meets;
 // then one whose counter covers some; then one without a counter; then one whose counter is used up.
 func (d *dropped) best(packets uint64) *candidate {
@@ -199,7 +219,7 @@ func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
 		for _, pod := range of(p.Drop) {
 			a.About(pod, p.Drop)
 		}
-		a.Lost.Packets, a.Drops = a.Lost.Packets+p.packets, append(a.Drops, p.Drop)
+		a.Lost.Packets, a.Drops = a.Lost.Packets+p.packets, model.With(a.Drops, p.Drop)
 	}
 }
 
@@ -269,8 +289,8 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	f.Flows = func(x *model.Flow) bool {
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
 	}
-	if dropsInvalid(first.Rule) {
-		// A few late segments of closed connections are no fault.
+	if dropsInvalid(first.Rule) && len(others) == 0 {
+		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info
 	}
 	if len(against) > 0 {

@@ -26,20 +26,25 @@ type dropped struct {
 	candidates []candidate
 	// whole is false where the search was cut off, open where a map may have dropped whose elements are not known.
 	whole, open bool
+	// begins: the samples are requests of TCP. toNode: the packets were not forwarded.
+	begins, toNode bool
 }
 
-// connectionStates are those that connection tracking may give a packet.
-var connectionStates = []string{"new", "established", "related", "invalid", "untracked"}
+// connectionStates are those that connection tracking may give a packet, the first those that it may give a SYN.
+var connectionStates = []string{"new", "untracked", "related", "established", "invalid"}
+
+const statesOfSYN = 3
 
 // findCandidates finds the rules that may have dropped it. Which state of connection tracking the packet had is
-// not known, but it is one, for all rules: what may match in none is no candidate where counters do not tell.
+// not known, but it is one, for all rules: what may match in none is no candidate where counters do not tell. A SYN is
+// never invalid.
 func (t *dropRules) findCandidates(d *dropped) {
 	t.search(d)
-	if len(d.candidates) < 2 || !slices.ContainsFunc(d.candidates, func(c candidate) bool { return !c.Counted }) {
+	if !d.begins && (len(d.candidates) < 2 || !slices.ContainsFunc(d.candidates, func(c candidate) bool { return !c.Counted })) {
 		return
 	}
 	possible := map[*candidateRule]bool{}
-	for _, state := range connectionStates {
+	for _, state := range connectionStates[:model.Either(d.begins, statesOfSYN, len(connectionStates))] {
 		in := *d
 		in.packet.State = state
 		t.search(&in)
@@ -57,7 +62,7 @@ func (t *dropRules) search(d *dropped) {
 	for _, c := range t.bases {
 		// What is not for the node does not come to INPUT, and what is not of it not to OUTPUT. A bridge's chains see frames.
 		if c.Family == "ip" && isIPv6 || c.Family == "ip6" && !isIPv6 ||
-			c.Family != "bridge" && (c.Hook == "INPUT" && !d.packet.DstLocal || c.Hook == "OUTPUT" && !d.packet.SrcLocal) ||
+			c.Family != "bridge" && (c.Hook == "INPUT" && !d.toNode || c.Hook == "FORWARD" && d.toNode || c.Hook == "OUTPUT" && !d.packet.SrcLocal) ||
 			!t.atDevice(c, d) || t.inNFT && (c.Backend == model.NFT) != d.Is(model.ByNFT) {
 			continue
 		}
@@ -206,7 +211,11 @@ func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
 	if s := v.Classifier.Samples.Of(d); s != nil {
 		x.frame.SrcMAC = s.SrcMAC
 		x.packet.SrcPort, x.packet.DstPort, _ = s.Ports()
+		x.begins = !slices.ContainsFunc(v.Classifier.Samples.All(d), func(s *model.Sample) bool { return s.Proto() != model.TCP || s.Late() })
 	}
+	// What is for a group is forwarded by a bridge alone, which has it leave by a port.
+	l := v.ByIndex[d.IfIndex]
+	x.toNode = x.packet.DstLocal || v.Classifier.ToGroup(d.Dst) && (l == nil || l.Master == 0)
 	rules.findCandidates(x)
 	return x
 }
