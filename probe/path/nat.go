@@ -3,6 +3,7 @@ package path
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -19,6 +20,16 @@ type SourceNAT struct {
 	Unsure []*model.PacketRule
 	// CutOff: there are more rules than a walk follows, and others may decide.
 	CutOff bool
+}
+
+// Untranslated is what the chains did with a packet that is known to have left untranslated: what was taken not to match,
+// and ends the search, did.
+func (n SourceNAT) Untranslated() SourceNAT {
+	i := slices.IndexFunc(n.Unsure, func(r *model.PacketRule) bool { return r.Target == "ACCEPT" || r.Target == "RETURN" })
+	if n.Translated && i >= 0 {
+		n.Translated, n.Rule, n.Missed = false, n.Unsure[i], n.Rule
+	}
+	return n
 }
 
 // natWalk is a walk through nat tables. The kernel asks these for the first packet of a

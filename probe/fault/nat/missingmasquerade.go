@@ -1,7 +1,6 @@
 package nat
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,9 +18,18 @@ const synRetries = 6
 
 // rawGroup is the traffic that left untranslated for the same reason.
 type rawGroup struct {
-	nat     *path.SourceNAT // of the first packet
-	silent  []*model.Peer
-	answers bool
+	nat    *path.SourceNAT // of the first packet
+	silent []*model.Peer
+	// answers are the links by which a public target replied, private those by which another one did.
+	answers, private map[int]bool
+}
+
+// unlike are the silent peers without those like which others reply: a private network may know the pods' range, while
+// what the internet replies to it replies to all.
+func (g *rawGroup) unlike() []*model.Peer {
+	return model.Filter(g.silent, func(p *model.Peer) bool {
+		return !g.answers[p.IfIndex] && (model.Public(p.Remote) || !g.private[p.IfIndex])
+	})
 }
 
 // MissingMasquerade reports packets that leave with a pod's address for networks that do not know it.
@@ -37,10 +45,17 @@ func MissingMasquerade(v *fault.Input) {
 			if nat.Translated && reflected[p.Local] {
 				// What came for the pod, and leaves again.
 				continue
+			} else if leaves.New {
+				nat = nat.Untranslated()
 			}
 			g := byRule.Of(nat.Rule)
-			g.nat = cmp.Or(g.nat, &nat)
-			g.answers = g.answers || v.Answered(p)
+			if g.nat == nil {
+				g.nat, g.answers, g.private = &nat, map[int]bool{}, map[int]bool{}
+			}
+			if v.Answered(p) {
+				by := model.Either(model.Public(p.Remote), g.answers, g.private)
+				by[p.IfIndex] = true
+			}
 			// An answer to a stranger's question goes out with the address that was asked.
 			began := p.In.Packets <= p.In.ICMPErrors
 			if v.Unanswered(p) && !v.Swept[node.Pair{Local: p.Local, Remote: p.Remote}] && began && !v.LeftWithWrongMAC(p) &&
@@ -50,7 +65,7 @@ func MissingMasquerade(v *fault.Input) {
 		}
 	}
 	for _, g := range byRule.All() {
-		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v.Index, g) {
+		if g.silent = g.unlike(); len(g.silent) > 0 && shouldMasquerade(v.Index, g) {
 			v.Report(unmasqueraded(v.Index, g))
 		}
 	}
@@ -63,10 +78,14 @@ func shouldMasquerade(v *node.Index, g *rawGroup) bool {
 	sent := v.SumPeers(g.silent)
 	public := slices.DeleteFunc(node.Sorted(sent.Peers), func(a netip.Addr) bool { return !model.Public(a) })
 	several, own := len(public) > 1, !routable(v, g.silent[0].Local)
-	switch x := g.nat.Rule; {
+	x := g.nat.Rule
+	undecided := x != nil && slices.Contains(g.nat.Unsure, x)
+	switch {
 	case !v.Has(model.SourceNAT) || g.nat.CutOff:
 		return several && own
-	case g.nat.Translated:
+	case undecided && !several && len(public) == 0:
+		return false
+	case g.nat.Translated, undecided:
 		// An agent that writes its rules anew leaves a gap. Of the flows that began in
 		// it, a connection attempt is sent again a few times, and ends.
 		return own && sent.Packets > synRetries &&
@@ -119,6 +138,10 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 		why = "older"
 	case nat.Rule != nil:
 		why = "excluded"
+	default:
+		if r := model.Find(nat.Unsure, func(r *model.PacketRule) bool { return r.Target == "MASQUERADE" || r.Target == "SNAT" }); r != nil {
+			why, f.Facts["rule"] = "unmatched", r
+		}
 	}
 	f.Facts[why] = true
 	f.Confidence = model.Likely
