@@ -45,7 +45,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		j.filtered(c, f, receivers[0])
 	}
 	f.facts["struck"], f.facts["rivals"] = g.refuted, g.rivals
-	if x := j.translated(c); g.port == nil && !g.large && g.route == nil && x.IsValid() {
+	if x := j.translated(c); g.ports == nil && !g.large && g.route == nil && x.IsValid() {
 		f.Confidence, f.facts["translated"] = model.Likely, x
 	}
 	f.EndsAt = []model.HopKind{model.HopBeyond}
@@ -202,8 +202,10 @@ func (j *joint) filtered(c *cause, f *found, to *node) {
 	f.Peers = model.Hosts(dst)
 	f.facts["src"], f.facts["dst"] = src, dst
 	switch {
-	case g.port != nil:
-		f.facts["port"], f.facts["kind"] = g.port.Port, kindText(*g.port)
+	case g.ports != nil:
+		first := g.ports[0]
+		f.facts["ports"], f.facts["first"], f.facts["udp"] = portTexts(g.ports), first, first.Proto == model.UDP
+		f.facts[model.Either(first.Here, "replyPort", "port")] = first.Port
 	case g.shape == fromPods:
 		f.facts["sender"] = g.node
 	default:

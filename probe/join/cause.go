@@ -27,8 +27,6 @@ type cause struct {
 	asked map[*node]uint64
 	// severed are addresses whose packets, or those for them, are lost between all nodes.
 	severed map[netip.Addr]bool
-	// flows are the connections to one port that are lost, by the node that began them.
-	flows map[*node]int
 }
 
 // cause is the one that a key says what it is; made where it is not there yet.

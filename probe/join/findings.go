@@ -323,9 +323,13 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 			f.Packets += l.Others - min(l.Others, l.GotOthers)
 			return "lost-large", words.Facts{"n": l}
 		}
-		if n := c.flows[k.from]; n > 0 {
+		if c.guess != nil && c.guess.ports != nil {
+			n := model.Sum(by[k], func(w *leg) int { return w.flows.n })
 			f.Packets += uint64(n)
-			return "lost-connections", words.Facts{"n": n, "kind": kindText(*c.guess.port)}
+			ports := model.Filter(c.guess.ports, func(a model.Asked) bool {
+				return slices.ContainsFunc(by[k], func(w *leg) bool { return slices.Contains(w.flows.ports, a) })
+			})
+			return "lost-flows", words.Facts{"n": n, "ports": portTexts(ports), "replies": ports[0].Here}
 		}
 		sent := model.Sum(by[k], (*leg).sent)
 		if c.found == nil || c.found.Packets == 0 {

@@ -132,8 +132,8 @@ type guess struct {
 	// rivals explain as much and nothing refutes them. refuted are what does, each with what refutes it.
 	rivals  []fault
 	refuted []refutation
-	// port is what alone is lost between the ends, where that is so.
-	port *model.Asked
+	// ports are those of which alone flows are lost between the ends, where that is so.
+	ports []model.Asked
 	// large: what alone is lost is large.
 	large bool
 	// via is a node that gets the packets instead, and sends them back.

@@ -31,6 +31,8 @@ type leg struct {
 	state     state
 	// shared: what was sent and what arrived are of one time.
 	shared bool
+	// flows are those of some ports of which the packets are lost, if others arrive.
+	flows lostFlows
 }
 
 // hasArrived and isLost report whether packets took a leg, and what became of them.
@@ -74,6 +76,7 @@ const overlap = 2 * time.Second
 // follow compares what each node sent to the addresses of others with what these
 // counted of it. Where that asks for it, they are compared again in the time common to both.
 func (j *joint) follow() {
+	j.answers()
 	legs := j.allLegs()
 	if j.cut(legs) {
 		legs = j.allLegs()
@@ -101,7 +104,7 @@ func (j *joint) allLegs() []*leg {
 			p := &n.Pairs[i]
 			far := j.at[p.Remote]
 			if far != nil && far != n && j.at[p.Local] == n && p.Out.Packets > 0 {
-				out = append(out, follow(n, far, i))
+				out = append(out, j.legOf(n, far, i))
 			}
 		}
 	}
@@ -132,9 +135,9 @@ func (j *joint) wait() {
 	}
 }
 
-// follow is the leg of a pair's packets. Without anybody who
+// legOf is the leg of a pair's packets. Without anybody who
 // waits for replies nothing is lost for sure: datagrams may want none.
-func follow(n, far *node, i int) *leg {
+func (j *joint) legOf(n, far *node, i int) *leg {
 	p := &n.Pairs[i]
 	there := far.Index(p.Remote, p.Local)
 	w := &leg{from: n, to: far, pair: p, near: &p.Counts, far: far.counts(far.whole, there)}
@@ -150,58 +153,8 @@ func follow(n, far *node, i int) *leg {
 		overlaps(n, far, p.First, p.Last):
 		w.state = lost
 	}
+	w.flows = w.untracked(j.answered)
 	return w
-}
-
-// lostPorts makes causes of legs between addresses that reach each other of which packets for
-// one port of a node are lost: the sender's connections to it stay without a reply, the other
-// node, which tracks those to other ports, has none of them, and as many requests did not
-// arrive. A node does not track what its own filter drops, though it arrives.
-func (j *joint) lostPorts() {
-	for _, w := range j.legs {
-		kinds := w.untracked()
-		if !w.comparable() || w.diesThere() || !w.misses(kinds) {
-			continue
-		}
-		for _, a := range kinds {
-			g := &guess{fault: fault{shape: filtered, to: w.to}, port: &model.Asked{Proto: a.Proto, Port: a.Port}}
-			c := j.cause([2]any{w.to, a.Port}, cause{guess: g, flows: map[*node]int{}})
-			c.lost = append(c.lost, w)
-			c.flows[w.from] += a.Unreplied
-		}
-	}
-}
-
-// untracked are the ports of the destination of which the sender's connections stay without
-// a reply, and of which the other node, which tracks those to other ports, has none.
-func (w *leg) untracked() []model.Asked {
-	there := w.to.Pair(w.dst(), w.src())
-	here := func(a model.Asked) bool { return a.Here }
-	if w.state != arrived || len(there.Asked) == model.MaxAsked || !w.from.Tracked || !w.to.Tracked ||
-		w.to.blind != "" || !slices.ContainsFunc(there.Asked, here) {
-		return nil
-	}
-	return model.Filter(w.pair.Asked, func(a model.Asked) bool {
-		return !a.Here && a.Proto == model.TCP && a.Replied == 0 && a.Unreplied >= minLost &&
-			overlaps(w.from, w.to, a.First, a.Last) &&
-			!slices.ContainsFunc(there.Asked, model.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
-	})
-}
-
-// misses reports whether as many requests did not arrive as connections to some ports began
-// in the time that is compared. The replies that both counted say how much longer one of
-// them was watched: as large a share of the requests left or arrived then.
-func (w *leg) misses(ports []model.Asked) bool {
-	began := model.Sum(ports, func(a model.Asked) int { return a.Unreplied })
-	if w.shared {
-		part := w.from.inner.window.Duration().Seconds() / w.from.seen.Window.Duration().Seconds()
-		began = max(minLost, int(part*float64(began)))
-	}
-	arrive := float64(w.far.In.Requests)
-	if w.near.In.Packets > 0 && w.far.Out.Packets > 0 {
-		arrive *= float64(w.near.In.Packets) / float64(w.far.Out.Packets)
-	}
-	return len(ports) > 0 && float64(w.near.Out.Requests)-arrive >= float64(began)
 }
 
 // diesThere reports whether the receiver has a finding about both ends of the leg: what
@@ -301,14 +254,15 @@ const minLarge = 10
 
 // lostLarge makes causes of legs on which large packets alone are lost.
 func (j *joint) lostLarge() {
-	lost := model.Filter(j.legs, (*leg).losesLarge)
+	lost := model.Filter(j.legs, func(w *leg) bool { return !w.flows.reported && w.losesLarge() })
 	for _, legs := range connected(lost) {
 		j.causes = append(j.causes, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: legs})
 	}
 }
 
 // losesLarge reports whether small packets of a leg arrive and large ones do not: of the requests, which are
-// small, a larger share than of all bytes, and what arrives is smaller than what left. Offloads may merge or
+// small, or of datagrams among which fragments are large, a larger share than of all bytes, and what arrives is smaller
+// than what left. Offloads may merge or
 // cut packets on either node, but then of the bytes none is missing. What came back shows that both nodes
 // watched the same: a burst in one window alone has replies there.
 func (w *leg) losesLarge() bool {
@@ -318,18 +272,24 @@ func (w *leg) losesLarge() bool {
 	// Readings are so far apart that windows cut to one time still differ by some.
 	apart := model.Either(!w.shared, 1.1, 1.5)
 	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
-	if came > apart*back || back > apart*came || w.near.Out.Requests < minLost || w.far.In.Requests < minLost ||
+	small, of := w.far.In.Requests, w.near.Out.Requests
+	if w.onlyDatagrams() {
+		small, of = w.far.In.Other, w.near.Out.Other
+	}
+	if came > apart*back || back > apart*came || of < minLost || small < minLost ||
 		w.near.Out.Replies+w.near.Out.Other < minLarge {
 		return false
 	}
 	// So much arrives of what is small, and was sent while both watched.
 	out, in := w.volumes()
-	small, arrive := min(1, share(w.far.In.Requests, w.near.Out.Requests)), float64(in.Bytes)
+	passes, arrive := min(1, share(small, of)), float64(in.Bytes)
 	if came > 0 {
-		small, arrive = min(small, back/came), arrive*min(1, came/back)
+		passes, arrive = min(passes, back/came), arrive*min(1, came/back)
 	}
-	return arrive < 0.6*small*float64(out.Bytes) && w.shrinks()
+	return arrive < 0.6*passes*float64(out.Bytes) && w.shrinks()
 }
+
+func (w *leg) onlyDatagrams() bool { return w.near.Out.Requests == 0 && w.near.Out.Replies == 0 }
 
 func (w *leg) shrinks() bool {
 	out, in := w.volumes()
@@ -362,4 +322,5 @@ func (c *cause) tooLarge(f *found, senders, receivers []*node) {
 	_, dst := c.ends()
 	f.Peers = model.Hosts(dst)
 	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)
+	f.facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
 }

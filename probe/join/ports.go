@@ -1,0 +1,146 @@
+package join
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
+)
+
+// lostFlows are flows of a leg between addresses that reach each other: the sender's connection tracking has them, or
+// replied to them, and the receiver's does not.
+type lostFlows struct {
+	// ports are of the sender if Here: then the replies are lost.
+	ports []model.Asked
+	n     int
+	// some others of the same ports are well. reported: a finding is about those that are not.
+	some, reported bool
+}
+
+// answers finds the ports at which some node saw a flow replied to: datagrams to these, and to name servers, want one.
+func (j *joint) answers() {
+	j.answered = map[model.Asked]bool{{Proto: model.UDP, Port: nodeindex.DNSPort}: true}
+	for _, n := range j.in {
+		for p := range model.Each(n.Pairs) {
+			for _, a := range p.Asked {
+				if a.Replied > 0 {
+					j.answered[model.Asked{Proto: a.Proto, Port: a.Port}] = true
+				}
+			}
+		}
+	}
+}
+
+// untracked are the flows that the sender has and the receiver, which tracks others of the pair, has not, and those that
+// the sender replied to and for which the receiver waits. What it has from the begin of the window may have been well.
+func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
+	there := w.to.Pair(w.dst(), w.src()).Asked
+	if w.state != arrived || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
+		!overlaps(w.from, w.to, w.pair.First, w.pair.Last) {
+		return l
+	}
+	tracks := slices.ContainsFunc(there, func(a model.Asked) bool { return a.Here })
+	for _, a := range w.pair.Asked {
+		var other model.Asked
+		i := slices.IndexFunc(there, model.Asked{Proto: a.Proto, Port: a.Port, Here: !a.Here}.Same)
+		if i >= 0 {
+			other = there[i]
+		}
+		waits, n := a, a.Replied+a.Unreplied-other.Replied-other.Unreplied
+		if a.Here {
+			waits, n = other, a.Replied-other.Replied
+		}
+		n = min(n, waits.Unreplied)
+		switch {
+		case a.Proto != model.TCP && a.Proto != model.UDP, n <= 0, 2*n < waits.Unreplied,
+			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked),
+			a.Proto == model.UDP && !answered[model.Asked{Proto: a.Proto, Port: a.Port}]:
+			continue
+		}
+		l.ports, l.n = append(l.ports, model.Asked{Proto: a.Proto, Port: a.Port, Here: a.Here}), l.n+n
+		l.some = l.some || waits.Replied > 0
+	}
+	if l.n < minLost {
+		return lostFlows{}
+	}
+	return l
+}
+
+// lostPorts makes causes of flows that are lost between addresses which reach each other, where as many packets of
+// their kind did not arrive: a node does not track what its own filter drops, though it arrives. Legs with a port in
+// common have one cause.
+func (j *joint) lostPorts() {
+	var causes []*cause
+	for _, w := range j.legs {
+		if w.flows.n == 0 || !w.comparable() || w.diesThere() || !w.misses() || w.flows.some && w.losesLarge() {
+			continue
+		}
+		w.flows.reported = true
+		c := &cause{guess: &guess{fault: fault{shape: filtered}}, lost: []*leg{w}}
+		c.guess.ports = slices.Clone(w.flows.ports)
+		causes = slices.DeleteFunc(causes, func(o *cause) bool {
+			one := model.Meet(o.guess.ports, w.flows.ports)
+			if one {
+				c.lost, c.guess.ports = append(o.lost, c.lost...), model.With(o.guess.ports, c.guess.ports...)
+			}
+			return one
+		})
+		causes = append(causes, c)
+	}
+	j.causes = append(j.causes, causes...)
+}
+
+// portTexts are ports in words, those in a row as one range.
+func portTexts(ports []model.Asked) (out []string) {
+	ports = slices.SortedFunc(slices.Values(ports), func(a, b model.Asked) int {
+		return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
+	})
+	for i := 0; i < len(ports); {
+		first, last := ports[i], ports[i].Port
+		for i++; i < len(ports) && ports[i].Proto == first.Proto && ports[i].Port == last+1; i++ {
+			last++
+		}
+		text := kindText(first)
+		if last > first.Port {
+			text = fmt.Sprintf("ports %d-%d/%s", first.Port, last, model.ProtoName(first.Proto))
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// misses reports whether packets of the kinds that the lost flows are of did not arrive, at least one for each two of
+// these flows in the time that is compared. The packets that both counted of the other direction say how much longer
+// one node was watched; the edges of windows leave a small difference.
+func (w *leg) misses() bool {
+	began := float64(w.flows.n)
+	if w.shared {
+		began *= w.from.inner.window.Duration().Seconds() / w.from.seen.Window.Duration().Seconds()
+	}
+	sent, arrive := float64(w.flows.of(w.near.Out)), float64(w.flows.of(w.far.In))
+	if w.near.In.Packets > 0 && w.far.Out.Packets > 0 {
+		arrive *= float64(w.near.In.Packets) / float64(w.far.Out.Packets)
+	}
+	return sent-arrive >= max(minLost, began/2, sent/200)
+}
+
+// of is how many packets are of the kinds that the lost flows are of.
+func (l *lostFlows) of(c model.PeerCount) (n uint64) {
+	has := func(proto uint8, replies bool) bool {
+		return slices.ContainsFunc(l.ports, func(a model.Asked) bool {
+			return a.Proto == proto && (proto == model.UDP || a.Here == replies)
+		})
+	}
+	if has(model.TCP, false) {
+		n += c.Requests
+	}
+	if has(model.TCP, true) {
+		n += c.Replies
+	}
+	if has(model.UDP, false) {
+		n += c.Other
+	}
+	return n
+}
