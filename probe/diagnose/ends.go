@@ -81,7 +81,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 		}
 	}
 	for d := range model.Each(s.Traffic.Drops) {
-		if v.NodeAddrs[d.Dst] && v.Classifier.Lost(d) {
+		if v.NodeAddrs[d.Dst] && v.Classifier.Lost(d) || v.IsUplink(d.IfIndex) {
 			e.Dropped = append(e.Dropped, *d)
 		}
 	}

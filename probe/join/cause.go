@@ -48,8 +48,10 @@ func (j *joint) explain() {
 		c := j.explainedBy(w, passed)
 		if c != nil {
 			c.lost = append(c.lost, w)
+		} else if 2*w.died() >= w.sent() {
+			w.state = unsure
 		}
-		return c == nil
+		return c == nil && w.isLost()
 	})
 	j.adoptRows()
 	j.between(j.misrouted(j.tunnelsDown(open)), passed)
@@ -167,7 +169,7 @@ func (w *leg) diesAtUplink(n *node, f *model.Finding) bool {
 	at := n.Uplink
 	at.Direction = model.Either(n == w.from, model.Egress, model.Ingress)
 	return f.LastHopAlive == at && f.Confidence == model.Proven && f.Traits&(model.Unheard|model.Astray) == 0 && !f.Passes &&
-		2*f.Packets >= w.sent() && names(f, w.src()) && names(f, w.dst())
+		(2*w.died() >= w.sent() || 2*f.Packets >= w.sent() && names(f, w.src()) && names(f, w.dst()))
 }
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.

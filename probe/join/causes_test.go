@@ -216,3 +216,39 @@ func TestWrongNodeRoute(t *testing.T) {
 	}
 	judged(t, c, "WrongNodeRoute proven 10.2.2.0/24 on n1,n2")
 }
+
+// TestDroppedAtUplink has a program at the sender's uplink, or XDP at the receiver's: what it drops is not lost between
+// the nodes too, whoever sent it and to whatever port.
+func TestDroppedAtUplink(t *testing.T) {
+	const a, b = "10.2.1.10", "10.2.2.10"
+	refused := []port{{proto: model.TCP, to: 443, flows: 4}, {proto: model.UDP, to: 53, flows: 4}}
+	judge(t, []verdict{
+		{"also of the node itself", 3, func(c *cluster) {
+			c.ask(1, 2, lostThere)
+			c.ask(1, 3, fine)
+			for _, src := range []string{a, "10.2.1.11"} {
+				for _, dst := range []string{b, "10.2.2.11"} {
+					c.nodes[0].dropped(src, dst, "TC_EGRESS", 20)
+				}
+			}
+			c.flow(nodeAddr(1), b, lostThere)
+			c.nodes[0].dropped(nodeAddr(1), b, "TC_EGRESS", 20)
+		}, []string{"BPFDrop proven 10.2.2.10,10.2.2.11 on n1,n2"}},
+		{"some ports", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 80, 20))
+			c.speak(a, b, refused...)
+			c.nodes[0].dropped(a, b, "TC_EGRESS", 16)
+		}, []string{"BPFDrop proven 10.2.2.10 on n1"}},
+		{"some ports at the receiver", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 80, 20))
+			c.speak(a, b, refused...)
+			c.nodes[1].dropped(a, b, "XDP", 16)
+		}, []string{"BPFDrop proven 10.2.1.10 on n2"}},
+		{"others' packets", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 80, 20))
+			c.speak(a, b, refused...)
+			c.speak("10.2.1.11", b, well(model.TCP, 80, 20))
+			c.nodes[0].dropped("10.2.1.11", b, "TC_EGRESS", 16)
+		}, []string{"BPFDrop proven 10.2.2.10 on n1", "NoReply proven 10.2.2.10 on n1,n2"}},
+	})
+}

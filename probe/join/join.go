@@ -139,11 +139,14 @@ type node struct {
 	// that no pod has, with the node that says so.
 	settled map[ends]bool
 	vacant  map[netip.Addr]string
+	// diedOut are packets by source and destination that the node dropped after its uplink had counted them as they left,
+	// diedIn those that it dropped before they were counted as they came.
+	diedOut, diedIn map[ends]uint64
 }
 
 func newNode(src Source) *node {
 	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{},
-		vacant: map[netip.Addr]string{}}
+		vacant: map[netip.Addr]string{}, diedOut: map[ends]uint64{}, diedIn: map[ends]uint64{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
@@ -153,6 +156,15 @@ func newNode(src Source) *node {
 		len(s.Pods)
 	n.Ends, n.findings = diagnose.Observe(s)
 	n.whole = &span{s.Window, nil, n.Leaving, n.Arriving}
+	for d := range model.Each(n.Dropped) {
+		switch {
+		case !n.Uplinks[d.IfIndex]:
+		case d.Is(model.AtEgress | model.Transmitting | model.Queued):
+			n.diedOut[ends{d.Src, d.Dst}] += d.Packets
+		case d.Is(model.AtXDP):
+			n.diedIn[ends{d.Src, d.Dst}] += d.Packets
+		}
+	}
 	n.blind = cmp.Or(src.Cut, n.Unwatched)
 	n.seen.Reason = n.blind
 	return n

@@ -44,6 +44,12 @@ func (w *leg) dst() netip.Addr { return w.pair.Remote }
 func (w *leg) sent() uint64    { return w.near.Out.Packets }
 func (w *leg) got() uint64     { return w.far.In.Packets }
 
+// died is how many of its packets the leg's nodes dropped themselves between the counts of their uplinks.
+func (w *leg) died() uint64 {
+	k := ends{w.src(), w.dst()}
+	return w.from.diedOut[k] + w.to.diedIn[k]
+}
+
 // volumes are what left for the range of the destination, and what arrived from that of the source.
 func (w *leg) volumes() (leaving, arriving model.Volume) {
 	from, to := w.from.whole, w.to.whole

@@ -113,7 +113,7 @@ func portTexts(ports []model.Asked) (out []string) {
 
 // misses reports whether packets of the kinds that the lost flows are of did not arrive, at least one for each two of
 // these flows in the time that is compared. The packets that both counted of the other direction say how much longer
-// one node was watched; the edges of windows leave a small difference.
+// one node was watched; the edges of windows leave a small difference. What the nodes dropped themselves is not between.
 func (w *leg) misses() bool {
 	began := float64(w.flows.n)
 	if w.shared {
@@ -123,7 +123,7 @@ func (w *leg) misses() bool {
 	if w.near.In.Packets > 0 && w.far.Out.Packets > 0 {
 		arrive *= float64(w.near.In.Packets) / float64(w.far.Out.Packets)
 	}
-	return sent-arrive >= max(minLost, began/2, sent/200)
+	return sent-arrive-float64(w.died()) >= max(minLost, began/2, sent/200)
 }
 
 // of is how many packets are of the kinds that the lost flows are of.

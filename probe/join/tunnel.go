@@ -307,7 +307,7 @@ func (l *tunnelLoss) carried(f *found, losses []*tunnelLoss) {
 	f.facts["uplink"] = up.Link
 	for _, l := range losses {
 		for d := range model.Each(l.to.Dropped) {
-			if l.from.Node[d.Src] && 2*float64(d.Packets) >= l.to.longer(l.from)*float64(l.sent) {
+			if l.from.Node[d.Src] && l.to.Node[d.Dst] && 2*float64(d.Packets) >= l.to.longer(l.from)*float64(l.sent) {
 				f.Evidence = append(f.Evidence, words.Say("dropped-there", words.Facts{"node": l.to, "drop": d})...)
 			}
 		}

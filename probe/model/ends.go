@@ -47,7 +47,8 @@ type Ends struct {
 	// Began are connections with others that began in the window, sorted by their keys: of many those
 	// with the least, so that two nodes have the same.
 	Began []Began
-	// Dropped are packets for the node's own addresses, which may carry a tunnel, that its kernel dropped.
+	// Dropped are packets that the node's kernel dropped: those of uplinks, and those for the node's own addresses that
+	// are lost, which may carry a tunnel.
 	Dropped []Drop
 	// Given are source addresses that are not the node's and that it gave to flows of
 	// the window, with the pods that these are of.
