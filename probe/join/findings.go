@@ -316,7 +316,8 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 		src, dst := addrs(by[k])
 		if l := c.tunnels[k]; l != nil {
 			f.Packets += l.sent
-			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "dst": dst}
+			_, got := narrowest(l.to.Tunnel.OutOf, src[0])
+			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got, "dst": dst}
 		}
 		if c.guess != nil && c.guess.large {
 			l := largeLost(by[k])

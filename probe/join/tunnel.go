@@ -25,6 +25,16 @@ type tunnelLoss struct {
 // carries is counted by range and by pod at its own links, not by pair.
 func (j *joint) tunnels() {
 	by := map[flow]*tunnelLoss{}
+	add := func(w *leg, t *conversation) {
+		link := t.asker.tunnelLink(model.TunnelLink{Place: model.Place{Link: t.pair.Link}})
+		into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
+		w.pair.EndRoute = &model.EndRoute{Link: into.Link}
+		l := model.GetOrInsert(by, w.flow())
+		l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w),
+			append(l.conversations, t)
+	}
+	var brief []*leg // that of replies to what was asked for too short a time to tell
+	askers := map[*leg]*conversation{}
 	for _, n := range j.in {
 		for p := range model.Each(n.Tunnel.Silent) {
 			far := j.at[p.Remote]
@@ -34,30 +44,29 @@ func (j *joint) tunnels() {
 			t := &conversation{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
 			forward, reverse := tunnelLeg(n, far, t.a, t.b), tunnelLeg(far, n, t.b, t.a)
 			r, _ := narrowest(far.Tunnel.Into, t.a)
-			w, f, down := forward, t.farFinding(), j.keyed[tunnelDown{far}]
+			f, down := t.farFinding(), j.keyed[tunnelDown{far}]
 			watched := far.blind == "" && len(far.Tunnel.Links) > 0 && overlaps(n, far, p.First, p.Last)
+			// What the far node sent for the asker's range: nobody knows that replies are among it.
+			unreturned := reverse.givenUp() && reverse.noneFrom() && j.holder(r) == n
 			switch {
 			case down != nil && f == nil:
 				down.conversations = append(down.conversations, t)
-				continue
 			case watched && forward.givenUp() && (forward.noneFrom() || far.Tunnel.For[t.b] == 0):
 				t.forward = forward
+				add(forward, t)
 			case f != nil:
 				c := j.adopt(far, f)
 				c.conversations = append(c.conversations, t)
-				continue
-			case watched && reverse.givenUp() && reverse.noneFrom() && j.holder(r) == n:
-				// What the far node sent for the asker's range: nobody knows that replies are among it.
-				w = reverse
-			default:
-				continue
+			case watched && unreturned:
+				add(reverse, t)
+			case unreturned:
+				brief, askers[reverse] = append(brief, reverse), t
 			}
-			link := n.tunnelLink(model.TunnelLink{Place: model.Place{Link: p.Link}})
-			into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
-			w.pair.EndRoute = &model.EndRoute{Link: into.Link}
-			l := model.GetOrInsert(by, w.flow())
-			l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w),
-				append(l.conversations, t)
+		}
+	}
+	for _, w := range brief {
+		if slices.ContainsFunc(slices.Collect(maps.Values(by)), func(l *tunnelLoss) bool { return l.from == w.from && l.to == w.to }) {
+			add(w, askers[w])
 		}
 	}
 	var between, inside []*leg
@@ -103,11 +112,12 @@ func (w *leg) givenUp() bool {
 	return sent >= minLost && w.to.Sees(w.dst(), w.src())
 }
 
-// noneFrom reports whether nothing came out of the receiver's tunnel from the source's range,
-// which it counts: it sends there.
+// noneFrom reports whether next to nothing of what the sender gave its tunnel came out of the receiver's from the source's
+// range, which it counts: it sends there. Some packets may have been on their way when the loss began.
 func (w *leg) noneFrom() bool {
 	r, _ := narrowest(w.to.Tunnel.Into, w.src())
-	return r.IsValid() && w.to.Tunnel.OutOf[r] == 0
+	_, sent := narrowest(w.from.Tunnel.Into, w.dst())
+	return r.IsValid() && fewReplies*float64(w.to.Tunnel.OutOf[r]) <= w.to.longer(w.from)*float64(sent)
 }
 
 // tunnelDown is the cause that a node's tunnels are down, or its routes by them gone.

@@ -311,3 +311,52 @@ func TestBesideTunnel(t *testing.T) {
 	got := only(t, c, "NoReply proven 10.2.1.10,10.2.1.11,10.2.2.10 on n2,n1")
 	mentions(t, got, true, "n2 sends to other nodes' pods outside its tunnel", "on n2:", "ip route show dev flannel.1")
 }
+
+// TestAstrayBothWays has a node's tunnel lead astray: its requests are lost, and its replies to what the other node asks.
+// The other node's silence has the same cause, however little of it was seen.
+func TestAstrayBothWays(t *testing.T) {
+	const a, b = "10.2.1.10", "10.2.2.10"
+	astray := func() *cluster {
+		c := newCluster(3)
+		c.vxlan()
+		c.through("10.2.1.10", "10.2.3.10", fine, 50)
+		c.through("10.2.2.11", "10.2.3.10", fine, 50)
+		c.through(a, b, lostThere, 60)
+		c.through("10.2.2.11", "10.2.1.11", lostBack, 60)
+		c.nodes[0].peer(addr(nodeAddr(1)), addr("10.1.9.9"), model.PeerCount{Packets: 120, Other: 120}, model.PeerCount{})
+		return c
+	}
+	for _, tt := range []struct {
+		name string
+		make func(n2 *machine)
+	}{
+		{"all the time", func(*machine) {}},
+		{"all listed at once", func(n2 *machine) {
+			for f := range model.Each(n2.Flows) {
+				f.Start = n2.Window.Start.Add(3 * time.Second)
+			}
+		}},
+		{"packets that were on their way", func(n2 *machine) {
+			n2.carries(7, "flannel.1", addr(a), addr(b), model.Ingress, 2)
+		}},
+		{"a shorter window", func(n2 *machine) {
+			n2.Window.Start = n2.Window.Start.Add(3 * time.Second)
+			for f := range model.Each(n2.Flows) {
+				f.Start = n2.Window.Start.Add(time.Second)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := astray()
+			tt.make(c.nodes[1])
+			judged(t, c, "NoReply proven 10.2.2.10,10.2.2.11 on n1,n2")
+		})
+	}
+	t.Run("healthy: a pod that is mute", func(t *testing.T) {
+		c := newCluster(3)
+		c.vxlan()
+		c.through(a, b, fine, 200)
+		c.through("10.2.2.11", "10.2.1.11", mute, 60)
+		judged(t, c, "NoReply likely 10.2.1.11 on n2")
+	})
+}
