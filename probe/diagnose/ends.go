@@ -31,7 +31,8 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC),
 			"gaps": s.Traffic.Lost.Gaps,
 		}),
-		Tunnel: node.NewTunnel(v.Index), Gone: map[netip.Addr]time.Time{}, Gateways: v.NextHops, Uplinks: map[int]bool{},
+		Elsewhere: elsewhere(v.Index),
+		Tunnel:    node.NewTunnel(v.Index), Gone: map[netip.Addr]time.Time{}, Gateways: v.NextHops, Uplinks: map[int]bool{},
 	}
 	for _, p := range v.Ranges.Local {
 		if e.Rows = append(e.Rows, v.Row(nil, v.Node.Name, p, node.NodeIP)); v.OwnRange(p.Addr()) {
@@ -87,6 +88,21 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 	}
 	e.Pairs, e.Began, e.Tunnel.Silent = endPairs(v.Index), began(v.Index), silentThrough(v.Index)
 	return e, found
+}
+
+// elsewhere are the node's addresses that another machine may have as well, as anycast and load balancers that leave the
+// destination as it is have it.
+func elsewhere(v *node.Index) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for l := range model.Each(v.Links) {
+		for _, a := range l.Addresses {
+			if !v.IsUplink(l.Index) && (a.IsSingleIP() || l.Name == "lo") && !model.InAny(v.OnLink, a.Addr()) &&
+				!model.InAny(v.Ranges.Local, a.Addr()) {
+				out[a.Addr()] = true
+			}
+		}
+	}
+	return out
 }
 
 // maxBegan bounds the connections by which clocks are compared.

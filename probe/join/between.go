@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -114,21 +113,30 @@ func (j *joint) keepRoutes(c *cause, to *node) bool {
 		return false
 	}
 	for _, w := range c.lost {
-		keeps := slices.ContainsFunc(slices.Collect(maps.Keys(w.from.Gateways)), func(a netip.Addr) bool {
-			return a.Is4() == hop.Is4() && j.at[a] != nil && j.at[a] != w.from
-		})
-		if !keeps || !model.InAny(w.from.Networks, hop) {
+		if !j.keepsRoutes(w.from, hop.Is4()) || !model.InAny(w.from.Networks, hop) {
 			return false
 		}
 	}
 	return true
 }
 
+// keepsRoutes reports whether a node has routes of its own to other recorded nodes' pods.
+func (j *joint) keepsRoutes(n *node, is4 bool) bool {
+	for a := range n.Gateways {
+		if a.Is4() == is4 && j.at[a] != nil && j.at[a] != n {
+			return true
+		}
+	}
+	return false
+}
+
 // rightHop is the address by which the leg's destination is reached that the sender's route to it does not have for a
-// next hop, and could have: no router is between. Not valid where the route leads there, or where that is not known.
-func (w *leg) rightHop() netip.Addr {
-	right := w.to.hops[w.dst().Is4()]
-	if w.pair.Via == nil || !w.to.Pods[w.dst()] || w.to.Node[w.pair.Via.Gateway] || !model.InAny(w.from.Networks, right) {
+// next hop, and could have: no router is between, and nodes do not leave it to the router to know the way. Not valid
+// where the route leads there, or where that is not known.
+func (j *joint) rightHop(w *leg) netip.Addr {
+	is4 := w.dst().Is4()
+	right := w.to.hops[is4]
+	if w.pair.Via == nil || w.pair.Via.Router && !j.keepsRoutes(w.from, is4) && !j.keepsRoutes(w.to, is4) || !w.to.Pods[w.dst()] || w.to.Node[w.pair.Via.Gateway] || !model.InAny(w.from.Networks, right) {
 		return netip.Addr{}
 	}
 	return right
@@ -136,7 +144,7 @@ func (w *leg) rightHop() netip.Addr {
 
 // wrongNodeRoute says where a node's own route leads, and where it should.
 func (j *joint) wrongNodeRoute(c *cause, f *found) {
-	r, right := c.guess.route, c.lost[0].rightHop()
+	r, right := c.guess.route, j.rightHop(c.lost[0])
 	f.Code, f.page, f.Peers = faults.WrongNodeRoute, "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
 	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
 	if other := j.at[r.Gateway]; other != nil {
@@ -174,16 +182,12 @@ type transit struct {
 func (c *cause) wrongRow(f *found, to *node) {
 	g := c.guess
 	f.Code, f.page, f.Peers = faults.WrongUDR, "WrongUDR-joined", slices.Clone(g.rows)
-	var returned []transit
-	for _, side := range []model.Side{model.AsDestination, model.AsSource} {
-		for _, w := range c.lost {
-			r := model.Either(side == model.AsSource, w.fromRange(), w.toRange())
-			t := transit{g.via.Returned[model.Transit{Range: r, Side: side}], side == model.AsSource, r}
-			if t.Packets > 0 && !slices.Contains(returned, t) {
-				returned = append(returned, t)
-			}
-		}
+	returned := []transit{{g.via.Returned[model.Transit{Range: g.row, Side: model.AsDestination}], false, g.row}}
+	for _, w := range c.lost {
+		r := w.fromRange()
+		returned = model.With(returned, transit{g.via.Returned[model.Transit{Range: r, Side: model.AsSource}], true, r})
 	}
+	returned = model.Filter(returned, func(t transit) bool { return t.Packets > 0 })
 	f.facts["via"], f.facts["row"], f.facts["hop"], f.facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
 	f.Nodes = model.With(f.Nodes, g.via.name())
 	for _, row := range to.Rows {
@@ -192,6 +196,16 @@ func (c *cause) wrongRow(f *found, to *node) {
 			f.Rows = append(f.Rows, row)
 		}
 	}
+}
+
+// rightRow is a node's own finding that it gets what is for another's pods, with where the row must lead.
+func (c *cause) rightRow(own model.Finding, to *node) model.Finding {
+	f := &found{Finding: model.Finding{Severity: own.Severity, Confidence: model.Proven, LastHopAlive: own.LastHopAlive,
+		Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets, Nodes: own.Nodes, EndsAt: own.EndsAt}}
+	c.guess = &guess{fault: fault{shape: noRow, row: own.Peers[0]}, rows: own.Peers, via: c.node}
+	f.facts = words.Facts{"lost": c.observeLost(&f.Finding), "to": to}
+	c.wrongRow(f, to)
+	return f.worded()
 }
 
 // filtered is the finding on packets of which no larger fault explains the loss.

@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -19,6 +20,8 @@ type cause struct {
 	silent *silentReceiver
 	// tunnels are what these lose between the nodes, of all causes; nil where they do not lose it.
 	tunnels map[flow]*tunnelLoss
+	// twins have one range for their pods.
+	twins *twins
 	// down: the node's tunnels are.
 	down          bool
 	lost          []*leg
@@ -44,8 +47,9 @@ func (j *joint) adopt(n *node, f *model.Finding) *cause { return j.cause(f, caus
 func (j *joint) explain() {
 	j.gets = j.own(model.Foreign)
 	passed := j.passes()
+	j.oneRange()
 	open := model.Filter(model.Filter(j.legs, (*leg).isLost), func(w *leg) bool {
-		c := j.explainedBy(w, passed)
+		c := cmp.Or(j.keyed[w.toRange()], j.explainedBy(w, passed))
 		if c != nil {
 			c.lost = append(c.lost, w)
 		} else if 2*w.died() >= w.sent() {
@@ -104,8 +108,8 @@ func (j *joint) explain() {
 	j.lostLarge()
 }
 
-// adoptRows makes causes of the nodes' own findings that they get what is for others' pods,
-// where another recorded node asks these, and the node that has them was not recorded.
+// adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has these
+// was recorded, or another one that asks them.
 func (j *joint) adoptRows() {
 	for _, f := range j.gets {
 		asked := map[*node]uint64{}
@@ -116,10 +120,18 @@ func (j *joint) adoptRows() {
 				}
 			}
 		}
-		if len(asked) > 0 {
+		if len(asked) > 0 || j.rowOwner(f) != nil {
 			j.adopt(f.node, f.Finding).asked = asked
 		}
 	}
+}
+
+// rowOwner is the recorded node whose pods' packets arrive at another, as that one says; nil where it was not recorded.
+func (j *joint) rowOwner(f ownFinding) *node {
+	if len(f.Peers) != 1 || f.LastHopAlive.Direction != model.Ingress || !f.Is(model.Foreign) {
+		return nil
+	}
+	return model.Find(j.in, func(n *node) bool { return n != f.node && slices.Contains(n.Ranges, f.Peers[0]) })
 }
 
 // onward are the addresses that the far node translates what is asked of it to.

@@ -198,6 +198,11 @@ func (c *cause) accounts(n *node, p *model.EndPair) bool {
 		rows = c.guess.node.Ranges
 	case c.found != nil && c.found.Is(model.Unheard|model.Astray):
 		rows = c.found.Peers
+	case c.twins != nil:
+		rows = []netip.Prefix{c.twins.row}
+		if !slices.Contains(c.twins.nodes, n) && !model.InAny(rows, p.Remote) {
+			return false
+		}
 	case c.down:
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
 	case c.severed[p.Local]:
@@ -209,8 +214,10 @@ func (c *cause) accounts(n *node, p *model.EndPair) bool {
 
 func (j *joint) finding(c *cause) model.Finding {
 	switch {
+	case c.twins != nil:
+		return c.sharedRange()
 	case c.found != nil:
-		return c.adopted()
+		return j.adopted(c)
 	case c.guess != nil:
 		return j.lostBetween(c)
 	case c.tunnels != nil:
@@ -222,9 +229,12 @@ func (j *joint) finding(c *cause) model.Finding {
 }
 
 // adopted is a node's own finding, with what the nodes at the other ends saw of it.
-func (c *cause) adopted() model.Finding {
+func (j *joint) adopted(c *cause) model.Finding {
 	f := *c.found
 	tell(c.node.name(), &f)
+	if to := j.rowOwner(ownFinding{c.node, c.found}); to != nil {
+		return c.rightRow(f, to)
+	}
 	if len(c.conversations) > 0 && f.Severity == model.Info && f.Is(model.Unknown) {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
@@ -233,11 +243,7 @@ func (c *cause) adopted() model.Finding {
 		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
-	for _, n := range sortedNodes(maps.Keys(c.asked)) {
-		f.Evidence = append(f.Evidence, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link,
-			"packets": c.asked[n], "to": f.Peers})...)
-		f.Nodes = model.With(f.Nodes, n.name())
-	}
+	f.Evidence = append(f.Evidence, c.observeAsked(&f)...)
 	var askers []netip.Addr
 	for _, t := range c.conversations {
 		if t.asker != c.node && t.forward.hasArrived() && !t.leadsOn(c.node) {
@@ -251,6 +257,16 @@ func (c *cause) adopted() model.Finding {
 		}
 	}
 	return f
+}
+
+// observeAsked is what nodes sent in vain for pods of the finding's peers, beside what went to recorded nodes.
+func (c *cause) observeAsked(f *model.Finding) (out []model.Evidence) {
+	for _, n := range sortedNodes(maps.Keys(c.asked)) {
+		out = append(out, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link, "packets": c.asked[n],
+			"to": f.Peers})...)
+		f.Nodes = model.With(f.Nodes, n.name())
+	}
+	return out
 }
 
 // proveRow names the next hop of a route that is missing or wrong, where the node

@@ -185,7 +185,7 @@ func (j *joint) misrouted(open []*leg) []*leg {
 	return model.Filter(open, func(w *leg) bool {
 		row := w.toRange()
 		var c *cause
-		if w.rightHop().IsValid() {
+		if j.rightHop(w).IsValid() {
 			g := &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
 			c = j.cause([2]any{w.from, *w.pair.Via}, cause{node: w.from, guess: g})
 		} else if via := j.returns(returning, w); via != nil {

@@ -156,7 +156,7 @@ func (j *joint) legOf(n, far *node, i int) *leg {
 	case within > 0 || fewReplies*w.got() > w.sent():
 		w.state = arrived
 	case w.got() == 0 && waits && w.sent() >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
-		overlaps(n, far, p.First, p.Last):
+		overlaps(n, far, p.First, p.Last) && (!far.Elsewhere[p.Remote] || far.getsOthers(p.Remote)):
 		w.state = lost
 	}
 	w.flows = w.untracked(j.answered)

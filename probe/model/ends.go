@@ -15,6 +15,9 @@ type Ends struct {
 	Node, Pods, Fresh map[netip.Addr]bool
 	// Gone says when pods were last seen that went during the window, by addresses that no other pod has taken.
 	Gone map[netip.Addr]time.Time
+	// Elsewhere are addresses of the node that another machine may have as well: on its loopback, or single ones outside its
+	// networks.
+	Elsewhere map[netip.Addr]bool
 	// PodsKnown: the node has no other pods. Tracked: all its flows are known.
 	PodsKnown, Tracked bool
 	// Ranges are the node's pod ranges that the network needs a route to; none where
@@ -125,6 +128,8 @@ type NodeRoute struct {
 	Gateway netip.Addr
 	Link    string
 	Table   int
+	// Router: a default route has the same next hop, which may lead to all pods.
+	Router bool
 	// Text is the route as ip(8) prints it.
 	Text string
 }

@@ -12,16 +12,17 @@ import (
 )
 
 // NodeRoute is the route by which packets leave for a range of other nodes' pods, if it has one next hop on a
-// link and is no wider than the range; nil for others. That of a default route may lead to all of them.
+// link and is no wider than the range; nil for others.
 func NodeRoute(v *node.Index, q path.Query, cidr netip.Prefix) *model.NodeRoute {
 	d := v.Routing().Lookup(q)
 	r := d.Route
 	if r == nil || r.Type != "unicast" || !r.Gateway.IsValid() || len(d.Hops) != 1 || !v.Outer[r.IfIndex] ||
-		v.GatewayAddrs[r.Gateway] || r.Dst.Bits() < cidr.Bits() || !node.Directly(v, r.Gateway) {
+		r.Dst.Bits() < cidr.Bits() || !node.Directly(v, r.Gateway) {
 		return nil
 	}
 	return &model.NodeRoute{
 		Dst: r.Dst, Gateway: r.Gateway, Link: v.LinkName(r.IfIndex), Table: d.Table, Text: v.RouteText(r),
+		Router: v.GatewayAddrs[r.Gateway],
 	}
 }
 
@@ -45,7 +46,7 @@ func WrongNodeRoute(v *fault.Input) {
 			return nil
 		}
 		r, right := NodeRoute(v.Index, q, cidr), linkedHop(v.Index, n, cidr)
-		if r == nil || !right.IsValid() || slices.Contains(n.Addresses, r.Gateway) {
+		if r == nil || r.Router || !right.IsValid() || slices.Contains(n.Addresses, r.Gateway) {
 			return nil
 		}
 		i := slices.IndexFunc(order, func(s *misroutedTraffic) bool { return *s.route == *r })

@@ -1,0 +1,59 @@
+package join
+
+import (
+	"net/netip"
+	"slices"
+
+	faults "github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// twins are nodes of one network that have the same range for their pods.
+type twins struct {
+	row   netip.Prefix
+	nodes []*node
+}
+
+// oneRange makes causes of the ranges that several nodes have, where packets for these ranges, or from there, get no
+// reply: a route leads to one of the nodes. What a node has for itself alone, as for containers, nobody else asks.
+func (j *joint) oneRange() {
+	by := map[netip.Prefix][]*node{}
+	for _, n := range j.in {
+		for _, r := range model.With(slices.Clone(n.Own), n.Ranges...) {
+			if first := by[r]; len(first) == 0 || model.Meet(first[0].Networks, n.Networks) {
+				by[r] = model.With(first, n)
+			}
+		}
+	}
+	for r, nodes := range by {
+		if len(nodes) < 2 {
+			continue
+		}
+		c := &cause{node: nodes[0], twins: &twins{r, nodes}, asked: map[*node]uint64{}}
+		for _, o := range j.in {
+			for p := range o.silentPairs() {
+				if c.accounts(o, p) {
+					c.asked[o] += p.Out.Packets
+				}
+			}
+		}
+		if len(c.asked) > 0 {
+			j.cause(r, *c)
+		}
+	}
+	slices.SortFunc(j.causes, func(a, b *cause) int { return a.twins.row.Compare(b.twins.row) })
+}
+
+// sharedRange is the finding on several nodes that have one range for their pods.
+func (c *cause) sharedRange() model.Finding {
+	r, nodes := c.twins.row, sortedNodes(slices.Values(c.twins.nodes))
+	f := found{page: "DuplicatePodIP-range", Finding: model.Finding{Code: faults.DuplicatePodIP, Severity: model.Critical,
+		Confidence: model.Proven, Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name), Cause: r.String(),
+		EndsAt: []model.HopKind{model.HopBeyond}}}
+	f.facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
+	for _, packets := range c.asked {
+		f.Packets += packets
+	}
+	return f.worded()
+}
