@@ -90,7 +90,7 @@ func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 		return p != nil
 	})
 	f.facts["silent"] = silent
-	if f.facts["control"] == (*crossing)(nil) || supposed != nil || len(kinds) == 1 ||
+	if f.facts["control"] == (*example)(nil) || supposed != nil || len(kinds) == 1 ||
 		slices.ContainsFunc(g.rivals, func(r fault) bool { return r.shape != noRow }) {
 		f.Confidence = model.Likely
 	}
@@ -134,9 +134,10 @@ func (j *joint) keepsRoutes(n *node, is4 bool) bool {
 // next hop, and could have: no router is between, and nodes do not leave it to the router to know the way. Not valid
 // where the route leads there, or where that is not known.
 func (j *joint) rightHop(w *leg) netip.Addr {
-	is4 := w.dst().Is4()
+	is4, via := w.dst().Is4(), w.pair.Via
 	right := w.to.hops[is4]
-	if w.pair.Via == nil || w.pair.Via.Router && !j.keepsRoutes(w.from, is4) && !j.keepsRoutes(w.to, is4) || !w.to.Pods[w.dst()] || w.to.Node[w.pair.Via.Gateway] || !model.InAny(w.from.Networks, right) {
+	if via == nil || via.Router && !j.keepsRoutes(w.from, is4) && !j.keepsRoutes(w.to, is4) || !w.to.Pods[w.dst()] ||
+		w.to.Node[via.Gateway] || !model.InAny(w.from.Networks, right) {
 		return netip.Addr{}
 	}
 	return right
@@ -164,7 +165,7 @@ func (j *joint) silentElsewhere(f fault, g *guess) *example {
 		for p := range n.silentPairs() {
 			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() &&
 				n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
-				return &example{n, 0, p.Remote, p.Local}
+				return &example{n, nil, 0, p.Remote, p.Local}
 			}
 		}
 	}
@@ -246,17 +247,9 @@ func (n *node) getsOthers(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Pairs, func(p model.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
 }
 
-// crossing are packets that do pass between nodes.
-type crossing struct {
-	From, To *node
-	Link     string
-	Packets  uint64
-	Src, Dst netip.Addr
-}
-
 // control is what shows that packets do pass between the nodes; nil where nothing does. What may
 // carry a tunnel is not counted: it may be what is lost.
-func (j *joint) control(senders, receivers []*node) *crossing {
+func (j *joint) control(senders, receivers []*node) *example {
 	var best *leg
 	for _, w := range j.legs {
 		if w.state == arrived && w.bare() > 0 && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
@@ -267,7 +260,7 @@ func (j *joint) control(senders, receivers []*node) *crossing {
 	if best == nil {
 		return nil
 	}
-	return &crossing{best.from, best.to, best.to.Uplink.Link, best.bare(), best.src(), best.dst()}
+	return &example{best.to, best.from, best.bare(), best.src(), best.dst()}
 }
 
 // Is reports whether the fault has a shape, by its name in pages.

@@ -108,8 +108,8 @@ func (j *joint) explain() {
 	j.lostLarge()
 }
 
-// adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has these
-// was recorded, or another one that asks them.
+// adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has
+// these was recorded, or another one that asks them.
 func (j *joint) adoptRows() {
 	for _, f := range j.gets {
 		asked := map[*node]uint64{}

@@ -333,7 +333,8 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 		if l := c.tunnels[k]; l != nil {
 			f.Packets += l.sent
 			_, got := narrowest(l.to.Tunnel.OutOf, src[0])
-			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got, "dst": dst}
+			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got,
+				"dst": dst}
 		}
 		if c.guess != nil && c.guess.large {
 			l := largeLost(by[k])

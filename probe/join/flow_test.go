@@ -113,6 +113,13 @@ func TestLostFlows(t *testing.T) {
 		{"a name server's replies are lost", 2, func(c *cluster) {
 			c.speak(a, b, well(model.TCP, 8080, 10), port{proto: model.UDP, to: 53, flows: 8, arrive: true, sends: true})
 		}, []string{"NoReply proven 10.2.1.10 on n2,n1"}},
+		{"connections whose SYN-ACKs are lost", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 8080, 10), port{proto: model.TCP, to: 443, flows: 4, arrive: true, sends: true})
+		}, []string{"NoReply proven 10.2.1.10 on n2,n1"}},
+		{"healthy: SYN-ACKs that arrive, and a client that does not see them", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 8080, 10), port{proto: model.TCP, to: 443, flows: 4, arrive: true, sends: true})
+			c.nodes[0].count(a, b, model.PeerCount{}, model.PeerCount{Packets: 8, Replies: 8})
+		}, nil},
 		{"fragments among small datagrams", 2, func(c *cluster) {
 			c.speak(a, b, well(model.UDP, 53, 100))
 			c.volume(1, 2, 200, 200*80, 200, 200*80)

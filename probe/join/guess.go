@@ -64,14 +64,8 @@ func (k alike) faults() []fault {
 }
 
 func (f fault) compare(g fault) int {
-	name := func(n *node) string {
-		if n == nil {
-			return ""
-		}
-		return n.name()
-	}
 	return cmp.Or(cmp.Compare(f.shape, g.shape), netip.Prefix.Compare(f.row, g.row),
-		cmp.Compare(name(f.node), name(g.node)), cmp.Compare(name(f.to), name(g.to)))
+		cmp.Compare(f.node.name(), g.node.name()), cmp.Compare(f.to.name(), g.to.name()))
 }
 
 // group is lost legs that are alike.
@@ -147,9 +141,9 @@ type refutation struct {
 	By example
 }
 
-// example are packets that arrived at a node or, where there are none, that did not.
+// example are packets that arrived at a node or, where there are none, that did not; From another, if it is recorded.
 type example struct {
-	At       *node
+	At, From *node
 	Packets  uint64
 	Src, Dst netip.Addr
 }
@@ -321,7 +315,7 @@ func (j *joint) passes() passes {
 			continue
 		}
 		seen[k] = true
-		text := example{w.to, w.got(), w.src(), w.dst()}
+		text := example{w.to, w.from, w.got(), w.src(), w.dst()}
 		for _, f := range k.faults() {
 			switch f.shape {
 			case ipForwardingOff, fromPods:
@@ -341,7 +335,7 @@ func (j *joint) passes() passes {
 			if pair.In.Packets == 0 || !n.rangeOf(pair.Local).IsValid() {
 				continue
 			}
-			text := example{n, pair.In.Packets, pair.Remote, pair.Local}
+			text := example{n, nil, pair.In.Packets, pair.Remote, pair.Local}
 			p.note(fault{shape: ipForwardingOff, node: n}, text)
 			if pair.In.Replies > 0 {
 				p.note(fault{shape: fromPods, node: n}, text)

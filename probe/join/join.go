@@ -225,7 +225,13 @@ func nameApart(nodes []*node) {
 	}
 }
 
-func (n *node) name() string { return n.seen.Name }
+// name is empty for no node.
+func (n *node) name() string {
+	if n == nil {
+		return ""
+	}
+	return n.seen.Name
+}
 
 // String is the node's name, in words.
 func (n *node) String() string { return n.name() }

@@ -33,12 +33,12 @@ func (j *joint) answers() {
 	}
 }
 
-// untracked are the flows that the sender has and the receiver, which tracks others of the pair, has not, and those that
-// the sender replied to and for which the receiver waits. What it has from the begin of the window may have been well.
+// untracked are the flows that the sender has and the receiver, which tracks others of the pair, has not, and those
+// that the sender replied to and for which the receiver waits.
 func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
 	there := w.to.Pair(w.dst(), w.src()).Asked
 	if w.state != arrived || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
-		!overlaps(w.from, w.to, w.pair.First, w.pair.Last) {
+		!w.to.Sees(w.dst(), w.src()) || !overlaps(w.from, w.to, w.pair.First, w.pair.Last) {
 		return l
 	}
 	tracks := slices.ContainsFunc(there, func(a model.Asked) bool { return a.Here })
@@ -113,7 +113,7 @@ func portTexts(ports []model.Asked) (out []string) {
 
 // misses reports whether packets of the kinds that the lost flows are of did not arrive, at least one for each two of
 // these flows in the time that is compared. The packets that both counted of the other direction say how much longer
-// one node was watched; the edges of windows leave a small difference. What the nodes dropped themselves is not between.
+// one node was watched; the edges of windows leave a small difference. What the nodes dropped is not lost between them.
 func (w *leg) misses() bool {
 	began := float64(w.flows.n)
 	if w.shared {

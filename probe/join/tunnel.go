@@ -24,51 +24,7 @@ type tunnelLoss struct {
 // tunnels finds the causes of connections by tunnels that get no reply. What a tunnel
 // carries is counted by range and by pod at its own links, not by pair.
 func (j *joint) tunnels() {
-	by := map[flow]*tunnelLoss{}
-	add := func(w *leg, t *conversation) {
-		link := t.asker.tunnelLink(model.TunnelLink{Place: model.Place{Link: t.pair.Link}})
-		into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
-		w.pair.EndRoute = &model.EndRoute{Link: into.Link}
-		l := model.GetOrInsert(by, w.flow())
-		l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w),
-			append(l.conversations, t)
-	}
-	var brief []*leg // that of replies to what was asked for too short a time to tell
-	askers := map[*leg]*conversation{}
-	for _, n := range j.in {
-		for p := range model.Each(n.Tunnel.Silent) {
-			far := j.at[p.Remote]
-			if n.blind != "" || far == nil || far == n || j.at[p.Local] != n {
-				continue
-			}
-			t := &conversation{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
-			forward, reverse := tunnelLeg(n, far, t.a, t.b), tunnelLeg(far, n, t.b, t.a)
-			r, _ := narrowest(far.Tunnel.Into, t.a)
-			f, down := t.farFinding(), j.keyed[tunnelDown{far}]
-			watched := far.blind == "" && len(far.Tunnel.Links) > 0 && overlaps(n, far, p.First, p.Last)
-			// What the far node sent for the asker's range: nobody knows that replies are among it.
-			unreturned := reverse.givenUp() && reverse.noneFrom() && j.holder(r) == n
-			switch {
-			case down != nil && f == nil:
-				down.conversations = append(down.conversations, t)
-			case watched && forward.givenUp() && (forward.noneFrom() || far.Tunnel.For[t.b] == 0):
-				t.forward = forward
-				add(forward, t)
-			case f != nil:
-				c := j.adopt(far, f)
-				c.conversations = append(c.conversations, t)
-			case watched && unreturned:
-				add(reverse, t)
-			case unreturned:
-				brief, askers[reverse] = append(brief, reverse), t
-			}
-		}
-	}
-	for _, w := range brief {
-		if slices.ContainsFunc(slices.Collect(maps.Values(by)), func(l *tunnelLoss) bool { return l.from == w.from && l.to == w.to }) {
-			add(w, askers[w])
-		}
-	}
+	by := j.tunnelLosses()
 	var between, inside []*leg
 	for _, k := range slices.SortedFunc(maps.Keys(by), compareFlows) {
 		l := by[k]
@@ -100,6 +56,61 @@ func (j *joint) tunnels() {
 	}
 }
 
+// tunnelLosses are those between two nodes, with the connections that get no reply because of them.
+func (j *joint) tunnelLosses() map[flow]*tunnelLoss {
+	by, lossy := map[flow]*tunnelLoss{}, map[[2]*node]bool{}
+	add := func(w *leg, t *conversation) {
+		link := t.asker.tunnelLink(model.TunnelLink{Place: model.Place{Link: t.pair.Link}})
+		into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
+		w.pair.EndRoute = &model.EndRoute{Link: into.Link}
+		l := model.GetOrInsert(by, w.flow())
+		l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w),
+			append(l.conversations, t)
+		lossy[[2]*node{w.from, w.to}] = true
+	}
+	// What was asked for too short a time to tell has the cause of other losses between the two.
+	type short struct {
+		reverse *leg
+		t       *conversation
+	}
+	var brief []short
+	for _, n := range j.in {
+		for p := range model.Each(n.Tunnel.Silent) {
+			far := j.at[p.Remote]
+			if n.blind != "" || far == nil || far == n || j.at[p.Local] != n {
+				continue
+			}
+			t := &conversation{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
+			forward, reverse := tunnelLeg(n, far, t.a, t.b), tunnelLeg(far, n, t.b, t.a)
+			r, _ := narrowest(far.Tunnel.Into, t.a)
+			f, down := t.farFinding(), j.keyed[tunnelDown{far}]
+			watched := far.blind == "" && len(far.Tunnel.Links) > 0 && overlaps(n, far, p.First, p.Last)
+			// What the far node sent for the asker's range: nobody knows that replies are among it.
+			unreturned := reverse.givenUp() && reverse.noneFrom() && j.holder(r) == n
+			switch {
+			case down != nil && f == nil:
+				down.conversations = append(down.conversations, t)
+			case watched && forward.givenUp() && (forward.noneFrom() || far.Tunnel.For[t.b] == 0):
+				t.forward = forward
+				add(forward, t)
+			case f != nil:
+				c := j.adopt(far, f)
+				c.conversations = append(c.conversations, t)
+			case watched && unreturned:
+				add(reverse, t)
+			case unreturned:
+				brief = append(brief, short{reverse, t})
+			}
+		}
+	}
+	for _, s := range brief {
+		if lossy[[2]*node{s.t.far, s.t.asker}] {
+			add(s.reverse, s.t)
+		}
+	}
+	return by
+}
+
 // tunnelLeg is what is lost by tunnels from an address of one node to one of another.
 func tunnelLeg(from, to *node, src, dst netip.Addr) *leg {
 	return &leg{from: from, to: to, pair: &model.EndPair{Local: src, Remote: dst}, state: lost}
@@ -112,8 +123,8 @@ func (w *leg) givenUp() bool {
 	return sent >= minLost && w.to.Sees(w.dst(), w.src())
 }
 
-// noneFrom reports whether next to nothing of what the sender gave its tunnel came out of the receiver's from the source's
-// range, which it counts: it sends there. Some packets may have been on their way when the loss began.
+// noneFrom reports whether next to nothing of what the sender gave its tunnel came out of the receiver's from the
+// source's range, which it counts: it sends there. Some packets may have been on their way when the loss began.
 func (w *leg) noneFrom() bool {
 	r, _ := narrowest(w.to.Tunnel.Into, w.src())
 	_, sent := narrowest(w.from.Tunnel.Into, w.dst())

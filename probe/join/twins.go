@@ -49,8 +49,8 @@ func (j *joint) oneRange() {
 func (c *cause) sharedRange() model.Finding {
 	r, nodes := c.twins.row, sortedNodes(slices.Values(c.twins.nodes))
 	f := found{page: "DuplicatePodIP-range", Finding: model.Finding{Code: faults.DuplicatePodIP, Severity: model.Critical,
-		Confidence: model.Proven, Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name), Cause: r.String(),
-		EndsAt: []model.HopKind{model.HopBeyond}}}
+		Confidence: model.Proven, Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
+		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
 	f.facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
 	for _, packets := range c.asked {
 		f.Packets += packets

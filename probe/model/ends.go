@@ -15,8 +15,8 @@ type Ends struct {
 	Node, Pods, Fresh map[netip.Addr]bool
 	// Gone says when pods were last seen that went during the window, by addresses that no other pod has taken.
 	Gone map[netip.Addr]time.Time
-	// Elsewhere are addresses of the node that another machine may have as well: on its loopback, or single ones outside its
-	// networks.
+	// Elsewhere are addresses of the node that another machine may have as well: on its loopback, or single ones
+	// outside its networks.
 	Elsewhere map[netip.Addr]bool
 	// PodsKnown: the node has no other pods. Tracked: all its flows are known.
 	PodsKnown, Tracked bool
