@@ -70,11 +70,19 @@ func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
 
 // lostPorts makes causes of flows that are lost between addresses which reach each other, where as many packets of
 // their kind did not arrive: a node does not track what its own filter drops, though it arrives. Legs with a port in
-// common have one cause.
+// common have one cause. Where the way back is lost, a flow that waits says nothing of the way there; and where two nodes
+// lose large packets, a port of which all are large is no cause of its own.
 func (j *joint) lostPorts() {
 	var causes []*cause
+	large := map[[2]*node]bool{}
 	for _, w := range j.legs {
-		if w.flows.n == 0 || !w.comparable() || w.diesThere() || !w.misses() || w.flows.some && w.losesLarge() {
+		if (w.flows.n == 0 || w.flows.some) && w.losesLarge() {
+			large[[2]*node{w.from, w.to}], large[[2]*node{w.to, w.from}] = true, true
+		}
+	}
+	for _, w := range j.legs {
+		if w.flows.n == 0 || !w.comparable() || w.diesThere() || !w.misses() || j.leg(w.dst(), w.src()).isLost() ||
+			large[[2]*node{w.from, w.to}] && w.losesLarge() {
 			continue
 		}
 		w.flows.reported = true
