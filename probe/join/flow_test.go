@@ -135,6 +135,14 @@ func TestLostFlows(t *testing.T) {
 			c.speak(a, "10.2.2.11", well(model.UDP, 514, 2))
 			c.volume(1, 2, 264, 204*80+60*1100, 204, 204*80)
 		}, []string{told}},
+		{"a port with large datagrams, where another pod loses large packets too", 2, func(c *cluster) {
+			c.speak(a, b, well(model.UDP, 123, 100), well(model.UDP, 53, 2), port{proto: model.UDP, to: 514, flows: 30})
+			c.speak(a, "10.2.2.11", well(model.UDP, 514, 100), port{proto: model.UDP, to: 514, flows: 30})
+			c.volume(1, 2, 464, 404*80+60*1100, 404, 404*80)
+		}, []string{"PathMTU likely 10.2.2.10,10.2.2.11 on n1,n2"}},
+		{"replies to all are lost, and the other node's window missed some of the requests", 2, func(c *cluster) {
+			c.speak(a, b, port{proto: model.TCP, to: 443, flows: 8, arrive: true, sends: true}, port{proto: model.TCP, to: 8443, flows: 6})
+		}, []string{"NoReply proven 10.2.1.10 on n2,n1"}},
 		{"datagrams that nobody answers anywhere", 2, func(c *cluster) {
 			c.speak(a, b, well(model.TCP, 8080, 10), port{proto: model.UDP, to: 8125, flows: 8})
 		}, nil},
