@@ -78,7 +78,10 @@ func (o *output) Write(p []byte) (int, error) {
 // stop ends the goroutine, unless a write still blocks it.
 func (o *output) stop() {
 	close(o.write)
-	if !o.stalled {
-		<-o.wrote // no write is pending: this waits for the goroutine to end
+	if o.stalled {
+		return
+	}
+	for range o.wrote {
+		// No write is pending: this waits for the goroutine to end.
 	}
 }

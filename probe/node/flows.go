@@ -28,7 +28,7 @@ type FlowState struct {
 	// OldReplied flows were there when the window began, so their reply may be from long ago; the others began in it.
 	OldReplied, NewReplied bool
 	// Asking counts datagram flows of the window that want a reply and saw none,
-	// older those from before it that want replies and had a packet in it.
+	// older those from before it that want replies and had a packet in it, and the segments of connections that go on in vain.
 	Asking, Older int
 	// datagrams counts the datagram flows, whoever began them, that had or may have had a packet in the window,
 	// questions those of them of which each packet of the local end's wants a reply.
@@ -102,6 +102,8 @@ func (v *Index) indexFlows() {
 			st.OldReplied = st.OldReplied || f.Replied
 			if asks && passed {
 				st.Older++
+			} else if v.goesOn(f, st.Peer) {
+				st.Older = int(min(st.Peer.Out.Replies, math.MaxInt32))
 			}
 		case f.Replied:
 			st.NewReplied = true
@@ -109,6 +111,14 @@ func (v *Index) indexFlows() {
 			st.Asking++
 		}
 	}
+}
+
+// goesOn reports whether a pod's connection from before the window sends on, and nothing of the pair comes back by any
+// uplink. A receiver acknowledges every second segment at once, and each within half a second (RFC 9293, 3.8.6.3).
+func (v *Index) goesOn(f *model.Flow, p *model.Peer) bool {
+	const segments = 4
+	return f.Established() && f.Replied && len(v.Owners[f.Original.Src]) > 0 && p.In.Packets == 0 && p.Out.Requests == 0 &&
+		p.Out.Replies >= segments && !p.FirstOut.IsZero() && Lasted(p)
 }
 
 // Passed reports whether a datagram of the flow, in either direction, passed in the
