@@ -43,7 +43,7 @@ func Disagreements(s *model.Snapshot, findings []model.Finding, causes []model.D
 		for _, c := range q.codes {
 			named := slices.ContainsFunc(hops, func(h model.PathHop) bool { return h.Finding == c })
 			if !named && (dead == nil || dead.Finding == "") {
-				out = append(out, fmt.Sprintf("%s to %s: %s accounts for losses, and has no place on the path", e.Pod, e.To, c))
+				out = append(out, fmt.Sprintf("%s to %s: %s accounts for losses, and has no place on the path: %+v", e.Pod, e.To, c, hops))
 			}
 		}
 	}

@@ -42,6 +42,11 @@ func TestCopies(t *testing.T) {
 			n.dropOn("tap11", "NETFILTER_DROP", "nft_do_chain", pod5, pod6, 40)
 			return n
 		}, nil, "", ""},
+		{"what is for a pod that is gone is flooded", func() *testNode {
+			n := deduplicating("172.20.1.0/24", 40)
+			n.dropOn("tap11", "NETFILTER_DROP", "nft_do_chain", pod5, "172.20.1.9", 40)
+			return n
+		}, nil, "", ""},
 		{"the cluster's range takes all that other nodes' pods send", func() *testNode {
 			n := deduplicating("172.20.0.0/16", 40)
 			n.dropOn("tap11", "NETFILTER_DROP", "nft_do_chain", far, pod6, 40)

@@ -339,7 +339,8 @@ func (c *Classifier) byDesign(s *model.Snapshot) allowances {
 	return out
 }
 
-// neighbors reports whether two addresses are of pods on one bridge, which takes frames from one to the other itself.
+// neighbors reports whether two addresses are of pods on one bridge, which takes frames from one to the other itself, or
+// the other is of no pod here, so that the bridge floods what is for it.
 func (c *Classifier) neighbors(a, b netip.Addr) bool {
 	bridge := func(p *model.Pod) int {
 		if l := c.links[p.LinkIndex]; l != nil {
@@ -348,7 +349,7 @@ func (c *Classifier) neighbors(a, b netip.Addr) bool {
 		return 0
 	}
 	return slices.ContainsFunc(c.pods[a], func(p *model.Pod) bool {
-		return bridge(p) != 0 && slices.ContainsFunc(c.pods[b], func(o *model.Pod) bool { return bridge(o) == bridge(p) })
+		return bridge(p) != 0 && (len(c.pods[b]) == 0 || slices.ContainsFunc(c.pods[b], func(o *model.Pod) bool { return bridge(o) == bridge(p) }))
 	})
 }
 
