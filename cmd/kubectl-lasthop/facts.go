@@ -63,11 +63,13 @@ func (r *runner) gather(ctx context.Context, targets int) (*facts, error) {
 		if k.flag == "pods" && k.file == "" && targets > mostNamed {
 			continue
 		}
-		read := func() ([]byte, error) { return r.read(k.flag, k.file) }
-		if k.file == "" {
-			read = func() ([]byte, error) { return listed(ctx, r.cluster.API, k.list) }
+		var content []byte
+		var err error
+		if k.file != "" {
+			content, err = r.read(k.flag, k.file)
+		} else {
+			content, err = listed(ctx, r.cluster.API, k.list)
 		}
-		content, err := read()
 		if apierrors.IsForbidden(err) {
 			r.say("without the cluster's %s: %v", k.flag, err)
 			continue

@@ -151,7 +151,8 @@ func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.F
 	if len(wrong) > 0 {
 		return &statusError{1, fmt.Sprintf("unexpected verdict for %s: %s", s.Name, strings.Join(wrong, "; "))}
 	}
-	a.say("verdict as expected for %s: %s", s.Name, cmp.Or(strings.Join(model.Map(s.Alone.Findings, scenario.Finding.String), ", "), "no finding"))
+	wanted := strings.Join(model.Map(s.Alone.Findings, scenario.Finding.String), ", ")
+	a.say("verdict as expected for %s: %s", s.Name, cmp.Or(wanted, "no finding"))
 	return nil
 }
 

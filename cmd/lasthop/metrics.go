@@ -124,7 +124,9 @@ func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 
 // ownLosses are by the label of their metric.
 func ownLosses(l model.Lost) map[string]uint64 {
-	return map[string]uint64{"events": l.Events, "counters": l.Counters, "macs": l.MACs, "others": l.Others, "unparsed": l.Unparsed, "gaps": l.Gaps}
+	return map[string]uint64{
+		"events": l.Events, "counters": l.Counters, "macs": l.MACs, "others": l.Others, "unparsed": l.Unparsed, "gaps": l.Gaps,
+	}
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {

@@ -268,11 +268,19 @@ func (c *Collector) roots() []string {
 // else the name of its namespace; else the host's name.
 func (c *Collector) nodeName(links []model.Link) string {
 	own := nodeAddresses(links)
-	known := model.Find(c.nodes, func(n model.ClusterNode) bool {
-		return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return own[a] })
-	})
-	host, _ := os.Hostname()
-	return cmp.Or(known.Name, c.namespaceName(), files.Hostname(c.options.HostRoot), host)
+	for _, n := range c.nodes {
+		if slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return own[a] }) {
+			return n.Name
+		}
+	}
+	if name := c.namespaceName(); name != "" {
+		return name
+	}
+	if name := files.Hostname(c.options.HostRoot); name != "" {
+		return name
+	}
+	name, _ := os.Hostname()
+	return name
 }
 
 func (c *Collector) namespaceName() string {

@@ -67,13 +67,11 @@ func (n *naming) name(list []model.Pod, far map[int]*pods.Namespace, owners map[
 		}
 	}
 	parts := found.Detail()
-	for _, x := range []struct {
-		n    int
-		from string
-	}{{filed, "the plugin's files"}, {told, n.from}} {
-		if x.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d from %s", x.n, x.from))
-		}
+	if filed > 0 {
+		parts = append(parts, fmt.Sprintf("%d from the plugin's files", filed))
+	}
+	if told > 0 {
+		parts = append(parts, fmt.Sprintf("%d from %s", told, n.from))
 	}
 	detail = strings.TrimSuffix(fmt.Sprintf("%d of %d pods: %s", len(list)-len(without), len(list), strings.Join(parts, ", ")), ": ")
 	if len(without) > 0 {

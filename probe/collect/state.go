@@ -78,7 +78,10 @@ func reason(source string, err error) string {
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text
 	}
-	remedy := map[string]string{model.SourcePods: "entering namespaces needs CAP_SYS_ADMIN", model.SourceNames: "needs root on the node"}[source]
+	remedy := map[string]string{
+		model.SourcePods:  "entering namespaces needs CAP_SYS_ADMIN",
+		model.SourceNames: "needs root on the node",
+	}[source]
 	return text + " (" + cmp.Or(remedy, "needs root with CAP_NET_ADMIN") + ")"
 }
 

@@ -80,10 +80,12 @@ func azureRouted(g *signs) (string, []string) {
 	if p.IPAM == "azure-cns" && p.IPAMMode == "v4swift" {
 		return AzurePodSubnet, append(by, "IPAM mode "+p.IPAMMode)
 	}
-	if routed, own := apart(g); p.IPAM == "" && routed != "" {
-		return AzurePodSubnet, append(by, routed)
-	} else if p.IPAM == "" && own != "" {
-		return AzureOverlay, append(by, own)
+	if p.IPAM == "" {
+		if routed, own := apart(g); routed != "" {
+			return AzurePodSubnet, append(by, routed)
+		} else if own != "" {
+			return AzureOverlay, append(by, own)
+		}
 	}
 	return AzureTransparent, by
 }

@@ -176,7 +176,8 @@ func (r *playing) needed() []int {
 	var out []int
 	var last time.Time
 	for n := range r.at {
-		at, age, apart := r.file.At(n), now.Sub(r.file.At(n)), time.Duration(0)
+		at := r.file.At(n)
+		age, apart := now.Sub(at), time.Duration(0)
 		switch {
 		case age > timeline.Middle+timeline.Short:
 			apart = timeline.Middle

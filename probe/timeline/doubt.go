@@ -132,7 +132,7 @@ func (x *doubt) ripe(now time.Time) bool {
 	return x.packets >= minDoubt && x.judged < mostJudged && now.Sub(x.first) >= (1<<x.judged-1)*Every-slack
 }
 
-// due reports whether there is what is to be judged, fresh whether there may be at the next point.
+// due reports whether there is what is to be judged, fresh whether some of it was not judged yet.
 func (d *doubts) due() (due, fresh bool) {
 	for _, x := range d.open {
 		if x.packets >= minDoubt && !d.at.Before(d.vain[x.of].until) {

@@ -308,7 +308,10 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 		}
 		merged[id] = &m
 	}
-	out := model.Map(slices.Collect(maps.Values(merged)), func(m *model.Drop) model.Drop { return *m })
+	out := make([]model.Drop, 0, len(merged))
+	for _, m := range merged {
+		out = append(out, *m)
+	}
 	slices.SortFunc(out, func(a, b model.Drop) int {
 		return cmp.Or(
 			a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Proto, b.Proto),

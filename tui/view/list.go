@@ -200,7 +200,10 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 	for i := l.window(h); i < len(l.Rows) && len(lines) < h; i++ {
 		r, chosen := l.Rows[i], i == l.Cursor
 		word := model.Either(r.Word == "", "", r.Word+" ")
-		brief := model.Either(r.Pod == nil, r.Brief, t.ends(r.Brief, w-1-width(word)))
+		brief := r.Brief
+		if r.Pod != nil {
+			brief = t.ends(brief, w-1-width(word))
+		}
 		lines = append(lines, t.mark(t.cell(r.Style, r, chosen, word)+t.cell(Plain, r, chosen, brief), r, chosen, w))
 	}
 	if len(l.Rows) == 0 {

@@ -201,8 +201,11 @@ func (r *Row) Line() string {
 func (d *Data) findingRates(f *model.Tracked) []float64 {
 	var sum []float64
 	for _, a := range f.Pods {
-		rates, all := d.rates(a, model.AsSource, f.LastHopAlive.Link), d.rates(a, model.AsSource, "")
-		sum = addRates(sum, model.Either(rates == nil, all, rates))
+		rates := d.rates(a, model.AsSource, f.LastHopAlive.Link)
+		if rates == nil {
+			rates = d.rates(a, model.AsSource, "")
+		}
+		sum = addRates(sum, rates)
 	}
 	return sum
 }

@@ -19,7 +19,12 @@ func ascii(s string) bool {
 }
 
 // plain is text as the terminal shows it.
-func (t Theme) plain(s string) string { return model.Either(t.ASCII, plainASCII(s), s) }
+func (t Theme) plain(s string) string {
+	if t.ASCII {
+		return plainASCII(s)
+	}
+	return s
+}
 
 // plainASCII replaces each character beyond 7 bits with as many question marks as it is wide.
 func plainASCII(s string) string {

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 )
 
@@ -70,7 +71,7 @@ func (w *writer) frame(k kind, payload []byte) error {
 	if len(payload) > limit {
 		return fmt.Errorf("frame of %d bytes: want at most %d", len(payload), limit)
 	}
-	head := binary.BigEndian.AppendUint32([]byte{magic[0], magic[1], magic[2], byte(k)}, uint32(len(payload)))
+	head := binary.BigEndian.AppendUint32(append(slices.Clone(magic[:]), byte(k)), uint32(len(payload)))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, err := w.w.Write(append(head, payload...))

@@ -330,8 +330,17 @@ func (t *table) policy(hook int, e entry) (model.Chain, error) {
 
 // legacyPriority is the priority of a table's chain on its hook (enum nf_ip_hook_priorities).
 func legacyPriority(table string, hook int) int {
-	nat := model.Either(hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT", -100, 100)
-	return map[string]int{"raw": -300, "mangle": -150, "security": 50, "nat": nat}[table]
+	switch table {
+	case "raw":
+		return -300
+	case "mangle":
+		return -150
+	case "security":
+		return 50
+	case "nat":
+		return model.Either(hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT", -100, 100)
+	}
+	return 0
 }
 
 // Decisions of the standard target: -1 minus netfilter's number; zero and above is the offset of a chain.

@@ -257,13 +257,24 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		if len(m.Value) == 0 || invert || b.Family != "inet" || b.NFProto != 0 {
 			return false
 		}
-		b.NFProto = map[byte]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 6}[m.Value[0]]
+		switch m.Value[0] {
+		case unix.NFPROTO_IPV4:
+			b.NFProto = 4
+		case unix.NFPROTO_IPV6:
+			b.NFProto = 6
+		}
 	case expr.MetaKeyPROTOCOL:
 		if len(m.Value) < 2 || invert || m.Mask != nil || b.Family != "netdev" || b.NFProto != 0 {
 			return false
 		}
-		b.NFProto = map[uint16]int{unix.ETH_P_IP: 4, unix.ETH_P_IPV6: 6}[binary.BigEndian.Uint16(m.Value)]
-		return b.NFProto != 0
+		switch binary.BigEndian.Uint16(m.Value) {
+		case unix.ETH_P_IP:
+			b.NFProto = 4
+		case unix.ETH_P_IPV6:
+			b.NFProto = 6
+		default:
+			return false
+		}
 	case expr.MetaKeyMARK:
 		if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || b.Mark.Set {
 			return false

@@ -221,13 +221,21 @@ var losses = map[model.LossKind][]string{
 	model.LossTimeout: {"tx_timeout", "tx_timeouts", "tx_timeout_count", "tx*_tx_timeouts", "tx_queue_*_tx_timeouts"},
 }
 
-// kindOf is what a driver's counter counts, empty for what is no loss.
-func kindOf(name string) model.LossKind {
+// kinds are the kinds of losses by name: a device may have thousands of counters.
+var kinds = func() map[string]model.LossKind {
+	out := map[string]model.LossKind{}
 	for kind, names := range losses {
-		if slices.Contains(names, name) {
-			return kind
+		for _, name := range names {
+			out[name] = kind
 		}
 	}
-	// ena: bw_in_, bw_out_, pps_, conntrack_, linklocal_
-	return model.Either(strings.HasSuffix(name, "_allowance_exceeded"), model.LossAllowance, "")
+	return out
+}()
+
+// kindOf is what a driver's counter counts, empty for what is no loss.
+func kindOf(name string) model.LossKind {
+	if k := kinds[name]; k != "" || !strings.HasSuffix(name, "_allowance_exceeded") {
+		return k
+	}
+	return model.LossAllowance // ena: bw_in_, bw_out_, pps_, conntrack_, linklocal_
 }

@@ -69,8 +69,9 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 	f.LastHopAlive = v.Place(q.Link, model.Egress)
 	f.InfoUnless(!shapes(v, q) && (untold > 0 || node.Overfull(q) && l.Lasting() || starves(v, q, l)))
 	// ARP/ND has no other queue: what waits for an answer that it dropped fails, on the node and in the pod behind it.
+	mine := model.SetOf(l.Drops)
 	f.Claims = func(d *model.Drop) bool {
-		return slices.Contains(l.Drops, d) || d.Is(model.NeighborFailed) && f.Severity != model.Info &&
+		return mine[d] || d.Is(model.NeighborFailed) && f.Severity != model.Info &&
 			(d.IfIndex == q.IfIndex || slices.ContainsFunc(v.Owners[d.Src], func(p *model.Pod) bool {
 				return p.LinkIndex == q.IfIndex && p.Netns == d.Netns
 			}))

@@ -56,8 +56,9 @@ func idle(v *node.Index, r *model.FrameRule, addr netip.Addr) bool {
 
 // isStale reports whether the MAC that a rule writes for an address is wrong. Right are an owner's MAC; a MAC of the
 // bridge on which the rule acts or of its ports, since such frames are given to the node, which routes them on; and in an
-// ARP answer the gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address without an owner on this node,
-// the rule must have stood through the window: a pod's rules are made and removed a little before or after the pod.
+// ARP answer the gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address without an owner
+// on this node, the rule must have stood through the window: a pod's rules are made and removed a little before or after
+// the pod.
 func isStale(v *node.Index, r *model.FrameRule, addr netip.Addr) bool {
 	if v.Classifier.BridgeMACs[r.MAC] && toBridge(v, r) || r.Target == model.TargetARPReply && v.IsGatewayMAC(r.MAC) {
 		return false

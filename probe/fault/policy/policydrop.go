@@ -219,7 +219,10 @@ func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
 		for _, pod := range of(p.Drop) {
 			a.About(pod, p.Drop)
 		}
-		a.Lost.Packets, a.Drops = a.Lost.Packets+p.packets, model.With(a.Drops, p.Drop)
+		a.Lost.Packets += p.packets
+		if n := len(a.Drops); n == 0 || a.Drops[n-1] != p.Drop { // the parts of a drop follow each other
+			a.Drops = append(a.Drops, p.Drop)
+		}
 	}
 }
 
