@@ -77,8 +77,9 @@ with-commands = $(link-commands); $(only-commands)
 # more threads than CPUs it is the kernel that shares these out, in milliseconds, while
 # Go lets others go on for ten, one after the other. And they come before compilers. The
 # package that takes longest is first. make lint looks for what go vet finds.
-PARALLEL ?= $(shell echo $$((4 * $$(nproc))))
-THREADS := $(shell echo $$((2 * $$(nproc))))
+CPUS := $(shell grep -c ^processor /proc/cpuinfo)
+PARALLEL ?= $(shell echo $$((3 * $(CPUS))))
+THREADS := $(shell echo $$((2 * $(CPUS))))
 ACCURACY = bin/accuracy.txt
 TRACERS = bin/tracers.md
 CPU = bin/cpu

@@ -19,19 +19,6 @@ type DropAddr struct {
 	Lo uint64
 }
 
-type DropAddrRow struct {
-	_    structs.HostLayout
-	Addr struct {
-		_     structs.HostLayout
-		Addr  DropAddr
-		Next  uint16
-		Pairs uint16
-		Kind  uint32
-	}
-	Hops [2]uint16
-	_    [4]byte
-}
-
 type DropCiliumDrop struct {
 	_           structs.HostLayout
 	SrcIdentity uint32
@@ -85,39 +72,10 @@ const (
 	DropHookReasonHOOK_REASONS DropHookReason = 3
 )
 
-type DropLink struct {
-	_          structs.HostLayout
-	Ifindex    uint32
-	Slot       uint16
-	Flags      uint8
-	NoEthernet bool
-}
-
 type DropQuota struct {
 	_     structs.HostLayout
 	Taken [3]uint32
 	Freed [3]uint32
-}
-
-type DropRecent struct {
-	_          structs.HostLayout
-	Netns      uint32
-	Generation uint32
-	Cookie     uint64
-	Pad        [6]uint64
-	Drops      [8]struct {
-		_          structs.HostLayout
-		Key        DropDropKey
-		Number     uint64
-		Generation uint32
-		Busy       uint32
-	}
-}
-
-type DropSecond struct {
-	_      structs.HostLayout
-	Begin  uint64
-	Events uint64
 }
 
 // Names of all BPF objects in the ELF.

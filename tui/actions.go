@@ -352,9 +352,12 @@ func (s *screen) copied() string {
 	return r.Line()
 }
 
-// fix is a finding's fix, or how to verify it where no fix is known.
+// fix is a finding's fix, or how to verify it where no fix is known or needed.
 func fix(f *model.Tracked) string {
-	return model.Either(len(f.Fix) == 0, report.Clean(f.Verify), lines(f.Fix))
+	if f.Mended {
+		return report.Clean(f.Verify)
+	}
+	return cmp.Or(lines(f.Fix), lines(f.Next), report.Clean(f.Verify))
 }
 
 // lines joins what will be pasted. It is clean, since a shell may read it.

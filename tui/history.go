@@ -44,7 +44,7 @@ func (h *history) add(r model.Reading, recorded bool) {
 		// The player has them all.
 		return
 	}
-	r.Point = model.Point{}
+	r.Point, r.Since = model.Point{}, model.Verdict{}
 	h.readings = append(h.readings, r)
 	for h.heavy() && len(h.readings) > 2 {
 		h.drop()

@@ -72,6 +72,9 @@ var everywhere = []string{
 
 func TestHostileText(t *testing.T) {
 	for start := range hostile {
+		if testing.Short() && start%4 > 0 {
+			continue
+		}
 		r := kubenetNode(9)
 		i := start
 		poison(reflect.ValueOf(&r).Elem(), func() string {

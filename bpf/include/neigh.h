@@ -45,7 +45,9 @@ __noinline int lasthop_count_arp(struct __sk_buff *skb, __u32 offset,
 	else
 		return HANDLED;
 	key.addr = addr_v4(ip);
-	key.reply = arp.op == bpf_htons(ARP_REPLY);
+	/* Who asks for its own address tells its MAC (RFC 5227). */
+	key.reply = arp.op == bpf_htons(ARP_REPLY) ||
+		    !__builtin_memcmp(arp.sender, arp.target, sizeof(ip));
 	__builtin_memcpy(key.mac, arp.sender_mac, sizeof(key.mac));
 	lasthop_count_neigh(&key);
 	return HANDLED;

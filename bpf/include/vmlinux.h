@@ -58,6 +58,36 @@ struct sk_buff {
 	unsigned char *data;
 };
 
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+struct signal_struct {
+	struct {
+		int counter;
+	} live;
+};
+
+struct task_struct {
+	int pid;
+	int tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	char comm[16];
+	struct nsproxy *nsproxy;
+	struct signal_struct *signal;
+};
+
 /* What is in cb at a hook of tc. */
 struct qdisc_skb_cb {
 	unsigned char data[20];

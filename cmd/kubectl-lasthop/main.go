@@ -72,7 +72,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	o := &options{}
 	status := exitClean
 	cmd := &cobra.Command{
-		Use: "kubectl-lasthop [check|explain|watch|record FILE|doctor|replay FILE…|mcp|screen] " +
+		Use: "kubectl-lasthop [check|explain|watch|record FILE|past|doctor|replay FILE…|mcp|screen] " +
 			"[NODE… | pod/NAME… | -l SELECTOR | --all]",
 		Short: "Where does this pod's traffic die, and why?",
 		Long: "Run lasthop on nodes, or on the nodes of pods, in a debug pod that is removed\n" +
@@ -117,6 +117,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	cmd.ValidArgsFunction = o.complete
 	cmd.RegisterFlagCompletionFunc("to", o.completeTo) //nolint:errcheck // the flag is there
 	flags.Complete(cmd)
+	flags.Help(cmd)
 	cmd.SetArgs(args)
 	cmd.SetOut(flags.Text(stdout))
 	cmd.SetErr(stderr)

@@ -35,9 +35,11 @@ type options struct {
 	// read here too, for that of several nodes.
 	passed []string
 	flags.Verdict
-	window         flags.Window
-	last           flags.Window
-	at             flags.Time
+	window flags.Window
+	last   flags.Window
+	at     flags.Time
+	// incidents: those that the agents keep are asked for.
+	incidents      bool
 	output, color  flags.Choice
 	redact, github bool
 	given          *pflag.FlagSet
@@ -186,7 +188,7 @@ func (x *text) Set(s string) error {
 }
 
 // past says that the agents are asked.
-func (o *options) past() bool { return o.last > 0 || !o.at.IsZero() }
+func (o *options) past() bool { return o.last > 0 || !o.at.IsZero() || o.incidents }
 
 // plan is what the command line asks for.
 type plan struct {
@@ -200,7 +202,7 @@ type plan struct {
 // screen is the command of the plugin that lasthop has no word for.
 const screen = "screen"
 
-var commands = []string{"check", "explain", "watch", "record", "doctor", "replay", "mcp", screen}
+var commands = []string{"check", "explain", "watch", "record", "past", "doctor", "replay", "mcp", screen}
 
 // fileFlags are the flags that name files for lasthop. takes are, of the commands that do not
 // take all of lasthop's flags, those that they take.
@@ -209,6 +211,7 @@ var (
 	takes     = map[string][]string{
 		"watch":  slices.Concat(recorded, fileFlags, []string{"only", "skip"}),
 		"record": slices.Concat(recorded, fileFlags),
+		"past":   {},
 		"doctor": {"output"},
 		"replay": append([]string{"for", "redact"}, judging...),
 		"mcp":    slices.Concat([]string{"uplink", "pod-cidr", "engine", "attach", "redact", "debug"}, fileFlags[:3]),
@@ -235,7 +238,7 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 	if len(args) > 0 && slices.Contains(elsewhere, args[0]) {
 		return p, usagef("%s needs no cluster: run `lasthop %s`", args[0], args[0])
 	}
-	p.words = args
+	p.words, o.incidents = args, p.command == "past"
 	return p, o.validate(p, stdin, stdout)
 }
 

@@ -86,7 +86,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"record", "none/node.rec", "node1"}, "no directory none"},
 		{[]string{"findings", "NoReply"}, "needs no cluster: run `lasthop findings`"},
 		{[]string{"completion", "bash"}, "needs no cluster: run `lasthop completion`"},
-		{[]string{"chek", "node1"}, "no node chek: `kubectl get nodes` lists them; for a pod use pod/NAME; commands: check,"},
+		{[]string{"chek", "node1"}, "no node chek: did you mean the command check?"},
 		{[]string{"check", "node1", "--kubeconfig=none"}, "find the cluster: "},
 		{[]string{"check", "--all", "--at-once", "0"}, "--at-once 0: want at least one"},
 		{[]string{"check", "-n", "shop", "pod/cart-1", "--to", "10.0.0.1"}, "want pod/NAME"},

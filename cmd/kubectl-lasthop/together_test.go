@@ -121,6 +121,12 @@ func TestPast(t *testing.T) {
 	if r := plugin(t, "check", "node1", "--last", "20m"); r.status != exitFindings || r.stdout != "check --last=20m\n" || r.stderr != "" {
 		t.Errorf("status %d: %q, %q", r.status, r.stdout, r.stderr)
 	}
+	if r := plugin(t, "past", "node1"); r.stdout != "past\n" || r.stderr != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := plugin(t, "past", "node1", "--for", "5m"); r.status != exitUsage || !strings.Contains(r.stderr, "past takes no --for") {
+		t.Errorf("%+v", r)
+	}
 	if r := plugin(t, "watch", "node1", "--last", "20m"); r.status != exitUsage {
 		t.Errorf("watch: status %d: %s", r.status, r.stderr)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/diagnose"
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -67,7 +66,7 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 			Peers      []netip.Prefix
 			Title      string
 			Evidence   []model.Evidence
-			Fix        []string
+			Fix, Steps []string
 		}
 	}
 	if err := json.Unmarshal(doc, &r); err != nil {
@@ -76,7 +75,7 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 	var out []model.Finding
 	for _, f := range r.Findings {
 		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Confidence: f.Confidence, Nodes: f.Nodes, Pods: f.Pods, Peers: f.Peers,
-			Title: f.Title, Evidence: f.Evidence, Fix: f.Fix})
+			Title: f.Title, Evidence: f.Evidence, Fix: f.Fix, Next: f.Steps})
 	}
 	return out, nil
 }
@@ -257,9 +256,9 @@ func TestAccuracyTable(t *testing.T) {
 // ofMachines are findings that no lab in network namespaces can provoke: what they count is the
 // machine's or its hardware's. Fixtures with recorded counters hold them.
 var ofMachines = []model.Code{
-	fault.AllowanceExceeded, // counted by a cloud's NIC
-	fault.BacklogFull,       // netdev_max_backlog is the machine's
-	fault.NeighborTableFull, // all namespaces share the table, and its limits are the machine's
+	"AllowanceExceeded", // counted by a cloud's NIC
+	"BacklogFull",       // netdev_max_backlog is the machine's
+	"NeighborTableFull", // all namespaces share the table, and its limits are the machine's
 }
 
 // TestEveryFindingHasAScenario: a finding that no scenario provokes on a real

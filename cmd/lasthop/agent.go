@@ -27,8 +27,9 @@ func (a *app) agentCommand() *cobra.Command {
 	var listen string
 	var events bool
 	cmd := &cobra.Command{
-		Use:   "agent",
-		Short: "Observe continuously, and keep the last minutes for check --last and --at",
+		Use:     "agent",
+		Example: "  lasthop agent --keep 2h",
+		Short:   "Observe all the time, and keep the last minutes for --last and --at",
 		Long: "Observe until stopped, and keep the last minutes on disk, for --last and --at of\n" +
 			"check, explain, replay and record. The time around each finding is kept for a day,\n" +
 			"in at most half of --space.\n\n" +
@@ -66,7 +67,7 @@ func (a *app) agent(ctx context.Context, o *observing, to ring.Options, listen s
 	if held {
 		return &statusError{exitCannot, fmt.Sprintf("another agent writes to %s (--dir)", to.Dir)}
 	}
-	g := &agent{app: a, o: o, to: to, health: health{started: time.Now(), ring: err}, writes: make(chan model.Reading, 2)}
+	g := &agent{app: a, o: o, to: to, health: health{ring: err}, writes: make(chan model.Reading, 2)}
 	if tell {
 		if g.events, err = newEvents(); err != nil {
 			return err
@@ -131,7 +132,6 @@ type agent struct {
 
 // health is what the agent knows of itself and of the node.
 type health struct {
-	started time.Time
 	// observing is why nothing is observed, nil while it is.
 	observing error
 	// at is when the latest reading came, unwatched why packets are not counted, findings those that are open.

@@ -49,7 +49,7 @@ func TestBudgets(t *testing.T) {
 		{"a scenario's aliases", []string{"demo", file("b.yaml", aliases())}, "", 200, "b.yaml:"},
 		{"a request", []string{"mcp"}, `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("a", 64*million) + "\"}\n", 200, "maximum line length"},
 		{"a deep request", []string{"mcp"}, strings.Repeat("[", 64*million), 200, "exceeded max depth"},
-	}, 4) {
+	}, 2) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			limit := fmt.Sprintf("ulimit -d %d && exec lasthop \"$@\"", tt.mebibytes<<10)

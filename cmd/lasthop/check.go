@@ -30,7 +30,10 @@ import (
 func (a *app) checkCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "check [POD…]",
+		Use: "check [POD…]",
+		Example: "  lasthop check shop/cart --for 30s\n" +
+			"  lasthop check --last 5m              what the agent saw in the last minutes\n" +
+			"  lasthop check -o json --fail-on critical",
 		Short: "Watch packets for a while, then print the findings",
 		Long: "Observe the node for --for, print the findings, and exit with the verdict.\n\n" +
 			"A POD is an address, a name, namespace/name, or the name of its network\n" +
@@ -144,15 +147,20 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
 	v := diagnose.Judge(s)
-	findings := timeline.Told(v.Findings, past)
-	diagnose.Sort(findings)
-	chosen := o.Choose(findings, focus)
+	chosen := o.Choose(withPast(v, past), focus)
 	return report.Report{
 		Snapshot: s, Rewrites: bridge.MACRewrites(s), Focus: focus, Limits: o.Limits(),
 		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
 		Matrix:   reach.Matrix(v),
 		Findings: chosen, Paths: o.paths(s, chosen),
 	}, nil
+}
+
+// withPast are the findings of a verdict, and what came and went.
+func withPast(v model.Verdict, past []model.Tracked) []model.Finding {
+	out := diagnose.Relate(timeline.Told(v.Findings, past))
+	diagnose.Sort(out)
+	return out
 }
 
 // paths are those that show the findings, where a document will draw them.

@@ -15,7 +15,7 @@ func TestChurn(t *testing.T) {
 	for _, cluster := range few([]struct{ plugin, stack string }{
 		{"kubenet", "ipv4"}, {"azure-bridge", "ipv4"}, {"azure-transparent", "ipv4"}, {"bridge", "ipv4"}, {"kindnet", "ipv6"},
 		{"ptp", "ipv4"}, {"bridge", "ipv6"}, {"calico", "ipv6"}, {"cilium", "ipv6"},
-	}, 2) {
+	}, 1) {
 		t.Run(cluster.plugin+"-"+cluster.stack, func(t *testing.T) {
 			t.Parallel()
 			s, err := scenario.Parse("churn.yaml", []byte(`

@@ -27,8 +27,11 @@ func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
 	on := &labPlace{}
 	cmd := &cobra.Command{
-		Use:   "demo [SCENARIO|FILE]",
-		Short: "Break a node in a lab, and show it on the live screen or check it",
+		Use: "demo [SCENARIO|FILE]",
+		Example: "  lasthop demo                         a node whose frames have a stale MAC\n" +
+			"  lasthop demo missing-udr\n" +
+			"  lasthop demo --list",
+		Short: "Break a node of a lab, and find out how",
 		Long: "Build a node in network namespaces, break it as the scenario says, send traffic,\n" +
 			"show it on the live screen, and remove everything. If standard input or output\n" +
 			"is not a terminal, or with --for, --active or flags about a report, check it\n" +

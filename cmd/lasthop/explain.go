@@ -23,7 +23,9 @@ func (a *app) explainCommand() *cobra.Command {
 	o := &observing{}
 	var to string
 	cmd := &cobra.Command{
-		Use:   "explain POD [--to IP[:PORT][/PROTO]]",
+		Use: "explain POD [--to IP[:PORT][/PROTO]]",
+		Example: "  lasthop explain shop/cart --to 10.244.3.21:8443/tcp\n" +
+			"  lasthop explain 10.244.1.7 --to 8.8.8.8:53/udp --for 30s",
 		Short: "Follow a pod's packets hop by hop, with counts and decisions",
 		Long: "Observe the node for --for, then print the forward and return path of a pod's\n" +
 			"packets to a destination, hop by hop: what the node's tables decide, and what was\n" +
@@ -74,14 +76,15 @@ func (a *app) explained(ctx context.Context, o *observing, pod string, target ta
 	if len(o.replay) > 1 {
 		return tell(a.explainTogether(o, pod, target))
 	}
+	var past []model.Tracked
 	return a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
 		addrs, _, err := o.ends(s, pod, target)
 		return addrs, err
-	}, nil, nil, func(s *model.Snapshot) error { return tell(o.trace(s, pod, target)) })
+	}, nil, &past, func(s *model.Snapshot) error { return tell(o.trace(s, past, pod, target)) })
 }
 
-// trace follows the path of a pod's packets in a snapshot.
-func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
+// trace follows the path of a pod's packets in a snapshot, with the findings that came and went.
+func (o *observing) trace(s *model.Snapshot, past []model.Tracked, pod string, t target) (report.Path, error) {
 	addrs, ends, err := o.ends(s, pod, t)
 	if err != nil {
 		return report.Path{}, err
@@ -89,7 +92,7 @@ func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path,
 	hide := o.redactor()
 	s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
 	ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
-	findings := o.Choose(diagnose.Diagnose(s), addrs)
+	findings := o.Choose(withPast(diagnose.Judge(s), past), addrs)
 	r := report.Path{Snapshot: s, Limits: o.Limits()}
 	if !ends.To.IsValid() {
 		ends, r.Choice = choosePeer(s, addrs, findings)

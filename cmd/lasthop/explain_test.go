@@ -108,7 +108,7 @@ func told(t *testing.T, s *model.Snapshot, p model.Path) string {
 // hop has lost a packet, and what was counted at both ends of a way is the same.
 func TestExplainHealthy(t *testing.T) {
 	t.Parallel()
-	for _, name := range few(healthyScenarios(), 4) {
+	for _, name := range few(healthyScenarios(), 2) {
 		// These two differ from another in what no packet meets.
 		if name == "healthy-kubenet-files" || name == "healthy-kubenet-dockershim" {
 			continue
@@ -188,7 +188,7 @@ func TestExplainBroken(t *testing.T) {
 		{"unanswered-gateway", "UnansweredARP", []model.HopKind{model.HopPod}},
 		{"no-listener", "NoListener", []model.HopKind{model.HopPod}},
 		{"pod-link-down-routed", "PodLinkDown", []model.HopKind{model.HopLink, model.HopRoute}},
-	}, 5) {
+	}, 3) {
 		t.Run(tt.scenario, func(t *testing.T) {
 			t.Parallel()
 			s := watchClosely(t, tt.scenario)

@@ -21,7 +21,6 @@ import (
 
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
@@ -336,7 +335,7 @@ func nobody(s *scenario.Scenario, flow scenario.Flow) bool {
 // sent, replies to what was asked before come to sockets that are closed, and
 // connections that were not tracked as they began stay invalid until they end.
 func lingers(f model.Finding) bool {
-	return f.Severity == model.Info && (f.Code == fault.UnexplainedDrop || f.Code == fault.NoListener || f.Code == fault.PolicyDrop)
+	return f.Severity == model.Info && (f.Code == "UnexplainedDrop" || f.Code == "NoListener" || f.Code == "PolicyDrop")
 }
 
 // paste runs a line as a person does in a shell on the node.

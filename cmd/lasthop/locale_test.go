@@ -45,7 +45,7 @@ func TestLocale(t *testing.T) {
 		}
 	}
 	help((&app{}).root())
-	for _, locale := range []string{"C", "POSIX", "", "de_DE.ISO-8859-1"} {
+	for _, locale := range few([]string{"C", "POSIX", "", "de_DE.ISO-8859-1"}, 1) {
 		t.Setenv("LC_ALL", "")
 		t.Setenv("LANG", locale)
 		for _, line := range lines {

@@ -207,6 +207,11 @@ func (a *app) root() *cobra.Command {
 			"node: it only attaches its own BPF programs, and removes them again.\n\n" +
 			"Without a command, it shows the live screen. If standard input or output is not a\n" +
 			"terminal, or with report flags or --active, it runs check.",
+		Example: "  lasthop                              the live screen\n" +
+			"  lasthop check --for 30s              the verdict, with an exit status\n" +
+			"  lasthop explain shop/cart --to 10.244.3.21:8443/tcp\n" +
+			"  lasthop check --at 03:12             what was wrong then, from the agent\n" +
+			"  lasthop demo                         break a node of a lab, and find out how",
 		Version:          version(),
 		SilenceUsage:     true,
 		SilenceErrors:    true,
@@ -224,9 +229,11 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.stderr)
 	root.AddCommand(
 		a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(),
-		a.agentCommand(), a.npdCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(),
+		a.agentCommand(), a.pastCommand(), a.npdCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(),
 		a.doctorCommand(), a.mcpCommand(), a.schemaCommand(), a.versionCommand(),
 	)
+	flags.Help(root)
+	root.Flags().Bool("version", false, "print the version") // cobra's own would take -v
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range append(root.Commands(), root) {
 		flags.Complete(cmd)

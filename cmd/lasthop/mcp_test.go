@@ -241,7 +241,7 @@ func TestMCPHostile(t *testing.T) {
 		"an order": order, "escape codes": "\x1b[2J\x07" + order + "\x1b]0;x\x07", "lines": "x\n================\n" + order, "right to left": "\u202e" + order,
 		"long": strings.Repeat("x", 4096), "bytes": "\xff\xfe" + order,
 	}
-	for _, name := range few(slices.Sorted(maps.Keys(names)), 3) {
+	for _, name := range few(slices.Sorted(maps.Keys(names)), 1) {
 		hostile := names[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

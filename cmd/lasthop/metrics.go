@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,11 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
-	"github.com/lasthop/lasthop/probe/fault"
-	"github.com/lasthop/lasthop/probe/loss"
+	"github.com/lasthop/lasthop/probe/fault/silence"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
-	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // sums are what the agent counted since it started, over all of its observations.
@@ -31,33 +28,25 @@ type sums struct {
 	// own is what lasthop itself did not count.
 	own map[string]uint64
 
-	// causes are the findings that explained drops; what a rule dropped may be counted only after it has gone.
-	causes map[model.Drop]model.DropCause
-
-	// last has the counts up to which all is added, of one observation, and id is the last of that which had opened.
-	last *model.Snapshot
-	id   int
+	// began is when the observation began of which id is the last finding that opened.
+	began time.Time
+	id    int
 }
 
 // dropKind is what a count of drops is by. Both are words of the kernel's or of the catalogue.
 type dropKind struct{ reason, cause string }
 
-const (
-	// mostDropKinds bounds the series of drops; what is beyond is of the reason "other".
-	mostDropKinds = 48
-	// mostCauses bounds the drops whose causes are remembered.
-	mostCauses = 4096
-)
+// mostDropKinds bounds the series of drops; what is beyond is of the reason "other".
+const mostDropKinds = 48
 
 // count adds what was counted up to a reading.
 func (t *sums) count(r model.Reading) {
-	now := r.Point.Snapshot
 	if t.opened == nil {
 		t.opened, t.lost, t.drops = map[model.Code]uint64{}, map[model.Code]uint64{}, map[dropKind]uint64{}
-		t.causes, t.own = map[model.Drop]model.DropCause{}, map[string]uint64{}
+		t.own = map[string]uint64{}
 	}
-	if t.last == nil || !t.last.Window.Start.Equal(now.Window.Start) {
-		t.last, t.id = &model.Snapshot{Window: model.Window{Start: now.Window.Start, End: now.Window.Start}}, 0
+	if began := r.Point.Snapshot.Window.Start; !t.began.Equal(began) {
+		t.began, t.id = began, 0
 	}
 	id := t.id
 	for _, f := range r.Findings {
@@ -67,44 +56,27 @@ func (t *sums) count(r model.Reading) {
 		}
 	}
 	t.id = id
-	if !r.Point.Whole {
+	v := r.Since
+	if !r.Point.Whole || v.On == nil {
 		return
 	}
-	counts := timeline.Counted(model.Point{Snapshot: t.last}, r.Point)
-	t.last = &model.Snapshot{Window: now.Window, Traffic: now.Traffic}
-	for what, n := range ownLosses(counts.Traffic.Lost) {
+	for what, n := range ownLosses(v.On.Traffic.Lost) {
 		t.own[what] += n
 	}
-	s := *r.Snapshot
-	s.Window, s.Traffic = counts.Window, counts.Traffic
-	classes := loss.NewClassifier(&s)
-	if len(openOf(r)) == 0 && !slices.ContainsFunc(s.Traffic.Drops, func(d model.Drop) bool { return classes.Lost(&d) }) {
-		for _, d := range s.Traffic.Drops {
-			t.addDrop(d, model.DropCause{Ordinary: classes.Class(&d)})
-		}
-		return
-	}
-	v := diagnose.Judge(&s)
-	for _, f := range v.Findings {
-		t.lost[f.Code] += f.Packets
-	}
-	if len(t.causes) > mostCauses {
-		clear(t.causes)
-	}
-	for i, d := range s.Traffic.Drops {
+	dropped, lost := map[model.Code]uint64{}, map[model.Code]uint64{}
+	for i, d := range v.On.Traffic.Drops {
+		dropped[v.Causes[i].Code] += d.Packets
 		t.addDrop(d, v.Causes[i])
+	}
+	for _, f := range v.Findings {
+		lost[f.Code] += f.Packets
+	}
+	for _, k := range diagnose.Kinds() {
+		t.lost[k.Code] += max(lost[k.Code], dropped[k.Code])
 	}
 }
 
 func (t *sums) addDrop(d model.Drop, why model.DropCause) {
-	known, is := t.causes[d.Key()]
-	switch unknown := why.Code == "" || why.Code == fault.UnexplainedDrop; {
-	case why.Expected():
-	case unknown && is:
-		why = known
-	case !unknown:
-		t.causes[d.Key()] = why
-	}
 	kind := dropKind{string(d.Reason), string(why.Code)}
 	if d.Is(model.Unspecified) {
 		kind.reason = "NOT_SPECIFIED"
@@ -112,7 +84,7 @@ func (t *sums) addDrop(d model.Drop, why model.DropCause) {
 	switch {
 	case why.Expected():
 		kind.cause = "expected"
-	case why.Code == "", why.Code == fault.UnexplainedDrop:
+	case why.Code == "", why.Code == silence.UnexplainedDrop.Code:
 		kind.cause = cmp.Or(kind.cause, "none")
 		t.unexplained += d.Packets
 	}
@@ -231,7 +203,7 @@ func (g *agent) serve(address string) (stop func() error, err error) {
 		}
 		return ""
 	})
-	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	return func() error {

@@ -6,10 +6,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
@@ -91,26 +97,38 @@ func (a *app) copyPast(to io.Writer) error {
 	return ignoreClosedPipe(err)
 }
 
+// ringDir is where the agent keeps its recordings.
+func ringDir(dir, root string) string {
+	if dir != "" {
+		return dir
+	}
+	return model.Either(hasFiles(agentDir), agentDir, filepath.Join(root, agentDir))
+}
+
+// noAgent says that there is nothing to read.
+func noAgent(dir, what string) error {
+	return &statusError{exitCannot, fmt.Sprintf("no agent runs on this node, and %s has no recording%s (--dir)\n"+
+		"start `lasthop agent` beforehand, or install it on all nodes with charts/lasthop; without an agent, use lasthop check", report.Clean(dir), what)}
+}
+
 // findPast reads the ring, and chooses the longest of its runs.
 func (a *app) findPast(o *observing) (err error) {
 	p := &o.past
-	dir := p.dir
-	if dir == "" {
-		dir = agentDir
-		if root := hostRoot(o.hostRoot); !hasFiles(dir) {
-			dir = filepath.Join(root, agentDir)
-		}
-	}
+	dir := ringDir(p.dir, hostRoot(o.hostRoot))
 	p.found, err = ring.Read(dir, p.Window)
 	running, unsure := ring.Running(dir)
+	var has kept
+	if err == nil && len(p.found.Runs) == 0 {
+		has, err = readKept(dir)
+	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && len(p.found.Runs) == 0 && !running && unsure == nil:
-		return &statusError{exitCannot, fmt.Sprintf("no agent runs on this node, and %s has no recording of that time (--dir)\n"+
-			"start `lasthop agent` beforehand, or install it on all nodes with charts/lasthop; without an agent, use lasthop check", report.Clean(dir))}
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(p.found.Runs)+len(has.spans) == 0 && !running && unsure == nil:
+		return noAgent(dir, " of that time")
 	case err != nil:
 		return fmt.Errorf("read the agent's ring: %w", err)
 	case len(p.found.Runs) == 0:
-		return &statusError{exitCannot, fmt.Sprintf("the agent has no recording of %s", span(p.Start, p.End)) + "; its --keep and --space limit how much it keeps"}
+		return &statusError{exitCannot, fmt.Sprintf("the agent has no recording of %s; its --keep and --space limit how much it keeps%s",
+			span(p.Start, p.End), has.near(p.Start))}
 	}
 	p.run = slices.MaxFunc(p.found.Runs, func(a, b ring.Run) int { return cmp.Compare(a.End.Sub(a.Start), b.End.Sub(b.Start)) })
 	if !running && unsure == nil {
@@ -130,7 +148,7 @@ func hasFiles(name string) bool {
 }
 
 func span(start, end time.Time) string {
-	return start.Format("15:04:05") + " to " + end.Format("15:04:05 MST")
+	return start.Format(time.DateTime) + " to " + end.Format("15:04:05 MST")
 }
 
 // tracked are the findings that the agent had in the window, as it had judged them. Of one
@@ -154,4 +172,141 @@ func (p *past) tracked() (out []model.Tracked, err error) {
 		}
 	}
 	return out, nil
+}
+
+// kept is what the agent keeps: the time that it recorded, and the incidents in it, oldest first.
+type kept struct {
+	spans     []model.Window
+	incidents []incident
+}
+
+// incident is a finding that the agent had, of an observation that began then. who are its pods, what is its title with
+// their names; it is open if it may go on.
+type incident struct {
+	model.Tracked
+	began     time.Time
+	who, what string
+	open      bool
+}
+
+// apart is how far recordings are apart at most that are shown as one.
+const apart = 10 * time.Second
+
+func readKept(dir string) (out kept, err error) {
+	running, unsure := ring.Running(dir)
+	var latest time.Time
+	err = ring.Each(dir, func(first time.Time, last model.Reading) {
+		if n := len(out.spans) - 1; n >= 0 && first.Sub(out.spans[n].End).Abs() <= apart {
+			out.spans[n].End = last.At
+		} else {
+			out.spans = append(out.spans, model.Window{Start: first, End: last.At})
+		}
+		s := last.Point.Snapshot
+		latest = s.Window.Start
+		names := map[netip.Addr]string{}
+		flags.Call(names, s)
+		for x := range model.Each(last.Findings) {
+			if x.Severity.Rank() < model.Warning.Rank() {
+				continue
+			}
+			of := func(known incident) bool { return known.ID == x.ID && known.began.Equal(latest) }
+			found := incident{*x, latest, someOf(names, x.Pods), report.Brief(names, x.Title), !x.Closed}
+			for e := range model.Each(x.Evidence) {
+				if e.Source == model.SourceChanges {
+					found.what += "; " + e.Text
+				}
+			}
+			switch i := slices.IndexFunc(out.incidents, of); {
+			case i < 0:
+				out.incidents = append(out.incidents, found)
+			case out.incidents[i].open: // of what closed before, the pods may be gone by now
+				out.incidents[i] = found
+			}
+		}
+	})
+	for x := range model.Each(out.incidents) {
+		x.open = x.open && x.began.Equal(latest) && (running || unsure != nil)
+	}
+	slices.SortStableFunc(out.incidents, func(a, b incident) int { return a.First.Compare(b.First) })
+	return out, err
+}
+
+// someOf names pods, the first of many.
+func someOf(names map[netip.Addr]string, pods []netip.Addr) string {
+	const most = 3
+	list := model.Map(pods[:min(len(pods), most)], func(a netip.Addr) string { return cmp.Or(names[a], a.String()) })
+	if more := len(pods) - most; more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return cmp.Or(strings.Join(list, ", "), "-")
+}
+
+// times are the spans that were recorded.
+func (k *kept) times() string {
+	return strings.Join(model.Map(k.spans, func(w model.Window) string { return span(w.Start, w.End) }), ", ")
+}
+
+// near says what there is instead of a time of which there is nothing.
+func (k *kept) near(at time.Time) string {
+	if len(k.spans) == 0 {
+		return ""
+	}
+	text := "\nit has " + k.times()
+	if len(k.incidents) > 0 {
+		x := slices.MinFunc(k.incidents, func(a, b incident) int { return cmp.Compare(a.First.Sub(at).Abs(), b.First.Sub(at).Abs()) })
+		text += fmt.Sprintf("\nnearest incident: %s, %s: lasthop check --at %s", x.Code, span(x.First, x.Last), x.First.Format(time.RFC3339))
+	}
+	return text
+}
+
+func (a *app) pastCommand() *cobra.Command {
+	o := &observing{}
+	cmd := &cobra.Command{
+		Use:   "past",
+		Short: "List the incidents that this node's agent keeps",
+		Example: "  lasthop past\n" +
+			"  lasthop check --at 2026-11-28T03:12:07Z",
+		Long: "List the findings of at least severity warning that this node's agent had and keeps,\n" +
+			"one per line, oldest first: from, to, code, confidence, pods, packets lost, what it\n" +
+			"was. A finding without an end is open. FROM is a time for --at of check, explain,\n" +
+			"replay and record.\n\n" +
+			"Exit status: 0 listed; 2 usage; 3 no agent, or its recordings cannot be read.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			return a.listPast(ringDir(o.past.dir, hostRoot(o.hostRoot)))
+		},
+	}
+	o.pick(cmd.Flags(), "dir", "host-root")
+	return cmd
+}
+
+// listPast prints the incidents in a directory.
+func (a *app) listPast(dir string) error {
+	has, err := readKept(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(has.spans) == 0:
+		return noAgent(dir, "")
+	case err != nil:
+		return fmt.Errorf("read the agent's ring: %w", err)
+	case len(has.incidents) == 0:
+		_, err = fmt.Fprintf(a.stdout, "no finding in %s\n", has.times())
+		return ignoreClosedPipe(err)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FROM\tTO\tCODE\tCONFIDENCE\tPODS\tPACKETS\tWHAT")
+	for x := range model.Each(has.incidents) {
+		to, lost := x.Last.Format(time.RFC3339), "-"
+		if n := max(x.Lost, x.Packets); n > 0 {
+			lost = strconv.FormatUint(n, 10)
+		}
+		if x.open {
+			to = "-"
+		}
+		cells := []string{x.First.Format(time.RFC3339), to, string(x.Code), string(x.Confidence), x.who, lost, x.what}
+		fmt.Fprintln(w, strings.Join(model.Map(cells, report.Clean), "\t"))
+	}
+	return ignoreClosedPipe(w.Flush())
 }

@@ -64,7 +64,7 @@ var pictured = []struct {
 // those have to be of the same screen: its tabs, columns, keys, finding, path, cause and fix.
 func TestPictures(t *testing.T) {
 	t.Parallel()
-	for _, p := range few(pictured, 2) {
+	for _, p := range few(pictured, 1) {
 		t.Run(p.scenario, func(t *testing.T) {
 			t.Parallel()
 			m := startMuxed(t, 120, 40, `export TERM=xterm-256color COLORTERM=truecolor LANG=C.UTF-8

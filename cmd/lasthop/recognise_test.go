@@ -18,7 +18,7 @@ import (
 // recognised by.
 func TestRecognition(t *testing.T) {
 	t.Parallel()
-	for _, name := range few(healthyScenarios(), 4) {
+	for _, name := range few(healthyScenarios(), 2) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := upLab(t, name)

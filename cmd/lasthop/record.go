@@ -22,7 +22,9 @@ func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
 	var pairs []string
 	cmd := &cobra.Command{
-		Use:   "record FILE",
+		Use: "record FILE",
+		Example: "  lasthop record node.rec --for 10m\n" +
+			"  lasthop record node.rec --redact     to send it to somebody",
 		Short: "Record an observation in a file, for `lasthop replay`",
 		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
 			"to the new FILE: state, counts, samples of dropped packets, and findings. A FILE of\n" +

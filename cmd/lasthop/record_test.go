@@ -147,6 +147,47 @@ func TestClosedInSegment(t *testing.T) {
 	tells(t, "", name, "--for", "6s")
 }
 
+// TestOpenAtEnd: what was open at the end of a recording is told, whatever part of it is judged: who recorded it had seen
+// more than the recording shows.
+func TestOpenAtEnd(t *testing.T) {
+	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
+	healthy, name := filepath.Join(t.TempDir(), "healthy.rec"), filepath.Join(t.TempDir(), "a.rec")
+	never := func(int) bool { return false }
+	writeRecording(t, healthy, begin, 0, 30, never, never)
+	from, closeFile, err := openRecorded(healthy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFile()
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := record.NewWriter(file, from.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range from.Len() {
+		r, err := from.Reading(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n >= 26 {
+			r.Findings = []model.Tracked{{ID: 1, First: begin.Add(24 * time.Second), Last: r.At, Finding: model.Finding{
+				Code: "MissingUDR", Severity: model.Critical, Confidence: model.Likely, Title: "no route",
+				Pods: []netip.Addr{netip.MustParseAddr("10.77.0.5")}, Peers: []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}}}}
+		}
+		if err := w.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	tells(t, "MissingUDR 10:00:24-", name)
+	tells(t, "MissingUDR 10:00:24-", name, "--for", "7s")
+}
+
 // tells wants a replay to tell findings: the code of each, when it was first and last seen,
 // and how often.
 func tells(t *testing.T, want string, args ...string) {
@@ -189,7 +230,7 @@ func tells(t *testing.T, want string, args ...string) {
 // in it; what is wrong all along is found where the state of before shows it, and nothing where nothing is wrong.
 func TestRandomWindows(t *testing.T) {
 	const seconds, broken, mended = 150, 40, 100
-	windows := amount(200, 1000)
+	windows := amount(60, 1000)
 	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
 	at := func(t time.Time) float64 { return t.Sub(begin).Seconds() }
 	never, during := func(int) bool { return false }, func(second int) bool { return broken <= second && second < mended }

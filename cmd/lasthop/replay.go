@@ -45,7 +45,10 @@ func (o *observing) validateReplay() error {
 func (a *app) replayCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "replay {FILE… | --last DURATION | --at TIME} [POD…]",
+		Use: "replay {FILE… | --last DURATION | --at TIME} [POD…]",
+		Example: "  lasthop replay node.rec              on the live screen\n" +
+			"  lasthop replay node.rec -o text      the verdict\n" +
+			"  lasthop replay a.rec b.rec           two nodes, recorded at the same time",
 		Short: "Show or judge a recording, on any machine, without privileges",
 		Long: "Show on the live screen what `lasthop record` wrote. If standard input or output\n" +
 			"is not a terminal, or with PODs or report flags, judge it again: all of it, or the\n" +
@@ -208,11 +211,12 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 		s, *past, err = f.Told(d, o.diagnose())
 	}
 	if err == nil && past != nil && a.past == nil && !o.redact {
-		// Of what began before its recording a node knew more than that shows.
+		// Of what began before its recording, or was open at its end, a node knew more than that shows.
 		var known []model.Tracked
 		known, err = f.Findings(f.Len() - 1)
 		*past = append(*past, model.Filter(known, func(x model.Tracked) bool {
-			return x.Closed && x.First.Before(f.At(0)) && x.Last.After(s.Window.Start)
+			again := slices.ContainsFunc(*past, func(y model.Tracked) bool { return x.Same(&y.Finding) })
+			return x.Closed && x.First.Before(f.At(0)) && x.Last.After(s.Window.Start) || !x.Closed && !again
 		})...)
 	}
 	if err == nil && past != nil && a.past != nil && !o.redact {

@@ -22,7 +22,7 @@ func TestRewrittenRules(t *testing.T) {
 		"healthy-kubenet", "healthy-kubenet-dockershim", "healthy-azure-bridge", "healthy-azure-tunnel", "healthy-azure-podsubnet",
 		"healthy-azure-calico", "healthy-azure-calico-nft", "healthy-azure-npm", "healthy-azure-cilium-redirect",
 		"healthy-cilium-over-azure", "healthy-calico", "healthy-kindnet",
-	}, 2) {
+	}, 1) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := upLab(t, name)

@@ -92,7 +92,11 @@ func (o *observing) ofNode() showing {
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
-		report: func(r model.Reading) (report.Document, error) { return o.judge(r.Snapshot, nil, nil) },
+		report: func(r model.Reading) (report.Document, error) {
+			return o.judge(r.Snapshot, nil, model.Filter(r.Findings, func(x model.Tracked) bool {
+				return !o.redact && (!x.Closed || x.Last.After(r.Snapshot.Window.Start))
+			}))
+		},
 		reach: func(r model.Reading) model.Matrix {
 			v := r.Verdict
 			switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // screenMost is how many recordings the screen takes, since it keeps the state of all in memory.
@@ -78,56 +79,46 @@ func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, err
 
 // recordings is a source of readings of several recordings: of each window that is asked for one.
 type recordings struct {
-	readings chan model.Reading
-	// asked is how much of each recording is to be read, 0 for all of it.
-	asked      chan time.Duration
+	// feed is asked how much of each recording is to be read, 0 for all of it.
+	feed       *timeline.Feed[*time.Duration]
 	stop, done chan struct{}
 	err        error // valid once done is closed
 }
 
 func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
-	s := &recordings{
-		readings: make(chan model.Reading, 1), asked: make(chan time.Duration, 1),
-		stop: make(chan struct{}), done: make(chan struct{}),
-	}
-	s.readings <- first
+	s := &recordings{feed: timeline.NewFeed[*time.Duration](), stop: make(chan struct{}), done: make(chan struct{})}
+	s.feed.Publish(first)
 	go func() {
 		defer close(s.done)
-		defer close(s.readings)
+		defer close(s.feed.Readings)
 		for {
 			select {
 			case <-s.stop:
 				return
-			case last := <-s.asked:
-				r, err := read(last)
+			case <-s.feed.Asked:
+				last := s.feed.Take()
+				if last == nil { // taken with the one before
+					continue
+				}
+				r, err := read(*last)
 				if err != nil {
 					s.err = err
 					return
 				}
-				replace(s.readings, r)
+				s.feed.Publish(r)
 			}
 		}
 	}()
 	return s
 }
 
-// replace puts a value in the place of one that was not taken yet.
-func replace[T any](c chan T, v T) {
-	select {
-	case <-c:
-	default:
-	}
-	select {
-	case c <- v:
-	default: // another one was put there meanwhile
-	}
-}
-
 // Readings gives the reading of the window that was asked for last.
-func (s *recordings) Readings() <-chan model.Reading { return s.readings }
+func (s *recordings) Readings() <-chan model.Reading { return s.feed.Readings }
 
 // SetWindow asks for the last d of each recording, 0 for all of it.
-func (s *recordings) SetWindow(d time.Duration) { replace(s.asked, d) }
+func (s *recordings) SetWindow(d time.Duration) {
+	s.feed.Ask(func(last **time.Duration) { *last = &d })
+}
 
 // Rescan does nothing: recordings do not change.
 func (s *recordings) Rescan() {}

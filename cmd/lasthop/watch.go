@@ -23,13 +23,15 @@ import (
 func (a *app) watchCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "watch [POD…]",
-		Short: "Print findings, drops and rewrites as NDJSON until interrupted",
+		Use:     "watch [POD…]",
+		Example: "  lasthop watch shop/cart | jq -c 'select(.kind == \"Finding\")'",
+		Short:   "Print findings, drops and rewrites as NDJSON until interrupted",
 		Long: "Observe until interrupted, and print one JSON object per line: a Finding when it\n" +
-			"opens, changes and closes; the Drops of each second, without frees that are no\n" +
-			"loss; a MACRewrite once per window; and Lost, what lasthop itself missed. The first\n" +
-			"line is a Lost, as soon as everything is attached. With PODs, only what concerns\n" +
-			"them is printed.\n\n" +
+			"opens, changes and closes; a Change of the node's routes, rules, neighbors, addresses\n" +
+			"or nftables, with who made it where that is known; the Drops of each second, without\n" +
+			"frees that are no loss; a MACRewrite once per window; and Lost, what lasthop itself\n" +
+			"missed. The first line is a Lost, as soon as everything is attached. With PODs, only\n" +
+			"what concerns them is printed.\n\n" +
 			"Exit status: 0 when the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
@@ -98,6 +100,8 @@ type watcher struct {
 	printed map[int]model.Tracked
 	// rewritten is when each rewrite was last printed.
 	rewritten map[model.MACRewrite]time.Time
+	// changed is when the last change was that was printed.
+	changed time.Time
 }
 
 func (w *watcher) events(r model.Reading) (report.Events, error) {
@@ -119,6 +123,9 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 		before = &beginning
 	}
 	counts := timeline.Between(model.Point{Snapshot: packetsOf(before)}, model.Point{Snapshot: packetsOf(now)})
+	if w.last != nil { // the first line is a Lost
+		e.Changes = w.made(now.Changes)
+	}
 	e.Rewrites = w.rewrites(r.At, bridge.MACRewrites(counts))
 	if w.focus != nil {
 		counts.Traffic.Drops = slices.DeleteFunc(counts.Traffic.Drops, func(d model.Drop) bool {
@@ -127,6 +134,18 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 	}
 	e.Counts, w.last = counts, packetsOf(now)
 	return e, nil
+}
+
+// made are the changes of the node's state since they were last printed.
+func (w *watcher) made(list []model.Change) []model.Change {
+	since := w.changed
+	if n := len(list); n > 0 {
+		w.changed = list[n-1].At
+	}
+	return model.Filter(list, func(c model.Change) bool {
+		about := func(a netip.Addr) bool { return c.Dst.Contains(a) || c.From.Contains(a) }
+		return c.At.After(since) && (w.focus == nil || slices.ContainsFunc(w.focus, about))
+	})
 }
 
 // packetsOf is a snapshot without the rules and flows of its state, which are no events and may be very many.

@@ -161,7 +161,7 @@ func page(code string) (*mcp.CallToolResult, error) {
 	for i, p := range pages {
 		fmt.Fprintf(&text, "%s (%s): %s\n", p.Code, p.Severity, p.Title)
 		item := map[string]any{"code": p.Code, "severity": p.Severity, "title": p.Title}
-		for _, x := range [][2]string{{"meaning", p.Meaning}, {"evidence", p.Evidence}, {"fix", p.Fix}, {"verify", p.Verify}} {
+		for _, x := range [][2]string{{"meaning", p.Meaning}, {"evidence", p.Evidence}, {"fix", p.Fix}, {"verify", p.Verify()}} {
 			if code != "" && x[1] != "" {
 				fmt.Fprintf(&text, "%s: %s\n", x[0], x[1])
 				item[x[0]] = x[1]

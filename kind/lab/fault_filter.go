@@ -11,6 +11,9 @@ import (
 
 // filterFaults are those of packet filters and programs.
 var filterFaults = map[scenario.FaultType]injection{
+	scenario.DropReplies: func(x *target) error {
+		return x.iptables(words("-t raw ? PREROUTING -i ? -s ? -j DROP", x.op("-I"), uplinkOf(x.node), x.Prefix))
+	},
 	scenario.DropForward: func(x *target) error {
 		rule := words("? FORWARD -d ? -j DROP", x.op("-I"), x.pod.IP)
 		if x.Via.IsValid() {

@@ -20,6 +20,13 @@ var linkFaults = map[scenario.FaultType]injection{
 		return x.sp.run(ebtables, frameDNAT(x.op("-I"), x.node.NIC, x.pod.IP, x.MAC)...)
 	},
 	scenario.StaleARPReply: func(x *target) error {
+		if !x.undo {
+			// A pod that resolves this one while it asks for its gateway takes the MAC from that request.
+			err := x.inPod(func(pod *space) error { return pod.resolve(x.ctx, podInterface, x.gateway()) })
+			if err != nil {
+				return err
+			}
+		}
 		if err := x.sp.run(ebtables, arpReply(x.op("-I"), x.pod.IP, x.MAC)...); err != nil {
 			return err
 		}

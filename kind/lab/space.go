@@ -455,6 +455,39 @@ func (sp *space) haveNeigh(link string, a netip.Addr, mac model.MAC, have bool) 
 	return sp.unneigh(link, a)
 }
 
+// resolve has the kernel ask for a neighbour's MAC, and waits until it knows it or has asked in vain.
+func (sp *space) resolve(ctx context.Context, link string, a netip.Addr) error {
+	return sp.withLink(link, "resolve neighbour on", func(l netlink.Link) error {
+		updates, done := make(chan netlink.NeighUpdate), make(chan struct{})
+		defer func() {
+			close(done)
+			go func() {
+				for range updates { // It closes the channel when it has ended.
+				}
+			}()
+		}()
+		ns := vnetns.NsHandle(sp.ns.FD())
+		err := netlink.NeighSubscribeWithOptions(updates, done, netlink.NeighSubscribeOptions{Namespace: &ns, ListExisting: true})
+		if err != nil {
+			return err
+		}
+		if err := sp.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice(), Flags: netlink.NTF_USE}); err != nil {
+			return err
+		}
+		const pending = netlink.NUD_NONE | netlink.NUD_INCOMPLETE
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case u, open := <-updates:
+				if got, _ := netip.AddrFromSlice(u.IP); !open || got.Unmap() == a && u.LinkIndex == l.Attrs().Index && u.State&^pending != 0 {
+					return nil
+				}
+			}
+		}
+	})
+}
+
 // forgetFlows empties the connection tracking table.
 func (sp *space) forgetFlows() error {
 	return wrap(sp.nl.ConntrackTableFlush(netlink.ConntrackTable), "flush flows in %s", sp.name)

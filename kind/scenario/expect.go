@@ -31,7 +31,7 @@ type Finding struct {
 	Code  model.Code
 	Pods  []netip.Addr
 	Peers []netip.Prefix
-	// Title and Fix are words of the title and of the first fix, which make
+	// Title and Fix are words of the title and of the first fix, or next step, which make
 	// one finding of several of the code; empty for any.
 	Title, Fix string
 	Evidence   []string
@@ -174,7 +174,8 @@ func (w Finding) In(found []model.Finding) bool {
 	var evidence strings.Builder
 	any := false
 	for _, f := range found {
-		if f.Code == w.Code && strings.Contains(f.Title, w.Title) && strings.Contains(firstFix(f.Fix), w.Fix) && (w.Confidence == "" || w.Confidence == f.Confidence) {
+		if f.Code == w.Code && strings.Contains(f.Title, w.Title) && strings.Contains(firstFix(slices.Concat(f.Fix, f.Next)), w.Fix) &&
+			(w.Confidence == "" || w.Confidence == f.Confidence) {
 			any = true
 			nodes = append(nodes, f.Nodes...)
 			pods = append(pods, f.Pods...)

@@ -124,16 +124,15 @@ func (r *run) ask(ctx context.Context) {
 	for i := range r.questions {
 		due = append(due, i)
 	}
-	end, second := time.NewTimer(patience+time.Duration(len(due))*pace), time.NewTimer(again)
-	defer end.Stop()
-	defer second.Stop()
+	// They run from when all are sent, however long that took.
+	var end, second <-chan time.Time
 	for !r.settled() {
 		select {
 		case <-ctx.Done():
 			return
-		case <-end.C:
+		case <-end:
 			return
-		case <-second.C:
+		case <-second:
 			for i := range r.questions {
 				if !r.questions[i].Answered && !slices.Contains(due, i) {
 					due = append(due, i)
@@ -145,6 +144,9 @@ func (r *run) ask(ctx context.Context) {
 			if len(due) > 0 {
 				r.send(due[0])
 				due = due[1:]
+			}
+			if len(due) == 0 && end == nil {
+				end, second = time.After(patience), time.After(again)
 			}
 		}
 	}

@@ -39,12 +39,7 @@ func Unaccounted(s *model.Snapshot, v model.Verdict) []string {
 
 // inVain are the pairs of pods whose requests left by an uplink, and of which nothing at all came back.
 func inVain(s *model.Snapshot) []model.Peer {
-	pods, uplinks, replied := map[netip.Addr]bool{}, map[int]bool{}, map[[2]netip.Addr]bool{}
-	for _, p := range s.Pods {
-		for _, a := range p.Addresses {
-			pods[a.Addr()] = true
-		}
-	}
+	pods, uplinks, replied := s.PodAddrs(), map[int]bool{}, map[[2]netip.Addr]bool{}
 	for _, l := range s.Links {
 		uplinks[l.Index] = l.Role == model.RoleUplink
 	}

@@ -74,10 +74,7 @@ func questions(s *model.Snapshot, findings []model.Finding, causes []model.DropC
 		if pods[pod] == nil || pod == to || !model.Unicast(to) {
 			return &question{}
 		}
-		if out[e] == nil {
-			out[e] = &question{}
-		}
-		return out[e]
+		return model.GetOrInsert(out, e)
 	}
 	for c := range model.Each(s.Traffic.Pairs) {
 		if p := pods[c.Src]; p != nil && c.Direction == model.Ingress && c.IfIndex == p.LinkIndex {

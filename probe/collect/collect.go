@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/azure"
+	"github.com/lasthop/lasthop/probe/collect/change"
 	"github.com/lasthop/lasthop/probe/collect/cilium"
 	"github.com/lasthop/lasthop/probe/collect/cluster"
 	"github.com/lasthop/lasthop/probe/collect/conntrack"
@@ -92,6 +93,8 @@ type Collector struct {
 	mu        sync.Mutex
 	// frames are the bridge rules of the last State, for Quick.
 	frames []model.FrameRule
+	// local are the addresses whose flows the last State kept, for Flows.
+	local map[netip.Addr]bool
 	// processes are those of the namespaces behind the node's links at the last State, by inode, for Quick.
 	processes map[uint32][]string
 	// stop ends the followers.
@@ -254,6 +257,12 @@ func (c *Collector) Follow(ctx context.Context) (<-chan struct{}, error) {
 		})
 	})
 	return changes, nil
+}
+
+// Changes subscribes to the changes of the node's state, with what the kernel says of who made them.
+func (c *Collector) Changes() (*change.Watcher, error) {
+	w, err := change.Watch(c.ns, c.kernel)
+	return w, allowed("follow changes", "", err)
 }
 
 // roots are the directories below which namespaces are searched.

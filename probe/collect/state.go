@@ -328,15 +328,32 @@ func (r *reading) readFlows(ctx context.Context, local map[netip.Addr]bool) {
 		r.noFlows(err)
 		return
 	}
-	flows, err := conntrack.Read(ctx, ct, int(r.c.flows.Load()), conntrack.Involves(local))
+	r.c.mu.Lock()
+	r.c.local = local
+	r.c.mu.Unlock()
+	flows, err := r.c.Flows(ctx)
 	r.s.Flows = flows
-	r.c.flows.Store(int64(len(flows)))
 	now, failed := conntrack.Statistics(ctx, ct)
 	if failed == nil {
 		r.s.Conntrack = conntrack.Since(now, r.c.before)
 	}
 	detail := fmt.Sprintf("%d of %d flows involve this node", len(flows), now.Count)
 	r.report(model.SourceConntrack, detail, len(flows) > 0 || errors.Is(err, dump.ErrInterrupted), errors.Join(err, failed))
+}
+
+// Flows lists the connections of the node's and its pods' addresses that the last State found. With an error, what could be
+// read is returned too.
+func (c *Collector) Flows(ctx context.Context) ([]model.Flow, error) {
+	ct, err := c.ct.Conn()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	local := c.local
+	c.mu.Unlock()
+	flows, err := conntrack.Read(ctx, ct, int(c.flows.Load()), conntrack.Involves(local))
+	c.flows.Store(int64(len(flows)))
+	return flows, err
 }
 
 // noFlows reports why no flow was read. A kernel without connection tracking has

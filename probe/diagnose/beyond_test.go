@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/fabric"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -556,7 +555,7 @@ func TestSilentPod(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.9")
 			tt.node(n)
 			found := agreed(t, n)
-			if len(found) != 1 || found[0].Code != fault.NoReply {
+			if len(found) != 1 || found[0].Code != "NoReply" {
 				t.Fatalf("%+v", found)
 			}
 			f := found[0]
@@ -564,8 +563,8 @@ func TestSilentPod(t *testing.T) {
 			if got := append(f.Alternatives[:1:1], routes...); !slices.Equal(got, tt.want) || f.Severity != model.Warning {
 				t.Errorf("%s: %q, want %q", f.Severity, got, tt.want)
 			}
-			if asked := len(n.Probes) > 0; asked == (f.Fix[0] == "lasthop check --active") {
-				t.Errorf("fix %q", f.Fix)
+			if asked := len(n.Probes) > 0; asked == (f.Next[0] == "lasthop check --active") {
+				t.Errorf("fix %q", f.Next)
 			}
 		})
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -17,7 +16,7 @@ func TestUnheldAddress(t *testing.T) {
 	d := n.dropOn("ens5", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.1.77", 12)
 	d.First, d.Last = n.Window.Start, n.Window.End
 	found := Diagnose(&n.Snapshot)
-	if len(found) != 1 || found[0].Code != fault.BlackholeRoute || found[0].Severity != model.Warning || found[0].Title != "no pod has 172.20.1.77" ||
+	if len(found) != 1 || found[0].Code != "BlackholeRoute" || found[0].Severity != model.Warning || found[0].Title != "no pod has 172.20.1.77" ||
 		strings.Contains(strings.Join(found[0].Fix, "\n"), "route del") {
 		t.Errorf("%+v", found)
 	}
@@ -35,7 +34,7 @@ func TestBorrowedAddress(t *testing.T) {
 			n.Cluster.Pods = []model.ClusterPod{{Namespace: "shop", Name: "db", Addresses: []netip.Addr{addr(borrowed)}}}
 		}
 		found := agreed(t, n)
-		told := len(found) == 1 && found[0].Code == fault.BlackholeRoute && found[0].Severity == model.Critical &&
+		told := len(found) == 1 && found[0].Code == "BlackholeRoute" && found[0].Severity == model.Critical &&
 			strings.HasPrefix(found[0].Fix[0], "ip route add "+borrowed+"/32 via ")
 		if told != elsewhere || !elsewhere && len(found) > 0 && found[0].Severity != model.Info {
 			t.Errorf("elsewhere %v: %+v", elsewhere, found)

@@ -117,7 +117,7 @@ func fixes(s *model.Snapshot, behind string) []string {
 	}).Interface().(model.Snapshot)
 	var out []string
 	for _, f := range Diagnose(&named) {
-		out = append(out, f.Fix...)
+		out = append(append(out, f.Fix...), f.Next...)
 	}
 	return out
 }

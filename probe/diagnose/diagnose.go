@@ -13,43 +13,8 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// Kind is a kind of finding. What it means is in probe/catalogue.
-type Kind struct {
-	Code     model.Code
-	Severity model.Severity
-	// Verify is the command that shows whether a finding is still there.
-	Verify string
-}
-
-// kind is how the findings of one code are made.
-type kind struct {
-	code     model.Code
-	severity model.Severity
-	find     func(*fault.Input)
-	// before are kinds that would claim losses of this one's causes if they were judged first, and why.
-	before map[model.Code]string
-	// needs are the sources that must have been read whole.
-	needs []string
-	// rests are those of which an unread part may be the cause instead: without them nothing is proven.
-	rests []string
-	// ends are the kinds of hop at which the finding's packets end, the likeliest
-	// first; nil leaves that to the tables and counts. passes: they do not end.
-	ends   []model.HopKind
-	passes bool
-	// objects name the values that are the object whose state is the cause: of a line all, of several lines the first
-	// whose values are there. Findings about other objects are others.
-	objects []string
-	// traits are what several nodes' comparison asks.
-	traits model.Trait
-}
-
 // Kinds lists every kind of finding that Diagnose can report, in the order in which they are judged.
-func Kinds() []Kind {
-	return model.Map(kinds, func(k kind) Kind { return Kind{k.code, k.severity, Verify(k.code)} })
-}
-
-// Verify is the command that shows whether a finding is still there.
-func Verify(code model.Code) string { return "lasthop check --only " + string(code) }
+func Kinds() []fault.Kind { return kinds }
 
 // Relate returns findings, which a recording may hold, with what the catalogue
 // says of each and no recording holds: EndsAt, Passes and Traits.
@@ -57,13 +22,13 @@ func Relate(findings []model.Finding) []model.Finding {
 	out := slices.Clone(findings)
 	for i := range out {
 		k := kindOf(out[i].Code)
-		out[i].EndsAt, out[i].Passes, out[i].Traits = k.ends, k.passes, k.traits
+		out[i].EndsAt, out[i].Passes, out[i].Traits = k.Ends, k.Passes, k.Traits
 	}
 	return out
 }
 
-func kindOf(code model.Code) kind {
-	return model.Find(kinds, func(k kind) bool { return k.code == code })
+func kindOf(code model.Code) fault.Kind {
+	return model.Find(kinds, func(k fault.Kind) bool { return k.Code == code })
 }
 
 // Put words a finding of several nodes with the values of a page, and completes it with what its kind says.
@@ -71,7 +36,7 @@ func Put(page string, facts words.Facts, f *model.Finding) {
 	k := kindOf(f.Code)
 	facts["f"] = f
 	words.Put(page, facts, f)
-	f.Verify, f.Traits, f.Cause = Verify(f.Code), k.traits, words.Cause(f.Cause, facts, k.objects)
+	f.Verify, f.Traits, f.Cause = k.Verify(), k.Traits, words.Cause(f.Cause, facts, k.Objects)
 }
 
 // Diagnose judges a snapshot. The findings are sorted: the worst and surest first, then by code and pod.

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -813,7 +812,7 @@ var wasFollowed sync.Map
 // complete checks that a finding has all that a reader needs.
 func complete(t *testing.T, f model.Finding) {
 	t.Helper()
-	if f.Title == "" || f.Why == "" || f.Verify == "" || len(f.Evidence) == 0 || len(f.Fix) == 0 || f.Severity.Rank() < 0 {
+	if f.Title == "" || f.Why == "" || f.Verify == "" || len(f.Evidence) == 0 || len(f.Fix)+len(f.Next) == 0 || f.Severity.Rank() < 0 {
 		t.Errorf("%s lacks a part: %+v", f.Code, f)
 	}
 	if f.Confidence != model.Proven && len(f.Unseen)+len(f.Alternatives) == 0 {
@@ -993,7 +992,10 @@ func TestFoldedCauses(t *testing.T) {
 	n.Traffic.Drops = append([]model.Drop{like, unlike}, n.Traffic.Drops...)
 	v := Judge(&n.Snapshot)
 	causes, found := v.Causes, v.Findings
-	if len(causes) != 3 || causes[2].Code == "" || causes[0] != causes[2] || causes[1].Code != "" && causes[1].Code != fault.UnexplainedDrop {
+	if len(causes) != 3 || causes[2].Code == "" || causes[0] != causes[2] || causes[1].Code != "" && causes[1].Code != "UnexplainedDrop" {
 		t.Errorf("causes %+v of findings %+v", causes, found)
 	}
 }
+
+// steps are the commands that fix a finding, and those that only show more.
+func steps(f model.Finding) []string { return slices.Concat(f.Fix, f.Next) }

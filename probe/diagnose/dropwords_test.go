@@ -102,7 +102,7 @@ func TestSeverityOfDrops(t *testing.T) {
 		})
 	}
 	f := Diagnose(&lasting("TCP_CSUM", "tcp_v4_rcv", "172.20.1.5").Snapshot)[0]
-	if !strings.Contains(f.Why, "The checksum is wrong") || !strings.Contains(f.Fix[0], "ethtool") {
+	if !strings.Contains(f.Why, "The checksum is wrong") || !strings.Contains(f.Next[0], "ethtool") {
 		t.Errorf("the words for a wrong checksum are missing: %s %q", f.Why, f.Fix)
 	}
 }

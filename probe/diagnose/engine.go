@@ -32,39 +32,43 @@ func judge(v *fault.Input) []model.Finding {
 	var list []fault.Fault
 	// By the finding that does, and by one that only state speaks for.
 	cutOff, perhaps := map[netip.Addr]model.Code{}, map[netip.Addr]model.Code{}
+	effects := map[any]int{} // The earlier fault of each, by its place in the list.
 	for k := range model.Each(kinds) {
-		if !v.Has(k.needs...) {
+		if !v.Has(k.Needs...) {
 			continue
 		}
 		v.Proposed = nil
-		k.find(v)
+		k.Find(v)
 		before := len(list)
 		for _, f := range v.Proposed {
-			f.Severity = cmp.Or(f.Severity, k.severity)
-			f.Complete(k.code)
-			f.Doubt(model.Filter(k.rests, func(source string) bool { return !v.Has(source) }))
-			if f.Lost == nil && slices.Contains(k.ends, model.HopBeyond) {
+			f.Complete(k)
+			f.Doubt(model.Filter(k.Rests, func(source string) bool { return !v.Has(source) }))
+			if f.Lost == nil && slices.Contains(k.Ends, model.HopBeyond) {
 				f.Taken(v.Takers())
 			}
-			at := slices.IndexFunc(list[:before],
-				func(p fault.Fault) bool { return f.About != nil && slices.Contains(p.Effects, f.About) })
+			at, effect := effects[f.About]
 			by := consequence(&f.Finding, cutOff)
 			if f.Severity == model.Info || f.Lost == nil || len(f.Lost.Drops) == 0 {
 				by = cmp.Or(by, consequence(&f.Finding, perhaps))
 			}
 			switch {
-			case at >= 0:
+			case effect:
 				list[at].Absorb(&f)
 				v.Claim(&f, list[at].Code, v.Traffic.Drops)
 			case by != "":
 				v.Claim(&f, by, v.Traffic.Drops)
 			default:
-				f.Code, f.EndsAt, f.Passes, f.Traits = k.code, k.ends, k.passes, k.traits
-				f.Verify = cmp.Or(f.Verify, Verify(k.code))
-				f.Pods = model.Unique(f.Pods)
-				f.Cause = words.Cause(f.Cause, f.Facts, k.objects)
+				f.Code, f.EndsAt, f.Passes, f.Traits = k.Code, k.Ends, k.Passes, k.Traits
+				f.Verify, f.Pods = k.Verify(), model.Unique(f.Pods)
+				f.Cause = words.Cause(f.Cause, f.Facts, k.Objects)
 				v.Claim(&f, f.Code, v.Traffic.Drops)
 				f.Evidence = append(f.Evidence, beside(v.Index, &f)...)
+				author(v, &f)
+				for _, e := range f.Effects {
+					if _, known := effects[e]; !known {
+						effects[e] = len(list)
+					}
+				}
 				list = append(list, f)
 			}
 		}
@@ -75,6 +79,7 @@ func judge(v *fault.Input) []model.Finding {
 			}
 		}
 	}
+	try(v, list)
 	out := model.Map(list, func(f fault.Fault) model.Finding { return f.Finding })
 	Sort(out)
 	return out

@@ -22,15 +22,15 @@ import (
 var known, objectsOf = map[string]map[string]bool{}, map[model.Code]map[string]bool{}
 
 // noteFacts notes the values of the faults that a kind has proposed.
-func noteFacts(k *kind, proposed []fault.Fault) {
+func noteFacts(k *fault.Kind, proposed []fault.Fault) {
 	for f := range model.Each(proposed) {
-		page := setOf(known, cmp.Or(f.Page, string(k.code)))
+		page := setOf(known, cmp.Or(f.Page, string(k.Code)))
 		page["f"], page["lost"] = true, true // the engine adds these
 		for name := range f.Facts {
 			page[name] = true
 		}
-		objects := setOf(objectsOf, k.code)
-		for _, name := range strings.Fields(strings.Join(k.objects, " ")) {
+		objects := setOf(objectsOf, k.Code)
+		for _, name := range strings.Fields(strings.Join(k.Objects, " ")) {
 			path := strings.Split(name, ".")
 			value := f.Facts[path[0]]
 			if path[0] == "f" {

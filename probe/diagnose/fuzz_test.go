@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/agree"
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -52,7 +53,7 @@ func FuzzDiagnose(f *testing.F) {
 			t.Errorf("judged twice, found %+v and %+v", found, again)
 		}
 		for _, x := range found {
-			if !slices.ContainsFunc(pages, func(p Kind) bool { return p.Code == x.Code }) || x.Title == "" || x.Confidence.Rank() < 0 {
+			if !slices.ContainsFunc(pages, func(p fault.Kind) bool { return p.Code == x.Code }) || x.Title == "" || x.Confidence.Rank() < 0 {
 				t.Errorf("finding %+v", x)
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -501,7 +500,7 @@ func TestSilencedBridge(t *testing.T) {
 		n.arp("172.20.1.1", p.LinkIndex, model.Ingress, false, "00:00:00:00:00:00", 9)
 	}
 	found := agreed(t, n)
-	if len(found) != 1 || found[0].Code != fault.UnansweredARP || len(found[0].Pods) != 2 || !slices.Equal(found[0].Fix, []string{"sysctl -w net.ipv4.conf.all.arp_ignore=0"}) {
+	if len(found) != 1 || found[0].Code != "UnansweredARP" || len(found[0].Pods) != 2 || !slices.Equal(found[0].Fix, []string{"sysctl -w net.ipv4.conf.all.arp_ignore=0"}) {
 		t.Errorf("found %+v", found)
 	}
 }

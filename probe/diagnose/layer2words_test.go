@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -38,7 +37,7 @@ func TestLayer2Words(t *testing.T) {
 			n.arp("10.60.0.20", 11, model.Egress, true, deadMAC, 2)
 			n.frames("10.60.0.20", 11, model.Ingress, model.AsDestination, deadMAC, 40)
 			return n
-		}, fault.StaleARPReply, []string{
+		}, "StaleARPReply", []string{
 			"title: stale ARP answer for 10.60.0.20 from an ebtables rule",
 			"why: An ebtables rule answers ARP for 10.60.0.20 with a2:96:88:20:cb:c6 instead of the pod's 0a:58:00:00:00:20; " +
 				"nobody on this node has it. Hosts that get this answer send packets to the stale MAC. The packets never reach the pod.",
@@ -50,7 +49,7 @@ func TestLayer2Words(t *testing.T) {
 			n.arpreply("10.60.0.99", deadMAC).Counter.Delta = 4
 			n.Probes = []model.Probe{{Kind: model.ProbeARP, Link: "azure0", IfIndex: 3, From: addr("10.60.0.4"), To: addr("10.60.0.99")}}
 			return n
-		}, fault.StaleARPReply, []string{
+		}, "StaleARPReply", []string{
 			"pods: no pod on this node has 10.60.0.99; nobody on this node has a2:96:88:20:cb:c6",
 			"probes: ARP request from 10.60.0.4 on azure0 for 10.60.0.99: no answer",
 			"unseen: which pod has 10.60.0.99 now: none on this node",
@@ -62,7 +61,7 @@ func TestLayer2Words(t *testing.T) {
 			n.link(10).Port.State, n.link(10).Port.Settling = model.PortLearning, true
 			n.unheard(0)
 			return n
-		}, fault.BridgePortBlocked, []string{
+		}, "BridgePortBlocked", []string{
 			"severity: info", "title: bridge port tap10 does not forward yet: state learning",
 			"why: tap10 is the port of the pod behind tap10 on br-pods. The STP forward delay is running, as for every port that came up recently. " +
 				"No frame passes between the pod and the bridge.",
@@ -75,7 +74,7 @@ func TestLayer2Words(t *testing.T) {
 			n := six(podBridge())
 			n.link(3).Up, n.Routes = false, n.Routes[:2]
 			return n
-		}, fault.BridgePortBlocked, []string{
+		}, "BridgePortBlocked", []string{
 			"links: br-pods is down", "unseen: a packet that was lost", "fix: ip link set dev br-pods up", "fix: ip -6 addr add fd00::1/64 dev br-pods",
 		}},
 		{"a bridge's rule with a match that was not read", func() *testNode {
@@ -85,7 +84,7 @@ func TestLayer2Words(t *testing.T) {
 			n.drop("NETFILTER_DROP", "nf_hook_slow", "10.60.0.21", "10.60.0.20", 3).IfIndex = 10
 			n.drop("NETFILTER_DROP", "nf_hook_slow", "10.60.0.9", "10.60.0.20", 6).IfIndex = 10
 			return n
-		}, fault.BridgeRuleDrop, []string{
+		}, "BridgeRuleDrop", []string{
 			"confidence: likely", "title: rule 6 of bridge chain filter FORWARD drops frames",
 			"drops: 9 packets that match it dropped at nf_hook_slow (NETFILTER_DROP), most of them 10.60.0.9 to 10.60.0.20",
 			"unseen: matches of the rule that lasthop cannot decode: [limit among]",
@@ -94,7 +93,7 @@ func TestLayer2Words(t *testing.T) {
 			n := sharedMAC()
 			n.dnat("172.20.1.6", deadMAC)
 			return n
-		}, fault.DuplicateMAC, []string{
+		}, "DuplicateMAC", []string{
 			"title: two pods have the MAC 0a:58:00:00:00:05", "unseen: a packet that reached the wrong pod",
 			"else: VLANs on the bridge separate the pods",
 			"fix: nsenter --net=/run/netns/cni-1 sysctl -w net.ipv4.conf.eth0.arp_notify=1",
@@ -105,13 +104,13 @@ func TestLayer2Words(t *testing.T) {
 			n := sharedMAC()
 			n.Pods[2].MAC = n.Pods[0].MAC
 			return n
-		}, fault.DuplicateMAC, []string{"title: 3 pods have the MAC 0a:58:00:00:00:05"}},
+		}, "DuplicateMAC", []string{"title: 3 pods have the MAC 0a:58:00:00:00:05"}},
 		{"an address of two pods, with no route to it", func() *testNode {
 			n := kubenet()
 			n.Routes = n.Routes[1:2]
 			n.Pods[1].Addresses = n.Pods[0].Addresses
 			return n
-		}, fault.DuplicatePodIP, []string{
+		}, "DuplicatePodIP", []string{
 			"why: the pod behind tap10 and the pod behind tap11 have the same address 172.20.1.5 on interfaces that are up.",
 			"pods: the pod behind tap11:  has 172.20.1.5, MAC 0a:58:00:00:00:06, behind tap11",
 		}},
@@ -123,7 +122,7 @@ func TestLayer2Words(t *testing.T) {
 			n.inner(0, "172.20.1.5/24").Elsewhere = []netip.Prefix{prefix("0.0.0.0/0")}
 			n.peer("172.20.1.5", "172.20.3.9", none, syn)
 			return n
-		}, fault.PodDefaultRoute, []string{
+		}, "PodDefaultRoute", []string{
 			"title: the default route of the pod behind tap10 does not use eth0",
 			"pods: in the pod: default via 192.168.5.1 dev net1",
 			"pods: the pod behind tap11 and 1 similar pod: default via 172.20.1.1 dev eth0",
@@ -135,7 +134,7 @@ func TestLayer2Words(t *testing.T) {
 			n.link(3).Bridge.VLANFiltering = true
 			n.link(3).VLANs, n.link(10).VLANs = &model.VLANs{PVID: 7}, &model.VLANs{PVID: 7}
 			return n
-		}, fault.StaleFDB, []string{
+		}, "StaleFDB", []string{
 			"title: FDB of br-pods sends frames for 172.20.1.5 to the node", "bridge: 0a:58:00:00:00:05 dev br-pods master br-pods permanent",
 			"fix: bridge fdb del 0a:58:00:00:00:05 dev br-pods self vlan 7",
 		}},
@@ -173,6 +172,6 @@ func linesOf(f *model.Finding) []string {
 	}
 	add("unseen", f.Unseen)
 	add("else", f.Alternatives)
-	add("fix", f.Fix)
+	add("fix", steps(*f))
 	return out
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -260,7 +259,7 @@ func TestPolicyDropOwner(t *testing.T) {
 		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A # Azure Network Policy Manager makes its rules from them"},
 		{"IP-MASQ-AGENT", "", "ip-masq-agent",
 			"ip-masq-agent manages the rule: change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"},
-		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "Docker manages the rule: change the configuration of Docker"},
+		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "iptables -I DOCKER-USER -s 172.20.1.0/24 -j ACCEPT; iptables -I DOCKER-USER -d 172.20.1.0/24 -j ACCEPT # Docker leaves this chain to you"},
 		{"DOCKER-USER", "", "no program that lasthop knows", "iptables-nft -t filter -D DOCKER-USER -j DROP # unless this is intended"},
 		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy rejects packets from 172.20.1.5 to the service shop/cart", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
 	}
@@ -273,7 +272,7 @@ func TestPolicyDropOwner(t *testing.T) {
 		n.filter(model.NFT, tt.chain, 9, model.PacketRule{Target: "DROP", Comment: tt.comment})
 		n.refuse("nft_do_chain", far, pod5, 9)
 		found := agreed(t, n)
-		if len(found) != 1 || !strings.Contains(found[0].Why, tt.owner) || found[0].Fix[0] != tt.fix {
+		if len(found) != 1 || !strings.Contains(found[0].Why, tt.owner) || steps(found[0])[0] != tt.fix {
 			t.Errorf("%s %q: got %+v", tt.chain, tt.comment, found)
 		}
 	}
@@ -357,9 +356,6 @@ func TestUnexpectedMasquerade(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
-	}
-	if got, want := Diagnose(&all().Snapshot)[0].Fix[0], "iptables-nft -t nat -I IP-MASQ-AGENT -d 172.20.0.0/16 -j RETURN"; got != want {
-		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 }
 
@@ -709,7 +705,7 @@ func TestBPFDropNamesPrograms(t *testing.T) {
 		if !slices.Equal(got, want[link]) || (len(f.Unseen) > 0) != (len(got) > 1) {
 			t.Errorf("%s on %s: %q, unseen %q; want %q", f.Code, link, got, f.Unseen, want[link])
 		}
-		if !slices.ContainsFunc(f.Fix, func(s string) bool { return strings.HasPrefix(s, fixes[link]) }) {
+		if !slices.ContainsFunc(steps(f), func(s string) bool { return strings.HasPrefix(s, fixes[link]) }) {
 			t.Errorf("%s on %s: fix %q, want %q", f.Code, link, f.Fix, fixes[link])
 		}
 		delete(want, link)
@@ -754,7 +750,7 @@ func TestBPFDropOfNetkit(t *testing.T) {
 		d.Netns, d.IfIndex, d.Link = tt.netns, tt.index, tt.link
 		f := Diagnose(&n.Snapshot)[0]
 		shown := slices.ContainsFunc(f.Evidence, func(e model.Evidence) bool { return e.Text == tt.want })
-		if f.Code != fault.BPFDrop || !shown || !strings.Contains(f.Fix[len(f.Fix)-1], "bpftool link show id 9") {
+		if f.Code != "BPFDrop" || !shown || !strings.Contains(f.Fix[len(f.Fix)-1], "bpftool link show id 9") {
 			t.Errorf("from %s: %+v, want %q", tt.src, f, tt.want)
 		}
 	}
@@ -780,7 +776,7 @@ func TestBPFDropOfCgroup(t *testing.T) {
 	for _, e := range f.Evidence {
 		said = append(said, e.Text)
 	}
-	all := strings.Join(append(append(said, f.Fix...), f.Title, f.Why), "\n")
+	all := strings.Join(append(append(append(said, f.Fix...), f.Next...), f.Title, f.Why), "\n")
 	for _, never := range []string{"detach", "number", "link"} {
 		if strings.Contains(all, never) {
 			t.Errorf("%q in\n%s", never, all)
@@ -1019,7 +1015,7 @@ func TestListenersInPod(t *testing.T) {
 			d.Netns, d.Proto = 100, tcp
 			n.sampled(d, head(tcp, tt.port, 2))
 			found := agreed(t, n)
-			if len(found) != 1 || found[0].Code != fault.NoListener || found[0].Title != tt.title {
+			if len(found) != 1 || found[0].Code != "NoListener" || found[0].Title != tt.title {
 				t.Fatalf("found %+v", found)
 			}
 			if seen := fmt.Sprint(found[0].Evidence); !strings.Contains(seen, tt.seen) {
@@ -1047,7 +1043,7 @@ func TestBridgedDrop(t *testing.T) {
 			n.lose(model.SourceNAT, model.Missing)
 			n.dropOn(tt.link, "NETFILTER_DROP", "nf_hook_slow", tt.src, tt.dst, 9)
 			found := agreed(t, n)
-			if len(found) != 1 || found[0].Code != fault.PolicyDrop || found[0].LastHopAlive.Link != tt.want || found[0].LastHopAlive.Direction != model.Ingress {
+			if len(found) != 1 || found[0].Code != "PolicyDrop" || found[0].LastHopAlive.Link != tt.want || found[0].LastHopAlive.Direction != model.Ingress {
 				t.Errorf("%+v, want %s", found, tt.want)
 			}
 		})

@@ -7,21 +7,23 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// lacksTableRoute is a node whose second table has no route, lacksTableRule one without the rule that leads to it.
+func lacksTableRoute() *testNode {
+	n := twoTables()
+	n.silent("172.20.1.5", "192.168.7.9")
+	return n
+}
+
+func lacksTableRule() *testNode {
+	n := lacksTableRoute()
+	n.Rules = append(n.Rules[:2:2], n.Rules[3])
+	n.silent("172.20.1.5", "192.168.7.10")
+	n.answered("172.20.1.6", "192.168.7.10")
+	return n
+}
+
 // TestNetworkd: what may remove a missing route or rule is said of any finding that misses one.
 func TestNetworkd(t *testing.T) {
-	noRoute := func() *testNode {
-		n := twoTables()
-		n.silent("172.20.1.5", "192.168.7.9")
-		return n
-	}
-	noRule := func() *testNode {
-		n := twoTables()
-		n.Rules = append(n.Rules[:2:2], n.Rules[3])
-		n.silent("172.20.1.5", "192.168.7.9")
-		n.silent("172.20.1.5", "192.168.7.10")
-		n.answered("172.20.1.6", "192.168.7.10")
-		return n
-	}
 	wrongTable := func() *testNode {
 		n := twoTables()
 		n.Routes = append(n.Routes, model.Route{Table: 7, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2, Type: "unicast"})
@@ -49,13 +51,13 @@ func TestNetworkd(t *testing.T) {
 		it   *model.Networkd
 		want string
 	}{
-		{"a route, as it comes", noRoute(), &model.Networkd{RemovesRoutes: true, RemovesRules: true}, route},
-		{"a route, which it leaves", noRoute(), &model.Networkd{RemovesRules: true}, ""},
-		{"a rule, as it comes", noRule(), &model.Networkd{RemovesRoutes: true, RemovesRules: true}, rule},
-		{"a rule, which it leaves", noRule(), &model.Networkd{RemovesRoutes: true}, ""},
+		{"a route, as it comes", lacksTableRoute(), &model.Networkd{RemovesRoutes: true, RemovesRules: true}, route},
+		{"a route, which it leaves", lacksTableRoute(), &model.Networkd{RemovesRules: true}, ""},
+		{"a rule, as it comes", lacksTableRule(), &model.Networkd{RemovesRoutes: true, RemovesRules: true}, rule},
+		{"a rule, which it leaves", lacksTableRule(), &model.Networkd{RemovesRoutes: true}, ""},
 		{"the route to pods", astray(gonePodRoute), &model.Networkd{RemovesRoutes: true}, route},
 		{"a rule before the route to a pod", astray(ruledAway), &model.Networkd{RemovesRoutes: true, RemovesRules: true}, ""},
-		{"it is not there", noRoute(), nil, ""},
+		{"it is not there", lacksTableRoute(), nil, ""},
 		{"nothing is missing", wrongTable(), &model.Networkd{RemovesRoutes: true, RemovesRules: true}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/fault"
@@ -15,12 +17,27 @@ import (
 func TestKinds(t *testing.T) {
 	var codes []model.Code
 	for _, k := range kinds {
-		if slices.Contains(codes, k.code) {
-			t.Errorf("%s is in the catalogue twice", k.code)
+		if slices.Contains(codes, k.Code) {
+			t.Errorf("%s is in the catalogue twice", k.Code)
 		}
-		codes = append(codes, k.code)
-		if k.passes && k.severity == model.Critical {
-			t.Errorf("%s contradicts itself", k.code)
+		codes = append(codes, k.Code)
+		if k.Passes && k.Severity == model.Critical {
+			t.Errorf("%s contradicts itself", k.Code)
+		}
+	}
+}
+
+// What leaves an alternative of a kind is a value that a page of it names, or a page.
+func TestAlternatives(t *testing.T) {
+	for k := range model.Each(kinds) {
+		var pages []string
+		for _, path := range must(filepath.Glob("../words/pages/" + string(k.Code) + "*.txt")) {
+			pages = append(pages, strings.TrimSuffix(filepath.Base(path), ".txt"))
+		}
+		for _, name := range strings.Fields(strings.ReplaceAll(strings.Join(k.Else, " "), "!", "")) {
+			if !slices.ContainsFunc(pages, func(p string) bool { return p == name || namesOf(p)[name] }) {
+				t.Errorf("%s has an alternative with %s, which no page of it names", k.Code, name)
+			}
 		}
 	}
 }
@@ -39,8 +56,8 @@ func swapKinds(test string, judged *fault.Input, told string) {
 	defer func() { kinds = saved }()
 	for i, k := range saved {
 		for j := i + 1; j < len(saved); j++ {
-			pair := [2]model.Code{k.code, saved[j].code}
-			if j > i+1 && k.before[pair[1]] == "" || testing.Short() && !first[k.code] || swapped[pair] != "" {
+			pair := [2]model.Code{k.Code, saved[j].Code}
+			if j > i+1 && before[pair] == "" || testing.Short() && !first[k.Code] || swapped[pair] != "" {
 				continue
 			}
 			kinds = slices.Concat(saved[:i], saved[i+1:j+1], saved[i:i+1], saved[j+1:])
@@ -55,18 +72,21 @@ func swapKinds(test string, judged *fault.Input, told string) {
 func misordered() (out []string) {
 	for i, k := range kinds {
 		for j := i + 1; j < len(kinds); j++ {
-			pair := [2]model.Code{k.code, kinds[j].code}
-			switch reason, example := k.before[pair[1]], swapped[pair]; {
+			pair := [2]model.Code{k.Code, kinds[j].Code}
+			switch reason, example := before[pair], swapped[pair]; {
 			case reason == "" && example != "":
 				out = append(out, fmt.Sprintf("%s is before %s, and the list does not say why: with the two swapped, %s", pair[0], pair[1], example))
 			case reason != "" && example == "":
 				out = append(out, fmt.Sprintf("%s is before %s (%s), and no verdict shows it", pair[0], pair[1], reason))
 			}
 		}
-		for code := range k.before {
-			if !slices.ContainsFunc(kinds[i:], func(o kind) bool { return o.code == code }) {
-				out = append(out, fmt.Sprintf("%s is declared to stand before %s, and does not", k.code, code))
-			}
+	}
+	at := func(code model.Code) int {
+		return slices.IndexFunc(kinds, func(k fault.Kind) bool { return k.Code == code })
+	}
+	for pair := range before {
+		if at(pair[0]) < 0 || at(pair[0]) > at(pair[1]) {
+			out = append(out, fmt.Sprintf("%s is declared to stand before %s, and does not", pair[0], pair[1]))
 		}
 	}
 	return out
@@ -78,8 +98,8 @@ func TestOrder(t *testing.T) {
 	saved := kinds
 	defer func() { kinds = saved }()
 	claimed := map[model.Code]bool{}
-	one := func(c model.Code, cutOff, pods string) kind {
-		return kind{code: c, find: func(v *fault.Input) {
+	one := func(c model.Code, cutOff, pods string) fault.Kind {
+		return fault.Kind{Code: c, Find: func(v *fault.Input) {
 			claimed[c] = v.Explained(&v.Traffic.Drops[0])
 			f := fault.Fault{Finding: model.Finding{Title: "x"}, Claims: func(*model.Drop) bool { return true }}
 			if cutOff != "" {
@@ -91,7 +111,7 @@ func TestOrder(t *testing.T) {
 			v.Report(f)
 		}}
 	}
-	kinds = []kind{one("A", "192.0.2.1", ""), one("B", "", "192.0.2.1"), one("C", "", "192.0.2.2")}
+	kinds = []fault.Kind{one("A", "192.0.2.1", ""), one("B", "", "192.0.2.1"), one("C", "", "192.0.2.2")}
 	v := Judge(&model.Snapshot{Traffic: model.Traffic{Drops: []model.Drop{{Src: addr("192.0.2.3"), Dst: addr("192.0.2.1"), Packets: 9}}}})
 	found, causes := v.Findings, v.Causes
 	if len(found) != 2 || found[0].Verify != "lasthop check --only A" || found[1].Code != "C" {

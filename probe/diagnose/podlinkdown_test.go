@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -53,7 +52,7 @@ func TestPodLinkDownFix(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			found := agreed(t, test.node())
-			if len(found) != 1 || found[0].Code != fault.PodLinkDown || !slices.Equal(found[0].Fix, test.want) {
+			if len(found) != 1 || found[0].Code != "PodLinkDown" || !slices.Equal(found[0].Fix, test.want) {
 				t.Errorf("got %+v\nwant the fix %q", found, test.want)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -94,6 +93,13 @@ func TestPodNotReplying(t *testing.T) {
 			n.chain(model.NFT, "ip", "raw", "PREROUTING", "PREROUTING", "ACCEPT", 0)
 			n.filter(model.NFT, "FORWARD", 4, model.PacketRule{Target: "DROP", Text: "-s 172.20.1.5/32 -j DROP", Src: model.AddrMatch{Prefix: prefix(server + "/32")}})
 			n.PacketRules[0].Table, n.PacketRules[0].Chain = "raw", "PREROUTING"
+			return n
+		}, nil},
+		{"its replies wait for the client's MAC", func() *testNode {
+			n := kubenet().live()
+			n.requested(client, server, tcp, 8080, 9, false)
+			n.requested(client, server, udp, 53, 9, false)
+			n.asks(0, client, model.Ingress, false, 2)
 			return n
 		}, nil},
 		{"a name server", func() *testNode {
@@ -224,7 +230,7 @@ func TestReplyAstray(t *testing.T) {
 		n := kubenet().live()
 		n.requested(far, "172.20.1.5", tcp, 8080, 4, false)
 		n.Pods[0].Elsewhere = []netip.Prefix{prefix("0.0.0.0/0"), prefix(route)}
-		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != fault.PodNotReplying || f[0].Alternatives[0] != want {
+		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != "PodNotReplying" || f[0].Alternatives[0] != want {
 			t.Errorf("%s: %+v", route, f)
 		}
 	}

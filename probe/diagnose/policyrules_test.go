@@ -52,6 +52,9 @@ func TestLayeredChains(t *testing.T) {
 // until there is not proven, and nothing found is not called unexplained.
 func TestTooManyRules(t *testing.T) {
 	for _, first := range []bool{true, false} {
+		if testing.Short() && first {
+			continue
+		}
 		n := filtered()
 		if first {
 			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Unknown: []string{"-m set --match-set s src"}})
@@ -110,6 +113,9 @@ func endless(n *testNode, shape string) {
 func TestCutOffTranslation(t *testing.T) {
 	const unseen = "the nat rules: there are more than lasthop follows"
 	for _, shape := range []string{"deep", "many"} {
+		if testing.Short() && shape == "many" {
+			continue
+		}
 		for _, tt := range []struct {
 			code    model.Code
 			happens func(*testNode)

@@ -6,6 +6,9 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/fault"
+	"github.com/lasthop/lasthop/probe/fault/bridge"
+	"github.com/lasthop/lasthop/probe/fault/neighbor"
+	"github.com/lasthop/lasthop/probe/fault/silence"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
@@ -86,7 +89,7 @@ func (p *plan) silent() {
 	asked := 0
 	for f := range model.Each(p.found) {
 		for _, peer := range f.Peers {
-			if f.Code == fault.NoReply && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
+			if f.Code == silence.NoReply.Code && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
 				asked++
 			}
 		}
@@ -109,9 +112,9 @@ func (p *plan) absent() {
 	for f := range model.Each(p.found) {
 		var subjects []netip.Addr
 		switch f.Code {
-		case fault.UnansweredARP:
+		case neighbor.UnansweredARP.Code:
 			subjects = model.Map(f.Peers, netip.Prefix.Addr)
-		case fault.StaleARPReply:
+		case bridge.StaleARPReply.Code:
 			subjects = f.Pods
 		}
 		for _, a := range subjects {

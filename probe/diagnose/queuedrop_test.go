@@ -3,7 +3,6 @@ package diagnose
 import (
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -41,7 +40,7 @@ func TestQueueDrop(t *testing.T) {
 			d.First, d.Last = tt.n.Window.Start, tt.n.Window.End
 		}
 		got := Diagnose(&tt.n.Snapshot)
-		if len(got) != 1 || got[0].Code != fault.QueueDrop || got[0].Severity != tt.severity || len(got[0].Pods) != 1 {
+		if len(got) != 1 || got[0].Code != "QueueDrop" || got[0].Severity != tt.severity || len(got[0].Pods) != 1 {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}
@@ -62,7 +61,7 @@ func TestQueueDropsARP(t *testing.T) {
 	for d := range model.Each(n.Traffic.Drops) {
 		d.First, d.Last = n.Window.Start, n.Window.End
 	}
-	if got := Diagnose(&n.Snapshot); len(got) != 1 || got[0].Code != fault.QueueDrop || got[0].Packets != 40 {
+	if got := Diagnose(&n.Snapshot); len(got) != 1 || got[0].Code != "QueueDrop" || got[0].Packets != 40 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -77,7 +76,7 @@ func TestQueueInPod(t *testing.T) {
 		d := n.drop("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5", "192.0.2.7", 40)
 		d.Netns, d.First, d.Last = 77, n.Window.Start, n.Window.End
 		got := Diagnose(&n.Snapshot)
-		if len(got) != 1 || got[0].Code != fault.QueueDrop || got[0].Severity != want || got[0].Title != "the queue of eth0 in the pod behind tap10 drops packets" {
+		if len(got) != 1 || got[0].Code != "QueueDrop" || got[0].Severity != want || got[0].Title != "the queue of eth0 in the pod behind tap10 drops packets" {
 			t.Errorf("sent %d: %+v", sent, got)
 		}
 	}

@@ -114,7 +114,7 @@ func sentences(n *testNode) string {
 		for _, e := range f.Evidence {
 			said = append(said, e.Source+": "+e.Text)
 		}
-		said = append(append(append(said, f.Unseen...), f.Alternatives...), f.Fix...)
+		said = append(append(append(said, f.Unseen...), f.Alternatives...), steps(f)...)
 	}
 	return strings.Join(said, "\n")
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -916,7 +915,7 @@ func TestLeftOverRule(t *testing.T) {
 			model.Route{Dst: prefix("10.50.0.0/16"), Type: "throw"}), []string{"ip route del 10.50.0.20 via 10.50.0.9 dev ens5 table 210"}},
 	} {
 		found := agreed(t, tt.node)
-		if len(found) == 0 || found[0].Code != fault.MissingPodRoute || !slices.Equal(found[0].Fix, tt.fix) {
+		if len(found) == 0 || found[0].Code != "MissingPodRoute" || !slices.Equal(found[0].Fix, tt.fix) {
 			t.Errorf("%s: %+v, want the fix %q", tt.name, found, tt.fix)
 		}
 	}
@@ -957,7 +956,7 @@ func TestDefaultRouteOfIPv6(t *testing.T) {
 		n.route(model.Route{Dst: prefix("fd00:20:1::5/128"), IfIndex: 3})
 		d := n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_discard", "fd00:20:1::5", tt.far, tt.packets)
 		d.First, d.Last = start, start.Add(5*time.Second)
-		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != fault.MissingDefaultRoute || f[0].Severity != tt.want {
+		if f := Diagnose(&n.Snapshot); len(f) != 1 || f[0].Code != "MissingDefaultRoute" || f[0].Severity != tt.want {
 			t.Errorf("%s to %s: %+v, want %s", tt.own, tt.far, f, tt.want)
 		}
 	}

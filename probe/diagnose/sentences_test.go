@@ -60,8 +60,8 @@ func TestSentences(t *testing.T) {
 			for _, e := range f.Evidence {
 				fmt.Fprintf(&b, "%s: %s\n", e.Source, e.Text)
 			}
-			fmt.Fprintf(&b, "unseen %s\nelse %s\nfix %s\n", strings.Join(f.Unseen, "\nunseen "), strings.Join(f.Alternatives, "\nelse "),
-				strings.Join(f.Fix, "\nfix "))
+			fmt.Fprintf(&b, "unseen %s\nelse %s\nfix %s\nnext %s\n", strings.Join(f.Unseen, "\nunseen "), strings.Join(f.Alternatives, "\nelse "),
+				strings.Join(f.Fix, "\nfix "), strings.Join(f.Next, "\nnext "))
 		}
 	}
 	if *update {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -165,7 +164,7 @@ func TestTranslationByProtocol(t *testing.T) {
 	n.datagrams(pod5, out, 53, 5, false)
 	n.datagrams(pod5, out2, 53, 5, false)
 	got := Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Code != fault.MissingMasquerade || !strings.Contains(got[0].Why, "No MASQUERADE rule matches") {
+	if len(got) != 1 || got[0].Code != "MissingMasquerade" || !strings.Contains(got[0].Why, "No MASQUERADE rule matches") {
 		t.Errorf("a rule for TCP alone: %+v", got)
 	}
 	n = serving(pod6)
@@ -201,7 +200,7 @@ func TestPortTakenAgain(t *testing.T) {
 	}
 }
 
-// TestForget: the fix deletes the entry of the flow and no other, and of many the first ones.
+// TestForget: the fix deletes the entry of the flow and no other, of flows alike all at once, and of many the first ones.
 func TestForget(t *testing.T) {
 	n := serving()
 	n.kept(pod5, virtualIP, far, pod5, 53, true, 0)
@@ -211,8 +210,20 @@ func TestForget(t *testing.T) {
 	if got := words.Forget([]*model.Flow{one}); len(got) != 1 || string(got[0]) != want {
 		t.Errorf("%q", got)
 	}
+	alike := *one
+	alike.Original.SrcPort, alike.Reply.DstPort = 40001, 40001
+	want = "conntrack -D -p udp --orig-src 172.20.1.5 --orig-dst 10.0.0.10 --dport 53 --reply-src 172.20.2.9 --reply-dst 172.20.1.5 --zone 7"
+	if got := words.Forget([]*model.Flow{one, &alike}); len(got) != 1 || string(got[0]) != want {
+		t.Errorf("%q", got)
+	}
 	for more, want := range map[int]string{1: "and 1 more entry like these", 2: "and 2 more entries like these"} {
-		if got := words.Forget(slices.Repeat([]*model.Flow{one}, words.MostForgotten+more)); len(got) != words.MostForgotten+1 || string(got[words.MostForgotten]) != want {
+		var flows []*model.Flow
+		for i := range words.MostForgotten + more {
+			f := *one
+			f.Original.DstPort += uint16(i)
+			flows = append(flows, &f)
+		}
+		if got := words.Forget(flows); len(got) != words.MostForgotten+1 || string(got[words.MostForgotten]) != want {
 			t.Errorf("%d more: %q", more, got)
 		}
 	}

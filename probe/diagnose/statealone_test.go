@@ -32,7 +32,7 @@ func situations(t *testing.T, list []situation) {
 				for _, e := range f.Evidence {
 					said.WriteString(e.Text + "\n")
 				}
-				fixes.WriteString(strings.Join(f.Fix, "\n") + "\n")
+				fixes.WriteString(strings.Join(steps(f), "\n") + "\n")
 			}
 			if !slices.Equal(got, tt.want) {
 				t.Errorf("findings %q, want %q\n%s%s", got, tt.want, said.String(), fixes.String())

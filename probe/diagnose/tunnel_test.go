@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -66,10 +65,32 @@ func TestTunnelCarrier(t *testing.T) {
 		n.chain(model.NFT, "ip", "filter", chain, chain, "ACCEPT", 0)
 		n.filter(model.NFT, chain, 9, model.PacketRule{Proto: udp, Target: "DROP", Text: "-p udp --dport 8472 -j DROP"})
 		f := Diagnose(&n.Snapshot)[0]
-		if got := strings.Contains(f.Fix[0]+f.Fix[1], "--dport 8472"); f.Code != fault.NoReply || got != want {
-			t.Errorf("a rule of %s: %s %q", chain, f.Code, f.Fix)
+		if got := strings.Contains(strings.Join(steps(f), "\n"), "--dport 8472"); f.Code != "NoReply" || got != want {
+			t.Errorf("a rule of %s: %s %q", chain, f.Code, f.Next)
 		}
 	}
+}
+
+// TestTunnelEnds: where a tunnel sends what is for a pod is shown, and whether anything comes from there.
+func TestTunnelEnds(t *testing.T) {
+	to := func(end string, heard bool) func() *testNode {
+		return func() *testNode {
+			n := kubenet().with(model.SourceBridge)
+			n.Links = append(n.Links, model.Link{Index: 7, Name: "vx0", Kind: "vxlan", Up: true, Carrier: true, Role: model.RoleTunnel})
+			n.route(model.Route{Dst: prefix("172.20.2.0/24"), Gateway: addr("172.20.2.0"), IfIndex: 7})
+			n.neighbor("172.20.2.0", "02:00:00:00:02:00", 7, "PERMANENT")
+			n.FDB = append(n.FDB, model.FDBEntry{MAC: mac("02:00:00:00:02:00"), IfIndex: 7, Static: true, End: addr(end)})
+			n.answered(pod5, "203.0.113.9")
+			n.tracked(pod5, far, tcp, 80, 5, false)
+			n.peer("10.50.0.4", end, model.PeerCount{Packets: 40, Other: 40}, model.Either(heard, model.PeerCount{Packets: 9, Other: 9}, none))
+			return n
+		}
+	}
+	situations(t, []situation{
+		{"to an address from where nothing comes", to("10.50.0.99", false),
+			[]string{"warning NoReply"}, "vx0 sends them to 10.50.0.99", "correctly"},
+		{"to a node that is heard", to("10.50.0.5", true), []string{"warning NoReply"}, "vx0 correctly", "from where nothing comes"},
+	})
 }
 
 // TestTakenRange: a link of the node, such as a container engine's bridge, has a network
@@ -111,6 +132,10 @@ func TestTunnelEndUnknown(t *testing.T) {
 		{Name: "k3s-2", Addresses: []netip.Addr{addr("10.50.0.5")}, PodCIDRs: []netip.Prefix{prefix("172.20.2.0/24")}},
 	}
 	n.dropOn("flannel.1", "NO_TX_TARGET", "vxlan_xmit", pod5, far, 9).IfIndex = 7
+	other := *n
+	other.FDB = append(other.FDB, model.FDBEntry{MAC: mac("0e:00:00:00:00:77"), IfIndex: 7, End: addr("10.50.0.5"), Static: true})
+	tell(t, &other, []string{"StaleFDB likely 172.20.1.5 172.20.2.9"},
+		[]string{"172.20.2.0 has the MAC 0e:00:00:00:00:77, and its neighbour entry is wrong"}, []string{"bridge fdb append"})
 	tell(t, n, []string{"StaleFDB proven 172.20.1.5 172.20.2.9"}, []string{
 		"flannel.1 has no FDB entry for the next hop 172.20.2.0", "0e:00:00:00:00:02, the MAC of 172.20.2.0",
 		"neighbors: 172.20.2.0 dev flannel.1 lladdr 0e:00:00:00:00:02 PERMANENT", "172.20.2.9 is in the pod range of 10.50.0.5",

@@ -49,6 +49,14 @@ func TestUncounted(t *testing.T) {
 			n.rejected("ens5", "nft_do_chain", far, pod5, 590, head(tcp, 443, ackFlag))
 			return n
 		}, []string{"warning PolicyDrop", "warning PolicyDrop"}, "284", ""},
+		{"a few more than it counted, of several senders: read in part, they are no proof", func() *testNode {
+			n := filtered().live()
+			n.filter(model.NFT, "FORWARD", 290, model.PacketRule{Dst: to("172.20.1.5/32"), Target: "DROP", Text: "-d 172.20.1.5/32 -j DROP"})
+			for _, from := range []string{far, "172.20.2.10", "172.20.2.11"} {
+				n.rejected("ens5", "nft_do_chain", from, pod5, 100, head(tcp, 443, synFlag))
+			}
+			return n
+		}, []string{"warning PolicyDrop"}, "-d 172.20.1.5/32 -j DROP", ""},
 		{"a counter that was zeroed in the window", func() *testNode {
 			n := filtered().live()
 			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to("172.20.1.5/32"), Target: "DROP", Text: "-d 172.20.1.5/32 -j DROP"}).Counter = restarted

@@ -95,9 +95,11 @@ func (v *Input) Report(f Fault) {
 	v.Proposed = append(v.Proposed, f)
 }
 
-// Complete fills in what follows from the drops that a finding is about, its words, and how
-// sure it is where its kind does not say: likely if there are alternatives.
-func (f *Fault) Complete(code model.Code) {
+// Complete fills in what follows from the drops that a finding is about, how severe it is and
+// how sure, where that is not said of this one, and its words.
+func (f *Fault) Complete(k *Kind) {
+	f.Severity = cmp.Or(f.Severity, k.Severity)
+	f.Confidence = cmp.Or(f.Confidence, model.Either(k.doubted(f), model.Likely, model.Proven))
 	if l := f.Lost; l != nil {
 		l.Common()
 		if f.Pods == nil {
@@ -113,10 +115,7 @@ func (f *Fault) Complete(code model.Code) {
 		if f.Lost != nil {
 			f.Facts["lost"] = node.MostDropped(f.Lost.Drops)
 		}
-		words.Put(cmp.Or(f.Page, string(code)), f.Facts, &f.Finding)
-	}
-	if f.Confidence == "" {
-		f.Confidence = model.Either(len(f.Alternatives) > 0, model.Likely, model.Proven)
+		words.Put(cmp.Or(f.Page, string(k.Code)), f.Facts, &f.Finding)
 	}
 }
 
@@ -145,7 +144,7 @@ func (f *Fault) Absorb(effect *Fault) {
 	}
 	if effect.Confidence == model.Proven {
 		// What the cause made stays when the cause is gone.
-		f.Fix = append(f.Fix, effect.Fix...)
+		f.Fix, f.Next = append(f.Fix, effect.Fix...), append(f.Next, effect.Next...)
 	}
 	f.Packets += effect.Packets
 }

@@ -4,10 +4,15 @@
 package fault
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
+	"strings"
+	"text/template"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -19,6 +24,55 @@ type Input struct {
 	// Proposed are the findings that the kind at work has reported.
 	Proposed []Fault
 }
+
+// Kind is how the findings of one code are made. What it means is a part of its page in probe/words.
+type Kind struct {
+	Code     model.Code
+	Severity model.Severity
+	Find     func(*Input)
+	// Needs are the sources that must have been read whole.
+	Needs Sources
+	// Rests are those of which an unread part may be the cause instead: without them nothing is proven.
+	Rests Sources
+	// Ends are the kinds of hop at which the finding's packets end, the likeliest
+	// first; nil leaves that to the tables and counts. Passes: they do not end.
+	Ends   Hops
+	Passes bool
+	// Objects name the values that are the object whose state is the cause: of a line all, of several lines the first
+	// whose values are there. Findings about other objects are others.
+	Objects Objects
+	// Else are alternatives and doubts, of which a page has only the words: with one a fault is likely. Each is the
+	// names of values that a fault then has or, with !, has not; and that of a page is of faults with this page alone.
+	Else Else
+	// Traits are what several nodes' comparison asks.
+	Traits model.Trait
+}
+
+// The lists of a Kind.
+type (
+	// Hops are kinds of hops.
+	Hops = []model.HopKind
+	// Sources are names of sources.
+	Sources = []string
+	// Objects are paths of values, such as "pod.Link".
+	Objects = []string
+	// Else are names of values or pages.
+	Else = []string
+)
+
+// doubted reports whether one of the kind's alternatives is left.
+func (k *Kind) doubted(f *Fault) bool {
+	return slices.ContainsFunc(k.Else, func(names string) bool {
+		return !slices.ContainsFunc(strings.Fields(names), func(name string) bool {
+			name, absent := strings.CutPrefix(name, "!")
+			is, _ := template.IsTrue(f.Facts[name])
+			return is == absent && name != cmp.Or(f.Page, string(k.Code))
+		})
+	})
+}
+
+// Verify is the command that shows whether a finding is still there.
+func (k *Kind) Verify() string { return "lasthop check --only " + string(k.Code) }
 
 // Fault is a finding with the losses that its cause makes, which are no other's then.
 type Fault struct {
@@ -50,6 +104,10 @@ type Fault struct {
 	// finding that is about one of these is evidence of this one.
 	About   any
 	Effects []any
+	// Undoes is the rule or route that its fix deletes, or the chain whose policy it sets to accept; nil for none. Packet is
+	// one that ends by it: that of most drops, if it is not given.
+	Undoes any
+	Packet path.Packet
 	// Idle: nothing but state speaks for it.
 	Idle bool
 }

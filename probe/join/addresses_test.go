@@ -104,7 +104,7 @@ func TestNextHop(t *testing.T) {
 			c.ask(2, 1, lostBack)
 			c.ask(1, 3, fine)
 			f := judged(t, c, tt.want)[0]
-			for _, text := range append([]string{f.Why}, f.Fix...) {
+			for _, text := range append([]string{f.Why}, append(f.Fix, f.Next...)...) {
 				if strings.Contains(text, "10.2.2.0/24") && !strings.Contains(text, tt.hop) || strings.Contains(text, "10.0.9.") || strings.Contains(text, "invalid") {
 					t.Errorf("not by %s: %s", tt.hop, text)
 				}
@@ -200,8 +200,8 @@ func TestOnward(t *testing.T) {
 		c := newCluster(3)
 		c.onward(mute)
 		f := judged(t, c, "PodNotReplying likely 10.2.3.12 on n3,n2,n1")
-		if len(f) > 0 && !strings.Contains(f[0].Fix[0], "on n3") {
-			t.Errorf("fix: %s", f[0].Fix)
+		if len(f) > 0 && !strings.Contains(f[0].Next[0], "on n3") {
+			t.Errorf("fix: %s", f[0].Next)
 		}
 	})
 	t.Run("a node that does not reply", func(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/fabric"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -31,13 +30,13 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	case g.large:
 		c.tooLarge(f, senders, receivers)
 	case g.shape == noRow && j.keepRoutes(c, receivers[0]):
-		f.Code, f.page, f.Peers = faults.MissingNodeRoute, "MissingNodeRoute-joined", []netip.Prefix{g.row}
+		f.Code, f.page, f.Peers = "MissingNodeRoute", "MissingNodeRoute-joined", []netip.Prefix{g.row}
 		f.facts["row"], f.facts["hop"] = g.row, receivers[0].hop(g.row)
 		g.rivals = nil
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
-		f.Code, f.page, f.Confidence, f.Peers = faults.NICForwarding, "NICForwarding-joined", model.Likely,
+		f.Code, f.page, f.Confidence, f.Peers = "NICForwarding", "NICForwarding-joined", model.Likely,
 			slices.Clone(g.node.Ranges)
 		f.facts["node"] = g.node
 	default:
@@ -53,7 +52,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 
 func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 	g := c.guess
-	f.Code, f.page, f.Peers = faults.MissingUDR, "MissingUDR-joined", slices.Clone(g.rows)
+	f.Code, f.page, f.Peers = "MissingUDR", "MissingUDR-joined", slices.Clone(g.rows)
 	var rows, supposed []row
 	for _, r := range g.rows {
 		for _, n := range receivers {
@@ -146,7 +145,7 @@ func (j *joint) rightHop(w *leg) netip.Addr {
 // wrongNodeRoute says where a node's own route leads, and where it should.
 func (j *joint) wrongNodeRoute(c *cause, f *found) {
 	r, right := c.guess.route, j.rightHop(c.lost[0])
-	f.Code, f.page, f.Peers = faults.WrongNodeRoute, "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
+	f.Code, f.page, f.Peers = "WrongNodeRoute", "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
 	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
 	if other := j.at[r.Gateway]; other != nil {
 		f.facts["other"] = other
@@ -182,7 +181,7 @@ type transit struct {
 // wrongRow is the finding on packets that another node gets.
 func (c *cause) wrongRow(f *found, to *node) {
 	g := c.guess
-	f.Code, f.page, f.Peers = faults.WrongUDR, "WrongUDR-joined", slices.Clone(g.rows)
+	f.Code, f.page, f.Peers = "WrongUDR", "WrongUDR-joined", slices.Clone(g.rows)
 	returned := []transit{{g.via.Returned[model.Transit{Range: g.row, Side: model.AsDestination}], false, g.row}}
 	for _, w := range c.lost {
 		r := w.fromRange()
@@ -212,7 +211,7 @@ func (c *cause) rightRow(own model.Finding, to *node) model.Finding {
 // filtered is the finding on packets of which no larger fault explains the loss.
 func (j *joint) filtered(c *cause, f *found, to *node) {
 	g := c.guess
-	f.Code, f.page, f.Severity = faults.NoReply, "NoReply-between", model.Warning
+	f.Code, f.page, f.Severity = "NoReply", "NoReply-between", model.Warning
 	src, dst := c.ends()
 	f.Peers = model.Hosts(dst)
 	f.facts["src"], f.facts["dst"] = src, dst

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -125,7 +124,7 @@ func TestCloudRoutes(t *testing.T) {
 
 // TestTellers counts the nodes that tell of a finding themselves, not all that it names.
 func TestTellers(t *testing.T) {
-	f := model.Finding{Code: faults.WrongNextHopMAC, Title: "a wrong MAC", Nodes: []string{"n1", "n2", "n3"}, Fix: []string{"ip neigh del 10.1.0.9 dev eth0"}}
+	f := model.Finding{Code: "WrongNextHopMAC", Title: "a wrong MAC", Nodes: []string{"n1", "n2", "n3"}, Fix: []string{"ip neigh del 10.1.0.9 dev eth0"}}
 	if got := mergeOne([]nodeFinding{{f, []string{"n1"}}, {f, []string{"n1"}}}); got.Title != f.Title {
 		t.Errorf("got %+v", got)
 	}
@@ -202,7 +201,7 @@ func TestWrongNodeRoute(t *testing.T) {
 		{"10.1.0.77", fine, nil},
 	} {
 		f := judged(t, routed(tt.via, tt.fate), tt.want...)
-		if len(f) == 0 || f[0].Code != faults.WrongNodeRoute {
+		if len(f) == 0 || f[0].Code != "WrongNodeRoute" {
 			continue
 		}
 		if want := []string{"on n1:", "ip route replace 10.2.2.0/24 via 10.1.0.2 dev eth0"}; !slices.Equal(f[0].Fix[:2], want) {

@@ -26,7 +26,10 @@ func (j *joint) findings() []model.Finding {
 			}
 		}
 	}
-	onAllCPUs(len(j.nodes), func(i int) { j.nodes[i].rest = j.besides(j.nodes[i]) })
+	onAllCPUs(len(j.nodes), func(i int) {
+		n := j.nodes[i]
+		n.rest = model.Filter(j.besides(n), func(f model.Finding) bool { return !j.compares(n, &f) })
+	})
 	var out []nodeFinding
 	for _, c := range j.causes {
 		if c.silent != nil && c.silent.how == vacant {
@@ -83,7 +86,7 @@ func On(name string, f model.Finding) model.Finding {
 	return t.Finding
 }
 
-// site says which of several nodes the finding is about, and on which the fixes of those that it was made of are to be
+// site says which of several nodes the finding is about, and on which the steps of those that it was made of are to be
 // run, unless they are for the network between them.
 func (t *nodeFinding) site(of []nodeFinding) {
 	if len(t.at) == 1 {
@@ -92,19 +95,30 @@ func (t *nodeFinding) site(of []nodeFinding) {
 	if t.Is(model.Unheard) {
 		return
 	}
-	t.Fix = nil
-	for first := range model.Each(of) {
-		var at []string
-		for o := range model.Each(of) {
-			if slices.Equal(o.Fix, first.Fix) {
-				at, o.Fix = model.With(at, o.at...), model.Either(o == first, o.Fix, nil)
+	for _, steps := range stepsOf {
+		var sited []string
+		for first := range model.Each(of) {
+			var at []string
+			for o := range model.Each(of) {
+				if list := steps(&o.Finding); slices.Equal(*list, *steps(&first.Finding)) {
+					at, *list = model.With(at, o.at...), model.Either(o == first, *list, nil)
+				}
+			}
+			if list := *steps(&first.Finding); len(list) > 0 {
+				if len(at) > 0 {
+					sited = append(sited, words.OnNodes(at))
+				}
+				sited = append(sited, list...)
 			}
 		}
-		if len(at) > 0 && len(first.Fix) > 0 {
-			t.Fix = append(t.Fix, words.OnNodes(at))
-		}
-		t.Fix = append(t.Fix, first.Fix...)
+		*steps(&t.Finding) = sited
 	}
+}
+
+// stepsOf are the two lists of steps that a finding has.
+var stepsOf = []func(*model.Finding) *[]string{
+	func(f *model.Finding) *[]string { return &f.Fix },
+	func(f *model.Finding) *[]string { return &f.Next },
 }
 
 // tell names the node as who tells of a finding, and those others that know a part.
@@ -114,6 +128,16 @@ func tell(name string, f *model.Finding) {
 		e.Node = cmp.Or(e.Node, name)
 		f.Nodes = model.With(f.Nodes, e.Node)
 	}
+}
+
+// compares reports whether a finding is about flows that die beside others of the same two ends, both of which were watched:
+// lostPorts compares the flows of both, and what arrived is its node's.
+func (j *joint) compares(n *node, f *model.Finding) bool {
+	return f.Code == "NoReply" && len(f.Peers) > 0 && !n.out && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
+		far := j.at[p.Addr()]
+		return far == nil || far == n || far.out ||
+			!slices.ContainsFunc(n.Pairs, func(e model.EndPair) bool { return e.Remote == p.Addr() && !e.Silent && e.In.Packets > 0 })
+	})
 }
 
 // besides are the node's findings but for the consequences of causes elsewhere.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -138,7 +139,7 @@ func sound(t *testing.T, sources []Source) {
 	}
 	pages := diagnose.Kinds()
 	for _, f := range want.Findings {
-		known := slices.ContainsFunc(pages, func(p diagnose.Kind) bool { return p.Code == f.Code })
+		known := slices.ContainsFunc(pages, func(p faults.Kind) bool { return p.Code == f.Code })
 		if !known || f.Title == "" || f.Confidence.Rank() < 0 || f.Severity.Rank() < 0 || len(f.Nodes) == 0 || len(f.Evidence) == 0 {
 			t.Errorf("finding %+v", f)
 		}

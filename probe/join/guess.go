@@ -229,15 +229,9 @@ func (j *joint) filters(open []*leg, passed passes) {
 		to   bool
 	}
 	others, passing := map[end]map[*node]bool{}, map[end]bool{}
-	note := func(e end, other *node) {
-		if others[e] == nil {
-			others[e] = map[*node]bool{}
-		}
-		others[e][other] = true
-	}
 	for _, w := range open {
-		note(end{w.dst(), true}, w.from)
-		note(end{w.src(), false}, w.to)
+		model.Include(others, end{w.dst(), true}, w.from, true)
+		model.Include(others, end{w.src(), false}, w.to, true)
 	}
 	for _, w := range j.legs {
 		if w.state == arrived {

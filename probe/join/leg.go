@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
@@ -324,7 +323,7 @@ func largeLost(legs []*leg) *largeLoss {
 
 // tooLarge is the finding on large packets that are lost between the nodes.
 func (c *cause) tooLarge(f *found, senders, receivers []*node) {
-	f.Code, f.page, f.Severity, f.Confidence = faults.PathMTU, "PathMTU-joined", model.Warning, model.Likely
+	f.Code, f.page, f.Severity, f.Confidence = "PathMTU", "PathMTU-joined", model.Warning, model.Likely
 	_, dst := c.ends()
 	f.Peers = model.Hosts(dst)
 	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)

@@ -82,10 +82,13 @@ func mergeOne(list []nodeFinding) nodeFinding {
 			f.Peers = append(f.Peers, o.Peers...)
 		}
 		f.Packets += o.Packets
-		if both := model.Filter(f.Fix, func(line string) bool { return slices.Contains(o.Fix, line) }); f.Is(model.Unheard) &&
-			len(both) > 0 && o.Confidence == f.Confidence {
-			// What only one of the nodes has in doubt is not what both miss.
-			f.Fix = both
+		for _, steps := range stepsOf {
+			list := steps(&f.Finding)
+			both := model.Filter(*list, func(line string) bool { return slices.Contains(*steps(&o.Finding), line) })
+			if f.Is(model.Unheard) && len(both) > 0 && o.Confidence == f.Confidence {
+				// What only one of the nodes has in doubt is not what both miss.
+				*list = both
+			}
 		}
 	}
 	f.Pods = model.Unique(f.Pods)

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -86,7 +85,7 @@ func (c *cause) unanswered() model.Finding {
 	up := c.node.Uplink
 	f := found{page: "NoReply-arrived", facts: words.Facts{"dst": dst, "src": src, "node": c.node}}
 	f.Finding = model.Finding{
-		Code: faults.NoReply, Severity: model.Warning, Confidence: model.Likely, Nodes: []string{c.node.name()},
+		Code: "NoReply", Severity: model.Warning, Confidence: model.Likely, Nodes: []string{c.node.name()},
 		LastHopAlive: model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress},
 		Pods:         model.Unique(slices.Concat(c.pods(), src)), Peers: model.Hosts(dst),
 	}
@@ -95,7 +94,7 @@ func (c *cause) unanswered() model.Finding {
 	case vacant:
 		f.LastHopAlive, f.page, f.facts["asked"] = c.conversations[0].asker.Uplink, "NoReply-vacant", c.vainlyAsked()
 	case delivered:
-		f.Code, f.page, f.LastHopAlive = faults.PodNotReplying, "PodNotReplying-joined",
+		f.Code, f.page, f.LastHopAlive = "PodNotReplying", "PodNotReplying-joined",
 			model.Place{Role: model.RolePodLink, Direction: model.Egress}
 	case forNode:
 		f.page = "NoReply-kept"

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
@@ -172,7 +171,7 @@ func (n *node) tunnelUp() bool {
 func (c *cause) downTunnel() model.Finding {
 	n := c.node
 	f := found{Finding: model.Finding{
-		Code: faults.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
+		Code: "NoReply", Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
 		LastHopAlive: n.Uplink,
 	}}
 	f.page = "NoReply-beside-tunnel"
@@ -277,7 +276,7 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 	losses := c.losses()
 	first := losses[0]
 	f := found{page: "NoReply-tunnel", Finding: model.Finding{
-		Code: faults.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
+		Code: "NoReply", Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
 		LastHopAlive: first.into.Place, Pods: c.pods(),
 	}}
 	senders, receivers := c.sides()

@@ -130,7 +130,7 @@ func text(f model.Finding) string {
 	for _, e := range f.Evidence {
 		words = append(words, e.Text)
 	}
-	return strings.Join(slices.Concat([]string{f.Title, f.Why}, words, f.Unseen, f.Alternatives, f.Fix), "\n")
+	return strings.Join(slices.Concat([]string{f.Title, f.Why}, words, f.Unseen, f.Alternatives, f.Fix, f.Next), "\n")
 }
 
 // only is the one finding of a cluster.

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 
-	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -48,7 +47,7 @@ func (j *joint) oneRange() {
 // sharedRange is the finding on several nodes that have one range for their pods.
 func (c *cause) sharedRange() model.Finding {
 	r, nodes := c.twins.row, sortedNodes(slices.Values(c.twins.nodes))
-	f := found{page: "DuplicatePodIP-range", Finding: model.Finding{Code: faults.DuplicatePodIP, Severity: model.Critical,
+	f := found{page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Severity: model.Critical,
 		Confidence: model.Proven, Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
 		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
 	f.facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}

@@ -166,10 +166,7 @@ func (b *balance) addPod(p *model.Pod) {
 	families := map[bool][]netip.Addr{}
 	for _, prefix := range p.Addresses {
 		a := prefix.Addr()
-		if b.netns[a] == nil {
-			b.netns[a] = map[uint32]bool{}
-		}
-		b.netns[a][p.Netns] = true
+		model.Include(b.netns, a, p.Netns, true)
 		families[a.Is4()] = append(families[a.Is4()], a)
 	}
 	for _, addrs := range families {

@@ -8,7 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-type addrSet map[netip.Addr]bool
+type addrSet = map[netip.Addr]bool
 
 // translations are what connection tracking says of pods' flows whose addresses are changed on the path.
 type translations struct {
@@ -68,7 +68,7 @@ func (b *balance) addOutgoing(f *model.Flow) {
 		// The peer's replies go to the node's address, and from there to the pod.
 		t.throughNode[peer], t.local[pod] = true, true
 	default:
-		t.addRemote(pod, peer)
+		model.Include(t.remotes, pod, peer, true)
 	}
 }
 
@@ -80,20 +80,13 @@ func (b *balance) addIncoming(f *model.Flow) {
 	case b.netns[client] != nil:
 		t.local[pod], t.services = true, true
 	case b.node[f.Original.Dst]:
-		t.addRemote(pod, client)
+		model.Include(t.remotes, pod, client, true)
 	default:
 		t.foreign[pod] = true
 	}
 	if b.node[f.Reply.Dst] && !b.node[client] {
 		t.throughNode[pod] = true
 	}
-}
-
-func (t *translations) addRemote(pod, remote netip.Addr) {
-	if t.remotes[pod] == nil {
-		t.remotes[pod] = addrSet{}
-	}
-	t.remotes[pod][remote] = true
 }
 
 func (r *row) anyIn(set addrSet) bool {

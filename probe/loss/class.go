@@ -2,6 +2,7 @@
 package loss
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"slices"
@@ -46,6 +47,12 @@ const (
 	Foreign Class = "foreign"
 )
 
+// frame is an address and the MAC that its frames are for.
+type frame struct {
+	addr netip.Addr
+	mac  model.MAC
+}
+
 // startupTime is how long a network plugin may take to write a new pod's rules.
 const startupTime = time.Second
 
@@ -60,6 +67,13 @@ type Classifier struct {
 	broadcasts map[netip.Addr]bool
 	// flooded is the class of a frame that a receiver with another MAC frees, by the frame's destination.
 	flooded map[model.MAC]Class
+	// holders are the links by which frames for a MAC get to who has it, frames those at which they were counted. A bridge
+	// with all its ports, or a link without one, is the negative number of it, as bridge has it of each link.
+	holders map[model.MAC][]int
+	bridge  map[int]int
+	frames  map[frame][]int
+	// dropped are the pairs of which packets were dropped for another reason.
+	dropped map[[2]netip.Addr]bool
 	// BridgeMACs are those of bridges and their ports: a bridge delivers frames for them to the node.
 	BridgeMACs map[model.MAC]bool
 	// Samples are those of the drops.
@@ -96,12 +110,7 @@ func NewClassifier(s *model.Snapshot) *Classifier {
 			c.broadcasts[model.BroadcastOf(a)] = true
 		}
 	}
-	gateways := s.DefaultGateways()
-	for _, n := range s.Neighbors {
-		if gateways[n.Addr] {
-			c.flooded[n.MAC] = Copy
-		}
-	}
+	c.originals(s)
 	delete(c.flooded, model.MAC{})
 	delete(c.BridgeMACs, model.MAC{})
 	delete(c.broadcasts, netip.Addr{})
@@ -250,9 +259,57 @@ func (c *Classifier) Class(d *model.Drop) Class {
 			return Copy
 		}
 	case d.Is(model.OtherHost):
-		return model.Either(c.Past[d.Dst], PodGone, c.flooded[d.DstMAC])
+		return model.Either(c.Past[d.Dst], PodGone, model.Either(c.strayed(d), Lost, c.flooded[d.DstMAC]))
 	}
 	return c.excused[*d]
+}
+
+// originals notes where frames for each MAC should get, and where they did. An address of which some were not counted is
+// left out.
+func (c *Classifier) originals(s *model.Snapshot) {
+	c.holders, c.frames = make(map[model.MAC][]int, len(s.Links)+len(s.Pods)), make(map[frame][]int, len(s.Traffic.MACs))
+	c.dropped = make(map[[2]netip.Addr]bool, len(s.Traffic.Drops))
+	for d := range model.Each(s.Traffic.Drops) {
+		if !d.Is(model.OtherHost) {
+			c.dropped[[2]netip.Addr{d.Src, d.Dst}] = true
+		}
+	}
+	var uplinks []int
+	c.bridge = make(map[int]int, len(s.Links))
+	for l := range model.Each(s.Links) {
+		if l.Role == model.RoleUplink {
+			uplinks = append(uplinks, l.Index)
+		}
+		c.bridge[l.Index] = -cmp.Or(l.Master, l.Index)
+		c.holders[l.MAC] = append(c.holders[l.MAC], c.bridge[l.Index])
+	}
+	for p := range model.Each(s.Pods) {
+		c.holders[p.MAC] = append(c.holders[p.MAC], p.LinkIndex)
+	}
+	gateways := s.DefaultGateways()
+	for _, n := range s.Neighbors {
+		if gateways[n.Addr] {
+			c.flooded[n.MAC] = Copy
+			c.holders[n.MAC] = append(append(c.holders[n.MAC], n.IfIndex), uplinks...)
+		}
+	}
+	whole := s.Has(model.SourceTC, model.SourceLinks, model.SourcePods)
+	for m := range model.Each(s.Traffic.MACs) {
+		if k := (frame{m.Addr, m.Dst}); whole && (s.Traffic.Lost.MACs == 0 || s.Traffic.Lost.Of(m.Addr).MACs == 0) {
+			c.frames[k] = append(c.frames[k], m.IfIndex)
+		}
+	}
+}
+
+// strayed reports whether frames for a MAC that is known passed links, and none by which they get to who has it. Where the
+// originals were dropped on their way, they are counted there.
+func (c *Classifier) strayed(d *model.Drop) bool {
+	if c.dropped[[2]netip.Addr{d.Src, d.Dst}] {
+		return false
+	}
+	from, to, holders := c.frames[frame{d.Src, d.DstMAC}], c.frames[frame{d.Dst, d.DstMAC}], c.holders[d.DstMAC]
+	held := func(i int) bool { return slices.Contains(holders, i) || slices.Contains(holders, c.bridge[i]) }
+	return len(from)+len(to) > 0 && len(holders) > 0 && !slices.ContainsFunc(from, held) && !slices.ContainsFunc(to, held)
 }
 
 // forNode reports whether netfilter dropped the node's own copy of what a pod sent: the other members get theirs by the

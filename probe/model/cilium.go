@@ -97,18 +97,24 @@ type CiliumDrop struct {
 	// File and Line are where in Cilium's source the program decided.
 	File uint8
 	Line uint16
+	// Name is the file's name, by the line information of the programs, where several had its number (CiliumFiles).
+	Name string
 }
 
 // Compare orders them.
 func (c CiliumDrop) Compare(o CiliumDrop) int {
 	return cmp.Or(cmp.Compare(c.Reason, o.Reason), cmp.Compare(c.Error, o.Error),
 		cmp.Compare(c.SrcIdentity, o.SrcIdentity), cmp.Compare(c.DstIdentity, o.DstIdentity),
-		cmp.Compare(c.Endpoint, o.Endpoint), cmp.Compare(c.File, o.File), cmp.Compare(c.Line, o.Line))
+		cmp.Compare(c.Endpoint, o.Endpoint), cmp.Compare(c.File, o.File), cmp.Compare(c.Line, o.Line), cmp.Compare(c.Name, o.Name))
 }
 
-// Source is the line of Cilium's source.
+// Source is the line of Cilium's source. A file that may be one or another has its number in place of a name.
 func (c CiliumDrop) Source() string {
-	return fmt.Sprintf("%s:%d", cmp.Or(ciliumFiles[c.File], fmt.Sprintf("file %d", c.File)), c.Line)
+	name := c.Name
+	if files := CiliumFiles(c.File); name == "" && len(files) == 1 {
+		name = files[0]
+	}
+	return fmt.Sprintf("%s:%d", cmp.Or(name, fmt.Sprintf("file %d", c.File)), c.Line)
 }
 
 // CiliumReason is a number of pkg/monitor/api/drop.go. Versions only add some.
@@ -210,16 +216,36 @@ var ciliumReasons = map[CiliumReason]string{
 	203: "endpoint policy program not available",
 	204: "no egress IP configured",
 	205: "punt to proxy",
+	206: "no device",
+	207: "first fragment not found",
 }
 
-// ciliumFiles are those that pkg/monitor/api/files.go numbers.
-var ciliumFiles = map[uint8]string{
-	1: "bpf_host.c", 2: "bpf_lxc.c", 3: "bpf_overlay.c", 4: "bpf_xdp.c", 5: "bpf_sock.c",
-	6: "bpf_network.c", 7: "bpf_wireguard.c",
-	101: "arp.h", 102: "drop.h", 103: "srv6.h", 104: "icmp6.h", 105: "nodeport.h", 106: "lb.h", 107: "mcast.h",
-	108: "ipv4.h", 109: "conntrack.h", 110: "local_delivery.h", 111: "trace.h", 112: "encap.h", 113: "encrypt.h",
-	114: "host_firewall.h", 115: "nodeport_egress.h", 116: "ipv6.h", 117: "classifiers.h",
+// CiliumFiles are the names that the numbers of pkg/monitor/api/files.go have had, up to 1.18 and from 1.19 on; none for
+// an unknown number.
+func CiliumFiles(number uint8) (names []string) {
+	for _, files := range []map[uint8]string{ciliumHeaders118, ciliumHeaders119, ciliumPrograms} {
+		if name := files[number]; name != "" {
+			names = With(names, name)
+		}
+	}
+	return names
 }
+
+var (
+	ciliumPrograms = map[uint8]string{
+		1: "bpf_host.c", 2: "bpf_lxc.c", 3: "bpf_overlay.c", 4: "bpf_xdp.c", 5: "bpf_sock.c", 6: "bpf_network.c", 7: "bpf_wireguard.c",
+	}
+	ciliumHeaders118 = map[uint8]string{
+		101: "arp.h", 102: "drop.h", 103: "srv6.h", 104: "icmp6.h", 105: "nodeport.h", 106: "lb.h", 107: "mcast.h",
+		108: "ipv4.h", 109: "conntrack.h", 110: "local_delivery.h", 111: "trace.h", 112: "encap.h", 113: "encrypt.h",
+		114: "host_firewall.h", 115: "nodeport_egress.h", 116: "ipv6.h", 117: "classifiers.h",
+	}
+	ciliumHeaders119 = map[uint8]string{
+		101: "drop.h", 102: "srv6.h", 103: "icmp6.h", 104: "nodeport.h", 105: "lb.h", 106: "mcast.h", 107: "ipv4.h",
+		108: "conntrack.h", 109: "local_delivery.h", 110: "trace.h", 111: "encap.h", 112: "host_firewall.h",
+		113: "nodeport_egress.h", 114: "ipv6.h", 115: "classifiers.h",
+	}
+)
 
 // CiliumIdentity is the number that Cilium gives to all pods with the same labels, and to what is no pod.
 type CiliumIdentity uint32

@@ -131,8 +131,10 @@ type Finding struct {
 	Alternatives []string
 	// Surer are the means to learn what is unseen, and which of the alternatives it is.
 	Surer []Means `json:",omitempty"`
-	// Fix are commands, or one sentence where no command is known.
+	// Fix are commands that end the loss, or a sentence where none is known. Next are what to do first where nothing is
+	// known to end it.
 	Fix    []string
+	Next   []string `json:",omitempty"`
 	Verify string
 	// Packets is how many were lost in the window, 0 when not counted.
 	Packets uint64
@@ -144,6 +146,8 @@ type Finding struct {
 	Opened time.Time `json:",omitzero"`
 	Closed time.Time `json:",omitzero"`
 	Times  int       `json:",omitzero"`
+	// Mended: it closed as the configuration changed, which no longer has the cause.
+	Mended bool `json:",omitzero"`
 	// EndsAt are the kinds of hop at which the packets end, the likeliest first; nil where the tables and counts say.
 	// Passes: they do not end. Both are the catalogue's, and no document holds them.
 	// Traits are too.

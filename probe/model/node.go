@@ -102,6 +102,8 @@ type BridgePort struct {
 	// Learning: the bridge learns MACs from frames that come in. Flood and
 	// BroadcastFlood: the port gets frames for unknown MACs, and broadcasts.
 	Learning, Flood, BroadcastFlood bool
+	// MulticastOff: it gets no multicasts, but of groups that were joined there.
+	MulticastOff bool
 	// Locked: frames come in only from MACs that have a forwarding entry at the port (Linux 5.18).
 	Locked bool
 }
@@ -111,6 +113,8 @@ type Bridge struct {
 	// STP is set where the kernel, or a daemon, runs the spanning tree protocol.
 	STP           bool
 	VLANFiltering bool
+	// Snooping: it sends multicasts to the ports alone that joined their group, while somebody asks for members.
+	Snooping bool
 }
 
 // VLANs are those that a port of a bridge allows.
@@ -225,6 +229,8 @@ type FDBEntry struct {
 	// Local says that frames for it go to the node, as for the port's own address. Static says that somebody wrote the
 	// entry for the port. An entry that is neither was learnt.
 	Local, Static bool
+	// End is where a tunnel sends frames for the MAC. Such an entry has no bridge.
+	End netip.Addr `json:",omitzero"`
 }
 
 // Pod is one network namespace with a link to the node.

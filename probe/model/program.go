@@ -79,10 +79,11 @@ func (p *Program) String() string {
 // MayRedirect reports whether another program may redirect packets that arrive on a link of the node, so that they
 // bypass the egress hook of the link that the node's tables select. bpf_redirect_peer does so for pod links. Any
 // program at an ingress hook may redirect, since its code is not examined, and so may programs that could not be
-// listed.
+// listed. Filters of tc itself (mirred) send by a link's egress hook.
 func (s *Snapshot) MayRedirect() bool {
 	return s.Status(SourcePrograms) != OK || slices.ContainsFunc(s.Programs, func(p Program) bool {
-		return p.Kind != ProgramCgroup && !p.Classic && p.Direction == Ingress && p.Netns == s.Node.Netns
+		native := p.Kind == ProgramTC && p.ID == 0 && p.Filter != "" && p.Filter != "bpf"
+		return p.Kind != ProgramCgroup && !p.Classic && !native && p.Direction == Ingress && p.Netns == s.Node.Netns
 	})
 }
 

@@ -19,6 +19,9 @@ type Reading struct {
 	Judged time.Time
 	// Verdict is what was judged then; On is nil before the first.
 	Verdict Verdict
+	// Since is what was counted since the whole point before, judged by the state of that time where what lost packets then
+	// has gone. It is of a whole point; On is nil otherwise.
+	Since Verdict
 	// Series are packets per second of each pod address at each hop, oldest first. They end at At.
 	Series []Series
 	// Drops are drops of pods' packets per second that are losses, oldest
@@ -61,8 +64,10 @@ type Tracked struct {
 	ID int
 	// First and Last are the times of the first and last reading that had it.
 	First, Last time.Time
-	// Closed says that the finding is no longer present.
+	// Closed says that the finding is no longer present. It is then as it was when it was surest.
 	Closed bool
+	// Lost is how many packets its cause lost while it was seen, 0 where that is not known.
+	Lost uint64 `json:",omitzero"`
 }
 
 // Series is the recent history of one count.

@@ -240,6 +240,7 @@ var reasons = []struct {
 		{"LOCAL_MAC", "", Broken, "returned"},
 		{"RECURSION_LIMIT", "", Broken, "recursion"},
 		{"OVS_DROP_*", "", 0, "ovs"},
+		{"XFRM_POLICY", "", 0, "ipsec"},
 		// In a tunnel.
 		{"", "vxlan_xmit", NoTunnelEnd, "vxlan"},
 		{"VXLAN_VNI_NOT_FOUND", "", Broken, "vni"},

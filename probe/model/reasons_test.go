@@ -101,7 +101,7 @@ func TestKernelsWord(t *testing.T) {
 		"BRIDGE_INGRESS_STP_STATE": "port", "BLACKHOLE": "blackhole", "ARP_PVLAN_DISABLE": "proxy", "MAC_INVALID_SOURCE": "source",
 		"LOCAL_MAC": "returned", "VXLAN_VNI_NOT_FOUND": "vni", "VXLAN_INVALID_HDR": "header", "IP_TUNNEL_ECN": "ecn",
 		"SECURITY_HOOK": "security", "RECURSION_LIMIT": "recursion", "DUALPI2_STEP_DROP": "queue", "PSP_INPUT": "psp",
-		"PSP_OUTPUT": "psp", "OVS_DROP_LAST_ACTION": "ovs", "QDISC_DROP_FLOW_LIMIT": "queue", "NOMEM": "",
+		"PSP_OUTPUT": "psp", "OVS_DROP_LAST_ACTION": "ovs", "QDISC_DROP_FLOW_LIMIT": "queue", "NOMEM": "", "XFRM_POLICY": "ipsec",
 	} {
 		if d := (Drop{Reason: reason}); d.Means() != means {
 			t.Errorf("%s means %q, not %q", reason, d.Means(), means)

@@ -203,6 +203,9 @@ type PacketRule struct {
 	Counter Counter
 }
 
+// TargetForward is nft's fwd, which sends packets of a link's hook out by another link.
+const TargetForward = "FWD"
+
 // Lookup is what a rule of nft looks up in a set, which is a match, or in a map, whose element decides.
 type Lookup struct {
 	Set string
@@ -273,6 +276,9 @@ func (r *PacketRule) Concerns(from, to netip.Addr) bool {
 func (r *PacketRule) IsNotrack() bool {
 	return r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
 }
+
+// SetsTTL reports whether the rule sets the TTL or hop limit of packets.
+func (r *PacketRule) SetsTTL() bool { return r.Target == "TTL" || r.Target == "HL" }
 
 // Untracks reports whether a rule excluded packets from connection tracking in the window, or had it track them in
 // another zone.

@@ -8,7 +8,9 @@ import (
 
 // Sample is the head of one freed packet.
 type Sample struct {
-	Time           time.Time
+	Time time.Time
+	// Began is when the first of its kind was freed, zero if that is not known.
+	Began          time.Time `json:",omitzero"`
 	Reason         Reason
 	Location       string
 	IfIndex        int

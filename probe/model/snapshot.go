@@ -29,7 +29,7 @@ type Snapshot struct {
 	FDB       []FDBEntry
 	Sysctls   []Sysctl
 
-	// Pods existed at the window's end, PastPods only earlier in the window.
+	// Pods existed at the window's end, PastPods only earlier, in the window or the minute before: others ask on for them.
 	Pods, PastPods []Pod
 
 	FrameRules  []FrameRule
@@ -44,6 +44,9 @@ type Snapshot struct {
 	// Programs are those of the node's links, then of pods' links, then of cgroups.
 	Programs []Program
 	Cilium   Cilium
+
+	// Changes are the latest of the state since the observation began, oldest first. Only a continuous one has them.
+	Changes []Change
 
 	Cluster Cluster
 	Traffic Traffic
@@ -128,6 +131,7 @@ const (
 	SourceProbes    = "probes"
 	SourcePrograms  = "programs"
 	SourceCilium    = "cilium"
+	SourceChanges   = "changes"
 )
 
 // Source says how much of one kind of state could be read.
@@ -181,6 +185,17 @@ type ClusterPod struct {
 // Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a link's name, as in sysctl(8).
 type Sysctl struct{ Name, Value string }
 
+// PodAddrs are the addresses of the pods there are.
+func (s *Snapshot) PodAddrs() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for p := range Each(s.Pods) {
+		for _, a := range p.Addresses {
+			out[a.Addr()] = true
+		}
+	}
+	return out
+}
+
 // DefaultGateways are the next hops of the default routes.
 func (s *Snapshot) DefaultGateways() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
@@ -211,6 +226,14 @@ func GetOrInsert[K comparable, V any](m map[K]*V, k K) *V {
 		m[k] = new(V)
 	}
 	return m[k]
+}
+
+// Include adds to one of several maps.
+func Include[K, L comparable, V any](m map[K]map[L]V, k K, l L, v V) {
+	if m[k] == nil {
+		m[k] = map[L]V{}
+	}
+	m[k][l] = v
 }
 
 // Map is the list of what f makes of each element of another.

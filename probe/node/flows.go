@@ -23,8 +23,8 @@ const (
 // FlowState is what connection tracking knows of the flows that one local address began towards one remote address.
 type FlowState struct {
 	Peer *model.Peer
-	// known is true when there is any flow of the pair, whoever began it.
-	known bool
+	// Known is true when there is any flow of the pair, whoever began it.
+	Known bool
 	// OldReplied flows were there when the window began, so their reply may be from long ago; the others began in it.
 	OldReplied, NewReplied bool
 	// Asking counts datagram flows of the window that want a reply and saw none,
@@ -73,7 +73,7 @@ func (v *Index) indexFlows() {
 			back = v.FlowStates[Pair{Local: f.Reply.Src, Remote: f.Reply.Dst}]
 		}
 		if back != nil {
-			back.known, back.begunThere = true, true
+			back.Known, back.begunThere = true, true
 			if f.Proto == UDP {
 				back.datagrams++
 			}
@@ -86,7 +86,7 @@ func (v *Index) indexFlows() {
 		if st == nil {
 			continue
 		}
-		st.known = true
+		st.Known = true
 		if !f.Replied {
 			st.Silent = append(st.Silent, f)
 		}
@@ -127,13 +127,14 @@ func (v *Index) Passed(f *model.Flow) (did, certain bool) {
 	if !f.Start.IsZero() || f.Proto != UDP {
 		return !f.Start.IsZero(), !f.Start.IsZero()
 	}
-	name := "net.netfilter.nf_conntrack_udp_timeout"
-	if f.Assured {
-		name += "_stream"
-	}
-	text := v.Settings[name]
-	whole, err := strconv.Atoi(text)
-	return err == nil && time.Duration(whole)*time.Second-f.Timeout <= v.Window.End.Sub(v.Window.Start), err == nil
+	whole, known := v.timeout(model.Either(f.Assured, "udp_timeout_stream", "udp_timeout"))
+	return known && whole-f.Timeout <= v.Window.End.Sub(v.Window.Start), known
+}
+
+// timeout is a setting of connection tracking, as far as it was read.
+func (v *Index) timeout(name string) (time.Duration, bool) {
+	seconds, err := strconv.Atoi(v.Settings["net.netfilter.nf_conntrack_"+name])
+	return time.Duration(seconds) * time.Second, err == nil
 }
 
 // untrackedServer reports whether a rule keeps what is sent to a name server from

@@ -81,21 +81,26 @@ func (v *Index) Answered(p *model.Peer) bool {
 // lasthop's give it to what pods send, as Cilium's do: then their replies may be to pods. That
 // such a program is there, replies show that are of no flow which connection tracking holds.
 func (v *Index) indexReplies() {
-	if v.Has(model.SourcePrograms) && !slices.ContainsFunc(v.Programs, func(p model.Program) bool {
-		return p.Direction == model.Egress && !p.Classic && v.IsUplink(p.IfIndex) && p.Netns == v.Node.Netns
-	}) {
+	if !v.ProgramBehind() {
 		return
 	}
 	replies, translated := map[netip.Addr]bool{}, !v.Has(model.SourceConntrack)
 	for p := range model.Each(v.Peers) {
 		if v.NodeAddrs[p.Local] && p.In.Replies > 0 {
 			replies[p.Remote] = true
-			translated = translated || !v.FlowsOf(p).known
+			translated = translated || !v.FlowsOf(p).Known
 		}
 	}
 	if translated {
 		v.RepliesToNode = replies
 	}
+}
+
+// ProgramBehind reports whether programs may change what leaves by an uplink after it was counted.
+func (v *Index) ProgramBehind() bool {
+	return !v.Has(model.SourcePrograms) || slices.ContainsFunc(v.Programs, func(p model.Program) bool {
+		return p.Direction == model.Egress && !p.Classic && v.IsUplink(p.IfIndex) && p.Netns == v.Node.Netns
+	})
 }
 
 // Refused reports whether all that comes back for packets that want a reply are ICMP errors: a router on the

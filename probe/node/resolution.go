@@ -3,6 +3,7 @@ package node
 import (
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -58,6 +59,29 @@ func (v *Index) Resolutions(asks model.Direction) map[Question]Resolution {
 		v.resolved[asks] = out
 	}
 	return v.resolved[asks]
+}
+
+// Withheld reports whether a bridge got several requests for the MAC of one of its pods and sent none to the pod's port.
+func (v *Index) Withheld(p *model.Pod, a netip.Addr) bool {
+	sent, b := v.Resolutions(model.Egress), v.BridgeOf(p)
+	if b == nil || !v.Has(model.SourceTC) || sent[Question{p.LinkIndex, a}].Requests > 0 {
+		return false
+	}
+	asked := sent[Question{b.Index, a}].Requests
+	for l := range model.Each(v.Links) {
+		if l.Master == b.Index && l.Index != p.LinkIndex {
+			asked += v.Resolutions(model.Ingress)[Question{l.Index, a}].Requests
+		}
+	}
+	return asked >= MinDrops
+}
+
+// Astray reports whether frames that a pod sends to a MAC reach no one who passes them on: neither the node, nor a next hop
+// of the pod, nor who answers for all. A pod that went away may have had it.
+func (v *Index) Astray(p *model.Pod, m model.MAC) bool {
+	return !m.IsZero() && !m.IsMulticast() && !v.Classifier.BridgeMACs[m] && !v.IsGatewayMAC(m) &&
+		!slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.MAC == m }) &&
+		!slices.ContainsFunc(v.PastPods, func(o model.Pod) bool { return o.MAC == m })
 }
 
 // MostEvidence is how many of several like addresses are shown one by one.

@@ -66,11 +66,3 @@ func (s *AddrSet) AddAll(o AddrSet) {
 	s.Add()
 	maps.Copy(*s, o)
 }
-
-// Include adds to one of several maps.
-func Include[K, L comparable, V any](m map[K]map[L]V, k K, l L, v V) {
-	if m[k] == nil {
-		m[k] = map[L]V{}
-	}
-	m[k][l] = v
-}

@@ -48,14 +48,14 @@ func (v *Index) findScans() {
 			len(v.Owners[remote]) > 0 {
 			continue
 		}
-		Include(askers, remote, pod, true)
+		model.Include(askers, remote, pod, true)
 		shown[Pair{pod, remote}] = f.Reply.Dst
 		if model.Public(remote) {
-			Include(strangers, spread{pod, at}, remote, true)
+			model.Include(strangers, spread{pod, at}, remote, true)
 		}
 		if !f.Start.IsZero() {
-			Include(asked, key{pod, v.networkOf(remote)}, remote, true)
-			Include(ports, Pair{pod, remote}, at, true)
+			model.Include(asked, key{pod, v.networkOf(remote)}, remote, true)
+			model.Include(ports, Pair{pod, remote}, at, true)
 		}
 	}
 	alone := func(remotes map[netip.Addr]bool) (out []netip.Addr) {

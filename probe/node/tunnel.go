@@ -67,3 +67,35 @@ func NewTunnel(v *Index) model.Tunnel {
 	}
 	return t
 }
+
+// TunnelEnd is where a tunnel sends what is for an address: by the FDB entry for the MAC of its next hop.
+type TunnelEnd struct {
+	Remote, Hop netip.Addr
+	MAC         model.MAC
+	End         netip.Addr
+}
+
+// TunnelEnds are those of addresses that a pod sends to by a tunnel, and of the ends those for which packets leave by an uplink
+// while none comes.
+func (v *Index) TunnelEnds(pod netip.Addr, link int, remotes []netip.Addr) (ends []TunnelEnd, deaf []netip.Addr) {
+	out, in := map[netip.Addr]uint64{}, map[netip.Addr]uint64{}
+	for p := range model.Each(v.Peers) {
+		out[p.Remote], in[p.Remote] = out[p.Remote]+p.Out.Packets, in[p.Remote]+p.In.Packets
+	}
+	for _, a := range remotes {
+		for _, h := range v.Routing().Lookup(v.SentBy(pod, a)).Hops {
+			n := v.NeighborAt(cmp.Or(h.Gateway, a), link)
+			if h.IfIndex != link || n == nil {
+				continue
+			}
+			e := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.IfIndex == link && e.MAC == n.MAC && e.End.IsValid() })
+			if e == nil {
+				continue
+			}
+			if ends = append(ends, TunnelEnd{a, n.Addr, e.MAC, e.End}); out[e.End] >= MinPackets && in[e.End] == 0 {
+				deaf = model.With(deaf, e.End)
+			}
+		}
+	}
+	return ends[:min(len(ends), MostEvidence)], deaf
+}

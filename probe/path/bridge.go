@@ -203,7 +203,8 @@ func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 	s.instead("flooded", words.Facts{"bridge": b.Name, "mac": j.dstMAC})
 	s.rewritten(r)
 	if p := j.pods[j.dst]; p != nil && !p.MAC.IsZero() && p.MAC != j.dstMAC {
-		j.die(s, "no-port-has", words.Facts{"mac": j.dstMAC, "right": p.MAC})
+		rule := model.Find(r.rules, func(x *model.FrameRule) bool { return x.Target == model.TargetDNAT && x.MAC == j.dstMAC })
+		j.die(s, "no-port-has", words.Facts{"mac": j.dstMAC, "right": p.MAC, "rule": rule})
 		return
 	}
 	s.ended = true

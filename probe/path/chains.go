@@ -135,8 +135,7 @@ func (w *Walk[R, S]) step() bool {
 // Tables predicts what the chains of the node's IP layer do with packets. They are not for concurrent use.
 type Tables struct {
 	chains map[ChainKey][]*model.PacketRule
-	// places are where the rules of long chains are, each made when it is first walked.
-	places map[ChainKey]*index[netip.Addr]
+	places places[*model.PacketRule]
 	// hooks are the base chains in the order in which the kernel calls them.
 	hooks map[hook][]*model.Chain
 	state *State
@@ -155,7 +154,7 @@ type hook struct {
 
 func newTables(s *State) *Tables {
 	t := &Tables{
-		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]*index[netip.Addr]{},
+		chains: map[ChainKey][]*model.PacketRule{}, places: places[*model.PacketRule]{},
 		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
 	}
 	for x := range model.Each(s.Snapshot.Sets) {
@@ -183,27 +182,39 @@ func newTables(s *State) *Tables {
 
 // first finds rules that a packet to the destination may match: a chain of kube-proxy's has one for each service.
 func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
+	return t.places.first(t.chains, dst, func(r *model.PacketRule) netip.Addr { return r.Dst.Addr() })
+}
+
+// places are where the rules of long chains are, each made when it is first walked.
+type places[R any] map[ChainKey]*index[netip.Addr]
+
+// first finds the rules of a chain, each from a place on, that may be about an address. about is the only one that a rule
+// is about, not valid where it is about several.
+func (p places[R]) first(chains map[ChainKey][]R, dst netip.Addr, about func(R) netip.Addr) func(ChainKey) func(int) int {
 	const short = 16
 	return func(k ChainKey) func(int) int {
-		rules := t.chains[k]
+		rules := chains[k]
 		if len(rules) <= short || !dst.IsValid() {
 			return func(from int) int { return from }
 		}
-		x := t.places[k]
+		x := p[k]
 		if x == nil {
 			x = &index[netip.Addr]{}
 			for _, r := range rules {
-				x.add(r.Dst.Addr(), r.Dst.Addr().IsValid())
+				a := about(r)
+				x.add(a, a.IsValid())
 			}
-			t.places[k] = x
+			p[k] = x
 		}
-		places := x.of(dst)
-		slices.Sort(places)
+		lists := [][]int{x.about[dst], x.others}
 		return func(from int) int {
-			if i, _ := slices.BinarySearch(places, from); i < len(places) {
-				return places[i]
+			next := len(rules)
+			for _, list := range lists {
+				if i, _ := slices.BinarySearch(list, from); i < len(list) {
+					next = min(next, list[i])
+				}
 			}
-			return len(rules)
+			return next
 		}
 	}
 }

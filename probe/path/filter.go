@@ -69,6 +69,14 @@ func (t *Tables) filter(p Packet, hooks ...string) decision {
 	return out
 }
 
+// Refused is the rule that surely drops a packet at one of the hooks; nil where none does, or that is not known.
+func (t *Tables) Refused(p Packet, hooks ...string) *model.PacketRule {
+	if d := t.filter(p, hooks...); d.does == drops {
+		return d.rule
+	}
+	return nil
+}
+
 // filter judges the packet by one base chain.
 func (w *tableWalk) filter(c *model.Chain) decision {
 	var end *model.PacketRule

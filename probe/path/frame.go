@@ -25,10 +25,12 @@ type FrameTables struct {
 	chains map[ChainKey][]*model.FrameRule
 	bases  []*model.Chain
 	known  map[ChainKey]*model.Chain
+	places places[*model.FrameRule]
 }
 
 func newFrameTables(s *model.Snapshot) *FrameTables {
-	f := &FrameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{}}
+	f := &FrameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{},
+		places: places[*model.FrameRule]{}}
 	for r := range model.Each(s.FrameRules) {
 		k := ChainKey{r.Backend, "bridge", r.Table, r.Chain}
 		f.chains[k] = append(f.chains[k], r)
@@ -133,6 +135,10 @@ func frameFor(r *model.FrameRule) *Frame {
 func (f *FrameTables) walk(fr *Frame) *frameWalk {
 	w := &frameWalk{FrameTables: f, frame: fr, decision: frameDecision{does: accepts}}
 	w.Chains, w.Meet, w.State = f.chains, w.meet, macs{fr.SrcMAC, fr.DstMAC}
+	w.First = f.places.first(f.chains, fr.Dst, func(r *model.FrameRule) netip.Addr {
+		// No rule is about both.
+		return model.Either(r.ARPDst.IsZero(), r.IPDst, r.ARPDst).Addr()
+	})
 	return w
 }
 

@@ -84,7 +84,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	case d.Type == "":
 		j.die(s, "no-route", words.Facts{"dst": j.dst})
 	case d.Discards():
-		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), words.RoutingRuleText(d.Rule))})
+		j.die(s, "discarded", words.Facts{"what": cmp.Or(s.decision(), words.RoutingRuleText(d.Rule)), "rule": d.Route})
 	case len(d.Hops) == 0:
 		s.say("hop-unread", nil)
 		j.over = true

@@ -3,6 +3,7 @@ package path
 import (
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -14,6 +15,7 @@ func TestQueueHop(t *testing.T) {
 	s.Traffic.Drops = []model.Drop{{Src: podA, Dst: far, IfIndex: 2, Link: "enp1", Reason: "QDISC_DROP", Location: "__dev_queue_xmit", Packets: 12}}
 	look(s, row(podA, far, "enp1", 2, model.Egress, 20))
 	j := &journey{tracer: newTracer(NewState(s), Ends{Pod: podA, To: far}), src: podA, dst: far}
+	j.drops = loss.NewClassifier(s)
 	j.toPort(&s.Links[0])
 	j.measure()
 	if hops := j.count(); len(hops) != 3 || hops[1].Kind != model.HopQueue || figures(hops) != "20/20/0 20/8/12 8/-/-" {

@@ -32,7 +32,7 @@ func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	asked := e
 	e, socket := st.atSocket(e)
 	t := newTracer(st, e)
-	t.socket = socket
+	t.socket, t.drops = socket, loss.NewClassifier(s)
 	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	forward.from()
 	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true,
@@ -93,7 +93,7 @@ type tracer struct {
 func newTracer(st *State, e Ends) *tracer {
 	s := st.Snapshot
 	t := &tracer{
-		State: st, ends: e, pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s),
+		State: st, ends: e, pods: map[netip.Addr]*model.Pod{},
 		pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for a, owners := range t.Owners {
@@ -164,8 +164,9 @@ type step struct {
 	netns uint32
 	// cut: what comes in and what goes out are not the same packets alone.
 	cut bool
-	// ended says that the tables let packets end here.
+	// ended says that the tables let packets end here, by what rule, chain or route.
 	ended bool
+	by    any
 	// dropped are the journey's packets that the kernel freed here, byDesign those of them that
 	// are lost only where a finding has its place here.
 	dropped, byDesign uint64
@@ -228,7 +229,7 @@ func (j *journey) add(h model.PathHop) *step {
 
 // die marks a hop as the packets' end by what the tables say.
 func (j *journey) die(s *step, why string, facts words.Facts) {
-	s.Dead, s.ended, s.Reason = true, true, why
+	s.Dead, s.ended, s.by, s.Reason = true, true, deciding(facts), why
 	s.instead(why, facts)
 	j.over = true
 }

@@ -110,7 +110,11 @@ func TestRoundTrip(t *testing.T) {
 func TestRoundTripLarge(t *testing.T) {
 	n := newNode(2)
 	n.s.PacketRules = newNode(1800).s.PacketRules
-	file, want := recordingOf(t, n, 12)
+	seconds := 12
+	if testing.Short() {
+		seconds = 3
+	}
+	file, want := recordingOf(t, n, seconds)
 	f := roundTrip(t, file, want)
 	for i := range f.frames {
 		if f.frames[i].kind == kindDiff {

@@ -172,8 +172,10 @@ var fields = map[string]treatment{
 	"EffectiveRoutes.File": file,
 	"NIC.ID":               azureID, "NIC.Subnets": azureID, "NIC.File": file,
 	"HopCount.Link": link, "Peer.Link": link, "PairCount.Link": link, "MACPair.Link": link, "ARPCount.Link": link, "Series.Link": link,
-	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link,
+	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link, "CiliumDrop.Name": keep,
 	"Uncounted.Why": keep, "Probe.Link": link,
+	"Change.Type": keep, "Change.Family": keep, "Change.Filter": text, "Change.Chain": text,
+	"Process.Name": as("program"), "Process.ParentName": as("program"),
 }
 
 // copy is a deep copy of a value of the model, redacted.

@@ -78,7 +78,8 @@ func (o outline) brief(w io.Writer) error {
 	}
 	for f := range model.Each(o.findings) {
 		s.add(string(f.Code), bound("  cause: "+Prose(o.names, f.Why)), bound("  last hop alive: "+LastHopAlive(f)))
-		s.add(model.Map(f.Fix, func(line string) string { return "  fix: " + line })...)
+		todo := model.Map(Fix(f), func(line string) string { return "  fix: " + line })
+		s.add(append(todo, model.Map(f.Next, func(line string) string { return "  next: " + line })...)...)
 	}
 	_, err := io.WriteString(w, s.String())
 	return err

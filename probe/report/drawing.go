@@ -100,8 +100,8 @@ func (d Drawing) Lines() [][]Piece {
 	}
 	over := func(a, b [][]Piece) bool { return d.Rows > 0 && len(a)+len(b)+1 > d.Rows }
 	// What packets do not reach says least.
-	if _, dead := (direction{hops: d.Path.Return}).find(); over(forward, back) {
-		if _, first := (direction{hops: d.Path.Forward}).find(); dead && !first {
+	if over(forward, back) {
+		if d.hops(true).dead() != nil && d.hops(false).dead() == nil {
 			forward = d.summary(false)
 		} else {
 			back = d.summary(true)
@@ -111,12 +111,6 @@ func (d Drawing) Lines() [][]Piece {
 		forward, back = d.summary(false), d.summary(true)
 	}
 	return slices.Concat([][]Piece{ends}, forward, back)
-}
-
-// find is the index of the first hop at which packets end.
-func (d direction) find() (int, bool) {
-	i := slices.IndexFunc(d.hops, func(h model.PathHop) bool { return h.Dead })
-	return i, i >= 0
 }
 
 // ends has the pod at the left, the other end at the right.

@@ -33,6 +33,8 @@ type Events struct {
 	Counts   *model.Snapshot
 	Rewrites []model.MACRewrite
 	WithLost bool
+	// Changes are those of the node's state.
+	Changes []model.Change
 }
 
 // Write writes one JSON object a line, each with its kind and time. The fields are those of the report.
@@ -43,12 +45,35 @@ func (e Events) Write(w io.Writer) error {
 	for _, f := range e.Findings {
 		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, names.finding(e.Counts, f.Finding.Finding))
 	}
+	for c := range model.Each(e.Changes) {
+		l.add(head{Kind: "Change", Since: instant(c.At)}, changeOf(c))
+	}
 	addAll(l, "Drop", slices.DeleteFunc(d.Drops, func(x dropDoc) bool { return x.Harmless != "" }))
 	addAll(l, "MACRewrite", d.MACRewrites)
 	if d.Lost != (lostDoc{}) || e.WithLost {
 		l.add(head{Kind: "Lost"}, d.Lost)
 	}
 	return l.err
+}
+
+// changeDoc is a change of the node's state. By are those who may have made it, none where that is not known.
+type changeDoc struct {
+	What    model.ChangeKind `json:"what"`
+	Deleted bool             `json:"deleted"`
+	Text    string           `json:"text"`
+	By      []processDoc     `json:"by"`
+}
+
+type processDoc struct {
+	PID        int    `json:"pid"`
+	Name       string `json:"name"`
+	Parent     int    `json:"parent,omitempty"`
+	ParentName string `json:"parentName,omitempty"`
+}
+
+func changeOf(c *model.Change) changeDoc {
+	by := model.Map(c.By, func(p model.Process) processDoc { return processDoc(p) })
+	return changeDoc{c.Kind, c.Deleted, c.Text(), by}
 }
 
 // instant is empty for no time.

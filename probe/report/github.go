@@ -46,8 +46,8 @@ func (a Annotation) String() string {
 	return b.String()
 }
 
-// Annotations are a document's on a GitHub Actions run: an error for what fails the job, such as a hop at which
-// packets end without a finding, a warning or notice for other findings. Where a scenario was tried there is one
+// Annotations are a document's on a GitHub Actions run: an error for a critical finding that fails the job, and for a hop at
+// which packets end without a finding; a warning or notice for other findings. Where a scenario was tried there is one
 // alone, at its file and line, if the verdict was not the expected one.
 func Annotations(d Document, j Judgement) []Annotation {
 	c := d.outline()
@@ -71,7 +71,7 @@ func Annotations(d Document, j Judgement) []Annotation {
 	}
 	for f := range model.Each(c.findings) {
 		level := map[model.Severity]string{model.Critical: "warning", model.Warning: "warning"}[f.Severity]
-		if j.fails(f) {
+		if f.Severity == model.Critical && j.fails(f) {
 			level = "error"
 		}
 		add(cmp.Or(level, "notice"), fmt.Sprintf("%s on %s", f.Code, c.node), c.plain(f))

@@ -182,8 +182,10 @@ type (
 		Unseen       []string          `json:"unseen"`
 		Alternatives []string          `json:"alternatives"`
 		// Next is what would make it surer.
-		Next    []Step   `json:"next,omitempty"`
-		Fix     []string `json:"fix"`
+		Next []Step   `json:"next,omitempty"`
+		Fix  []string `json:"fix"`
+		// Steps are what to do first where nothing is known to end it.
+		Steps   []string `json:"steps,omitempty"`
 		Verify  string   `json:"verify,omitempty"`
 		Packets uint64   `json:"packets,omitempty"`
 		// Nodes are those whose observations show it, where several were observed: first that of LastHopAlive.
@@ -436,7 +438,8 @@ func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Next:         Next(s, c, &f),
-		Fix:          append([]string{}, f.Fix...),
+		Fix:          append([]string{}, Fix(&f)...),
+		Steps:        f.Next,
 		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
 		Opened: instant(f.Opened), Closed: instant(f.Closed), Times: f.Times, Names: map[string]string{},
 	}

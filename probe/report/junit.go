@@ -22,21 +22,25 @@ type (
 		Suites   []junitSuite `xml:"testsuite"`
 	}
 	junitSuite struct {
-		Name      string      `xml:"name,attr"`
-		Tests     int         `xml:"tests,attr"`
-		Failures  int         `xml:"failures,attr"`
-		Errors    int         `xml:"errors,attr"`
-		Skipped   int         `xml:"skipped,attr"`
-		Time      float64     `xml:"time,attr"`
-		Timestamp string      `xml:"timestamp,attr,omitempty"`
-		Hostname  string      `xml:"hostname,attr"`
-		Cases     []junitCase `xml:"testcase"`
+		Name      string  `xml:"name,attr"`
+		Tests     int     `xml:"tests,attr"`
+		Failures  int     `xml:"failures,attr"`
+		Errors    int     `xml:"errors,attr"`
+		Time      float64 `xml:"time,attr"`
+		Timestamp string  `xml:"timestamp,attr,omitempty"`
+		Hostname  string  `xml:"hostname,attr"`
+		// Properties are the sources, and how each was read.
+		Properties []junitProperty `xml:"properties>property"`
+		Cases      []junitCase     `xml:"testcase"`
+	}
+	junitProperty struct {
+		Name  string `xml:"name,attr"`
+		Value string `xml:"value,attr"`
 	}
 	junitCase struct {
 		ClassName string       `xml:"classname,attr"`
 		Name      string       `xml:"name,attr"`
 		Time      float64      `xml:"time,attr"`
-		Skipped   *junitResult `xml:"skipped"`
 		Failure   *junitResult `xml:"failure"`
 		Out       string       `xml:"system-out,omitempty"`
 	}
@@ -47,29 +51,23 @@ type (
 	}
 )
 
-// JUnit writes a document as a JUnit file. Each code that was found is a test that failed, or passed if it is below
-// j.FailOn. Without findings one test says what was looked at. Each source is a test, skipped if it was not read whole,
-// and each direction of a path, which fails as Path.Fails says. A scenario that was tried is a test, and decides alone.
+// JUnit writes a document as a JUnit file. Each finding is a test that failed, or passed if it is below j.FailOn. Without
+// findings one test says what was looked at. Each direction of a path is a test, which fails as Path.Fails says, and, under
+// j.Strict, each source that was not read whole. A scenario that was tried is a test, and decides alone.
 func JUnit(w io.Writer, d Document, j Judgement) error {
 	c := d.outline()
 	seconds := math.Round(c.window.Duration().Seconds()*1000) / 1000
-	suites := []junitSuite{c.junitFindings(j, seconds), c.junitSources(j)}
-	doc := junitSuites{Name: "lasthop", Time: seconds, Suites: suites}
-	for s := range model.Each(doc.Suites) {
-		s.Hostname, s.Tests = c.node, len(s.Cases)
-		if start := c.window.Start; !start.IsZero() {
-			s.Timestamp = start.UTC().Format("2006-01-02T15:04:05")
-		}
-		for _, x := range s.Cases {
-			if x.Failure != nil {
-				s.Failures++
-			}
-			if x.Skipped != nil {
-				s.Skipped++
-			}
-		}
-		doc.Tests, doc.Failures = doc.Tests+s.Tests, doc.Failures+s.Failures
+	suite := c.junitFindings(j)
+	suite.Time, suite.Hostname, suite.Tests = seconds, c.node, len(suite.Cases)
+	if start := c.window.Start; !start.IsZero() {
+		suite.Timestamp = start.UTC().Format("2006-01-02T15:04:05")
 	}
+	for _, x := range suite.Cases {
+		if x.Failure != nil {
+			suite.Failures++
+		}
+	}
+	doc := junitSuites{Name: "lasthop", Time: seconds, Tests: suite.Tests, Failures: suite.Failures, Suites: []junitSuite{suite}}
 	text, err := xml.MarshalIndent(doc, "", "  ")
 	if err == nil {
 		_, err = io.WriteString(w, xml.Header+string(text)+"\n")
@@ -80,10 +78,10 @@ func JUnit(w io.Writer, d Document, j Judgement) error {
 	return nil
 }
 
-func (c outline) junitFindings(j Judgement, seconds float64) junitSuite {
-	s := junitSuite{Name: "findings", Time: seconds}
+func (c outline) junitFindings(j Judgement) junitSuite {
+	s := junitSuite{Name: "findings"}
 	if t := j.Trial; t != nil {
-		x := junitCase{ClassName: "lasthop.scenario", Name: Clean(t.Name), Time: seconds}
+		x := junitCase{ClassName: "lasthop.scenario", Name: Clean(t.Name)}
 		if len(t.Wrong) > 0 {
 			wrong := Clean(strings.Join(t.Wrong, "; "))
 			x.Failure = &junitResult{wrong, "verdict", fmt.Sprintf("%s:%d: %s", Clean(t.File), t.Line, wrong)}
@@ -102,43 +100,29 @@ func (c outline) junitFindings(j Judgement, seconds float64) junitSuite {
 	}
 	cases := map[model.Code]int{}
 	for f := range model.Each(c.findings) {
-		at, ok := cases[f.Code]
-		if !ok {
-			at = len(s.Cases)
-			cases[f.Code] = at
-			s.Cases = append(s.Cases, junitCase{ClassName: class, Name: Clean(string(f.Code))})
+		x := junitCase{ClassName: class, Name: Clean(string(f.Code))}
+		if cases[f.Code]++; cases[f.Code] > 1 {
+			x.Name = fmt.Sprintf("%s %d", x.Name, cases[f.Code])
 		}
-		_, title := Headline(c.names, f)
-		switch x := &s.Cases[at]; {
-		case !j.fails(f):
-			x.Out = strings.TrimPrefix(x.Out+"\n\n"+c.plain(f), "\n\n")
-		case x.Failure == nil:
+		if j.fails(f) {
+			_, title := Headline(c.names, f)
 			x.Failure = &junitResult{Clean(title), string(f.Severity), c.plain(f)}
-		default:
-			x.Failure.Text += "\n\n" + c.plain(f)
+		} else {
+			x.Out = c.plain(f)
 		}
+		s.Cases = append(s.Cases, x)
 	}
 	if len(c.findings) == 0 {
 		s.Cases = append(s.Cases, junitCase{ClassName: class, Name: "no findings", Out: Clean(c.verdict)})
 	}
-	return s
-}
-
-func (c outline) junitSources(j Judgement) junitSuite {
-	s := junitSuite{Name: "sources"}
 	for _, src := range c.sources {
-		x := junitCase{ClassName: "lasthop." + src.node + ".sources", Name: Clean(src.Name)}
-		why := &junitResult{Message: Clean(SourceText(src.Source))}
-		switch {
-		case src.Status == model.OK:
-			x.Out = Clean(src.Detail)
-		case j.Strict && isGap(src.Source) && j.Trial == nil:
-			why.Type = "incomplete"
-			x.Failure = why
-		default:
-			x.Skipped = why
+		why := Clean(SourceText(src.Source))
+		s.Properties = append(s.Properties, junitProperty{Clean(src.node + " " + src.Name), strings.TrimPrefix(why, Clean(src.Name)+" ")})
+		if j.Strict && isGap(src.Source) && j.Trial == nil {
+			s.Cases = append(s.Cases, junitCase{
+				ClassName: "lasthop." + src.node + ".sources", Name: Clean(src.Name), Failure: &junitResult{why, "incomplete", why},
+			})
 		}
-		s.Cases = append(s.Cases, x)
 	}
 	return s
 }

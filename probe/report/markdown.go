@@ -68,6 +68,9 @@ func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]st
 		switch {
 		case x.Name == Surer:
 		case x.Verbatim:
+			if x.Name == "next" {
+				commands = append(commands, "# no fix is known; do first:")
+			}
 			commands = append(commands, x.Values...)
 		case x.Names:
 			items(w, x.Name, strings.Join(x.Values, ", "))

@@ -188,7 +188,7 @@ func hostile() report.Report {
 	f := staleRewrite()
 	f.Title, f.Why, f.Verify, f.LastHopAlive.Link = evil, evil, evil, evil
 	f.Evidence = []model.Evidence{{Source: evil, Text: evil}}
-	f.Unseen, f.Alternatives, f.Fix = []string{evil}, []string{evil}, []string{evil}
+	f.Unseen, f.Alternatives, f.Fix, f.Next = []string{evil}, []string{evil}, []string{evil}, []string{evil}
 	return report.Report{Snapshot: s, Ledger: rows, Findings: []model.Finding{f}, Rewrites: []model.MACRewrite{{
 		Addr: cart, Field: model.DestinationMAC, From: model.MACPlace{MAC: nodeM, Link: evil}, To: model.MACPlace{MAC: stale, Link: evil}, Packets: 1,
 	}}}

@@ -58,11 +58,20 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 		{Name: "evidence", Values: evidence},
 		{Name: "not seen", Values: model.Map(f.Unseen, prose)},
 		{Name: "could also be", Values: model.Map(f.Alternatives, prose)},
-		{Name: "fix", Values: f.Fix, Verbatim: true},
+		{Name: "fix", Values: Fix(f), Verbatim: true},
+		{Name: "next", Values: model.Either(f.Mended, nil, f.Next), Verbatim: true},
 		{Name: Surer, Values: next, Verbatim: true},
 		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
 	}
 	return slices.DeleteFunc(sections, func(x Section) bool { return strings.Join(x.Values, "") == "" })
+}
+
+// Fix are the commands that fix a finding, or that would have.
+func Fix(f *model.Finding) []string {
+	if !f.Mended {
+		return f.Fix
+	}
+	return model.Map(f.Fix, func(line string) string { return "was: " + line + " (no longer needed)" })
 }
 
 // seenAt is when a finding was there, in UTC; empty if that is not known.

@@ -165,18 +165,35 @@ func Latest(dir string) (model.Reading, error) {
 		return model.Reading{}, err
 	}
 	for _, s := range slices.Backward(all) {
-		p := &Past{}
-		f, err := p.open(dir, s)
-		if f == nil && err == nil {
-			continue
+		if _, r, err := lastOf(dir, s); r.Point.Snapshot != nil || err != nil {
+			return r, err
 		}
-		var r model.Reading
-		if err == nil {
-			r, err = f.Reading(f.Len() - 1)
-		}
-		return r, errors.Join(err, p.Close())
 	}
 	return model.Reading{}, fmt.Errorf("%s: no reading: %w", dir, fs.ErrNotExist)
+}
+
+// Each calls take with the last reading of each recording in a directory, and when that begins, oldest first.
+func Each(dir string, take func(first time.Time, last model.Reading)) error {
+	all, err := list(dir)
+	for _, s := range all {
+		first, r, failed := lastOf(dir, s)
+		if err = errors.Join(err, failed); r.Point.Snapshot != nil {
+			take(first, r)
+		}
+	}
+	return err
+}
+
+// lastOf is the last reading of a segment, which has no snapshot if there is none.
+func lastOf(dir string, s segment) (first time.Time, r model.Reading, err error) {
+	p := &Past{}
+	f, err := p.open(dir, s)
+	if f != nil {
+		first = f.At(0)
+		r, err = f.Reading(f.Len() - 1)
+		f.Close()
+	}
+	return first, r, errors.Join(err, p.Close())
 }
 
 // open opens a segment. It is nil if it has no reading, or is gone: the writer removes old ones.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"hash/maphash"
 	"maps"
 	"net/netip"
@@ -31,7 +32,7 @@ func flowsAt(s *model.Snapshot, now int64, before map[uint64]int64) map[uint64]i
 		maps.Copy(out, before)
 	}
 	for f := range model.Each(s.Flows) {
-		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
+		k := flowHash(f)
 		at, ok := before[k]
 		if !ok {
 			at = now
@@ -42,6 +43,31 @@ func flowsAt(s *model.Snapshot, now int64, before map[uint64]int64) map[uint64]i
 		}
 	}
 	return out
+}
+
+func flowHash(f *model.Flow) uint64 {
+	return maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
+}
+
+// listShare limits what listing flows between two states takes to this fraction of one CPU.
+const listShare = 50
+
+// listFlows lists the flows alone: two states may be far apart, and a connection is known to have no reply only if it began
+// well before the end. What cannot be listed now is listed later.
+func (w *watch) listFlows(ctx context.Context) {
+	if now := w.now(); w.options.Rarely || now.Before(w.listing) || len(w.flows) >= maxUnlisted {
+		return
+	}
+	before := w.options.Used()
+	flows, _ := w.collector.Flows(ctx)
+	now := w.now()
+	for f := range model.Each(flows) {
+		k := flowHash(f)
+		if _, known := w.flows[k]; !known {
+			w.flows[k] = now.UnixNano()
+		}
+	}
+	w.listing = now.Add(listShare * (w.options.Used() - before))
 }
 
 // endsOf returns one flow for each set of addresses, of which many flows have few.

@@ -103,7 +103,9 @@ type watch struct {
 	// engine is nil if packets are not counted, unwatched says why.
 	engine    *traffic.Engine
 	unwatched string
-	roster    roster
+	// authors is nil where changes are not followed.
+	authors *authors
+	roster  roster
 	// state is the latest state, first what was known when counting began.
 	state         *model.Snapshot
 	first         model.Point
@@ -113,6 +115,8 @@ type watch struct {
 	links []model.Link
 	// flows is when each flow was first listed, 0 for those that were there at the start: see flowsAt.
 	flows map[uint64]int64
+	// listing is the earliest time at which they are listed alone again.
+	listing time.Time
 	// ends are one of the state's flows for each set of addresses.
 	ends   []model.Flow
 	window model.Window
@@ -329,6 +333,7 @@ func (w *watch) untilEnd(ctx context.Context, changes <-chan struct{}) error {
 		if err := w.poll(now); err != nil {
 			return err
 		}
+		w.listFlows(ctx)
 		w.progress(now)
 		return nil
 	})
@@ -452,6 +457,11 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 		s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	}
 	s.Sources = append(slices.Clip(s.Sources), w.sources()...)
+	if w.authors != nil {
+		var src model.Source
+		s.Changes, src = w.authors.list()
+		s.Sources = append(s.Sources, src)
+	}
 	return &s
 }
 

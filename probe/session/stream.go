@@ -41,10 +41,12 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	w.authors = &authors{}
+	w.authors.follow(ctx, w)
 	changes, err := w.start(ctx, ctx)
 	if err != nil {
 		cancel()
-		err = errors.Join(err, w.detach())
+		err = errors.Join(err, w.detach(), w.authors.close())
 		w.collector.Close()
 		return nil, err
 	}
@@ -61,7 +63,9 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		defer close(s.done)
 		defer close(s.feed.Readings)
 		defer w.collector.Close()
-		s.err = errors.Join(r.run(ctx, changes), w.detach())
+		err := r.run(ctx, changes)
+		cancel()
+		s.err = errors.Join(err, w.detach(), w.authors.close())
 	}()
 	return s, nil
 }
@@ -145,6 +149,7 @@ func (r *running) tick(ctx context.Context) error {
 	if err := r.count(now); err != nil {
 		return err
 	}
+	r.listFlows(ctx)
 	p := model.Point{Snapshot: r.total(now, r.traffic())}
 	if !r.options.Rarely {
 		r.feed.Publish(r.timeline.Add(p))

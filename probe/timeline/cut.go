@@ -68,7 +68,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s.Conntrack = difference(then, s.Conntrack, func(c *model.Conntrack) []*uint64 {
 		return []*uint64{&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket}
 	})
-	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at) })
+	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at.Add(-Middle)) })
 	return &s
 }
 

@@ -299,3 +299,14 @@ func TestWholeWindow(t *testing.T) {
 		t.Errorf("connection tracking %+v, want 3 insertions that failed", s.Conntrack)
 	}
 }
+
+// TestPodsThatEnded: a part of a window knows the pods that ended in it before, and soon before it: others ask on for them.
+func TestPodsThatEnded(t *testing.T) {
+	gone := func(netns uint32, until float64) model.Pod { return model.Pod{Netns: netns, Until: at(until)} }
+	first := &model.Snapshot{Window: model.Window{Start: start, End: at(90)}}
+	last := &model.Snapshot{Window: model.Window{Start: start, End: at(94)}, PastPods: []model.Pod{gone(1, 20), gone(2, 40), gone(3, 92)}}
+	cut := Between(model.Point{Snapshot: first}, model.Point{Snapshot: last})
+	if got := cut.PastPods; len(got) != 2 || got[0].Netns != 2 || got[1].Netns != 3 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -89,7 +89,7 @@ func others(c model.PeerCount) uint64 { return c.Other - min(c.Other, c.ICMPErro
 // dropped learns of the drops of pods' packets that are losses.
 func (d *doubts) dropped(s *model.Snapshot, before *counts) {
 	var classes *loss.Classifier
-	pods := map[netip.Addr]bool{}
+	var pods map[netip.Addr]bool
 	for x := range model.Each(s.Traffic.Drops) {
 		id := dropID(x)
 		n := minus(x.Packets, before.drops.of(id))
@@ -97,12 +97,7 @@ func (d *doubts) dropped(s *model.Snapshot, before *counts) {
 			continue
 		}
 		if classes == nil {
-			classes = loss.NewClassifier(s)
-			for p := range model.Each(s.Pods) {
-				for _, a := range p.Addresses {
-					pods[a.Addr()] = true
-				}
-			}
+			classes, pods = loss.NewClassifier(s), s.PodAddrs()
 		}
 		if of := model.Either(pods[x.Src], x.Src, x.Dst); pods[of] && classes.Lost(x) {
 			d.note(id, of, s.Window.End, n, 0)

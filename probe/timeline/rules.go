@@ -102,25 +102,38 @@ func chainMark(c *model.Chain) (uint64, ruleCount) {
 
 // compareRules sets what a snapshot's rules and chains counted since the mark.
 func (m *mark) compareRules(s *model.Snapshot, k *keeper) {
+	m.rules.compare(s, k.of(s.PacketRules), m.unread, counted)
+}
+
+// countUntil sets what the rules and chains of a snapshot, of which this is the mark, counted until a later one.
+func (m *mark) countUntil(s *model.Snapshot, later *mark) {
+	later.rules.compare(s, m.rules.packets, later.unread, countedUntil)
+}
+
+// compare sets the counters of a snapshot's rules and chains by those of another reading. now has its packet rules.
+func (c *ruleCounts) compare(
+	s *model.Snapshot, now *packetCounts, unread func(source string) bool,
+	counted func(other ruleCount, known bool, own ruleCount, c model.Counter, unread bool) model.Counter,
+) {
 	used := map[uint64]int{}
-	frames, packets := m.unread(model.SourceEbtables), m.unread(model.SourceNAT)
+	frames, packets := unread(model.SourceEbtables), unread(model.SourceNAT)
 	frame := func(i int, r *model.FrameRule) model.Counter {
-		key, now := frameMark(r)
-		before, known := next(m.rules.frames, key, used)
-		return counted(before, known, now, r.Counter, frames)
+		key, own := frameMark(r)
+		other, known := next(c.frames, key, used)
+		return counted(other, known, own, r.Counter, frames)
 	}
 	s.FrameRules = withCounters(s.FrameRules, func(r *model.FrameRule) *model.Counter { return &r.Counter }, frame)
-	now, then := k.of(s.PacketRules), m.rules.packets
+	then := c.packets
 	packet := func(i int, r *model.PacketRule) model.Counter {
 		at, known := i, then != nil && then.packetKeys == now.packetKeys
 		if !known && then != nil {
 			at, known = next(then.sorted, now.keys[i], used)
 		}
-		var before ruleCount
+		var other ruleCount
 		if known {
-			before = then.counts[at]
+			other = then.counts[at]
 		}
-		return counted(before, known, now.counts[i], r.Counter, packets)
+		return counted(other, known, now.counts[i], r.Counter, packets)
 	}
 	if now != then {
 		s.PacketRules = withCounters(s.PacketRules, func(r *model.PacketRule) *model.Counter { return &r.Counter }, packet)
@@ -129,9 +142,9 @@ func (m *mark) compareRules(s *model.Snapshot, k *keeper) {
 		if x.Policy == "" {
 			return x.Counter
 		}
-		key, now := chainMark(x)
-		before, known := next(m.rules.chains, key, used)
-		return counted(before, known, now, x.Counter, model.Either(x.Family == "bridge", frames, packets))
+		key, own := chainMark(x)
+		other, known := next(c.chains, key, used)
+		return counted(other, known, own, x.Counter, model.Either(x.Family == "bridge", frames, packets))
 	}
 	s.Chains = withCounters(s.Chains, func(x *model.Chain) *model.Counter { return &x.Counter }, chain)
 }
@@ -177,6 +190,16 @@ func counted(before ruleCount, known bool, now ruleCount, c model.Counter, unrea
 		c.Delta, c.Restarted = now.packets, true
 	default:
 		c.Delta = now.packets - before.packets
+	}
+	return c
+}
+
+// countedUntil returns the counter of a rule as of a later reading. Of one that is gone then, was rewritten, or was not
+// read whole, it does not tell what it counted.
+func countedUntil(later ruleCount, known bool, own ruleCount, c model.Counter, _ bool) model.Counter {
+	c.Added, c.Restarted, c.Delta = false, !known || later.packets < own.packets || later.handle != own.handle, 0
+	if !c.Restarted {
+		c.Packets, c.Delta = later.packets, later.packets-own.packets
 	}
 	return c
 }

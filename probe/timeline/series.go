@@ -65,12 +65,7 @@ func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 func (s *series) add(now *model.Snapshot) {
 	seconds := model.Either(!s.at.IsZero(), now.Window.End.Sub(s.at).Seconds(), 0.0)
 	s.at = now.Window.End
-	pods := map[netip.Addr]bool{}
-	for i := range now.Pods {
-		for _, a := range now.Pods[i].Addresses {
-			pods[a.Addr()] = true
-		}
-	}
+	pods := now.PodAddrs()
 	if s.pods == nil {
 		s.pods = map[netip.Addr]*history{}
 	}

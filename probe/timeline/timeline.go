@@ -35,12 +35,18 @@ type Timeline struct {
 	// the point before alone; before has the counts of the last point, whole or not.
 	moves  []*mark
 	before counts
-	// changed is the first mark with the present configuration, nil if it never changed.
-	changed *mark
-	setup   setup
-	keys    keeper
+	// changed is the first mark with the present configuration, nil if it never changed; unchanged is when
+	// the one before was seen last.
+	changed   *mark
+	unchanged time.Time
+	setup     setup
+	keys      keeper
 	// state is that of the latest reading.
 	state lastState
+
+	// whole is the snapshot of the latest whole point, since what was counted after it.
+	whole *model.Snapshot
+	since model.Verdict
 
 	tracker tracker
 	// opened is set where the latest judgement opened a finding.
@@ -90,13 +96,14 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	if p.Whole {
 		before, latest := t.setup, newMark(p, &t.keys)
 		t.setup = newSetup(p.Snapshot, &t.keys)
-		changed := before != nil && !before.same(t.setup)
+		changed := !before.same(t.setup)
 		t.doubts.see(p.Snapshot, &t.before, &latest.counts)
-		t.judge(s, base, changed)
-		t.remember(latest)
+		former := t.account(latest, changed)
 		if changed {
-			t.changed = t.marks[len(t.marks)-1]
+			t.changed, t.unchanged = latest, t.marks[len(t.marks)-1].at
 		}
+		t.judge(s, base, changed, former)
+		t.remember(latest)
 	} else {
 		t.move(p.Snapshot)
 	}
@@ -121,6 +128,7 @@ func (t *Timeline) Doubtful() bool {
 func (t *Timeline) Count(p model.Point) {
 	t.begin(p)
 	if p.Whole {
+		t.whole = p.Snapshot
 		t.remember(newMark(p, &t.keys))
 	} else {
 		t.move(p.Snapshot)
@@ -129,6 +137,9 @@ func (t *Timeline) Count(p model.Point) {
 
 func (t *Timeline) begin(p model.Point) {
 	t.last = p
+	if t.whole == nil {
+		t.whole, t.setup = p.Snapshot, newSetup(p.Snapshot, &t.keys)
+	}
 	if t.origin == nil {
 		// What the kernel counts since it started is compared with the first reading
 		// of it. What lasthop counts starts from zero.
@@ -162,6 +173,9 @@ func (t *Timeline) All() (model.Snapshot, []model.Tracked) {
 
 func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 	r := t.bare()
+	if t.last.Whole {
+		r.Since = t.since
+	}
 	r.Snapshot, r.Series = s, t.series.list(t.last.Snapshot.Traffic.Hops)
 	return r
 }
@@ -187,14 +201,18 @@ const (
 	grounds = 2 * time.Second
 )
 
-// judge diagnoses the window, and the part of it since the configuration last changed, unless it changed just now.
-func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
+// judge diagnoses the window, and the part of it since the configuration last changed, unless it changed just now. former
+// are the findings that the configuration before makes.
+func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []model.Finding) {
 	now := s.Window.End
 	if now.Sub(t.last.Snapshot.Window.Start) < grounds {
 		return
 	}
+	before := t.judged
 	t.judged, t.verdict = now, t.diagnose(s)
-	j := judgement{at: now, window: s.Window.Duration(), whole: t.verdict.Findings}
+	t.inherit()
+	j := judgement{at: now, window: s.Window.Duration(), verdict: t.verdict, since: t.since, former: former,
+		unchanged: t.unchanged, changed: changed, before: before, whole: t.verdict.Findings}
 	defer t.track(&j)
 	if changed {
 		return

@@ -29,6 +29,12 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 			i, out = len(out), append(out, x.Finding)
 		}
 		f := &out[i]
+		if x.Confidence.Rank() > f.Confidence.Rank() {
+			// The state at the end knows less.
+			opened, closed, times := f.Opened, f.Closed, f.Times
+			*f = x.Finding
+			f.Opened, f.Closed, f.Times = opened, closed, times
+		}
 		if f.Times == 0 || x.First.Before(f.Opened) {
 			f.Opened = x.First
 		}

@@ -20,14 +20,23 @@ type tracker struct {
 	ids    int
 	open   []*model.Tracked
 	closed []model.Tracked // latest first
+	// known is what is known of the open findings besides, by ID.
+	known map[int]*past
 	// waiting are findings that have not opened yet.
 	waiting []candidate
+}
+
+// past is an open finding as it was when it was surest. It is mended if the configuration changed and no longer shows it.
+type past struct {
+	best   model.Finding
+	mended bool
 }
 
 type candidate struct {
 	model.Finding
 	since time.Time // the first judgement in a row that had it
 	began time.Time // when what that judgement rests on began
+	lost  uint64    // what its cause lost since
 }
 
 // judgement holds the results of Diagnose at one point.
@@ -38,15 +47,29 @@ type judgement struct {
 	// changed, which took steady, and recent of its last few seconds.
 	whole, current, recent []model.Finding
 	steady                 time.Duration
+	// former are findings on losses whose cause the configuration no longer has.
+	former []model.Finding
+	// verdict is that of the window, since that of what was counted since the judgement before.
+	verdict, since model.Verdict
+	// unchanged is when the configuration before the present one was last seen.
+	unchanged time.Time
+	// changed: the configuration is another than at the judgement before, which was made at before.
+	changed bool
+	before  time.Time
 	// lately is when the last few seconds began, lasted whether several points in them showed what recent is of.
 	lately time.Time
 	lasted bool
 }
 
-// began is when what shows a finding began. What is not proven is inferred from all of the
-// shortest window that shows it.
+// began is when what shows a finding began: the first drop that it claims, under the present configuration. What is
+// not proven is inferred from all of the shortest window that shows it.
 func (j *judgement) began(f model.Finding) time.Time {
+	first, _, _ := lostTo(&j.verdict, &f)
 	switch {
+	case first.Before(j.unchanged) && !first.IsZero():
+		return j.unchanged
+	case !first.IsZero():
+		return first
 	case f.Confidence == model.Proven:
 		return j.at
 	case within(f, j.recent):
@@ -67,7 +90,7 @@ func (t *tracker) judge(j judgement) {
 	consider := func(f model.Finding, evident bool) {
 		if x := t.match(&f, seen); x != nil {
 			if seen[x] = true; evident || j.steady < linger {
-				x.Finding, x.Last = f, j.at
+				t.see(x, f, &j)
 			} else {
 				// What remains in the window is from before the repair.
 				t.end(x)
@@ -84,11 +107,7 @@ func (t *tracker) judge(j judgement) {
 		// A finding that persists for so long is current, whatever changes meanwhile.
 		again = again || j.lasted && within(f, j.recent)
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
-			t.ids++
-			x := &model.Tracked{Finding: f, ID: t.ids, First: c.began, Last: j.at}
-			t.supersede(f)
-			t.open = append(t.open, x)
-			seen[x] = true
+			seen[t.begin(c, j.at)] = true
 			return
 		}
 		waiting = append(waiting, c)
@@ -101,8 +120,50 @@ func (t *tracker) judge(j judgement) {
 			consider(f, true)
 		}
 	}
+	for _, f := range j.former {
+		first, last, _ := lostTo(&j.since, &f)
+		if x := t.match(&f, nil); x != nil {
+			t.see(x, f, &j)
+			x.Finding, x.Last, t.known[x.ID].mended = t.known[x.ID].best, last, true
+			continue
+		}
+		// It will not be seen again.
+		c, again := t.awaited(f, &j)
+		c.began = model.Either(again, c.began, first)
+		x := t.begin(c, last)
+		seen[x], t.known[x.ID].mended = true, true
+	}
+	for _, x := range t.open {
+		if j.changed && !seen[x] && x.Last.Equal(j.before) {
+			t.known[x.ID].mended = true
+		}
+	}
 	t.waiting = waiting
 	t.close(j.at)
+}
+
+// begin opens a finding.
+func (t *tracker) begin(c candidate, last time.Time) *model.Tracked {
+	t.ids++
+	x := &model.Tracked{Finding: c.Finding, ID: t.ids, First: c.began, Last: last, Lost: max(c.lost, c.Packets)}
+	if t.known == nil {
+		t.known = map[int]*past{}
+	}
+	t.known[x.ID] = &past{best: c.Finding}
+	t.supersede(c.Finding)
+	t.open = append(t.open, x)
+	return x
+}
+
+// see takes a finding for seen again.
+func (t *tracker) see(x *model.Tracked, f model.Finding, j *judgement) {
+	was := t.known[x.ID]
+	surer := cmp.Compare(f.Confidence.Rank(), was.best.Confidence.Rank())
+	if was.mended = false; surer > 0 || surer == 0 && f.Packets >= was.best.Packets {
+		was.best = f
+	}
+	_, _, lost := lostTo(&j.since, &f)
+	x.Finding, x.Last, x.Lost = f, j.at, max(x.Lost+lost, f.Packets)
 }
 
 func (t *tracker) close(now time.Time) {
@@ -113,7 +174,12 @@ func (t *tracker) close(now time.Time) {
 	}
 }
 
+// end closes a finding, and leaves it as it was when it was surest.
 func (t *tracker) end(x *model.Tracked) {
+	if was := t.known[x.ID]; was != nil {
+		x.Finding, x.Mended = was.best, was.mended
+		delete(t.known, x.ID)
+	}
 	x.Closed = true
 	t.open = slices.DeleteFunc(t.open, func(y *model.Tracked) bool { return x == y })
 	t.closed = slices.Insert(t.closed, 0, *x)
@@ -122,10 +188,11 @@ func (t *tracker) end(x *model.Tracked) {
 
 // awaited returns the finding as a candidate, and whether it was one before.
 func (t *tracker) awaited(f model.Finding, j *judgement) (candidate, bool) {
+	_, _, lost := lostTo(&j.since, &f)
 	if c := model.First(t.waiting, func(c *candidate) bool { return c.Same(&f) }); c != nil {
-		return candidate{f, c.since, c.began}, true
+		return candidate{f, c.since, c.began, c.lost + lost}, true
 	}
-	return candidate{f, j.at, j.began(f)}, false
+	return candidate{f, j.at, j.began(f), lost}, false
 }
 
 // match returns the open finding that f continues: one of as many pods and peers, or else one of the same cause.

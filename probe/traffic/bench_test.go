@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/gopacket/layers"
 
-	"github.com/lasthop/lasthop/bpf"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -34,7 +33,7 @@ func median(v []float64) float64 {
 // flow in an LRU hash table.
 func baselines(b *testing.B) (empty, reference *ebpf.Program) {
 	b.Helper()
-	spec, err := bpf.LoadEmpty()
+	spec, err := loadEmpty()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -43,7 +42,7 @@ func baselines(b *testing.B) (empty, reference *ebpf.Program) {
 		b.Fatal(err)
 	}
 	b.Cleanup(coll.Close)
-	return coll.Programs[bpf.EmptyProgLasthopEmpty], coll.Programs[bpf.EmptyProgLasthopReference]
+	return coll.Programs[emptyProgLasthopEmpty], coll.Programs[emptyProgLasthopReference]
 }
 
 // runTime is the time of one run of the program on a packet, in nanoseconds.

@@ -167,6 +167,9 @@ func TestKilled(t *testing.T) {
 				if who != "main" && (mode != AttachClsact || at == "open") {
 					continue // there is no janitor
 				}
+				if testing.Short() && (at == "open" || who == "both") {
+					continue
+				}
 				t.Run(mode+"/"+at+"/"+who, func(t *testing.T) { testKilled(t, mode, at, who) })
 			}
 		}

@@ -32,6 +32,7 @@ type drops struct {
 	module  func(string) (*btf.Spec, error)
 	release uint32 // the running kernel's
 	symbols *symbols
+	sources sources
 
 	namespaces map[uint32]uint64
 	counts     *dropCounts
@@ -59,6 +60,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		module:     btf.LoadKernelModuleSpec,
 		release:    running,
 		symbols:    newSymbols(),
+		sources:    sources{model.CiliumFiles, map[sourceLine]string{}},
 		namespaces: map[uint32]uint64{},
 		samples:    map[sampleKey]model.Sample{},
 		slots:      1 + cfg.MaxAddrs,
@@ -164,12 +166,17 @@ func (d *drops) setNamespaces(list []Namespace) error {
 
 func (d *drops) poll(now time.Time) error {
 	errs := []error{d.counts.release(now), readMissed(d.coll, &d.missed), d.counts.poll(now), d.pollEvents(now), readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost)}
+	var lines []sourceLine
 	for key := range d.counts.entries {
 		d.symbols.want(key.Location)
+		if key.Cilium.File > 0 {
+			lines = append(lines, sourceLine{key.Cilium.File, key.Cilium.Line})
+		}
 	}
 	for key := range d.samples {
 		d.symbols.want(key.drop.Location)
 	}
+	d.sources.resolve(lines)
 	return errors.Join(append(errs, d.symbols.resolve())...)
 }
 
@@ -217,13 +224,21 @@ func (d *drops) forgetAddr(slot uint16) error {
 	return d.counts.evict(func(k bpf.DropDropKey, _ time.Time) bool { return k.Local == slot }, d.giveBack)
 }
 
-// pollEvents reads the events in the ring buffer, without waiting for more.
-func (d *drops) pollEvents(now time.Time) error {
+// zeroOfClock is when the clock was zero that programs read (CLOCK_MONOTONIC).
+func zeroOfClock(now time.Time) (time.Time, error) {
 	var monotonic unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic); err != nil {
-		return fmt.Errorf("read clock: %w", err)
+		return time.Time{}, fmt.Errorf("read clock: %w", err)
 	}
-	booted := now.Add(-time.Duration(monotonic.Nano()))
+	return now.Add(-time.Duration(monotonic.Nano())), nil
+}
+
+// pollEvents reads the events in the ring buffer, without waiting for more.
+func (d *drops) pollEvents(now time.Time) error {
+	booted, err := zeroOfClock(now)
+	if err != nil {
+		return err
+	}
 	if err := d.reader.Flush(); err != nil {
 		return fmt.Errorf("read drop events: %w", err)
 	}
@@ -237,11 +252,15 @@ func (d *drops) pollEvents(now time.Time) error {
 		}
 		drop, s, ok := decodeEvent(r.RawSample)
 		key := sampleKey{drop, kindOf(s.Head)}
-		if _, known := d.samples[key]; !ok || !known && len(d.samples) >= maxSamples {
+		before, known := d.samples[key]
+		if !ok || !known && len(d.samples) >= maxSamples {
 			d.unsampled++
 			continue
 		}
 		s.Time = booted.Add(time.Duration(s.Time.UnixNano()))
+		if s.Began = before.Began; !known && s.Count == 1 {
+			s.Began = s.Time
+		}
 		d.samples[key] = s
 	}
 }
@@ -296,7 +315,7 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)
 		if m.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
-			m.Cilium = ciliumDrop(key.Cilium)
+			m.Cilium = d.ciliumDrop(key.Cilium)
 		}
 		// Several locations in one function count as one, and an address whose slot has changed.
 		key.Location, key.Reason, key.Local, key.Far, key.Cilium = 0, 0, 0, 0, bpf.DropCiliumDrop{}
@@ -323,10 +342,11 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 	return out
 }
 
-func ciliumDrop(c bpf.DropCiliumDrop) model.CiliumDrop {
+func (d *drops) ciliumDrop(c bpf.DropCiliumDrop) model.CiliumDrop {
 	return model.CiliumDrop{
 		Reason: model.CiliumReason(c.Reason), Error: c.Error, Endpoint: c.Endpoint, File: c.File, Line: c.Line,
 		SrcIdentity: model.CiliumIdentity(c.SrcIdentity), DstIdentity: model.CiliumIdentity(c.DstIdentity),
+		Name: d.sources.known[sourceLine{c.File, c.Line}],
 	}
 }
 
@@ -350,8 +370,8 @@ func (d *drops) sampled(linkName func(netns uint32, index int) string) []model.S
 		s.Reason = d.reason(&key.drop)
 		s.Location = d.symbols.name(key.drop.Location)
 		s.Link = linkName(key.drop.Netns, int(key.drop.Ifindex))
-		if d := s.Drop(); d.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
-			s.Cilium = ciliumDrop(key.drop.Cilium)
+		if at := s.Drop(); at.Is(model.AtIngress | model.AtEgress | model.AtNetkit) {
+			s.Cilium = d.ciliumDrop(key.drop.Cilium)
 		}
 		out = append(out, s)
 	}

@@ -253,8 +253,8 @@ func TestDropsOfTheNext(t *testing.T) {
 func TestMalformedDrops(t *testing.T) {
 	ends := newRouter(t)
 	e := ends.watched(t, Config{})
-	var empty bpf.EmptyObjects
-	if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+	var empty emptyObjects
+	if err := loadEmptyObjects(&empty, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { empty.Close() })

@@ -130,9 +130,8 @@ func Open(cfg Config) (*Engine, error) {
 	if err := checkRights("load tc programs"); err != nil {
 		return nil, err
 	}
-	// Where the maps fit, the process would be killed for what it takes beside them.
-	if limit, err := memlimit.FromCgroup(); err == nil && limit < leastMemory {
-		return nil, loadError("load tc programs", unix.ENOMEM, false)
+	if err := checkMemory("load tc programs"); err != nil {
+		return nil, err
 	}
 	if cfg.cpus == 0 {
 		var err error
@@ -262,6 +261,15 @@ func resize(m *ebpf.MapSpec, entries int, value uint32) {
 }
 
 func floorPow2(n uint32) uint32 { return 1 << (bits.Len32(n) - 1) }
+
+// checkMemory refuses to load programs where the maps may fit, but the process would be killed for what it takes beside them:
+// the kernel's types, above all.
+func checkMemory(what string) error {
+	if limit, err := memlimit.FromCgroup(); err == nil && limit < leastMemory {
+		return loadError(what, unix.ENOMEM, false)
+	}
+	return nil
+}
 
 // loadError returns an UnsupportedError if missing capabilities, memory or the kernel are the cause.
 func loadError(what string, err error, debug bool) error {

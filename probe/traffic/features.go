@@ -69,8 +69,9 @@ func tryBTF() (string, error) {
 	return model.Either(hasReason(types), "with drop reasons", "without drop reasons, which Linux 5.17 added"), nil
 }
 
-func withEmpty(f func(*ebpf.Program) error) error {
-	spec, err := bpf.LoadEmpty()
+// withStub calls f with a program that passes every packet on: a stub without a program to call.
+func withStub(f func(*ebpf.Program) error) error {
+	spec, err := bpf.LoadStub()
 	if err != nil {
 		return err
 	}
@@ -79,19 +80,19 @@ func withEmpty(f func(*ebpf.Program) error) error {
 		return err
 	}
 	defer coll.Close()
-	return f(coll.Programs[bpf.EmptyProgLasthopEmpty])
+	return f(coll.Programs[bpf.StubProgLasthopStubIn])
 }
 
 func tryLoad() (string, error) {
 	if err := checkRights("load tc programs"); err != nil {
 		return "", err
 	}
-	return "", withEmpty(func(*ebpf.Program) error { return nil })
+	return "", withStub(func(*ebpf.Program) error { return nil })
 }
 
 // tryAttach attaches to the loopback, by clsact where the kernel has no tcx.
 func tryAttach(ns *netns.NS) (detail string, err error) {
-	err = withEmpty(func(p *ebpf.Program) error {
+	err = withStub(func(p *ebpf.Program) error {
 		programs := [len(hooks)]*ebpf.Program{p, p}
 		var by attacher = newTCX(programs)
 		noTCX := probeTCX(ns)

@@ -2,6 +2,7 @@ package words
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -10,7 +11,7 @@ import (
 // UndoFrameRule ends what a bridge rule does: the command that deletes it, with the
 // variant of ebtables that holds it, or what to change where a program keeps it.
 func UndoFrameRule(r *model.FrameRule, chains ...string) Command {
-	switch by := Maker(append(chains, r.Chain), "", r.Table); {
+	switch by := Keeper(append(chains, r.Chain), "", r.Table); {
 	case by != "":
 		return ChangeInstead(by)
 	case r.Native:
@@ -33,7 +34,7 @@ func FrameRuleTool(r *model.FrameRule) Command {
 // UndoPacketRule does the same for a rule of IP's tables. Of a rule with a map it ends one
 // element. Chains are those that lead to the rule.
 func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
-	if by := Maker(append(chains, r.Chain), r.Comment, r.Table); by != "" {
+	if by := Keeper(append(chains, r.Chain), r.Comment, r.Table); by != "" {
 		return ChangeInstead(by)
 	}
 	for _, l := range r.Lookups {
@@ -47,16 +48,17 @@ func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
 	return DeleteRule(RuleTool(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
-// AcceptPolicy sets the policy of a base chain to accept; native: only nft can edit it.
-func AcceptPolicy(backend model.Backend, family, table, chain string, native bool) Command {
-	if native {
-		return Shell("nft chain %s '{ policy accept; }'", nftNames(family, table, chain))
+// AcceptPolicy sets the policy of a base chain to accept. Only nft can edit one that iptables did not make.
+func AcceptPolicy(c *model.Chain) Command {
+	byIptables := c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
+	if c.Backend == model.NFT && !byIptables {
+		return Shell("nft chain %s '{ policy accept; }'", nftNames(c.Family, c.Table, c.Name))
 	}
-	tool := RuleTool(&model.PacketRule{Backend: backend, Family: family})
-	if family == "bridge" {
-		tool = FrameRuleTool(&model.FrameRule{Backend: backend})
+	tool := RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family})
+	if c.Family == "bridge" {
+		tool = FrameRuleTool(&model.FrameRule{Backend: c.Backend})
 	}
-	return Shell("%s -t %s -P %s ACCEPT", tool, table, chain)
+	return Shell("%s -t %s -P %s ACCEPT", tool, c.Table, c.Name)
 }
 
 // ruleText is what a rule of iptables or ebtables is deleted by.
@@ -81,12 +83,14 @@ func DeleteRule(tool Command, family string, r ruleText) Command {
 }
 
 // ReplacePacketRule is the command that puts another rule, by its text, in the place of one. It undoes the one where
-// the text does not differ, a shell cannot take it, or a program keeps it.
+// the text does not differ or a shell cannot take it. A program that keeps it has to write the other one.
 func ReplacePacketRule(r *model.PacketRule, text string) Command {
 	words, _ := ShellRule(text)
-	switch {
-	case text == r.Text || words == "" || RuleMaker(r) != "":
+	switch by := RuleKeeper(r); {
+	case text == r.Text || words == "":
 		return UndoPacketRule(r)
+	case by != "":
+		return Command(by) + " manages the rule: change its configuration, so that it writes: " + words
 	case r.Native:
 		return Shell("nft replace rule %s handle %s %s", nftNames(r.Family, r.Table, r.Chain), r.Handle, nftText(text))
 	}
@@ -158,26 +162,51 @@ const mainTable = 254
 // SetSysctl is the command that sets a kernel setting. Its name may hold a link's.
 func SetSysctl(name, value string) Command { return Shell("sysctl -w %s", name+"="+value) }
 
-// MostForgotten is how many entries of connection tracking a fix deletes one by one.
+// MostForgotten is how many commands delete entries of connection tracking.
 const MostForgotten = 8
 
-// Forget are the commands that delete these entries of connection tracking and no others.
+// Forget are the commands that delete these entries of connection tracking: one for those of one sender, destination
+// and translation, which new ones follow meanwhile.
 func Forget(flows []*model.Flow) []Command {
-	var out []Command
-	for _, f := range flows[:min(len(flows), MostForgotten)] {
-		line := Shell("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
-		if f.Original.DstPort != 0 {
-			line += Shell(" --sport %s --dport %s", f.Original.SrcPort, f.Original.DstPort)
-		}
-		if f.Zone != 0 {
-			line += Shell(" --zone %s", f.Zone)
-		}
-		out = append(out, line)
+	alike := map[model.Flow]int{}
+	for _, f := range flows {
+		alike[forgottenAs(f)]++
 	}
-	if more := len(flows) - len(out); more > 0 {
+	var out []Command
+	more := len(flows)
+	for _, f := range flows {
+		if n := alike[forgottenAs(f)]; n > 0 && len(out) < MostForgotten {
+			out, more, alike[forgottenAs(f)] = append(out, forget(f, n == 1)), more-n, 0
+		}
+	}
+	if more > 0 {
 		out = append(out, Command("and "+model.Plural(more, "more entry", "more entries")+" like these"))
 	}
 	return out
+}
+
+// forgottenAs is a flow without its own port: the same for those that one command deletes.
+func forgottenAs(f *model.Flow) model.Flow {
+	k := model.Flow{Proto: f.Proto, Zone: f.Zone, Original: f.Original, Reply: f.Reply}
+	k.Original.SrcPort, k.Reply.DstPort = 0, 0
+	return k
+}
+
+func forget(f *model.Flow, alone bool) Command {
+	line := Shell("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
+	if f.Original.DstPort != 0 && alone {
+		line += Shell(" --sport %s", f.Original.SrcPort)
+	}
+	if f.Original.DstPort != 0 {
+		line += Shell(" --dport %s", f.Original.DstPort)
+	}
+	if !alone {
+		line += Shell(" --reply-src %s --reply-dst %s", f.Reply.Src, f.Reply.Dst)
+	}
+	if f.Zone != 0 {
+		line += Shell(" --zone %s", f.Zone)
+	}
+	return line
 }
 
 // Inside is what runs a command in the pod's network namespace, on the node.

@@ -49,7 +49,7 @@ var functions = template.FuncMap{
 	"tool":      RuleTool,
 	"frameTool": FrameRuleTool,
 	"forget":    Forget,
-	"maker":     RuleMaker,
+	"keeper":    RuleKeeper,
 	"sysctl":    SetSysctl,
 	// {{next}} begins another text of the same part.
 	"next": func() Command { return separator },
@@ -97,13 +97,15 @@ type text string
 
 func (t text) String() string { return string(t) }
 
-// undo ends what a rule does.
+// undo ends what a rule or the policy of a chain does.
 func undo(rule any, chains ...string) (Command, error) {
 	switch r := rule.(type) {
 	case *model.FrameRule:
 		return UndoFrameRule(r, chains...), nil
 	case *model.PacketRule:
 		return UndoPacketRule(r, chains...), nil
+	case *model.Chain:
+		return AcceptPolicy(r), nil
 	}
 	return "", fmt.Errorf("undo %T: no rule", rule)
 }

@@ -1,6 +1,7 @@
 package words
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -9,6 +10,9 @@ import (
 
 // Calico is who keeps its chains, by whatever plugin.
 const Calico = "Calico"
+
+// cniPlugins run once for each pod and keep nothing: what they left is the administrator's.
+const cniPlugins = "the CNI plugins"
 
 // makerOf names a program by how what it makes begins.
 type makerOf struct{ prefix, maker string }
@@ -34,7 +38,7 @@ var chainMakers = []makerOf{
 	{"ISTIO_", "Istio"},
 	{"AWS-", "the AWS VPC CNI"},
 	{"SWIFT", "Azure CNI"},
-	{"CNI-", "the CNI plugins"},
+	{"CNI-", cniPlugins},
 	{"DOCKER-USER", ""}, // what people put there stays
 	{"DOCKER", "Docker"},
 	{"FWD_", "firewalld"},
@@ -68,7 +72,7 @@ var tableMakers = []makerOf{
 	{"kindnet", "kindnet"},
 	{"kube-network-policies", "kube-network-policies"},
 	{"firewalld", "firewalld"},
-	{"cni_", "the CNI plugins"},
+	{"cni_", cniPlugins},
 	{"libvirt", "libvirt"},
 }
 
@@ -86,16 +90,47 @@ func Maker(chains []string, comment, table string) string {
 	return madeBy(tableMakers, table)
 }
 
-// RuleMaker is the program that keeps a rule, empty where no known one does.
-func RuleMaker(r *model.PacketRule) string { return Maker([]string{r.Chain}, r.Comment, r.Table) }
+// Keeper is the program that made a rule and keeps it: it puts back what is deleted, and removes what is added.
+func Keeper(chains []string, comment, table string) string {
+	by := Maker(chains, comment, table)
+	return model.Either(by == cniPlugins, "", by)
+}
+
+// RuleKeeper is the program that keeps a rule, empty where no known one does.
+func RuleKeeper(r *model.PacketRule) string { return Keeper([]string{r.Chain}, r.Comment, r.Table) }
+
+// PolicyKeeper is the program that sets the policy of a base chain, by the chains that its rules jump to.
+func PolicyKeeper(rules []model.PacketRule, c *model.Chain) string {
+	for r := range model.Each(rules) {
+		by := madeBy(chainMakers, r.Target)
+		if (by == "Docker" || by == "ufw") && r.Chain == c.Name && r.Table == c.Table && r.Family == c.Family && r.Backend == c.Backend {
+			return by
+		}
+	}
+	return ""
+}
 
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
 
-// ChangeInstead is what to do about a rule that a program keeps. Nobody deletes one: the
+// ChangeInstead is what to do about a rule that a program keeps, for pods of these ranges. Nobody deletes one: the
 // program would put it back, or no longer do its work.
-func ChangeInstead(by string) Command {
+func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 	manages := Command(by) + " manages the rule: "
+	each := func(allow func(netip.Prefix) Command) Command {
+		return Command(strings.Join(texts(model.Map(ranges, allow)), "; "))
+	}
 	switch {
+	case len(ranges) > 0 && by == "Docker":
+		return each(func(r netip.Prefix) Command {
+			return Shell("%s -I DOCKER-USER -s %s -j ACCEPT; %s -I DOCKER-USER -d %s -j ACCEPT", IPTables(r.Addr()), r, IPTables(r.Addr()), r)
+		}) + " # Docker leaves this chain to you"
+	case len(ranges) > 0 && by == "ufw":
+		return each(func(r netip.Prefix) Command { return Shell("ufw route allow from %s; ufw route allow to %s", r, r) })
+	case len(ranges) > 0 && by == "firewalld":
+		return each(func(r netip.Prefix) Command {
+			return Shell("firewall-cmd --permanent --zone=trusted --add-source=%s", r)
+		}) +
+			"; firewall-cmd --reload"
 	case by == Calico:
 		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + Command(by) + " makes its rules from them"
 	case slices.Contains(policyMakers, by):

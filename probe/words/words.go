@@ -8,13 +8,15 @@
 //	PART each LIST: TEXT
 //	SOURCE on NODE: TEXT
 //
-// Text goes on in the lines below that are indented. PART is title, why, unseen, else (an alternative), fix, or the
-// source of an observation. In a fix, which is pasted into a shell, each value but a Command is quoted for one. The title is the first whose condition holds, why is all of them in a row, the others are
-// lists. TEXT and CONDITION are those of text/template, with the values by their names, and CONDITION as after its
+// Text goes on in the lines below that are indented. PART is title, why, unseen, else (an alternative), fix, next (what to
+// do where no fix is known), or the source of an observation. In fix and next, which are pasted into a shell, each value
+// but a Command is quoted for one. The title is the first whose condition holds, why is all of them in a row, the others
+// are lists. TEXT and CONDITION are those of text/template, with the values by their names, and CONDITION as after its
 // "if". In a line with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a text takes
 // the elements as they are: texts, or observations with sources of their own. After "unseen by" and "else by" stand the
 // model.Means that would show it, with commas, before "if" or "each". NODE is an expression too, before "if" or "each":
-// the node that made the observation. What several pages say is a template in a file of its own.
+// the node that made the observation. What several pages say is a template in a file of its own. A line
+// "about SECTION: TEXT" is of the kind of finding itself, for the catalogue and the docs.
 package words
 
 import (
@@ -22,6 +24,7 @@ import (
 	"embed"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -94,11 +97,23 @@ func Text(name string, facts Facts) string {
 	return b.String()
 }
 
+var aboutLine = regexp.MustCompile(`(?m)^about (\w+): (.*(?:\n\t.*)*)`)
+
+// About is what a page says of its kind of finding, by section. It is empty of a page that is not there.
+func About(page string) map[string]string {
+	text, _ := files.ReadFile("pages/" + page + ".txt")
+	out := map[string]string{}
+	for _, m := range aboutLine.FindAllStringSubmatch(string(text), -1) {
+		out[m[1]] = strings.ReplaceAll(m[2], "\n\t", " ")
+	}
+	return out
+}
+
 // readPage reads a page, whose texts may use shared ones.
 func readPage(shared *template.Template, name, text string) ([]line, error) {
 	var out []line
 	for _, l := range strings.Split(strings.ReplaceAll(text, "\n\t", " "), "\n") {
-		if l == "" || strings.HasPrefix(l, "#") {
+		if l == "" || strings.HasPrefix(l, "#") || strings.HasPrefix(l, "about ") {
 			continue
 		}
 		x, err := parseLine(shared, l)
@@ -151,7 +166,7 @@ func parseLine(shared *template.Template, l string) (line, error) {
 	default:
 		return x, fmt.Errorf("%q is no line of a page", l)
 	}
-	if x.text, err = shared.New(head).Parse(body); err == nil && part == "fix" {
+	if x.text, err = shared.New(head).Parse(body); err == nil && (part == "fix" || part == "next") {
 		quoting(x.text.Root)
 	}
 	return x, err
@@ -202,7 +217,7 @@ func Put(page string, facts Facts, f *model.Finding) {
 	var said model.Finding
 	put(pages()[page], facts, &said)
 	f.Title, f.Why = cmp.Or(said.Title, f.Title), cmp.Or(said.Why, f.Why)
-	f.Evidence, f.Fix = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...)
+	f.Evidence, f.Fix, f.Next = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...), append(said.Next, f.Next...)
 	f.Unseen, f.Alternatives = append(said.Unseen, f.Unseen...), append(said.Alternatives, f.Alternatives...)
 	f.Surer = append(said.Surer, f.Surer...)
 }
@@ -240,7 +255,7 @@ func (l *line) add(f *model.Finding, facts Facts) {
 }
 
 // proseParts are the parts that are no observations.
-var proseParts = []string{"title", "why", "unseen", "else", "fix"}
+var proseParts = []string{"title", "why", "unseen", "else", "fix", "next"}
 
 func addTexts(f *model.Finding, part string, texts []string) {
 	switch part {
@@ -252,6 +267,8 @@ func addTexts(f *model.Finding, part string, texts []string) {
 		f.Unseen = append(f.Unseen, texts...)
 	case "else":
 		f.Alternatives = append(f.Alternatives, texts...)
+	case "next":
+		f.Next = append(f.Next, model.Map(texts, fix)...)
 	case "fix":
 		f.Fix = append(f.Fix, model.Map(texts, fix)...)
 	}
@@ -273,4 +290,10 @@ func Say(page string, facts Facts) []model.Evidence {
 
 // PutRows puts the rows of a finding's fix before its other lines. That is done last of all:
 // what several nodes know may name what is missing in a row.
-func PutRows(f *model.Finding) { Put("rows", Facts{"rows": f.Rows}, f) }
+// Where the finding is only possible, they may be well as they are.
+func PutRows(f *model.Finding) {
+	Put("rows", Facts{"rows": f.Rows}, f)
+	if f.Confidence == model.Possible && len(f.Rows) > 0 {
+		f.Fix, f.Next = nil, append(f.Fix, f.Next...)
+	}
+}

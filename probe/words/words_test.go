@@ -122,7 +122,7 @@ func describe(f *model.Finding) string {
 	for _, e := range f.Evidence {
 		list = append(list, e.Source+": "+e.Text)
 	}
-	return strings.Join(append(append(list, f.Alternatives...), f.Fix...), "\n")
+	return strings.Join(append(append(list, f.Alternatives...), append(f.Fix, f.Next...)...), "\n")
 }
 
 // TestValues: an observation has the values that its text shows, of all or of the element of a

@@ -124,7 +124,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	d.Findings = d.findingRows() // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(func() []Row {
-		return latestFirst(slices.Concat(d.findingEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
+		return latestFirst(slices.Concat(d.findingEvents(), d.changeEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
 	})
 	d.Reach(func() (none model.Matrix) { return none })
 	return d

@@ -16,7 +16,7 @@ type document struct {
 	Pods     []struct{ Namespace, Name, IP string }
 	Findings []struct {
 		Code, Confidence, Title string
-		Nodes, Fix              []string
+		Nodes, Fix, Steps       []string
 	}
 	Nodes []struct{ Name, Reason string }
 }

@@ -214,7 +214,7 @@ func testServices(t *testing.T, mode string) {
 		r := lasthop(t, "check", "node2", "--for", "3s", "-o", "json")
 		d := parse(t, r)
 		if r.status != 1 || len(d.Findings) != 1 || d.Findings[0].Code != "PolicyDrop" || d.Findings[0].Title != "service many/empty has no endpoints" ||
-			len(d.Findings[0].Fix) == 0 || strings.Contains(strings.Join(d.Findings[0].Fix, "\n"), "nft") {
+			len(d.Findings[0].Steps) == 0 || strings.Contains(strings.Join(d.Findings[0].Steps, "\n"), "nft") {
 			t.Errorf("status %d, %+v: %s", r.status, d.Findings, r.stderr)
 		}
 		removed(t)

@@ -72,7 +72,7 @@ func TestSoak(t *testing.T) {
 	node := l.Nodes()[0].Netns
 	w := watch(t, node)
 	if testing.Short() {
-		*duration = min(*duration, 10*time.Second)
+		*duration = min(*duration, 4*time.Second)
 	}
 	load, cancel := context.WithTimeout(t.Context(), *duration)
 	defer cancel()

@@ -438,6 +438,8 @@ func TestLinkHooks(t *testing.T) {
 		type filter hook ingress device lo priority 0; policy accept;
 		ip saddr 10.1.0.5 tcp dport 80 counter packets 4 bytes 40 drop
 		ip6 daddr fd00::5 drop
+		ip6 daddr fd00::6 dup to lo
+		ip6 daddr fd00::7 fwd to lo
 	}
 	chain out { type filter hook egress device lo priority 5; policy drop; }
 }
@@ -456,8 +458,11 @@ table inet i {
 	if !reflect.DeepEqual(got.Chains, want) {
 		t.Errorf("chains %+v\nwant %+v", got.Chains, want)
 	}
-	if len(got.Rules) != 2 {
+	if len(got.Rules) != 4 {
 		t.Fatalf("rules %+v", got.Rules)
+	}
+	if copies, sends := got.Rules[2], got.Rules[3]; copies.Target != "" || sends.Target != model.TargetForward || len(sends.Unknown) > 0 {
+		t.Errorf("dup %+v\nfwd %+v", copies, sends)
 	}
 	if r := got.Rules[0]; !r.Native || r.NFProto != 4 || r.Src.Prefix != netip.MustParsePrefix("10.1.0.5/32") || r.Target != "DROP" || len(r.Unknown) > 0 {
 		t.Errorf("IPv4: %+v", r)

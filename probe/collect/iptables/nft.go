@@ -131,6 +131,8 @@ func (b *builder) other(name string) {
 	switch name {
 	case "notrack":
 		b.Target = "NOTRACK"
+	case "fwd":
+		b.Target = model.TargetForward
 	case "last", "dup", "flow_offload":
 	default:
 		b.unknown(name)

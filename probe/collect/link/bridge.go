@@ -18,7 +18,7 @@ func decodeBridge(a dump.Attrs, l *model.Link) error {
 	l.Bridge = &model.Bridge{}
 	return a.Decode(binary.NativeEndian, dump.Fields{
 		nl.IFLA_BR_STP_STATE:      func(a *dump.Attrs) { l.Bridge.STP = a.Uint32() != 0 },
-		nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering,
+		nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering, nl.IFLA_BR_MCAST_SNOOPING: &l.Bridge.Snooping,
 	})
 }
 
@@ -33,6 +33,7 @@ func decodePort(a dump.Attrs, l *model.Link) error {
 		nl.IFLA_BRPORT_MODE: &l.Hairpin, nl.IFLA_BRPORT_ISOLATED: &l.Port.Isolated,
 		nl.IFLA_BRPORT_LEARNING: &l.Port.Learning, nl.IFLA_BRPORT_LOCKED: &l.Port.Locked,
 		nl.IFLA_BRPORT_UNICAST_FLOOD: &l.Port.Flood, nl.IFLA_BRPORT_BCAST_FLOOD: &l.Port.BroadcastFlood,
+		nl.IFLA_BRPORT_MCAST_FLOOD: func(a *dump.Attrs) { l.Port.MulticastOff = a.Uint8() == 0 },
 		nl.IFLA_BRPORT_STATE: func(a *dump.Attrs) {
 			if n := int(a.Uint8()); n < len(portStates) {
 				l.Port.State = portStates[n]

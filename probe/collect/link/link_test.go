@@ -47,19 +47,19 @@ func FuzzVLANs(f *testing.F) {
 func TestBridge(t *testing.T) {
 	node := nstest.New(t)
 	node.Run(
-		"ip link add br7 type bridge", "ip link add br8 type bridge stp_state 1",
+		"ip link add br7 type bridge", "ip link add br8 type bridge stp_state 1 mcast_snooping 0",
 		"ip link add v1 type veth peer name v1p", "ip link add v2 type veth peer name v2p", "ip link add v3 type veth peer name v3p",
 		"ip link set v1 master br7", "ip link set v2 master br7", "ip link set v3 master br8",
 		"ip link set br7 up", "ip link set v1 up", "ip link set v1p up", "ip link set v2 up", "ip link set v2p up",
-		"bridge link set dev v1 isolated on", "bridge link set dev v2 learning off flood off bcast_flood off",
+		"bridge link set dev v1 isolated on", "bridge link set dev v2 learning off flood off bcast_flood off mcast_flood off",
 		"ip link set br8 up", "ip link set v3 up", "ip link set v3p up",
 	)
 	table := readEnabled(t, node)
 	for _, want := range []model.Link{
-		{Name: "br7", Bridge: &model.Bridge{}},
+		{Name: "br7", Bridge: &model.Bridge{Snooping: true}},
 		{Name: "br8", Bridge: &model.Bridge{STP: true}},
 		{Name: "v1", Port: &model.BridgePort{State: model.PortForwarding, Isolated: true, Learning: true, Flood: true, BroadcastFlood: true}},
-		{Name: "v2", Port: &model.BridgePort{State: model.PortForwarding}},
+		{Name: "v2", Port: &model.BridgePort{State: model.PortForwarding, MulticastOff: true}},
 		{Name: "v3", Port: &model.BridgePort{State: model.PortListening, Settling: true, Learning: true, Flood: true, BroadcastFlood: true}},
 		{Name: "v1p"},
 	} {

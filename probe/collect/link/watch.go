@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
@@ -24,36 +25,14 @@ type Watcher struct{ file *os.File }
 // Watch subscribes to changes of links, addresses, routes and namespace numbers. With CAP_NET_BROADCAST it
 // includes those in the pods' namespaces, where a pod's address is set.
 func Watch(ns *netns.NS) (*Watcher, error) {
-	var file *os.File
-	err := ns.Do(func() (err error) {
-		file, err = subscribe()
-		return err
-	})
+	file, err := dump.Subscribe(ns, unix.NETLINK_ROUTE, func(fd int) {
+		// Without CAP_NET_BROADCAST the changes in the node's own namespace remain.
+		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+	}, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to link changes: %w", err)
 	}
 	return &Watcher{file}, nil
-}
-
-func subscribe() (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), "netlink")
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	for _, g := range groups {
-		if err == nil {
-			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
-		}
-	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	// Without CAP_NET_BROADCAST the changes in the node's own namespace remain.
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
-	return file, nil
 }
 
 // Run calls f after each change, until ctx ends or the watcher is closed. Several changes during one call of f

@@ -40,13 +40,14 @@ func Entries(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 	})
 }
 
-// FDB lists the MAC addresses that bridges have learnt or own.
+// FDB lists the MAC addresses that bridges have learnt or own, and those for which tunnels know an end.
 func FDB(ctx context.Context, c *dump.Conn) ([]model.FDBEntry, error) {
 	return list(ctx, "list FDB entries", c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
 		return model.FDBEntry{
 			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: int(e.vlan),
 			Local: e.state&unix.NUD_PERMANENT != 0, Static: e.state&unix.NUD_NOARP != 0,
-		}, e.master != 0 // Without a master it is a filter of the device itself.
+			End: e.addr,
+		}, e.master != 0 || e.addr.IsValid() // Without either it is a filter of the device itself.
 	})
 }
 

@@ -26,6 +26,9 @@ import (
 func TestPrediction(t *testing.T) {
 	const seeds, packets = 12, 250
 	for seed := range uint64(seeds) {
+		if testing.Short() && seed%4 != 1 {
+			continue
+		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			g := &generator{rand.New(rand.NewPCG(seed, 1))}
 			ns := nstest.New(t)

@@ -46,6 +46,7 @@ var global = func() []string {
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables",
 		"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",
 		"net/netfilter/nf_conntrack_udp_timeout", "net/netfilter/nf_conntrack_udp_timeout_stream",
+		"net/netfilter/nf_conntrack_tcp_timeout_established", "net/netfilter/nf_conntrack_tcp_timeout_unacknowledged",
 		// These the machine's own namespace alone has, like gc_thresh1 to 3.
 		"net/core/netdev_max_backlog", "net/core/netdev_budget", "net/core/netdev_budget_usecs",
 	}

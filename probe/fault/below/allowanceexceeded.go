@@ -10,7 +10,10 @@ import (
 )
 
 // AllowanceExceeded reports that the cloud dropped packets beyond what it allows the machine, by the counters of the NIC.
-func AllowanceExceeded(v *fault.Input) {
+var AllowanceExceeded = fault.Kind{Code: "AllowanceExceeded", Severity: model.Warning, Find: allowanceExceeded,
+	Ends: fault.Hops{model.HopBeyond}, Objects: fault.Objects{"conntrack", "linklocal"}}
+
+func allowanceExceeded(v *fault.Input) {
 	for d := range model.Each(v.Devices) {
 		n := d.Lost(model.LossAllowance)
 		if n < node.MinDrops {

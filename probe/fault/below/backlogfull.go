@@ -13,7 +13,10 @@ import (
 const usualBacklog = 1000
 
 // BacklogFull reports that a CPU gets packets faster than it takes them from its queue (netdev_max_backlog).
-func BacklogFull(v *fault.Input) {
+var BacklogFull = fault.Kind{Code: "BacklogFull", Severity: model.Warning, Find: backlogFull,
+	Ends: fault.Hops{model.HopLink, model.HopPod}}
+
+func backlogFull(v *fault.Input) {
 	l := v.LostTo(func(d *model.Drop) bool { return d.Is(model.BacklogFull) })
 	limit, own := v.Limit(node.MaxBacklog)
 	dropped, processed, cpus := v.SoftnetOf()

@@ -10,7 +10,10 @@ import (
 )
 
 // NICDrop reports NICs that drop packets before the hooks see them, or after.
-func NICDrop(v *fault.Input) {
+var NICDrop = fault.Kind{Code: "NICDrop", Severity: model.Warning, Find: nicDrop,
+	Ends: fault.Hops{model.HopLink, model.HopQueue}, Else: fault.Else{"NICDrop-sent", "unclear"}}
+
+func nicDrop(v *fault.Input) {
 	for d := range model.Each(v.Devices) {
 		nicReceives(v, d)
 		nicSends(v, d)

@@ -11,7 +11,11 @@ import (
 )
 
 // QueueDrop reports queues (qdiscs) of links, and inside pods, that drop pods' packets.
-func QueueDrop(v *fault.Input) {
+var QueueDrop = fault.Kind{Code: "QueueDrop", Severity: model.Warning, Find: queueDrop,
+	Ends:    fault.Hops{model.HopQueue, model.HopLink, model.HopPod},
+	Objects: fault.Objects{"queue.Link queue.Kind", "pod.Link"}}
+
+func queueDrop(v *fault.Input) {
 	byLink, untold := map[int]*node.Lost{}, node.UntoldDrops(v.Whole)
 	for _, d := range node.QueuedDrops(v.Snapshot) {
 		if v.OfPod(d) && !v.Explained(d) {

@@ -20,11 +20,11 @@ func podOnly(v *node.Index, b *model.Link) bool {
 	return !slices.ContainsFunc(v.Links, func(l model.Link) bool { return l.Master == b.Index && !ofPods[l.Index] })
 }
 
-// receivesTraffic reports whether packets for the pod still left by its link at the end of
+// receivesTraffic reports whether packets for addresses of the pod still left by its link at the end of
 // the window, on whatever path they came.
-func receivesTraffic(v *node.Index, p *model.Pod) bool {
-	return slices.ContainsFunc(p.Addresses, func(a netip.Prefix) bool {
-		h := v.Hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
+func receivesTraffic(v *node.Index, p *model.Pod, addrs []netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+		h := v.Hop(a, p.LinkIndex, model.Egress, model.AsDestination)
 		return h != nil && h.Packets > 0 && v.Lately(h.Last)
 	})
 }

@@ -13,7 +13,12 @@ import (
 )
 
 // Address reports bridges that lack the address that their pods take for their gateway.
-func Address(v *fault.Input) {
+var Address = fault.Kind{Code: "BridgeAddress", Severity: model.Critical, Find: findAddress,
+	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
+	Ends:    fault.Hops{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
+	Objects: fault.Objects{"bridge.Name gateway"}}
+
+func findAddress(v *fault.Input) {
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" || !b.Up {
 			continue

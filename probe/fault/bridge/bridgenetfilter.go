@@ -15,7 +15,11 @@ import (
 type bypass struct{ client, backend netip.Addr }
 
 // NetfilterOff reports replies that pass the node on a bridge, untranslated, as netfilter does not see bridged packets.
-func NetfilterOff(v *fault.Input) {
+var NetfilterOff = fault.Kind{Code: "BridgeNetfilterOff", Severity: model.Critical, Find: netfilterOff,
+	Needs: fault.Sources{model.SourceConntrack, model.SourceLinks, model.SourceSysctl},
+	Ends:  fault.Hops{model.HopPod, model.HopBridge}, Objects: fault.Objects{"bridge", "link"}}
+
+func netfilterOff(v *fault.Input) {
 	for _, isIPv6 := range []bool{false, true} {
 		name := path.BridgeCalls(isIPv6)
 		value, known := v.Settings[name]

@@ -11,7 +11,12 @@ import (
 )
 
 // PortBlocked reports ports that a bridge does not forward for: their state, isolation, VLANs, or the bridge itself is down.
-func PortBlocked(v *fault.Input) {
+var PortBlocked = fault.Kind{Code: "BridgePortBlocked", Severity: model.Critical, Find: findPortBlocked,
+	Needs:   fault.Sources{model.SourceLinks, model.SourcePods},
+	Ends:    fault.Hops{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
+	Objects: fault.Objects{"link.Name", "nic.Name", "bridge.Name"}}
+
+func findPortBlocked(v *fault.Input) {
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" {
 			continue
@@ -25,8 +30,12 @@ func PortBlocked(v *fault.Input) {
 			continue
 		}
 		for _, p := range pods {
-			if x := blockedPort(v.Index, b, p, pods); x != nil && !receivesTraffic(v.Index, p) {
-				portBlocked(v, b, p, x)
+			x, addrs := blockedPort(v, b, p, pods), node.PodAddrs(p)
+			if x == nil {
+				x, addrs = unflooded(v, b, p)
+			}
+			if x != nil && !receivesTraffic(v.Index, p, addrs) {
+				portBlocked(v, b, p, addrs, x)
 			}
 		}
 		isolatedPorts(v, b, pods)
@@ -35,7 +44,7 @@ func PortBlocked(v *fault.Input) {
 }
 
 // blockedPort finds the setting that blocks a pod's port; nil for none.
-func blockedPort(v *node.Index, b *model.Link, p *model.Pod, pods []*model.Pod) words.Facts {
+func blockedPort(v *fault.Input, b *model.Link, p *model.Pod, pods []*model.Pod) words.Facts {
 	l := v.ByIndex[p.LinkIndex]
 	if l.Port == nil {
 		return nil
@@ -51,7 +60,7 @@ func blockedPort(v *node.Index, b *model.Link, p *model.Pod, pods []*model.Pod) 
 		}
 		return words.Facts{"stp": true}
 	}
-	if x := vlanBlock(v, b, p, pods); x != nil {
+	if x := vlanBlock(v.Index, b, p, pods); x != nil {
 		return x
 	}
 	known := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.MAC == p.MAC && e.IfIndex == l.Index && !e.Local })
@@ -62,8 +71,40 @@ func blockedPort(v *node.Index, b *model.Link, p *model.Pod, pods []*model.Pod) 
 		return words.Facts{"locked": true}
 	case !l.Port.Learning && !l.Port.Flood:
 		return words.Facts{"deaf": true}
+	case !l.Port.Flood && v.Dropped(strayFrom(p)) >= node.MinDrops:
+		return words.Facts{"unlearnt": true}
 	}
 	return nil
+}
+
+// strayFrom accounts for frames for a pod that other hosts freed, while none left by the pod's port.
+func strayFrom(p *model.Pod) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return d.Is(model.OtherHost) && d.DstMAC == p.MAC }
+}
+
+// unflooded finds the setting that keeps the requests for a pod's MAC from its port, as they came to the bridge and did
+// not leave there: those of ARP are broadcasts, those of IPv6 multicasts. It harms where the MAC is not known otherwise.
+func unflooded(v *fault.Input, b *model.Link, p *model.Pod) (words.Facts, []netip.Addr) {
+	port := v.ByIndex[p.LinkIndex].Port
+	for _, a := range node.PodAddrs(p) {
+		if port == nil || !v.Withheld(p, a) ||
+			v.Dropped(func(d *model.Drop) bool { return d.Dst == a && d.Is(model.NeighborFailed) }) < node.MinDrops {
+			continue
+		}
+		x := words.Facts{"target": a}
+		switch {
+		case a.Is4() && !port.BroadcastFlood:
+			x["unflooded"] = "bcast_flood"
+		case a.Is6() && port.MulticastOff:
+			x["unflooded"] = "mcast_flood"
+		case a.Is6() && b.Bridge != nil && b.Bridge.Snooping:
+			x["snooping"] = true
+		default:
+			continue
+		}
+		return x, node.SameFamily(node.PodAddrs(p), a)
+	}
+	return nil, nil
 }
 
 // vlanBlock finds a VLAN that keeps a port's untagged frames from the pod's gateway.
@@ -102,9 +143,11 @@ func sharesGateway(a, b *model.Pod) bool {
 	})
 }
 
-func portBlocked(v *fault.Input, b *model.Link, p *model.Pod, x words.Facts) {
-	l, pods := v.ByIndex[p.LinkIndex], node.PodAddrs(p)
-	f := fault.Fault{Facts: x, CutOff: pods, Claims: stuckAtPort(pods)}
+func portBlocked(v *fault.Input, b *model.Link, p *model.Pod, pods []netip.Addr, x words.Facts) {
+	l := v.ByIndex[p.LinkIndex]
+	f := fault.Fault{Facts: x, CutOff: pods}
+	waits, strays := stuckAtPort(pods), strayFrom(p)
+	f.Claims = func(d *model.Drop) bool { return waits(d) || strays(d) }
 	f.Pods, f.LastHopAlive = pods, v.Place(l.Name, model.Ingress)
 	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, model.Chosen(v.Links, func(o *model.Link) bool {
 		return o.Master == b.Index && o != l && o.Port != nil && o.Port.State == model.PortForwarding
@@ -114,7 +157,11 @@ func portBlocked(v *fault.Input, b *model.Link, p *model.Pod, x words.Facts) {
 	if refused >= node.MinDrops {
 		lost, x["refused"] = true, refused
 	}
-	f.Packets += refused
+	astray := v.Dropped(strays)
+	if astray >= node.MinDrops {
+		lost, x["astray"] = true, astray
+	}
+	f.Packets += refused + astray
 	switch {
 	case x["delay"] != nil && !lost:
 		return // A delay that costs nothing is nothing.

@@ -18,7 +18,11 @@ import (
 const routesInstead = "broute"
 
 // RuleDrop reports rules of bridges (ebtables, nft family bridge) that drop pods' frames.
-func RuleDrop(v *fault.Input) {
+var RuleDrop = fault.Kind{Code: "BridgeRuleDrop", Severity: model.Warning, Find: ruleDrop,
+	Needs: fault.Sources{model.SourceLinks}, Ends: fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
+	Objects: fault.Objects{"rule.Table rule.Chain rule"}, Else: fault.Else{"undecoded"}}
+
+func ruleDrop(v *fault.Input) {
 	drops := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Is(model.Netfilter) && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.OfPod(d) && !v.Explained(d) &&
 			v.Classifier.Class(d) != loss.ByDesign
@@ -92,7 +96,7 @@ func namedPods(v *node.Index, r *model.FrameRule) []netip.Addr {
 
 // bridgeRule reports a rule with the drops that it made, of which some packets may be left that it did not.
 func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]uint64) {
-	f, copies := fault.Fault{Facts: words.Facts{"rule": r, "policy": r.Text == policy}}, loss.Deduplicates(v.Snapshot, r)
+	f, copies := fault.Fault{Facts: words.Facts{"rule": r, "policy": r.Text == policy, "undecoded": r.Unknown}}, loss.Deduplicates(v.Snapshot, r)
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for d, n := range mine {
 		f.Packets += n
@@ -113,9 +117,6 @@ func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]u
 	if len(mine) > 0 {
 		last := node.MostDropped(slices.Collect(maps.Keys(mine)))[0]
 		f.Facts["last"], f.LastHopAlive = last, v.Place(last.Link, model.Egress)
-	}
-	if len(r.Unknown) > 0 {
-		f.Confidence = model.Likely
 	}
 	// Where a rule drops ARP, no MAC resolves either.
 	arp := !copies && (r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot)

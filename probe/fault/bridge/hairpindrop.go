@@ -12,7 +12,10 @@ import (
 )
 
 // HairpinDrop reports pods that a service leads to themselves, where the bridge does not send a frame back by its port.
-func HairpinDrop(v *fault.Input) {
+var HairpinDrop = fault.Kind{Code: "HairpinDrop", Severity: model.Warning, Find: hairpinDrop,
+	Else: fault.Else{"!services !rules"}}
+
+func hairpinDrop(v *fault.Input) {
 	answered := hairpinsAnswered(v.Index)
 	fault.ReportBy(v, func(d *model.Drop) (all struct{}, pod netip.Addr) {
 		if hairpin(v.Index, d) && !answered[d.Src] && v.Classifier.Lost(d) {

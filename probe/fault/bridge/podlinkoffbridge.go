@@ -11,7 +11,12 @@ import (
 )
 
 // PodLinkOffBridge reports pods' links that are no port of the bridge that the others are on.
-func PodLinkOffBridge(v *fault.Input) {
+var PodLinkOffBridge = fault.Kind{Code: "PodLinkOffBridge", Severity: model.Critical, Find: podLinkOffBridge,
+	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
+	Ends:    fault.Hops{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
+	Objects: fault.Objects{"link.Name"}}
+
+func podLinkOffBridge(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]
 		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.PresentWholeWindow(p) || v.Outer[l.Index] {
@@ -21,7 +26,7 @@ func PodLinkOffBridge(v *fault.Input) {
 		if master != nil && master.Kind != "bridge" {
 			continue
 		}
-		if b, x := bridgeMeant(v.Index, p); b != nil && b != master && !receivesTraffic(v.Index, p) {
+		if b, x := bridgeMeant(v.Index, p); b != nil && b != master && !receivesTraffic(v.Index, p, node.PodAddrs(p)) {
 			offBridge(v, p, l, b, x)
 		}
 	}

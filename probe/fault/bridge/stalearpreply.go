@@ -10,7 +10,12 @@ import (
 )
 
 // StaleARPReply reports ebtables rules that answer ARP with a MAC that nobody has any more.
-func StaleARPReply(v *fault.Input) {
+var StaleARPReply = fault.Kind{Code: "StaleARPReply", Severity: model.Critical, Find: staleARPReply,
+	Needs: fault.Sources{model.SourceNeighbors, model.SourceRoutes},
+	Rests: fault.Sources{model.SourceEbtables, model.SourceLinks}, Ends: fault.Hops{model.HopBridge},
+	Objects: fault.Objects{"rule addr"}, Traits: model.ByNextHop, Else: fault.Else{"!owners"}}
+
+func staleARPReply(v *fault.Input) {
 	for _, s := range staleRules(v.Index, model.TargetARPReply) {
 		v.Report(misanswered(v.Index, &s))
 	}
@@ -19,6 +24,9 @@ func StaleARPReply(v *fault.Input) {
 func misanswered(v *node.Index, s *stale) fault.Fault {
 	wrong := node.Binding{Addr: s.addr, MAC: s.rule.MAC}
 	f := fault.Fault{Facts: s.facts(v), Claims: node.SentToWrongMAC(wrong), Effects: []any{wrong}}
+	if len(s.owners) > 0 {
+		f.Undoes = s.rule
+	}
 	f.Pods, f.LastHopAlive = []netip.Addr{s.addr}, model.Place{Direction: model.Ingress}
 	var most, replies, answered uint64
 	for _, m := range v.MACPairs[s.addr] {

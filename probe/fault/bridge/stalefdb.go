@@ -12,7 +12,12 @@ import (
 )
 
 // StaleFDB reports forwarding entries of bridges and tunnels that lead frames to the wrong port or node.
-func StaleFDB(v *fault.Input) {
+var StaleFDB = fault.Kind{Code: "StaleFDB", Severity: model.Critical, Find: staleFDB,
+	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceBridge},
+	Ends:    fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
+	Objects: fault.Objects{"bridge entry.MAC", "link hop"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread"}}
+
+func staleFDB(v *fault.Input) {
 	for e := range model.Each(v.FDB) {
 		if !e.Static && !e.Local {
 			continue
@@ -46,10 +51,11 @@ func tunnelEndsUnknown(v *fault.Input) {
 		}
 		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}, v.Sender(d)
 	}) {
-		f := fault.Fault{Page: "StaleFDB-none", Lost: l, Facts: words.Facts{"hop": hop.Addr, "link": v.LinkName(hop.Ifindex)}}
+		f := fault.Fault{Page: "StaleFDB-none", Lost: l, Facts: words.Facts{
+			"hop": hop.Addr, "link": v.LinkName(hop.Ifindex), "unread": !v.Has(model.SourceNeighbors)}}
 		n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == hop.Ifindex && n.Addr == hop.Addr })
 		if n != nil && path.Resolved(n) {
-			f.Facts["neighbor"] = n
+			f.Facts["neighbor"], f.Facts["unused"] = n, unusedEnds(v.Index, hop.Ifindex)
 		}
 		if far := v.NodeOf(v.Remote(node.Sorted(l.Peers)[0])); far != nil && len(node.Internal(far)) > 0 {
 			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
@@ -57,6 +63,14 @@ func tunnelEndsUnknown(v *fault.Input) {
 		f.LastHopAlive = v.Place(v.LinkName(hop.Ifindex), model.Egress)
 		v.Report(f)
 	}
+}
+
+// unusedEnds are a tunnel's entries for MACs that no next hop has: the neighbour entry of one may be what is wrong.
+func unusedEnds(v *node.Index, link int) []*model.FDBEntry {
+	return model.Chosen(v.FDB, func(e *model.FDBEntry) bool {
+		return e.IfIndex == link && e.End.IsValid() && !e.MAC.IsZero() &&
+			model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == link && n.MAC == e.MAC }) == nil
+	})
 }
 
 func misforwarded(v *fault.Input, e *model.FDBEntry, p *model.Pod) fault.Fault {

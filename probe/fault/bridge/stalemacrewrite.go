@@ -8,11 +8,16 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleMACRewrite reports ebtables rules that send pods' frames to a MAC that nobody has any more.
-func StaleMACRewrite(v *fault.Input) {
+var StaleMACRewrite = fault.Kind{Code: "StaleMACRewrite", Severity: model.Critical, Find: staleMACRewrite,
+	Rests: fault.Sources{model.SourceEbtables, model.SourceLinks}, Ends: fault.Hops{model.HopBridge},
+	Objects: fault.Objects{"rule addr"}, Else: fault.Else{"StaleMACRewrite-unseen", "!owners"}}
+
+func staleMACRewrite(v *fault.Input) {
 	rewrites := MACRewrites(v.Snapshot)
 	ruled := map[netip.Addr]bool{}
 	for _, s := range staleRules(v.Index, model.TargetDNAT) {
@@ -37,6 +42,8 @@ func StaleMACRewrite(v *fault.Input) {
 // right where they came in before the rewrite, or at the port that the rule names.
 func rewrittenByRule(v *node.Index, s *stale, rewrites []model.MACRewrite) fault.Fault {
 	f := fault.Fault{Facts: s.facts(v), Claims: node.SentToWrongMAC(node.Binding{Addr: s.addr, MAC: s.rule.MAC})}
+	from := model.Find(v.Peers, func(p model.Peer) bool { return p.Local == s.addr })
+	f.Undoes, f.Packet = s.rule, path.Packet{Src: from.Remote, Dst: s.addr}
 	f.Pods, f.Packets = []netip.Addr{s.addr}, s.rule.Counter.Delta
 	f.LastHopAlive = v.Place(cmp.Or(s.rule.In.Name, v.LinkName(v.AnUplink())), model.Ingress)
 	if seen := mostRewritten(rewrites, s.addr, s.rule.MAC); seen != nil {
@@ -166,7 +173,7 @@ func (b *bridging) rewrites(pairs []model.MACPair) []model.MACRewrite {
 		}
 		at := port{model.MACPlace{MAC: mac, Link: p.Link, Direction: p.Direction}, p.IfIndex}
 		if bySubject[of][at] == nil {
-			node.Include(bySubject, of, at, frames{})
+			model.Include(bySubject, of, at, frames{})
 		}
 		bySubject[of][at][other] += p.Packets
 	}

@@ -11,7 +11,11 @@ import (
 )
 
 // MissingUDR reports ranges of other nodes' pods for which the subnet's route table has no row.
-func MissingUDR(v *fault.Input) {
+var MissingUDR = fault.Kind{Code: "MissingUDR", Severity: model.Critical, Find: missingUDR,
+	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond},
+	Traits: model.Unheard | model.Astray | model.ByRoute, Else: fault.Else{"!file"}}
+
+func missingUDR(v *fault.Input) {
 	if node.Overlay(v.Node.Plugin) {
 		return
 	}

@@ -16,7 +16,9 @@ const (
 )
 
 // UDRLimit reports route tables that are close to the number of rows that the cloud allows.
-func UDRLimit(v *fault.Input) {
+var UDRLimit = fault.Kind{Code: "UDRLimit", Severity: model.Warning, Find: udrLimit, Passes: true}
+
+func udrLimit(v *fault.Input) {
 	if len(v.OwnCIDRs()) == 0 {
 		return
 	}

@@ -13,7 +13,10 @@ import (
 )
 
 // PathMTU reports packets that are too large for a link on their way.
-func PathMTU(v *fault.Input) {
+var PathMTU = fault.Kind{Code: "PathMTU", Severity: model.Warning, Find: pathMTU,
+	Ends: fault.Hops{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge}, Else: fault.Else{"PathMTU !out"}}
+
+func pathMTU(v *fault.Input) {
 	groups := map[int]*node.Lost{}
 	for _, l := range fault.LostBy(v, func(d *model.Drop) (_ node.Pair, pod netip.Addr) {
 		if d.Is(model.TooBig) {

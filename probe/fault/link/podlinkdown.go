@@ -11,7 +11,11 @@ import (
 )
 
 // PodLinkDown reports pods whose link is down, at either end.
-func PodLinkDown(v *fault.Input) {
+var PodLinkDown = fault.Kind{Code: "PodLinkDown", Severity: model.Critical, Find: podLinkDown,
+	Needs: fault.Sources{model.SourceLinks, model.SourcePods}, Objects: fault.Objects{"link.Name"},
+	Ends: fault.Hops{model.HopLink, model.HopPod, model.HopRoute}, Else: fault.Else{"unplugged"}}
+
+func podLinkDown(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]
 		// A pod that is being made has its link up last, one that is being deleted loses its link as a whole.
@@ -31,7 +35,7 @@ func PodLinkDown(v *fault.Input) {
 
 func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fault.Fault {
 	f := fault.Fault{
-		Facts:    words.Facts{"pod": p, "link": l},
+		Facts:    words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
 		Claims:   func(d *model.Drop) bool { return d.FromOrTo(pods) || hadAddress(v.Index, p, d) },
 		Silences: node.SilencesAll(pods),
 	}
@@ -42,9 +46,6 @@ func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fa
 	}
 	if !p.Up {
 		addLostInside(v.Index, &f, p)
-	}
-	if l.Up && p.Up {
-		f.Confidence, f.Facts["unplugged"] = model.Likely, true
 	}
 	return f
 }

@@ -25,7 +25,12 @@ type foreignFlows struct {
 }
 
 // ForeignSNAT reports that another program than the node's rules gives pods' packets an address that is not theirs.
-func ForeignSNAT(v *fault.Input) {
+var ForeignSNAT = fault.Kind{Code: "ForeignSNAT", Severity: model.Critical, Find: foreignSNAT,
+	Needs: fault.Sources{model.SourceLinks, model.SourceRoutes, model.SourceConntrack, model.SourcePods},
+	Ends:  fault.Hops{model.HopConntrack, model.HopBeyond}, Objects: fault.Objects{"addr"},
+	Else: fault.Else{"!elsewhere", "!rule"}}
+
+func foreignSNAT(v *fault.Input) {
 	found, replied := map[netip.Addr]*foreignFlows{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
 		a := f.Reply.Dst
@@ -87,10 +92,7 @@ func foreignSource(v *node.Index, g *foreignFlows, r *model.PacketRule) fault.Fa
 	} else if !g.worked {
 		elsewhere = node.Answering(v, func(a netip.Addr) bool { return slices.Contains(targets, a) })
 	}
-	if f.Facts["elsewhere"] = elsewhere; len(elsewhere) == 0 || r == nil {
-		f.Confidence = model.Likely
-	}
-	if r != nil {
+	if f.Facts["elsewhere"] = elsewhere; r != nil {
 		f.Facts["instead"] = withoutSNAT(v, r, one)
 	}
 	return f

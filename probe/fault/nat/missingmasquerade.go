@@ -33,7 +33,10 @@ func (g *rawGroup) unlike() []*model.Peer {
 }
 
 // MissingMasquerade reports packets that leave with a pod's address for networks that do not know it.
-func MissingMasquerade(v *fault.Input) {
+var MissingMasquerade = fault.Kind{Code: "MissingMasquerade", Severity: model.Critical, Find: missingMasquerade,
+	Ends: fault.Hops{model.HopBeyond}}
+
+func missingMasquerade(v *fault.Input) {
 	var byRule node.Groups[*model.PacketRule, rawGroup]
 	reflected := v.Reflected()
 	for p := range model.Each(v.Peers) {
@@ -58,7 +61,8 @@ func MissingMasquerade(v *fault.Input) {
 			}
 			// An answer to a stranger's question goes out with the address that was asked.
 			began := p.In.Packets <= p.In.ICMPErrors
-			if v.Unanswered(p) && !v.Swept[node.Pair{Local: p.Local, Remote: p.Remote}] && began && !v.LeftWithWrongMAC(p) &&
+			if (v.Unanswered(p) || leaks(v.Index, p, &nat)) && !v.Swept[node.Pair{Local: p.Local, Remote: p.Remote}] &&
+				began && !v.LeftWithWrongMAC(p) &&
 				!slices.Contains(g.silent, p) && !v.Silenced(p.Local, model.Host(p.Remote)) {
 				g.silent = append(g.silent, p)
 			}
@@ -69,6 +73,15 @@ func MissingMasquerade(v *fault.Input) {
 			v.Report(unmasqueraded(v.Index, g))
 		}
 	}
+}
+
+// leaks reports whether a pair's packets, which need not want a reply, go on with the pod's address although a rule
+// translates such packets. Of a connection that is closed a few late segments do, too.
+func leaks(v *node.Index, p *model.Peer, nat *path.SourceNAT) bool {
+	st := v.FlowsOf(p)
+	begun := !st.Known || len(st.Silent) > 0 && st.Silent[0].Original.Src == p.Local
+	return nat.Translated && len(nat.Unsure) == 0 && begun && p.In.Packets == 0 && p.Out.Packets >= node.ManyRefused && node.Lasted(p) &&
+		v.Has(model.SourceConntrack, model.SourceNAT) && !v.ProgramBehind() && v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.FoldedReply(p)
 }
 
 // shouldMasquerade reports whether the node is meant to translate such packets, as far as silence shows it. Networks
@@ -115,7 +128,8 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	x, nat, first, untracked := v.SumPeers(g.silent), g.nat, g.silent[0], untracked(v, g)
 	link, remotes := v.LinkName(first.IfIndex), node.Sorted(x.Peers)
 	f := fault.Fault{Lost: x, Facts: words.Facts{
-		"link": link, "remotes": remotes, "local": first.Local, "flow": g.flow(v), "read": v.Has(model.SourceNAT),
+		"link": link, "remotes": remotes, "local": first.Local, "pod": v.Owners[first.Local][0],
+		"flow": g.flow(v), "read": v.Has(model.SourceNAT),
 		"untracks": untracked, "unsure": nat.Unsure, "rule": nat.Rule, "missed": nat.Missed,
 		"private": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !model.Public(a) }),
 	}}
@@ -134,6 +148,8 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 		why = "unread"
 	case nat.Translated && untracked != nil:
 		why = "untracked"
+	case nat.Translated && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return v.FlowsOf(p).Known || p.Out.Requests > 0 }):
+		why = "forgotten"
 	case nat.Translated:
 		why = "older"
 	case nat.Rule != nil:
@@ -145,6 +161,9 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	}
 	f.Facts[why] = true
 	f.Confidence = model.Likely
+	if !slices.ContainsFunc(g.silent, v.Unanswered) {
+		f.Severity = model.Warning
+	}
 	if why == "older" {
 		f.Confidence = model.Possible
 	} else if (refused || straight != nil) && why != "unread" && len(nat.Unsure) == 0 {

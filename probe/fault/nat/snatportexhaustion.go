@@ -60,7 +60,11 @@ func (r *portRange) count() {
 }
 
 // SNATPortExhaustion reports source ports that ran out, so that connections cannot be translated.
-func SNATPortExhaustion(v *fault.Input) {
+var SNATPortExhaustion = fault.Kind{Code: "SNATPortExhaustion", Severity: model.Critical, Find: snatPortExhaustion,
+	Ends: fault.Hops{model.HopConntrack}, Objects: fault.Objects{"from proto port to"},
+	Else: fault.Else{"kept", "!failed", "cutOff"}}
+
+func snatPortExhaustion(v *fault.Input) {
 	var full, others []*portRange
 	all := portRanges(v.Index)
 	for _, r := range all {
@@ -169,9 +173,6 @@ func exhausted(v *node.Index, r *portRange, full bool) fault.Fault {
 	f.Facts["used"], f.Facts["kept"], f.Facts["failed"] = used, kept, f.Packets
 	if kept || f.Packets == 0 {
 		f.Severity = model.Warning
-	}
-	if kept || f.Packets == 0 || r.nat.CutOff {
-		f.Confidence = model.Likely
 	}
 	f.Pods, f.Peers, f.LastHopAlive = node.Sorted(r.pods), []netip.Prefix{model.Host(r.to)}, v.Entering(r.pods)
 	return f

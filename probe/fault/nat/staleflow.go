@@ -26,7 +26,11 @@ type staleFlows struct {
 }
 
 // StaleFlow reports flows that connection tracking translates by rules that are gone.
-func StaleFlow(v *fault.Input) {
+var StaleFlow = fault.Kind{Code: "StaleFlow", Severity: model.Warning, Find: staleFlow,
+	Needs: fault.Sources{model.SourcePods, model.SourceConntrack, model.SourceNAT, model.SourceLinks},
+	Ends:  fault.Hops{model.HopConntrack, model.HopBeyond}, Else: fault.Else{"!untranslated"}}
+
+func staleFlow(v *fault.Input) {
 	var stale node.Groups[outdatedBy, staleFlows]
 	refused := refusedOfOlder(v)
 	for f := range model.Each(v.Flows) {
@@ -136,9 +140,6 @@ func (g *staleFlows) finding(v *node.Index, k outdatedBy) fault.Fault {
 		"flows": g.flows, "first": first, "asked": to, "has": k.has, "now": k.now,
 		"own": own, "foreign": k.source && !own, "untranslated": !k.source && slices.Contains(to, k.has),
 	}}
-	if k.source {
-		f.Confidence = model.Likely
-	}
 	f.Pods, f.Peers = node.Clients(g.flows), model.Hosts(model.Unique(slices.Concat(to, node.Servers(g.flows))))
 	f.LastHopAlive = v.Place(v.Owners[first.Original.Src][0].Link, model.Ingress)
 	return f

@@ -35,7 +35,11 @@ type maskedKey struct {
 }
 
 // UnexpectedMasquerade reports packets between pods that leave with the node's address.
-func UnexpectedMasquerade(v *fault.Input) {
+var UnexpectedMasquerade = fault.Kind{Code: "UnexpectedMasquerade", Severity: model.Warning,
+	Find: unexpectedMasquerade, Passes: true, Ends: fault.Hops{model.HopConntrack}, Objects: fault.Objects{"rules", "rule"},
+	Else: fault.Else{"UnexpectedMasquerade !sure", "UnexpectedMasquerade !rules", "unsure"}}
+
+func unexpectedMasquerade(v *fault.Input) {
 	var chains node.Groups[maskedKey, masked]
 	for f := range model.Each(v.Flows) {
 		if !maskedFlow(v.Index, f) {
@@ -90,18 +94,11 @@ func maskedBy(v *node.Index, g *masked) fault.Fault {
 		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 || v.Remote(a).IsValid() }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = pods, model.Hosts(remotes), v.Place(v.OutLink(g.flows[0].Reply.Src), model.Egress)
-	if len(g.rules) == 0 {
-		f.Confidence = model.Likely
-		return f
+	if len(g.rules) > 0 {
+		ranges := slices.Concat(v.OnLink, v.Ranges.Local, v.Ranges.Cluster)
+		f.Facts["unsure"], f.Facts["targets"] = g.nat.Unsure,
+			model.With(nil, model.Map(remotes, func(a netip.Addr) netip.Prefix { return rangeIn(ranges, a) })...)
 	}
-	if len(g.nat.Unsure) > 0 {
-		f.Confidence, f.Facts["unsure"] = model.Likely, g.nat.Unsure
-	}
-	var targets []netip.Prefix
-	for _, a := range remotes {
-		targets = model.With(targets, rangeIn(slices.Concat(v.OnLink, v.Ranges.Local, v.Ranges.Cluster), a))
-	}
-	f.Facts["targets"] = targets
 	return f
 }
 

@@ -14,7 +14,11 @@ import (
 )
 
 // DuplicateMAC reports pods that have the MAC of another, or another than the node gave them.
-func DuplicateMAC(v *fault.Input) {
+var DuplicateMAC = fault.Kind{Code: "DuplicateMAC", Severity: model.Critical, Find: duplicateMAC,
+	Ends: fault.Hops{model.HopBridge, model.HopPod, model.HopNeighbor}, Objects: fault.Objects{"mac"},
+	Traits: model.ByNextHop, Else: fault.Else{"!stray"}}
+
+func duplicateMAC(v *fault.Input) {
 	if !v.Has(model.SourceLinks) || v.Status(model.SourcePods) == model.Missing {
 		return
 	}

@@ -14,7 +14,10 @@ import (
 const usualNeighbors = 1024
 
 // TableFull reports that the neighbor table is full, so that no address can be resolved.
-func TableFull(v *fault.Input) {
+var TableFull = fault.Kind{Code: "NeighborTableFull", Severity: model.Critical, Find: findTableFull,
+	Ends: fault.Hops{model.HopNeighbor, model.HopPod, model.HopLink}, Objects: fault.Objects{"six"}}
+
+func findTableFull(v *fault.Input) {
 	for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
 		// The machine's own namespace alone has the table's counts.
 		t := model.NeighborTable{Name: name}

@@ -52,7 +52,7 @@ func asksBeyond(v *node.Index, found map[node.Question]*node.SilentHop, p *model
 func silentBeyond(v *fault.Input, found map[node.Question]*node.SilentHop) {
 	links := map[int]map[netip.Addr]*node.SilentHop{}
 	for k, m := range found {
-		node.Include(links, k.Ifindex, k.Addr, m)
+		model.Include(links, k.Ifindex, k.Addr, m)
 	}
 	for _, link := range slices.Sorted(maps.Keys(links)) {
 		v.Report(nobodyBeyond(v.Index, link, links[link]))
@@ -95,6 +95,9 @@ func nobodyBeyond(v *node.Index, ifindex int, hops map[netip.Addr]*node.SilentHo
 		f.Facts["dead"] = l
 	} else {
 		f.Facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
+	}
+	if l != nil && l.Role == model.RoleBridge && !v.Outer[ifindex] && f.Facts["taken"] == nil {
+		f.Facts["inner"] = model.Find(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) }).Masked()
 	}
 	f.Facts["bad"], f.Facts["instead"] = spareOf(v, ifindex, hops)
 	f.Claims = func(d *model.Drop) bool {

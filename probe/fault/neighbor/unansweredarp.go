@@ -14,7 +14,12 @@ import (
 )
 
 // UnansweredARP reports pods and next hops that do not answer ARP or neighbor discovery.
-func UnansweredARP(v *fault.Input) {
+var UnansweredARP = fault.Kind{Code: "UnansweredARP", Severity: model.Warning, Find: unansweredARP,
+	Rests: fault.Sources{model.SourcePods, model.SourceRoutes}, Ends: fault.Hops{model.HopPod, model.HopNeighbor},
+	Objects: fault.Objects{"port remotes"}, Traits: model.ByNextHop,
+	Else: fault.Else{"UnansweredARP-unheld", "UnansweredARP !right !setting"}}
+
+func unansweredARP(v *fault.Input) {
 	// One setting that silences the node for several pods is one cause.
 	var byCause node.Groups[any, []unanswered]
 	hops, watched, stuck := v.SilentNextHops(), v.Has(model.SourceTC), v.Stuck()
@@ -39,6 +44,9 @@ func UnansweredARP(v *fault.Input) {
 				if watched {
 					cause = *setting
 				}
+			} else if l := v.Router(p); l != nil && !v.Routed(p) {
+				// A bridge is one gateway for all.
+				cause = node.Question{Ifindex: l.Index, Addr: g.Addr}
 			}
 			list := byCause.Of(cause)
 			*list = append(*list, x)

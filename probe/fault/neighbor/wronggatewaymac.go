@@ -11,7 +11,12 @@ import (
 )
 
 // WrongGatewayMAC reports pods that send frames for their gateway to a MAC that is not the gateway's.
-func WrongGatewayMAC(v *fault.Input) {
+var WrongGatewayMAC = fault.Kind{Code: "WrongGatewayMAC", Severity: model.Critical, Find: wrongGatewayMAC,
+	Needs: fault.Sources{model.SourceLinks},
+	Rests: fault.Sources{model.SourceEbtables, model.SourceRoutes, model.SourceNeighbors},
+	Ends:  fault.Hops{model.HopLink, model.HopBridge}, Objects: fault.Objects{"pod.Link"}, Traits: model.ByNextHop}
+
+func wrongGatewayMAC(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			right, who := v.GatewayMACs(p, g.Addr)

@@ -12,7 +12,11 @@ import (
 )
 
 // WrongNextHopMAC reports frames that leave an uplink for a MAC that is not the next hop's.
-func WrongNextHopMAC(v *fault.Input) {
+var WrongNextHopMAC = fault.Kind{Code: "WrongNextHopMAC", Severity: model.Critical, Find: wrongNextHopMAC,
+	Ends: fault.Hops{model.HopBeyond, model.HopLink}, Objects: fault.Objects{"entry.Addr link", "link.Name for"},
+	Traits: model.Astray | model.OnlySent | model.ByNextHop, Else: fault.Else{"WrongNextHopMAC !sure"}}
+
+func wrongNextHopMAC(v *fault.Input) {
 	for _, w := range v.WrongHops() {
 		v.Report(wrongEntry(v.Index, w))
 	}
@@ -45,6 +49,7 @@ func wrongEntry(v *node.Index, w *node.WrongHop) fault.Fault {
 		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.Replies, "told": contradicted,
 		"gateway": v.GatewayAddrs[n.Addr], "others": w.Others, "pinned": node.Pinned(n),
 		"answering": node.Answering(v, func(a netip.Addr) bool { return x.Peers[a] }),
+		"sure":      contradicted || shared && node.Pinned(n) && (w.Arrives || len(remotes) > 1),
 	}}
 	f.LastHopAlive = v.Place(port, model.Egress)
 	if takenOver {
@@ -58,10 +63,6 @@ func wrongEntry(v *node.Index, w *node.WrongHop) fault.Fault {
 	}
 	if !w.Arrives && !takenOver && !contradicted && !shared && len(remotes) == 1 {
 		f.Severity = model.Warning
-	}
-	sure := contradicted || shared && node.Pinned(n) && (w.Arrives || len(remotes) > 1)
-	if f.Facts["sure"], f.Confidence = sure, model.Likely; sure {
-		f.Confidence = model.Proven
 	}
 	return f
 }

@@ -19,7 +19,12 @@ import (
 const together = 3 * time.Second
 
 // DuplicatePodIP reports addresses that two pods have, or a pod and the node or another machine.
-func DuplicatePodIP(v *fault.Input) {
+var DuplicatePodIP = fault.Kind{Code: "DuplicatePodIP", Severity: model.Critical, Find: duplicatePodIP,
+	Ends:    fault.Hops{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
+	Objects: fault.Objects{"addr", "answer.Addr"},
+	Else:    fault.Else{"DuplicatePodIP-contested", "DuplicatePodIP-source !route"}}
+
+func duplicatePodIP(v *fault.Input) {
 	for _, a := range node.Sorted(v.Owners) {
 		var near node.Groups[node.Domain, []*model.Pod]
 		for _, p := range liveHolders(v.Index, a) {
@@ -123,12 +128,21 @@ func asNode(v *fault.Input, a netip.Addr, p *model.Pod, l *model.Link) fault.Fau
 	claims := lostToDuplicateIP(a)
 	f := fault.Fault{Page: "DuplicatePodIP-node", Claims: claims}
 	f.Lost = v.LostTo(func(d *model.Drop) bool { return claims(d) && v.Classifier.Lost(d) })
-	f.Facts = words.Facts{"pod": p, "link": l, "addr": model.Host(a), "route": ownRoute(v.Index, a)}
+	f.Facts = words.Facts{"pod": p, "link": l, "addr": model.Host(a), "route": ownRoute(v.Index, a),
+		// Without it the node is cut off, or its pods are.
+		"needed": v.Outer[l.Index] && firstOf(l, a) || slices.ContainsFunc(v.Pods, func(o model.Pod) bool {
+			return slices.ContainsFunc(o.Gateways, func(g model.Neighbor) bool { return g.Addr == a })
+		})}
 	if own := model.First(l.Addresses, func(x *netip.Prefix) bool { return x.Addr() == a }); own != nil {
 		f.Facts["addr"] = *own
 	}
 	f.Pods, f.CutOff, f.LastHopAlive = []netip.Addr{a}, []netip.Addr{a}, v.Place(p.Link, model.Ingress)
 	return f
+}
+
+// firstOf reports whether an address is the first of its family that a link has: what the node itself sends has it.
+func firstOf(l *model.Link, a netip.Addr) bool {
+	return model.Find(l.Addresses, func(x netip.Prefix) bool { return x.Addr().Is4() == a.Is4() }).Addr() == a
 }
 
 // ownRoute is the route by which the node takes an address for its own that its link has not.
@@ -212,5 +226,6 @@ func contest(v *node.Index, a *model.ARPCount) fault.Fault {
 	}
 	f.Facts["pod"], f.Pods = v.Owners[a.Addr][0], []netip.Addr{a.Addr}
 	f.Claims, f.About = lostToDuplicateIP(a.Addr), node.Binding{Addr: a.Addr, MAC: a.MAC}
+	f.Effects = []any{f.About}
 	return f
 }

@@ -13,7 +13,11 @@ import (
 )
 
 // NoListener reports ports of pods that are asked and on which no socket listens.
-func NoListener(v *fault.Input) {
+var NoListener = fault.Kind{Code: "NoListener", Severity: model.Info, Find: noListener,
+	Ends: fault.Hops{model.HopPod, model.HopLocal}, Objects: fault.Objects{"pod.Link f.Pods"},
+	Else: fault.Else{"NoListener-loopback !rule"}}
+
+func noListener(v *fault.Input) {
 	nobody := func(d *model.Drop) bool {
 		return d.Is(model.NoSocket) && v.Classifier.Lost(d) && (d.Reason != "" || v.Classifier.Samples.Of(d) != nil)
 	}
@@ -78,17 +82,30 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 			return d.Dst, d.Src
 		}
 		return pod, pod
-	}, func(_ netip.Addr, l *node.Lost) fault.Fault {
+	}, func(own netip.Addr, l *node.Lost) fault.Fault {
 		f := atSocket(v.Index, "NoListener-node", l)
 		ports, rule := f.Facts["ports"].([]string), redirecting(v.Index, v.PacketRules, l)
 		dns := slices.Contains(ports, "udp/53") || slices.Contains(ports, "tcp/53")
-		if f.Facts["dns"], f.Facts["rule"] = dns, rule; dns || rule != nil {
+		other := announcedBeyond(v.Index, own)
+		if f.Facts["dns"], f.Facts["rule"], f.Facts["other"] = dns, rule, other; dns || rule != nil || other != nil {
 			f.Severity = model.Warning
+		}
+		if l := v.Own[own]; l != nil {
+			f.Facts["own"] = l.Name
 		}
 		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
 		f.Pods, f.Peers = node.Sorted(l.Pods), model.Hosts(node.Sorted(l.Peers))
 		f.Silences = node.SilencesPeers(&f.Finding)
 		return f
+	})
+}
+
+// announcedBeyond is an answer for an address of the node by a machine beyond its uplink; nil where there is none.
+func announcedBeyond(v *node.Index, own netip.Addr) *model.ARPCount {
+	return model.First(v.Traffic.ARP, func(a *model.ARPCount) bool {
+		_, known := v.MACNames[a.MAC]
+		return a.Addr == own && a.Reply && a.Direction == model.Ingress && v.IsUplink(a.IfIndex) &&
+			!a.MAC.IsZero() && !known && !v.IsGatewayMAC(a.MAC)
 	})
 }
 

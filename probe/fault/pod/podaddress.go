@@ -12,7 +12,11 @@ import (
 )
 
 // Address reports pods whose interface lacks the address that the cluster knows.
-func Address(v *fault.Input) {
+var Address = fault.Kind{Code: "PodAddress", Severity: model.Critical, Find: findAddress,
+	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopPod, model.HopNeighbor},
+	Objects: fault.Objects{"pod.Link addr", "pod.Link"}, Else: fault.Else{"guessed"}}
+
+func findAddress(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		for _, a := range p.Duplicates {
 			v.Report(duplicateDetected(v, p, a))

@@ -12,7 +12,11 @@ import (
 )
 
 // DefaultRoute reports pods without a default route, or with a wrong one.
-func DefaultRoute(v *fault.Input) {
+var DefaultRoute = fault.Kind{Code: "PodDefaultRoute", Severity: model.Critical, Find: defaultRoute,
+	Rests: fault.Sources{model.SourceLinks}, Ends: fault.Hops{model.HopPod},
+	Objects: fault.Objects{"pod.Link isIPv6", "pod.Link"}, Else: fault.Else{"PodDefaultRoute-elsewhere", "single"}}
+
+func defaultRoute(v *fault.Input) {
 	for _, p := range enterablePods(v.Index) {
 		for _, isIPv6 := range []bool{false, true} {
 			if own := model.Map(node.OwnIn(p, isIPv6), netip.Prefix.Addr); len(own) > 0 && podDefault(p, isIPv6) == nil {

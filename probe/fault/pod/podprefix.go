@@ -11,7 +11,10 @@ import (
 )
 
 // Prefix reports pods whose prefix length differs from that of the pods beside them.
-func Prefix(v *fault.Input) {
+var Prefix = fault.Kind{Code: "PodPrefix", Severity: model.Critical, Find: findPrefix,
+	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopPod}, Objects: fault.Objects{"pod.Link"}}
+
+func findPrefix(v *fault.Input) {
 	for _, p := range enterablePods(v.Index) {
 		for _, a := range slices.Concat(node.OwnIn(p, false), node.OwnIn(p, true)) {
 			if from, want := usualPrefix(v.Index, p, a); from != nil {

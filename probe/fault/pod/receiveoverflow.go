@@ -11,7 +11,10 @@ import (
 )
 
 // ReceiveOverflow reports sockets of pods whose receive buffer or queue of connections overflows.
-func ReceiveOverflow(v *fault.Input) {
+var ReceiveOverflow = fault.Kind{Code: "ReceiveOverflow", Severity: model.Info, Find: receiveOverflow,
+	Ends: fault.Hops{model.HopPod, model.HopLocal}, Objects: fault.Objects{"f.Pods"}}
+
+func receiveOverflow(v *fault.Input) {
 	all := v.AsksOf()
 	atSockets(v, func(d *model.Drop) bool { return d.Is(model.NoRoom) }, func(_ netip.Addr, l *node.Lost) fault.Fault { return overflowed(v.Index, l, all) })
 	for p := range model.Each(v.Pods) {

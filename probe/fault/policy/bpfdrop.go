@@ -34,7 +34,11 @@ func (h *hook) ofCgroup() bool { return h.kind == model.AtCgroup }
 func (h *hook) direction() model.Direction { return model.Either(h.out, model.Egress, model.Ingress) }
 
 // BPFDrop reports BPF programs that drop pods' packets.
-func BPFDrop(v *fault.Input) {
+var BPFDrop = fault.Kind{Code: "BPFDrop", Severity: model.Warning, Find: bpfDrop, Ends: fault.Hops{model.HopLink},
+	Objects: fault.Objects{"inside f.Pods", "code", "xdp link", "netkit link", "link direction"},
+	Else:    fault.Else{"BPFDrop read netkit !programs", "cgroup programs"}}
+
+func bpfDrop(v *fault.Input) {
 	fault.ReportBy(v, func(d *model.Drop) (hook, netip.Addr) {
 		k, pod := hookOf(v.Index, d)
 		k.cilium = ciliumReason(v.Index, &k, d)
@@ -118,10 +122,7 @@ func droppedByProgram(v *node.Index, h hook, l *node.Lost) fault.Fault {
 		f.Facts["detach"] = programs[0]
 	}
 	f.Facts["link"], f.Facts["programs"], f.Facts["several"] = h.link, programs, len(programs) > 1
-	f.Confidence, f.LastHopAlive = model.Proven, before(v, &h, pods)
-	if cgroup && len(programs) > 0 {
-		f.Confidence = model.Likely
-	}
+	f.LastHopAlive = before(v, &h, pods)
 	if owners[model.OwnerCilium] && h.cilium == 0 {
 		f.Facts["quiet"] = slices.ContainsFunc(v.Cilium.Endpoints, func(e model.CiliumEndpoint) bool { return e.Quiet })
 		f.Facts["counted"] = model.Chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Delta > 0 })

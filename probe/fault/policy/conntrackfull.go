@@ -11,7 +11,11 @@ import (
 const nearlyFull = 95
 
 // ConntrackFull reports that the table of connection tracking is full.
-func ConntrackFull(v *fault.Input) {
+var ConntrackFull = fault.Kind{Code: "ConntrackFull", Severity: model.Critical, Find: conntrackFull,
+	Ends: fault.Hops{model.HopConntrack, model.HopPolicy}, Objects: fault.Objects{"table.Max"},
+	Else: fault.Else{"!dropped"}}
+
+func conntrackFull(v *fault.Input) {
 	c := &v.Conntrack
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
 		return
@@ -23,14 +27,9 @@ func ConntrackFull(v *fault.Input) {
 			l.Add(v.Index, d)
 		}
 	}
-	f := fault.Fault{Lost: &l, Facts: words.Facts{"table": c, "limit": 2 * c.Max}}
-	f.LastHopAlive.Direction = model.Ingress
-	f.Packets = c.Drop
-	switch {
-	case c.Drop > 0:
-	case c.EarlyDrop > 0:
-		f.Confidence = model.Likely
-	default:
+	f := fault.Fault{Lost: &l, Facts: words.Facts{"table": c, "limit": 2 * c.Max, "dropped": c.Drop}}
+	f.LastHopAlive.Direction, f.Packets = model.Ingress, c.Drop
+	if c.Drop == 0 && c.EarlyDrop == 0 {
 		f.Severity, f.Confidence = model.Warning, model.Possible
 	}
 	v.Report(f)

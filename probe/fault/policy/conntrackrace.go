@@ -12,7 +12,11 @@ import (
 )
 
 // ConntrackRace reports packets that were dropped as two of one flow were tracked at the same time.
-func ConntrackRace(v *fault.Input) {
+var ConntrackRace = fault.Kind{Code: "ConntrackRace", Severity: model.Warning, Find: conntrackRace,
+	Needs: fault.Sources{model.SourceConntrack, model.SourceNAT},
+	Ends:  fault.Hops{model.HopConntrack, model.HopPolicy}, Else: fault.Else{"unseen", "rivals"}}
+
+func conntrackRace(v *fault.Input) {
 	failed := v.Conntrack.InsertFailed
 	if failed < node.MinDrops {
 		return

@@ -22,7 +22,11 @@ const (
 )
 
 // InvalidDrop reports rules that drop packets which connection tracking calls invalid.
-func InvalidDrop(v *fault.Input) {
+var InvalidDrop = fault.Kind{Code: "InvalidDrop", Severity: model.Warning, Find: invalidDrop,
+	Ends: fault.Hops{model.HopPolicy}, Objects: ruleObjects,
+	Else: fault.Else{"!excluded requestUntracked", "!excluded replyUntracked", "!excluded outOfWindow"}}
+
+func invalidDrop(v *fault.Input) {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
 		return dropsInvalid(&r) && !r.Counter.Unused(r.Native)
 	}) {

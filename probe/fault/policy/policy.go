@@ -5,15 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 )
-
-// sameDrops explains these drops and no others; there may be thousands.
-func sameDrops(list []*model.Drop) func(*model.Drop) bool {
-	set := model.SetOf(list)
-	return func(d *model.Drop) bool { return set[d] }
-}
 
 // cameBy is where a packet that netfilter dropped was seen last: the link that it came in by. The kernel names that
 // link, but in POSTROUTING (ip_output) and for packets that a bridge forwards the one by which it was to leave: these
@@ -35,3 +30,8 @@ func cameBy(v *node.Index, d *model.Drop) model.Place {
 	}
 	return v.Place(in.Name, model.Ingress)
 }
+
+// ruleObjects are the objects of a kind about firewall rules.
+var ruleObjects = fault.Objects{"rule.Pod.Link rule.Backend rule.Family rule.Table rule.Chain rule.Rule",
+	"rule.Backend rule.Family rule.Table rule.Chain rule.Rule", "rule.Table rule.Chain rule.Frame",
+	"rule.Backend rule.Family rule.Table rule.Chain"}

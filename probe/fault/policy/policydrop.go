@@ -32,7 +32,12 @@ type part struct {
 }
 
 // Drop reports rules of netfilter that drop pods' packets.
-func Drop(v *fault.Input) {
+var Drop = fault.Kind{Code: "PolicyDrop", Severity: model.Warning, Find: findDrop,
+	Rests: fault.Sources{model.SourceLinks, model.SourceDrops}, Ends: fault.Hops{model.HopPolicy, model.HopPod},
+	Objects: append(fault.Objects{"calico", "service", "pod.Link"}, ruleObjects...),
+	Else:    fault.Else{"others", "doubts"}}
+
+func findDrop(v *fault.Input) {
 	drops, unread, unmatched, unknown := netfilterDrops(v)
 	// cause is that of the drops of several rules, which has a name, or of one alone.
 	type cause struct {
@@ -61,6 +66,7 @@ func Drop(v *fault.Input) {
 	for k, list := range byCause.All() {
 		v.Report(policyDropped(v.Index, *list, k.name == words.Calico))
 	}
+	refusedReplies(v)
 	for _, l := range []*node.Lost{unread, unmatched} {
 		if l == unread && l.Packets >= node.MinDrops || l == unmatched && l.Lasting() && v.Has(model.SourceEbtables) {
 			f := fault.Fault{Page: "PolicyDrop-unread", Lost: l,
@@ -80,6 +86,33 @@ func Drop(v *fault.Input) {
 		f.Confidence, f.LastHopAlive = model.Likely, v.Place(v.Owners[pod][0].Link, model.Egress)
 		return f
 	})
+}
+
+// refusedReplies reports rules that drop replies before these are translated back to pods: such drops are the node's.
+func refusedReplies(v *fault.Input) {
+	var byRule node.Groups[*model.PacketRule, []*node.Dying]
+	for _, d := range v.Dying() {
+		if d.Refused != nil && v.SilencedBy(d.Pod, model.Host(d.Remote), d.Silent[0]) == "" {
+			list := byRule.Of(d.Refused)
+			*list = append(*list, d)
+		}
+	}
+	for r, list := range byRule.All() {
+		c := newCandidateRule(node.KeyOf(r), r.Native, r.Counter, r.Unknown)
+		c.Rule = r
+		f := fault.Fault{Page: "PolicyDrop-replies", Undoes: c.object()}
+		silent := 0
+		for _, d := range *list {
+			f.Pods, f.Peers, silent = model.With(f.Pods, d.Pod), model.With(f.Peers, model.Host(d.Remote)), silent+len(d.Silent)
+		}
+		d := (*list)[0]
+		link := v.LinkName(d.Link)
+		f.Packets, f.LastHopAlive = r.Counter.Delta, v.Place(link, model.Ingress)
+		f.Facts = words.Facts{"rule": c, "silent": silent, "half": d.Half, "link": link, "ranges": rangesOf(v.Index, f.Pods)}
+		f.Packet = v.ReplyOf(d.Silent[0], d.Link)
+		f.Flows = func(x *model.Flow) bool { return v.RefusesReply(x, d.Link) == r }
+		v.Report(f)
+	}
 }
 
 // netfilterDrops lists the drops of netfilter on the node and in pods with the rules that may
@@ -235,9 +268,9 @@ func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 			unresolved[d.Dst] = true
 		}
 	}
-	these := sameDrops(drops)
+	these := model.SetOf(drops) // There may be thousands.
 	return func(d *model.Drop) bool {
-		return these(d) || unresolved[d.Src] && d.Link == "" && d.Is(model.NeighborFailed)
+		return these[d] || unresolved[d.Src] && d.Link == "" && d.Is(model.NeighborFailed)
 	}
 }
 
@@ -287,6 +320,7 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	}
 	f := fault.Fault{Lost: &all, Claims: filteredDrops(all.Drops), Facts: words.Facts{
 		"rule": first.candidateRule, "pods": node.Sorted(first.Pods), "asked": node.Sorted(first.Peers), "packets": first.Lost.Packets,
+		"ranges": rangesOf(v, node.Sorted(all.Pods)),
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(against),
 	}}
 	f.Flows = func(x *model.Flow) bool {
@@ -296,15 +330,22 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info
 	}
-	if len(against) > 0 {
-		f.Confidence = model.Likely
-	}
+	f.Undoes = first.object()
 	f.LastHopAlive = cameBy(v, node.MostDropped(first.Drops)[0])
 	if first.Pod != nil {
 		f.LastHopAlive = v.Place(first.Pod.Link, model.Egress)
 	}
 	first.serviceFacts(f.Facts)
 	return f
+}
+
+// rangesOf are the node's ranges of pods that have these, and else the pods' own addresses.
+func rangesOf(v *node.Index, pods []netip.Addr) (out []netip.Prefix) {
+	for _, a := range pods {
+		of := model.Find(v.Ranges.Local, func(p netip.Prefix) bool { return p.Contains(a) })
+		out = model.With(out, model.Either(of.IsValid(), of, model.Host(a)))
+	}
+	return out
 }
 
 // concernedBy are the pods that the rule is about: the receiver, or the sender where

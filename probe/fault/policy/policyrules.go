@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -67,7 +68,7 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
 			p := newCandidateRule(k, false, c.Counter, nil)
-			p.Pod, p.policy, p.Counted, t.policies[k] = pod, c, counted, p
+			p.Pod, p.policy, p.Counted, p.keeper, t.policies[k] = pod, c, counted, words.PolicyKeeper(v.PacketRules, c), p
 		}
 	}
 	slices.SortStableFunc(t.bases, func(a, b *model.Chain) int {
@@ -170,6 +171,8 @@ type candidateRule struct {
 	Rule   *model.PacketRule
 	Frame  *model.FrameRule
 	policy *model.Chain
+	// keeper is the program that sets that policy.
+	keeper string
 	// Counted: its counter covers the window. left is what that counted and no drop was attributed to it for.
 	Counter model.Counter
 	Counted bool
@@ -190,15 +193,26 @@ func newCandidateRule(k path.ChainKey, native bool, c model.Counter, unknown []s
 // Maker is the program that made it; empty where no known program did.
 func (c *candidateRule) Maker() string {
 	comment := ""
-	if c.Rule != nil {
+	switch {
+	case c.policy != nil:
+		return c.keeper
+	case c.Rule != nil:
 		comment = c.Rule.Comment
 	}
 	return words.Maker(c.Path, comment, c.Table)
 }
 
-// madeByIptables reports whether iptables made the base chain.
-func madeByIptables(c *model.Chain) bool {
-	return c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
+// object is what its Undo ends, nil where that is a program's.
+func (c *candidateRule) object() any {
+	switch {
+	case c.Maker() != "" || c.Pod != nil:
+		return nil
+	case c.Rule != nil:
+		return c.Rule
+	case c.Frame != nil:
+		return c.Frame
+	}
+	return c.policy
 }
 
 // Target is what the rule does with packets; empty for the policy of a chain and a bridge's rule.
@@ -212,22 +226,22 @@ func (c *candidateRule) Target() string {
 // IsPolicy reports whether it is a chain's policy.
 func (c *candidateRule) IsPolicy() bool { return c.policy != nil }
 
-// Undo is the command that ends what the rule does, or sets the policy to accept. What a
-// program writes is changed where that program takes it from.
-func (c *candidateRule) Undo() words.Command {
+// Undo is the command that ends what the rule does to pods of these ranges, or sets the policy to accept. What a program
+// keeps is changed where that program takes it from.
+func (c *candidateRule) Undo(ranges []netip.Prefix) words.Command {
 	switch by := c.Maker(); {
 	case by == "" && c.Pod != nil:
 		own := *c
 		own.Pod = nil
-		return words.Inside(c.Pod) + own.Undo()
+		return words.Inside(c.Pod) + own.Undo(ranges)
+	case by != "" && (c.policy != nil || c.Rule != nil && words.RuleKeeper(c.Rule) != ""):
+		return words.ChangeInstead(by, ranges...)
 	case c.Rule != nil:
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:
 		return words.UndoFrameRule(c.Frame, c.Path...)
-	case by != "":
-		return words.ChangeInstead(by)
 	}
-	return words.AcceptPolicy(c.Backend, c.Family, c.Table, c.Chain, c.Backend == model.NFT && !madeByIptables(c.policy))
+	return words.AcceptPolicy(c.policy)
 }
 
 // Elements are those of named sets and maps that lead to it.

@@ -18,7 +18,12 @@ type discard struct {
 }
 
 // BlackholeRoute reports routes of type blackhole, unreachable or prohibit that discard pods' packets.
-func BlackholeRoute(v *fault.Input) {
+var BlackholeRoute = fault.Kind{Code: "BlackholeRoute", Severity: model.Critical, Find: blackholeRoute,
+	Needs: fault.Sources{model.SourceRoutes}, Rests: fault.Sources{model.SourceLinks, model.SourcePods},
+	Ends: fault.Hops{model.HopRoute}, Objects: fault.Objects{"rule", "route"},
+	Else: fault.Else{"BlackholeRoute-unheld"}}
+
+func blackholeRoute(v *fault.Input) {
 	// unheld: the route keeps packets for pods that are not there from leaving the node, as
 	// Calico's does for its block of addresses.
 	type key struct {
@@ -143,7 +148,8 @@ func discards(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 		}
 	}
 	return fault.Fault{
-		Lost: l, Facts: words.Facts{"route": v.Shown(by.route), "rule": node.ShowRule(by.rule), "refused": l.Packets - before},
+		Undoes: by.route,
+		Lost:   l, Facts: words.Facts{"route": v.Shown(by.route), "rule": node.ShowRule(by.rule), "refused": l.Packets - before},
 		Claims: func(d *model.Drop) bool { return discardedBy(v.Index, d) == by || unreturnable(v.Index, d) == by },
 	}
 }

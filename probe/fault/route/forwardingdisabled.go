@@ -13,7 +13,10 @@ import (
 )
 
 // ForwardingDisabled reports that the node does not forward packets between links, for all or for one of them.
-func ForwardingDisabled(v *fault.Input) {
+var ForwardingDisabled = fault.Kind{Code: "ForwardingDisabled", Severity: model.Critical, Find: forwardingDisabled,
+	Ends: fault.Hops{model.HopRoute, model.HopPod}, Objects: fault.Objects{"all", "links"}}
+
+func forwardingDisabled(v *fault.Input) {
 	unforwarded(v, refused4, path.Forward4)
 	if v.Proposed == nil {
 		unforwardedUnseen(v)

@@ -11,7 +11,10 @@ import (
 )
 
 // MissingDefaultRoute reports a node without a default route.
-func MissingDefaultRoute(v *fault.Input) {
+var MissingDefaultRoute = fault.Kind{Code: "MissingDefaultRoute", Severity: model.Critical, Find: missingDefaultRoute,
+	Objects: fault.Objects{"link to.Is4", "link"}, Traits: model.Astray, Else: fault.Else{"fallback", "nodes"}}
+
+func missingDefaultRoute(v *fault.Input) {
 	if !v.Has(model.SourceRoutes) {
 		return
 	}
@@ -26,7 +29,7 @@ func MissingDefaultRoute(v *fault.Input) {
 }
 
 func withoutDefault(v *node.Index, six bool, l *node.Lost) fault.Fault {
-	f := fault.Fault{Lost: l, Claims: func(d *model.Drop) bool {
+	f := fault.Fault{Lost: l, Lacks: node.LacksRoute, Claims: func(d *model.Drop) bool {
 		a, is := unroutable(v, d)
 		return is && a.Is6() == six && v.Elsewhere(a)
 	}}

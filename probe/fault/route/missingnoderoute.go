@@ -20,7 +20,11 @@ type unrouted struct {
 }
 
 // MissingNodeRoute reports ranges of other nodes' pods to which the node has no route.
-func MissingNodeRoute(v *fault.Input) {
+var MissingNodeRoute = fault.Kind{Code: "MissingNodeRoute", Severity: model.Critical, Find: missingNodeRoute,
+	Needs: fault.Sources{model.SourceRoutes, model.SourceTC}, Objects: fault.Objects{"f.Peers"},
+	Traits: model.Astray | model.OnlySent | model.ByRoute, Else: fault.Else{"!node", "cloud", "!drops replying"}}
+
+func missingNodeRoute(v *fault.Input) {
 	siblings := nodeRoutes(v.Index)
 	// kindnet always has routes to other nodes' pods, the plain plugins do wherever no cloud has.
 	keeps := slices.Contains([]string{"kindnet", "flannel", "bridge", "ptp"}, v.Node.Plugin)

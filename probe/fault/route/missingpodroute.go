@@ -12,7 +12,11 @@ import (
 )
 
 // MissingPodRoute reports pods of this node to which it has no route, or one that leads elsewhere.
-func MissingPodRoute(v *fault.Input) {
+var MissingPodRoute = fault.Kind{Code: "MissingPodRoute", Severity: model.Critical, Find: missingPodRoute,
+	Needs: fault.Sources{model.SourceRoutes, model.SourceLinks}, Rests: fault.Sources{model.SourcePods},
+	Ends: fault.Hops{model.HopRoute}, Objects: fault.Objects{"first"}}
+
+func missingPodRoute(v *fault.Input) {
 	type cause struct {
 		route *model.Route
 		kind  string

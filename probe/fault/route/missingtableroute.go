@@ -27,7 +27,11 @@ type inVain struct {
 }
 
 // MissingTableRoute reports routing tables that a rule sends packets to and that lack a route.
-func MissingTableRoute(v *fault.Input) {
+var MissingTableRoute = fault.Kind{Code: "MissingTableRoute", Severity: model.Critical, Find: missingTableRoute,
+	Ends: fault.Hops{model.HopBeyond}, Objects: fault.Objects{"rule"},
+	Else: fault.Else{"MissingTableRoute", "MissingTableRoute-rule", "MissingTableRoute-wrong"}}
+
+func missingTableRoute(v *fault.Input) {
 	if !v.Has(model.SourceRoutes) || !slices.ContainsFunc(v.Rules,
 		func(r model.RoutingRule) bool { return r.From.IsValid() }) {
 		return

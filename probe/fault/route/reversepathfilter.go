@@ -19,7 +19,11 @@ type detour struct {
 }
 
 // ReversePathFilter reports packets that rp_filter drops, as their source is not reached by the link that they came in by.
-func ReversePathFilter(v *fault.Input) {
+var ReversePathFilter = fault.Kind{Code: "ReversePathFilter", Severity: model.Warning, Find: reversePathFilter,
+	Rests: fault.Sources{model.SourceLinks, model.SourcePods, model.SourceTC}, Ends: fault.Hops{model.HopRoute},
+	Objects: fault.Objects{"link"}, Else: fault.Else{"doubt"}}
+
+func reversePathFilter(v *fault.Input) {
 	hops := v.SilentNextHops()
 	fault.ReportBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
 		if k = detourOf(v.Index, d); k.link != "" && v.Classifier.Lost(d) {
@@ -57,12 +61,14 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		"link": k.link, "src": src, "route": v.Shown(back.Route), "mode": mode,
 		"setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.Evidence(), "peers": node.Sorted(l.Peers),
 		"doubt":  in == nil || !back.Filtered(mode, in) || !v.Has(model.SourceRoutes),
-		"strict": in != nil && !in.HasIPv4(),
+		"strict": in != nil && !in.HasIPv4(), "all": v.Settings[path.LinkSetting("all", "rp_filter")] != "0",
 	}
 	if rule := back.Rule; rule != nil && rule.Priority > 0 && rule.Priority < 32766 {
 		f.Facts["rule"] = node.ShowRule(rule)
 	}
-	if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
+	if p := foreign(v, in, src); p != nil {
+		f.Facts["foreign"] = p
+	} else if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
 		if l := v.ByIndex[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
 			f.Facts["pod"] = p
 		}
@@ -70,6 +76,20 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && detourOnly(v, back.Route)
 	}
 	return f
+}
+
+// foreign is the pod behind a link that sends with an address which it has on no interface.
+func foreign(v *node.Index, in *model.Link, src netip.Addr) *model.Pod {
+	if in == nil {
+		return nil
+	}
+	sender := model.First(v.Pods, func(p *model.Pod) bool { return p.LinkIndex == in.Index })
+	if sender == nil || slices.ContainsFunc(v.Pods, func(p model.Pod) bool {
+		return p.Has(src) && (p.LinkIndex == in.Index || p.Netns != 0 && p.Netns == sender.Netns)
+	}) {
+		return nil
+	}
+	return sender
 }
 
 // detourOnly reports whether a route may be what is wrong, and can go: default routes, those of the uplinks'

@@ -30,7 +30,11 @@ type loops struct {
 }
 
 // RoutingLoop reports packets that come back to the node until their TTL ends.
-func RoutingLoop(v *fault.Input) {
+var RoutingLoop = fault.Kind{Code: "RoutingLoop", Severity: model.Critical, Find: routingLoop,
+	Rests: fault.Sources{model.SourceRoutes, model.SourceLinks}, Ends: fault.Hops{model.HopRoute, model.HopBeyond},
+	Traits: model.Astray, Else: fault.Else{"once", "nobody"}}
+
+func routingLoop(v *fault.Input) {
 	// known are pods whose packets loop for another cause: the route to the pod is gone, or
 	// went with its link, or a wrong route beyond the node brings them back.
 	known := node.AddrSet{}

@@ -37,7 +37,12 @@ type misroutedTraffic struct {
 }
 
 // WrongNodeRoute reports routes to other nodes' pods by a next hop that is not that node.
-func WrongNodeRoute(v *fault.Input) {
+var WrongNodeRoute = fault.Kind{Code: "WrongNodeRoute", Severity: model.Critical, Find: wrongNodeRoute,
+	Needs: fault.Sources{model.SourceRoutes, model.SourceTC}, Ends: fault.Hops{model.HopBeyond, model.HopNeighbor},
+	Objects: fault.Objects{"f.Peers route.Gateway"}, Traits: model.Astray | model.OnlySent,
+	Else: fault.Else{"!other !drops"}}
+
+func wrongNodeRoute(v *fault.Input) {
 	var order []*misroutedTraffic
 	of := func(q path.Query) *misroutedTraffic {
 		cidr := v.Remote(q.Dst)

@@ -24,7 +24,12 @@ type backend struct {
 }
 
 // DeadBackend reports endpoints of services that no running pod has.
-func DeadBackend(v *fault.Input) {
+var DeadBackend = fault.Kind{Code: "DeadBackend", Severity: model.Warning, Find: findDeadBackend,
+	Needs:   fault.Sources{model.SourcePods, model.SourceConntrack},
+	Ends:    fault.Hops{model.HopNeighbor, model.HopRoute, model.HopBeyond, model.HopPod},
+	Objects: fault.Objects{"addr", "server"}, Traits: model.Vacant, Else: fault.Else{"DeadBackend-none", "doubtful"}}
+
+func findDeadBackend(v *fault.Input) {
 	found, ofCilium := map[netip.Addr]*backend{}, map[netip.Addr][]netip.Addr{}
 	for s := range model.Each(v.Cilium.Services) {
 		for _, b := range s.Backends {
@@ -141,7 +146,7 @@ func deadBackend(v *node.Index, a netip.Addr, b *backend) fault.Fault {
 	f := fault.Fault{Lost: l, Claims: lostTo(a), Facts: words.Facts{
 		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,
 		"flow": cmp.Or(b.silent...), "older": cmp.Or(b.held...), "cilium": b.services != nil,
-		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleMaker(r) != "" }),
+		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleKeeper(r) != "" }),
 		"doubtful": node == "" && !v.OwnRange(a),
 	}}
 	if len(b.rules) == 0 && b.services == nil {

@@ -28,11 +28,25 @@ func (g unansweredByDestination) sum() *node.Lost {
 }
 
 // NoReply reports destinations beyond the node that never reply to requests which left it.
-func NoReply(v *fault.Input) {
+var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply, Ends: fault.Hops{model.HopBeyond},
+	Objects: fault.Objects{"addr"}, Traits: model.Unheard,
+	Else: fault.Else{"NoReply", "NoReply-data", "NoReply-flows", "NoReply-misaddressed", "NoReply-scan", "NoReply-strayed",
+		"NoReply-untracked !rules"}}
+
+func noReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
 	byDefault, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses of links, by the default route; for a MAC of no next hop
 	kept := fault.Fault{Page: "NoReply-untracked", Lost: &node.Lost{}}
 	var rules []*model.PacketRule
+	partly, untracked := dying(v)
+	for _, d := range untracked {
+		rules = model.With(rules, d.Untracked...)
+		for a := range d.Locals {
+			if st := v.FlowStates[node.Pair{Local: a, Remote: d.Remote}]; st != nil {
+				kept.Lost.AddPair(st.Peer, node.SetOf([]netip.Addr{d.Pod}), uint64(len(d.Silent)))
+			}
+		}
+	}
 	for p := range model.Each(v.Peers) {
 		if pods := keptFrom(v.Index, p); len(pods) > 0 && silencedFor(v, pods, p) == "" {
 			kept.Lost.AddPair(p, pods, p.In.Replies)
@@ -43,7 +57,8 @@ func NoReply(v *fault.Input) {
 			}
 		}
 		pods := v.Senders(p)
-		if !asksInVain(v.Index, p, pods) || silencedFor(v, pods, p) != "" || excuse(v, p) != "" {
+		if partly[node.Pair{Local: p.Local, Remote: p.Remote}] || !asksInVain(v.Index, p, pods) ||
+			silencedFor(v, pods, p) != "" || excuse(v, p) != "" {
 			continue
 		}
 		group := own
@@ -61,9 +76,6 @@ func NoReply(v *fault.Input) {
 	if l := kept.Lost; l.Requests > 0 {
 		kept.Facts = words.Facts{
 			"link": v.LinkName(l.Link), "replies": l.Requests, "pods": node.Sorted(l.Pods), "peers": node.Sorted(l.Peers), "rules": rules,
-		}
-		if len(rules) == 0 {
-			kept.Confidence = model.Likely
 		}
 		kept.LastHopAlive = v.Place(v.LinkName(l.Link), model.Ingress)
 		v.Report(kept)
@@ -88,14 +100,26 @@ func NoReply(v *fault.Input) {
 // keptFrom are pods whose requests to a peer leave with the node's address, and to none of which connection tracking
 // gives the replies that arrive: the node keeps them. Where others get theirs, a rule must concern these pods.
 func keptFrom(v *node.Index, p *model.Peer) node.AddrSet {
-	m, st := v.UnrepliedFlows()[node.Pair{Local: p.Local, Remote: p.Remote}], v.FlowsOf(p)
-	if m == nil || m.Own || !v.NodeAddrs[p.Local] || m.Asks < node.MinAsks || p.In.Replies < m.Asks || !node.Lasted(p) ||
-		!v.Has(model.SourceConntrack, model.SourceDrops) {
+	if !v.NodeAddrs[p.Local] || p.In.Replies < node.MinAsks || !node.Lasted(p) || !v.Has(model.SourceConntrack, model.SourceDrops) {
 		return nil
 	}
-	return node.SetOf(slices.DeleteFunc(node.Sorted(m.Pods), func(pod netip.Addr) bool {
+	st, pods, asks := v.FlowsOf(p), node.AddrSet{}, uint64(0)
+	for _, f := range st.Silent {
+		if f.Proto != node.UDP && !f.Start.IsZero() {
+			if len(v.Owners[f.Original.Src]) == 0 {
+				return nil // What arrives may be for the node itself.
+			}
+			asks++
+			pods.Add(f.Original.Src)
+		}
+	}
+	if asks < node.MinAsks || p.In.Replies < asks {
+		return nil
+	}
+	return node.SetOf(slices.DeleteFunc(node.Sorted(pods), func(pod netip.Addr) bool {
 		ruled := func(f *model.Flow) bool { return f.Original.Src == pod && len(v.OneSided(f)) > 0 }
-		return v.RepliedTranslated()[node.Pair{Local: pod, Remote: p.Remote}] || (st.NewReplied || st.OldReplied) && !slices.ContainsFunc(st.Silent, ruled)
+		return v.RepliedTranslated()[node.Pair{Local: pod, Remote: p.Remote}] ||
+			(st.NewReplied || st.OldReplied) && !slices.ContainsFunc(st.Silent, ruled)
 	}))
 }
 
@@ -262,6 +286,13 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	remotes := node.Sorted(x.Peers)
 	f.Pods, f.Peers, f.Packets = node.Sorted(x.Pods), model.Hosts(remotes), x.Packets
 	name, tunnel := v.LinkName(x.Link), v.IsTunnel(x.Link)
+	locals := node.AddrSet{}
+	for p := range model.Each(v.Peers) {
+		if g[p.Remote] != nil && p.IfIndex == x.Link && p.Out.Packets > 0 && len(v.Senders(p)) > 0 {
+			locals.Add(p.Local)
+		}
+	}
+	amiss := v.Amiss(x.Link, f.Pods[0], locals, remotes)
 	f.LastHopAlive = v.Place(name, model.Egress)
 	pinged := pingedOnly(v, func(f *model.Flow) bool { return x.Pods[f.Original.Src] && g[f.Reply.Src] != nil })
 	flows, ports := node.UnrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].Pods[pod] })
@@ -273,7 +304,8 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	})
 	f.Facts = words.Facts{
 		"led": node.Destinations(led), "leading": leading[:min(len(leading), node.MostEvidence)],
-		"link": name, "queue": v.DroppingQueue(name), "dropping": v.Dropping(), "own": own, "translated": translated,
+		"link": name, "amiss": amiss, "correct": !amiss.Is(), "queue": v.DroppingQueue(name), "dropping": v.Dropping(),
+		"own": own, "translated": translated,
 		"program": v.RepliesToNode != nil && own && !translated, "asks": x.Requests, "errors": x.Errors, "pods": f.Pods,
 		"remotes": remotes, "tunnel": tunnel, "echoes": len(pinged) == len(remotes), "flows": flows, "ports": ports,
 	}
@@ -303,6 +335,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	}
 	if tunnel {
 		f.Facts["carrier"] = dropsCarrier(v, f.Packets)
+		f.Facts["outer"], f.Facts["deaf"] = v.TunnelEnds(f.Pods[0], x.Link, remotes)
 	}
 	f.Facts["unprobed"] = len(v.Probes) == 0
 	f.Facts["farPod"] = model.First(remotes, func(a *netip.Addr) bool { return v.Remote(*a).IsValid() })
@@ -407,7 +440,7 @@ func sentByDefault(v *node.Index, a netip.Addr, m *node.Lost) fault.Fault {
 	name := v.LinkName(m.Link)
 	f := fault.Fault{Page: "NoReply-strayed", Lost: m}
 	f.Facts = words.Facts{"addr": a, "link": name, "requests": m.Requests, "route": v.Shown(v.Lookup(a))}
-	f.Confidence, f.LastHopAlive, f.Cause = model.Proven, v.Place(name, model.Egress), "no link has the address"
+	f.LastHopAlive, f.Cause = v.Place(name, model.Egress), "no link has the address"
 	return f
 }
 
@@ -426,10 +459,18 @@ func misaddressed(v *node.Index, g unansweredByDestination) fault.Fault {
 	frames := model.Chosen(v.Traffic.MACs, func(m *model.MACPair) bool {
 		return x.Pods[m.Addr] && m.IfIndex == x.Link && m.Side == model.AsSource && m.Direction == model.Egress
 	})
-	f := fault.Fault{Page: "NoReply-misaddressed", Lost: x, Facts: words.Facts{
+	var senders []*model.Pod // which hold that MAC themselves
+	for _, m := range frames {
+		for _, p := range v.Owners[m.Addr] {
+			if v.FramesBetween(m.Addr, p.LinkIndex, model.Ingress, model.AsSource, m.Dst) > 0 {
+				senders = model.With(senders, p)
+			}
+		}
+	}
+	f := fault.Fault{Page: "NoReply-misaddressed", Lost: x, Facts: words.Facts{"senders": senders,
 		"remotes": remotes, "link": name, "frames": frames[:min(len(frames), node.MostEvidence)], "requests": x.Requests, "entries": entries,
 		"dropping": v.Dropping(),
 	}}
-	f.Confidence, f.LastHopAlive = model.Likely, v.Place(name, model.Egress)
+	f.LastHopAlive = v.Place(name, model.Egress)
 	return f
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -24,7 +25,11 @@ type silentReceiver struct {
 }
 
 // PodNotReplying reports pods of this node that do not reply to requests which were delivered to them.
-func PodNotReplying(v *fault.Input) {
+var PodNotReplying = fault.Kind{Code: "PodNotReplying", Severity: model.Warning, Find: podNotReplying,
+	Needs: fault.Sources{model.SourceTC, model.SourcePods}, Ends: fault.Hops{model.HopPod, model.HopLocal},
+	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying"}}
+
+func podNotReplying(v *fault.Input) {
 	all := v.AsksOf()
 	for p := range model.Each(v.Pods) {
 		if !v.PresentWholeWindow(p) {
@@ -91,12 +96,12 @@ func settledFor(v *fault.Input, pod netip.Addr, flow *model.Flow) bool {
 		v.SilencedBy(client, model.Host(to), flow) != "" || v.SilencedBy(to, model.Host(pod), flow) != "" {
 		return true
 	}
-	// A rule may keep its datagrams from connection tracking.
-	if flow.Proto == node.UDP && len(v.OneSided(flow)) > 0 {
+	// A rule may keep its datagrams from connection tracking. Its replies may wait in the pod for a MAC: the kernel
+	// keeps them for seconds before it drops them.
+	if flow.Proto == node.UDP && len(v.OneSided(flow)) > 0 || awaitsMAC(v.Index, pod, client) {
 		return true
 	}
-	// Its replies may wait in the pod for a gateway that does not answer. Nor does connection tracking see one of which a
-	// rule drops the node's copy, while a bridge forwards it.
+	// Nor does connection tracking see a reply of which a rule drops the node's copy, while a bridge forwards it.
 	for d := range model.Each(v.Traffic.Drops) {
 		if by := v.ByDrop[d]; d.Proto != 0 && d.Proto != flow.Proto || !by.Concerns(flow) {
 			continue
@@ -107,6 +112,18 @@ func settledFor(v *fault.Input, pod netip.Addr, flow *model.Flow) bool {
 		}
 	}
 	return false
+}
+
+// awaitsMAC reports whether a pod asks for the MAC of its next hop to a client, and gets no reply.
+func awaitsMAC(v *node.Index, pod, client netip.Addr) bool {
+	return slices.ContainsFunc(v.Owners[pod], func(p *model.Pod) bool {
+		hop := client
+		if r := path.PodRoute(p, client); r != nil && r.Gateway.IsValid() {
+			hop = r.Gateway
+		}
+		t := v.Resolutions(model.Ingress)[node.Question{Ifindex: p.LinkIndex, Addr: hop}]
+		return t.Requests > 0 && t.Replies == 0
+	})
 }
 
 // manySYNs is more than one connection attempt sends in a window.

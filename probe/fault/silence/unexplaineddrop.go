@@ -20,7 +20,11 @@ type dropKind struct {
 }
 
 // UnexplainedDrop reports drops that no other kind explains.
-func UnexplainedDrop(v *fault.Input) {
+var UnexplainedDrop = fault.Kind{Code: "UnexplainedDrop", Severity: model.Info, Find: unexplainedDrop,
+	Objects: fault.Objects{"reason location", "location", "link"}, Traits: model.Unknown,
+	Else: fault.Else{"UnexplainedDrop-undelivered", "UnexplainedDrop-unsent"}}
+
+func unexplainedDrop(v *fault.Input) {
 	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
 		return v.CauseOf(d).Ordinary == model.ExcusedFew
 	})
@@ -41,6 +45,69 @@ func UnexplainedDrop(v *fault.Input) {
 			v.Report(unexplained(v.Index, k, l))
 		}
 	}
+	byLink := map[int][]node.Undelivered{}
+	for _, u := range v.Undelivered() {
+		if !v.Silenced(netip.Addr{}, model.Host(u.Addr)) && !v.Returned[u.Addr] {
+			byLink[u.In.IfIndex] = append(byLink[u.In.IfIndex], u)
+		}
+	}
+	for _, list := range byLink {
+		v.Report(undelivered(v.Index, list))
+	}
+	for link, flows := range v.Unsent() {
+		flows = slices.DeleteFunc(flows, func(f *model.Flow) bool {
+			by := func(to netip.Addr) bool { return v.SilencedBy(f.Original.Src, model.Host(to), f) != "" }
+			return by(f.Reply.Src) || by(f.Original.Dst)
+		})
+		if len(flows) >= node.MinAsks {
+			v.Report(unsent(v.Index, link, flows))
+		}
+	}
+}
+
+// takers are the filters of tc at a link's hook, and the rules, that may take packets away without a drop.
+func takers(v *node.Index, link int, d model.Direction) ([]*model.Program, []*model.PacketRule) {
+	filters := model.Chosen(v.Programs, func(p *model.Program) bool {
+		return p.Direction == d && p.Kind == model.ProgramTC && p.Netns == v.Node.Netns && v.OnSameLink(link, p.IfIndex)
+	})
+	return filters, model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		return (r.Target == "NFQUEUE" || r.Target == model.TargetForward) && !r.Counter.Unused(r.Native)
+	})
+}
+
+// unsent is the finding on flows of pods that are routed to an uplink and did not get there.
+func unsent(v *node.Index, link int, flows []*model.Flow) fault.Fault {
+	filters, rules := takers(v, link, model.Egress)
+	f := fault.Fault{Page: "UnexplainedDrop-unsent", Facts: words.Facts{
+		"link": v.LinkName(link), "flows": flows, "filters": filters, "rules": rules, "known": len(filters)+len(rules) > 0,
+	}}
+	f.Severity, f.LastHopAlive, f.Packets = model.Critical, v.Place(v.LinkName(link), model.Egress), uint64(len(flows))
+	for _, x := range flows {
+		f.Pods, f.Peers = model.With(f.Pods, x.Original.Src), model.With(f.Peers, model.Host(x.Original.Dst))
+	}
+	return f
+}
+
+// undelivered is the finding on pods' packets that arrived by one link and are on none.
+func undelivered(v *node.Index, list []node.Undelivered) fault.Fault {
+	in := list[0].In
+	filters, rules := takers(v, in.IfIndex, model.Ingress)
+	f := fault.Fault{Page: "UnexplainedDrop-undelivered", Facts: words.Facts{
+		"link": v.LinkName(in.IfIndex), "list": list, "filters": filters, "rules": rules, "known": len(filters)+len(rules) > 0,
+	}}
+	f.Severity, f.LastHopAlive = model.Critical, v.Place(v.LinkName(in.IfIndex), model.Ingress)
+	for _, u := range list {
+		f.Pods, f.Packets = append(f.Pods, u.Addr), f.Packets+u.Lost
+		if u.Delivered > 0 {
+			f.Severity = model.Warning
+		}
+		for p := range model.Each(v.Peers) {
+			if p.Local == u.Addr && p.In.Packets > 0 && !v.FlowsOf(p).NewReplied {
+				f.Peers = model.With(f.Peers, model.Host(p.Remote))
+			}
+		}
+	}
+	return f
 }
 
 func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
@@ -50,7 +117,7 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	switch {
 	case lowered(v, first):
 		means, broken = "lowered", true
-		rules = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "TTL" || r.Target == "HL" })
+		rules = model.Chosen(v.PacketRules, (*model.PacketRule).SetsTTL)
 	case atLoopback(first):
 		means = "loopback"
 	}

@@ -1,0 +1,124 @@
+package flags
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// helpWidth is that of a terminal.
+const helpWidth = 80
+
+// groups are the flags by what they are for, as help shows them. The first has those of no other.
+var groups = []struct{ title, names string }{
+	{"Flags", ""},
+	{"Which pods", "namespace all-namespaces selector all"},
+	{"The verdict", "only skip fail-on strict"},
+	{"Output", "output redact color debug report github pcap idle-exit"},
+	{"Instead of watching now", "replay last at dir"},
+	{"What lasthop cannot see on the node", "nodes pods routes uplink pod-cidr active"},
+	{"Where and how to watch", "netns host-root engine attach"},
+}
+
+// groupOf is the group that has a flag.
+func groupOf(flag string) int {
+	for i, g := range groups {
+		if slices.Contains(strings.Fields(g.names), flag) {
+			return i
+		}
+	}
+	return 0
+}
+
+// Help has a command, and those below it, print help with the examples first, and flags in groups.
+func Help(root *cobra.Command) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		var b strings.Builder
+		about := strings.Split(cmp.Or(cmd.Long, cmd.Short), "\n\n")
+		for i, text := range about {
+			if !strings.ContainsAny(text, "\t") && !strings.Contains(text, "\n ") { // what is indented stays
+				about[i] = strings.Join(report.Wrap(text, helpWidth), "\n")
+			}
+		}
+		fmt.Fprintf(&b, "%s\n", strings.TrimRight(strings.Join(about, "\n\n"), "\n"))
+		section := func(title, text string) {
+			if text != "" {
+				fmt.Fprintf(&b, "\n%s:\n%s\n", title, strings.TrimRight(text, "\n"))
+			}
+		}
+		section("Examples", cmd.Example)
+		usage := "  " + strings.Join(report.Wrap(cmd.UseLine(), helpWidth-4), "\n    ")
+		if cmd.HasAvailableSubCommands() && cmd.Runnable() {
+			usage += "\n  " + cmd.CommandPath() + " COMMAND"
+		}
+		section("Usage", usage)
+		var commands strings.Builder
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() || c.Name() == "help" {
+				pad := c.NamePadding()
+				rows := report.Wrap(c.Short, helpWidth-3-pad)
+				fmt.Fprintf(&commands, "  %-*s %s\n", pad, c.Name(), strings.Join(rows, "\n"+strings.Repeat(" ", 3+pad)))
+			}
+		}
+		section("Commands", commands.String())
+		for i, g := range groups {
+			section(g.title, describe(cmd, i))
+		}
+		if cmd.HasAvailableSubCommands() {
+			fmt.Fprintf(&b, "\n`%s COMMAND --help` says more of a command.\n", cmd.CommandPath())
+		}
+		fmt.Fprint(cmd.OutOrStdout(), b.String())
+	})
+	help := &cobra.Command{
+		Use: "help [COMMAND]", Short: "Say more of a command",
+		Args: func(_ *cobra.Command, args []string) error {
+			if _, rest, err := root.Find(args); err == nil && len(rest) == 0 {
+				return nil
+			}
+			message := fmt.Sprintf("unknown command %q", strings.Join(args, " "))
+			if near := root.SuggestionsFor(args[0]); len(near) > 0 {
+				message += ": did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return errors.New(message)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			found, _, err := root.Find(args)
+			if err != nil {
+				return err
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
+	root.SetHelpCommand(help)
+}
+
+// describe is each flag of a group, and below it what it is for.
+func describe(cmd *cobra.Command, group int) string {
+	var b strings.Builder
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || groupOf(f.Name) != group {
+			return
+		}
+		value, text := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		fmt.Fprintf(&b, "  %s\n", strings.TrimRight(name+" "+value, " "))
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0s" && f.DefValue != "[]" && !strings.Contains(text, "(default") {
+			text += " (default " + f.DefValue + ")"
+		}
+		for _, row := range report.Wrap(text, helpWidth-8) {
+			fmt.Fprintf(&b, "        %s\n", row)
+		}
+	})
+	return b.String()
+}

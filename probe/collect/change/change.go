@@ -1,0 +1,282 @@
+// Package change follows what changes a node's routes, rules, neighbors, addresses and nftables, by the kernel's
+// notifications (rtnetlink, nfnetlink), which say by which socket, or by which process, each was made.
+//
+// It subscribes in the node's network namespace and asks for nothing. The kernel says of nobody that an entry of the
+// legacy tables changed, and not who changed a link.
+package change
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// Change is one, with what its notification says of who made it: the port of a socket, which is the number of the process
+// that opened it in its own PID namespace if it is the first of that process, 0 for the kernel; or, for nftables, the number
+// in the first PID namespace and the name.
+type Change struct {
+	model.Change
+	Port uint32
+	PID  uint32
+	Name string
+}
+
+// Watcher gets the notifications.
+type Watcher struct{ files []*os.File }
+
+const (
+	// room is for the notifications of one moment, in bytes: more are lost.
+	room = 4 << 20
+	// pause is how long notifications are collected after the last ones were told of.
+	pause = 200 * time.Millisecond
+	// most bounds what is kept of one change of nftables, which may replace thousands of rules.
+	most = 32
+)
+
+// byKernel is a filter of sockets: neighbor entries that the kernel itself changes, which are many, are not read.
+var byKernel = []unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4}, // the message's type
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RTM_NEWNEIGH << 8, Jt: 1},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RTM_DELNEIGH << 8, Jf: 3},
+	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12}, // the port
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+}
+
+// Watch subscribes. Without nftables in the kernel it subscribes to the rest.
+func Watch(ns *netns.NS, kernel *kmod.Kernel) (*Watcher, error) {
+	w := &Watcher{}
+	subscribe := func(protocol int, groups ...int) error {
+		file, err := dump.Subscribe(ns, protocol, func(fd int) {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room)
+			if protocol == unix.NETLINK_ROUTE {
+				filter := unix.SockFprog{Len: uint16(len(byKernel)), Filter: &byKernel[0]}
+				_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &filter)
+			}
+		}, groups...)
+		if err == nil {
+			w.files = append(w.files, file)
+		}
+		return err
+	}
+	err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NEIGH)
+	if err == nil && kernel.Check(kmod.NFTables) == nil {
+		err = subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	}
+	if err != nil {
+		w.Close()
+		return nil, fmt.Errorf("follow changes: %w", err)
+	}
+	return w, nil
+}
+
+// Close closes the sockets.
+func (w *Watcher) Close() {
+	for _, f := range w.files {
+		f.Close()
+	}
+}
+
+// Run calls f with what changed, until ctx ends; lost says that more had, and is not known. It closes the sockets.
+func (w *Watcher) Run(ctx context.Context, f func(list []Change, lost bool)) {
+	defer context.AfterFunc(ctx, w.Close)()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, file := range w.files {
+		all.Go(func() {
+			defer file.Close()
+			follow(ctx, file, f)
+		})
+	}
+}
+
+// follow reads one socket until it is closed.
+func follow(ctx context.Context, file *os.File, f func([]Change, bool)) {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return
+	}
+	var d decoder
+	var told time.Time
+	b := make([]byte, 64<<10)
+	for ctx.Err() == nil {
+		// They are read as they come, since their time is that of reading.
+		until := model.Either(len(d.found) > 0 || d.lost, told.Add(pause), time.Time{})
+		if err := file.SetReadDeadline(until); err != nil {
+			return
+		}
+		before := len(d.found)
+		err := conn.Read(func(fd uintptr) bool {
+			for {
+				n, _, err := unix.Recvfrom(int(fd), b, 0)
+				switch {
+				case errors.Is(err, unix.EAGAIN):
+					return len(d.found) > before
+				case errors.Is(err, unix.ENOBUFS):
+					d.lost = true
+				case err != nil && !errors.Is(err, unix.EINTR):
+					return true
+				case err == nil:
+					d.decode(b[:n], time.Now())
+				}
+			}
+		})
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		if time.Since(told) >= pause && (len(d.found) > 0 || d.lost) {
+			f(d.found, d.lost)
+			d.found, d.lost, told = nil, false, time.Now()
+		}
+	}
+}
+
+// decoder makes changes of messages. Those of a change of nftables end with that of its generation, which says who made it.
+type decoder struct {
+	found, open []Change
+	more        int
+	// lost: some did not come, or could not be decoded.
+	lost bool
+}
+
+func (d *decoder) decode(b []byte, now time.Time) {
+	list, err := syscall.ParseNetlinkMessage(b)
+	d.lost = d.lost || err != nil
+	for i := range list {
+		m := &list[i]
+		c := Change{Port: m.Header.Pid}
+		c.At = now
+		if m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
+			d.filter(m, c)
+		} else if c.read(m) != nil {
+			d.lost = true
+		} else if c.Kind != "" {
+			d.found = append(d.found, c)
+		}
+	}
+}
+
+// read decodes a message of rtnetlink. Of others, and of what follows from an address, there is no Kind.
+func (c *Change) read(m *syscall.NetlinkMessage) error {
+	var from, to, mac []byte
+	var header int
+	to32 := func(at *int) func(*dump.Attrs) { return func(a *dump.Attrs) { *at = int(a.Uint32()) } }
+	var fields dump.Fields
+	switch m.Header.Type {
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		header, c.Kind = unix.SizeofRtMsg, model.ChangedRoute
+		fields = dump.Fields{unix.RTA_DST: &to, unix.RTA_TABLE: to32(&c.Table), unix.RTA_OIF: to32(&c.Link)}
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		header, c.Kind = unix.SizeofRtMsg, model.ChangedRule
+		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: to32(&c.Table)}
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		header, c.Kind = unix.SizeofNdMsg, model.ChangedNeighbor
+		fields = dump.Fields{unix.NDA_DST: &to, unix.NDA_LLADDR: &mac}
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		header, c.Kind = unix.SizeofIfAddrmsg, model.ChangedAddress
+		fields = dump.Fields{unix.IFA_ADDRESS: func(a *dump.Attrs) {
+			if to == nil {
+				to = a.Data
+			}
+		}, unix.IFA_LOCAL: &to}
+	default:
+		return nil
+	}
+	if err := dump.ParseAfter(m.Data, header).Decode(binary.NativeEndian, fields); err != nil {
+		return err
+	}
+	h := m.Data
+	size, bits, ranged := map[byte]int{unix.AF_INET: 32, unix.AF_INET6: 128}[h[0]], 0, false
+	switch c.Deleted = (m.Header.Type-unix.RTM_NEWLINK)%4 == 1; c.Kind {
+	case model.ChangedNeighbor:
+		bits, c.Link = size, int(binary.NativeEndian.Uint32(h[4:]))
+		// What a program deletes fails first, by that program; the kernel then deletes it.
+		c.Deleted = c.Deleted || binary.NativeEndian.Uint16(h[8:])&unix.NUD_FAILED != 0
+		copy(c.MAC[:], mac)
+	case model.ChangedAddress:
+		bits, c.Link = int(h[1]), int(binary.NativeEndian.Uint32(h[4:]))
+	case model.ChangedRule:
+		bits, ranged = int(h[1]), true
+		c.From = prefix(from, int(h[2]), 0)
+	default:
+		bits, c.Type = int(h[1]), routeTypes[h[7]]
+	}
+	c.Dst = prefix(to, bits, model.Either(ranged, 0, size/8))
+	if size == 0 || !ranged && !c.Dst.IsValid() || c.Kind == model.ChangedRoute && c.Type == "" {
+		c.Kind = ""
+	}
+	return nil
+}
+
+// prefix is one of some bytes; where there are none, the range of all addresses of so many bytes, if any.
+func prefix(addr []byte, bits, whole int) netip.Prefix {
+	if len(addr) == 0 {
+		addr = make([]byte, whole)
+	}
+	a, _ := netip.AddrFromSlice(addr)
+	return netip.PrefixFrom(a, bits)
+}
+
+// routeTypes are those that packets take or end at. What the kernel makes for an address has others.
+var routeTypes = map[byte]string{unix.RTN_UNICAST: "unicast", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable",
+	unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw"}
+
+// filter takes a message of nftables.
+func (d *decoder) filter(m *syscall.NetlinkMessage, c Change) {
+	const header = 4 // struct nfgenmsg
+	if len(m.Data) < header {
+		d.lost = true
+		return
+	}
+	c.Kind, c.Family = model.ChangedFilter, families[m.Data[0]]
+	var pid uint32
+	fields, typ := dump.Fields{}, m.Header.Type&0xff
+	switch typ {
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		c.Deleted = typ == unix.NFT_MSG_DELRULE
+		fields = dump.Fields{unix.NFTA_RULE_TABLE: &c.Filter, unix.NFTA_RULE_CHAIN: &c.Chain, unix.NFTA_RULE_HANDLE: &c.Handle}
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		c.Deleted = typ == unix.NFT_MSG_DELCHAIN
+		fields = dump.Fields{unix.NFTA_CHAIN_TABLE: &c.Filter, unix.NFTA_CHAIN_NAME: &c.Chain}
+	case unix.NFT_MSG_NEWGEN:
+		fields = dump.Fields{unix.NFTA_GEN_PROC_PID: &pid, unix.NFTA_GEN_PROC_NAME: &c.Name}
+	}
+	if d.more++; d.more > most && typ != unix.NFT_MSG_NEWGEN {
+		return
+	}
+	if dump.ParseAfter(m.Data, header).Decode(binary.BigEndian, fields) != nil {
+		d.lost = true
+		return
+	}
+	switch {
+	case typ == unix.NFT_MSG_NEWGEN:
+		if c.Family = ""; len(d.open) == 0 || d.more > most+1 {
+			d.open = append(d.open, c)
+		}
+		for i := range d.open {
+			d.open[i].PID, d.open[i].Name, d.open[i].At = pid, c.Name, c.At
+		}
+		d.found, d.open, d.more = append(d.found, d.open...), nil, 0
+	case c.Chain != "":
+		d.open = append(d.open, c)
+	}
+}
+
+// families are those of tables, as nft names them.
+var families = map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6",
+	unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev"}

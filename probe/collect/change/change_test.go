@@ -1,0 +1,88 @@
+package change
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// message is a netlink message by a port: a fixed header, and attributes, each with its type and data.
+func message(typ uint16, port uint32, header []byte, attrs ...any) []byte {
+	body := append([]byte(nil), header...)
+	for i := 0; i < len(attrs); i += 2 {
+		body = dump.Append(body, uint16(attrs[i].(int)), attrs[i+1].([]byte))
+	}
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, 0)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	b = binary.NativeEndian.AppendUint32(b, port)
+	return append(b, body...)
+}
+
+// generation is a change of nftables of so many rules.
+func generation(rules int) []byte {
+	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
+	var b []byte
+	for i := range rules {
+		b = append(b, message(nft|unix.NFT_MSG_NEWRULE, 9, []byte{unix.NFPROTO_IPV4, 0, 0, 0}, unix.NFTA_RULE_TABLE, []byte("filter\x00"),
+			unix.NFTA_RULE_CHAIN, []byte("FORWARD\x00"), unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, uint64(i+1)))...)
+	}
+	return append(b, message(nft|unix.NFT_MSG_NEWGEN, 9, make([]byte, 4), unix.NFTA_GEN_PROC_PID, []byte{0, 0, 2, 100},
+		unix.NFTA_GEN_PROC_NAME, []byte("nft\x00"))...)
+}
+
+func TestDecode(t *testing.T) {
+	route := func(family, bits, kind byte) []byte { return []byte{family, bits, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0} }
+	for name, tt := range map[string]struct {
+		message []byte
+		want    string
+	}{
+		"a route": {message(unix.RTM_DELROUTE, 7, route(2, 24, unix.RTN_UNICAST), unix.RTA_DST, []byte{10, 9, 8, 0}),
+			"7 deleted the route to 10.9.8.0/24"},
+		"a default route": {message(unix.RTM_NEWROUTE, 7, route(10, 0, unix.RTN_UNICAST)), "7 set the route to ::/0"},
+		"an own address":  {message(unix.RTM_NEWROUTE, 7, route(2, 32, unix.RTN_LOCAL), unix.RTA_DST, []byte{10, 9, 8, 1}), ""},
+		"a bridge's":      {message(unix.RTM_NEWROUTE, 7, route(7, 0, unix.RTN_UNICAST)), ""},
+		"half a message":  {message(unix.RTM_NEWROUTE, 7, []byte{2, 24}), ""},
+		"a short address": {message(unix.RTM_NEWROUTE, 7, route(2, 24, unix.RTN_UNICAST), unix.RTA_DST, []byte{10}), ""},
+		"a rule": {message(unix.RTM_NEWRULE, 7, []byte{2, 0, 32, 0, 9, 0, 0, 1, 0, 0, 0, 0}, unix.FRA_SRC, []byte{10, 9, 8, 1}),
+			"7 set a routing rule from 10.9.8.1/32 to all"},
+		"one of nftables": {generation(1), "nft 612 set a rule in ip filter FORWARD"},
+		"many":            {generation(40), strings.Repeat("nft 612 set a rule in ip filter FORWARD; ", most) + "nft 612 changed nftables"},
+		"a set's element": {generation(0), "nft 612 changed nftables"},
+	} {
+		var d decoder
+		d.decode(tt.message, time.Unix(1, 0))
+		said := model.Map(d.found, func(c Change) string {
+			return model.Either(c.PID == 0, fmt.Sprint(c.Port, " "), fmt.Sprint(c.Name, " ", c.PID, " ")) + c.What()
+		})
+		if got := strings.Join(said, "; "); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+		if want := name == "half a message"; d.lost != want {
+			t.Errorf("%s: lost %v", name, d.lost)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(generation(2))
+	f.Add(message(unix.RTM_NEWNEIGH, 7, make([]byte, 12), unix.NDA_DST, []byte{10, 9, 8, 1}, unix.NDA_LLADDR, []byte{2, 0, 0, 0, 0, 1}))
+	f.Add(message(unix.RTM_NEWADDR, 7, []byte{2, 24, 0, 0, 3, 0, 0, 0}, unix.IFA_LOCAL, []byte{10, 9, 8, 1}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var d decoder
+		for range 2 {
+			d.decode(b, time.Unix(1, 0))
+		}
+		for i := range d.found {
+			_ = d.found[i].String()
+		}
+	})
+}

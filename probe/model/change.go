@@ -1,0 +1,91 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// ChangeKind is what a change is of.
+type ChangeKind string
+
+// The kinds. A change of nftables is one by iptables-nft and ebtables-nft too; the legacy tables notify nobody.
+const (
+	ChangedRoute    ChangeKind = "route"
+	ChangedRule     ChangeKind = "routing rule"
+	ChangedNeighbor ChangeKind = "neighbor entry"
+	ChangedAddress  ChangeKind = "address"
+	ChangedFilter   ChangeKind = "nftables"
+)
+
+// Change is one change of the node's state that the kernel notified of.
+type Change struct {
+	At   time.Time
+	Kind ChangeKind
+	// Deleted: it was deleted; else added or replaced.
+	Deleted bool
+	// Dst is a route's or a rule's destination, a neighbor's or the node's address; From is a rule's source.
+	Dst, From netip.Prefix
+	// Table is the routing table, Link the link's index, Type a route's.
+	Table, Link int
+	Type        string
+	MAC         MAC
+	// Family, Filter, Chain and Handle are those of a rule of nftables: its table is Filter. Without a Handle it is the chain,
+	// without a Chain it is more than is kept of one change.
+	Family, Filter, Chain string
+	Handle                uint64
+	// By made it, as far as is known: one of these if they are several. Without any it is not known who.
+	By []Process
+}
+
+// Process is a program that ran. Its arguments are never read.
+type Process struct {
+	PID  int
+	Name string
+	// Parent started it; the name is empty where that is not known.
+	Parent     int
+	ParentName string
+}
+
+// Author says who made the change.
+func (c *Change) Author() string {
+	if len(c.By) == 0 {
+		return "a program that is not known"
+	}
+	return strings.Join(Map(c.By, func(p Process) string {
+		started := Either(p.ParentName == "", "", fmt.Sprintf(", started by %s %d", p.ParentName, p.Parent))
+		return fmt.Sprintf("`%s` (pid %d%s)", p.Name, p.PID, started)
+	}), " or ")
+}
+
+// What says what the change did.
+func (c *Change) What() string {
+	verb := Either(c.Deleted, "deleted ", "set ")
+	switch {
+	case c.Kind == ChangedRoute && c.Type != "" && c.Type != "unicast":
+		return fmt.Sprintf("%sthe %s route to %v", verb, c.Type, c.Dst)
+	case c.Kind == ChangedRoute:
+		return fmt.Sprintf("%sthe route to %v", verb, c.Dst)
+	case c.Kind == ChangedRule:
+		return fmt.Sprintf("%sa routing rule from %s to %s", verb, whole(c.From), whole(c.Dst))
+	case c.Kind == ChangedNeighbor && c.Deleted:
+		return fmt.Sprintf("deleted the neighbor entry of %v", c.Dst.Addr())
+	case c.Kind == ChangedNeighbor:
+		return fmt.Sprintf("set the neighbor entry of %v to %v", c.Dst.Addr(), c.MAC)
+	case c.Kind == ChangedAddress:
+		return fmt.Sprintf("%sthe node's address %v", verb, c.Dst)
+	case c.Handle != 0:
+		return fmt.Sprintf("%sa rule in %s %s %s", verb, c.Family, c.Filter, c.Chain)
+	case c.Chain != "":
+		return fmt.Sprintf("%sthe chain %s %s %s", verb, c.Family, c.Filter, c.Chain)
+	}
+	return "changed nftables"
+}
+
+func whole(p netip.Prefix) string { return Either(p.IsValid(), p.String(), "all") }
+
+// Text says who did what.
+func (c *Change) Text() string { return c.Author() + " " + c.What() }
+
+func (c *Change) String() string { return c.At.Format(time.TimeOnly) + " " + c.Text() }

@@ -1,0 +1,110 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// Trial follows packets through the tables of a node, as they are or after some of a fix.
+type Trial struct {
+	*tracer
+	// peers and macs are what was counted, by the local address.
+	peers map[netip.Addr][]model.Peer
+	macs  map[netip.Addr][]model.MACPair
+}
+
+// NewTrial begins with the tables as they are.
+func NewTrial(st *State) *Trial {
+	t := &Trial{newTracer(st, Ends{}), map[netip.Addr][]model.Peer{}, map[netip.Addr][]model.MACPair{}}
+	for _, p := range st.Traffic.Peers {
+		t.peers[p.Local] = append(t.peers[p.Local], p)
+	}
+	for _, m := range st.Traffic.MACs {
+		t.macs[m.Addr] = append(t.macs[m.Addr], m)
+	}
+	return t
+}
+
+// Without is the trial without some rules and routes, and with the policy accept for chains.
+func (t *Trial) Without(list []any) *Trial {
+	s, gone := *t.Snapshot, model.SetOf(list)
+	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
+	s.Chains = slices.Clone(s.Chains)
+	for i := range s.Chains {
+		if gone[&t.Chains[i]] {
+			s.Chains[i].Policy = "ACCEPT"
+		}
+	}
+	// What rules counted says nothing of what they would, had packets come to them.
+	s.Traffic.Hops = nil
+	return NewTrial(NewState(&s))
+}
+
+func without[T any](list []T, gone map[any]bool) []T {
+	if model.First(list, func(x *T) bool { return gone[x] }) == nil {
+		return list
+	}
+	out := make([]T, 0, len(list)) // Rules are large, and there may be very many.
+	for x := range model.Each(list) {
+		if !gone[x] {
+			out = append(out, *x)
+		}
+	}
+	return out
+}
+
+// Fate follows the first packet of a flow: from where it comes in, if it has a link, else from its source. By is the rule,
+// chain or route by which it ends, nil where it does not or that is not known.
+func (t *Trial) Fate(p Packet) (died bool, by any) {
+	of, st, s := *t.tracer, *t.State, *t.Snapshot
+	s.Traffic.Peers, s.Traffic.MACs = slices.Concat(t.peers[p.Src], t.peers[p.Dst]), t.macs[p.Dst]
+	st.Snapshot, of.State = &s, &st
+	of.ends = Ends{Pod: p.Src, To: p.Dst, Port: p.DstPort, Proto: p.Proto}
+	j := &journey{tracer: &of, src: p.Src, dst: p.Dst, srcPort: p.SrcPort, dstPort: p.DstPort}
+	if l := model.First(t.Links, func(l *model.Link) bool { return slices.Contains(p.In, l.Name) }); l != nil {
+		j.atIP(l)
+	} else {
+		j.from()
+	}
+	last := model.Find(j.steps, func(s *step) bool { return s.Dead && s.ended })
+	if last == nil {
+		return false, nil
+	}
+	return true, last.by
+}
+
+// Answer is the rule that answers the ARP requests that another is about, with a MAC that is none of the right ones.
+func (t *Trial) Answer(like *model.FrameRule, right []model.MAC) (wrong bool, by any) {
+	w := t.Frames().walk(frameFor(like))
+	for _, c := range t.Frames().bases {
+		if c.Table == like.Table && c.Backend == like.Backend && w.last == nil {
+			w.Base(c)
+		}
+	}
+	if w.last == nil || w.last.Target != model.TargetARPReply || slices.Contains(right, w.last.MAC) {
+		return false, nil
+	}
+	return true, w.last
+}
+
+// deciding is the rule, route or chain among the values of a decision.
+func deciding(facts words.Facts) any {
+	rule, _ := facts["rule"].(*model.PacketRule)
+	frame, _ := facts["rule"].(*model.FrameRule)
+	route, _ := facts["rule"].(*model.Route)
+	chain, _ := facts["policy"].(*model.Chain)
+	switch {
+	case rule != nil:
+		return rule
+	case frame != nil:
+		return frame
+	case route != nil:
+		return route
+	case chain != nil:
+		return chain
+	}
+	return nil
+}

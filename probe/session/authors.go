@@ -1,0 +1,109 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/lasthop/lasthop/probe/collect/change"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/traffic"
+)
+
+const (
+	// maxChanges bounds the changes that are kept, maxAuthors those who may have made one: of more nobody is named.
+	maxChanges, maxAuthors = 512, 4
+)
+
+// authors keeps the changes of the node's state, with who made them.
+type authors struct {
+	processes *traffic.Processes
+	unknown   error // why processes is nil
+	unread    error // why changes are not followed
+	ended     chan struct{}
+
+	mu      sync.Mutex
+	changes []model.Change
+	lost    bool
+}
+
+// follow begins to keep changes, until ctx ends.
+func (a *authors) follow(ctx context.Context, w *watch) {
+	watcher, err := w.collector.Changes()
+	if a.unread = err; err != nil {
+		return
+	}
+	if w.options.Engine != EngineState {
+		a.processes, a.unknown = traffic.OpenProcesses(w.options.NS, w.options.Debug)
+	} else {
+		a.unknown = fmt.Errorf("no programs are loaded (--engine state)")
+	}
+	a.ended = make(chan struct{})
+	go func() {
+		defer close(a.ended)
+		watcher.Run(ctx, a.add)
+	}()
+}
+
+// close waits for the end of what follow began. Its context has ended.
+func (a *authors) close() error {
+	if a.ended != nil {
+		<-a.ended
+	}
+	if a.processes == nil {
+		return nil
+	}
+	return a.processes.Close()
+}
+
+// add keeps changes, which were just made.
+func (a *authors) add(list []change.Change, lost bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lost = a.lost || lost
+	list = list[max(0, len(list)-maxChanges):]
+	ports := map[uint32]bool{}
+	for c := range model.Each(list) {
+		if c.Port != 0 && c.PID == 0 {
+			ports[c.Port] = true
+		}
+	}
+	var behind map[uint32][]traffic.Candidate
+	if a.processes != nil && len(ports) > 0 {
+		behind = a.processes.Behind(ports)
+	}
+	for c := range model.Each(list) {
+		switch {
+		case c.PID != 0 && a.processes != nil:
+			c.By = []model.Process{a.processes.Who(c.PID, c.Name)}
+		case c.PID != 0:
+			c.By = []model.Process{{PID: int(c.PID), Name: c.Name}}
+		default:
+			ran := model.Filter(behind[c.Port], func(x traffic.Candidate) bool { return x.Ran(c.At) })
+			if len(ran) <= maxAuthors {
+				c.By = model.Map(ran, func(x traffic.Candidate) model.Process { return x.Process })
+			}
+		}
+		a.changes = append(a.changes, c.Change)
+	}
+	a.changes = a.changes[max(0, len(a.changes)-maxChanges):]
+}
+
+// list is what is kept, and the source that says how much that is.
+func (a *authors) list() ([]model.Change, model.Source) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	src := model.Source{Name: model.SourceChanges, Status: model.OK, Detail: model.Quantity(len(a.changes), "change")}
+	switch {
+	case a.unread != nil:
+		src.Status, src.Detail = model.Missing, a.unread.Error()
+	case a.unknown != nil:
+		first, _, _ := strings.Cut(a.unknown.Error(), "\n")
+		src.Status, src.Detail = model.Partial, src.Detail+"; who made them is known of nftables alone: "+first
+	case a.lost:
+		src.Status, src.Detail = model.Partial, src.Detail+"; others came too fast, or could not be read"
+	}
+	return slices.Clone(a.changes), src
+}

@@ -1,0 +1,253 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/bpf"
+	"github.com/lasthop/lasthop/probe/input"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// Processes knows which processes there are and were, by a program on the tracepoints at which they begin and end.
+type Processes struct {
+	netns uint32
+	coll  *ebpf.Collection
+	links []link.Link
+	// keys and values are what the map had.
+	keys   []uint32
+	values []bpf.ProcessProcess
+	// listed are the numbers that processes have in PID namespaces of their own, by their numbers here: those that /proc
+	// had at listing, of which the map may not know, or no more.
+	listed  map[uint32]uint32
+	listing time.Time
+}
+
+const (
+	// firstPIDs is the number of the kernel's first PID namespace (PROC_PID_INIT_INO).
+	firstPIDs = 0xEFFFFFFC
+	// late is how long ago a process may have ended whose notification comes.
+	late = time.Second
+	// maxPID is more than any process's number (PID_MAX_LIMIT): other ports are no numbers of processes.
+	maxPID = 4 << 20
+	// maxStatus bounds what is read of a process, in bytes.
+	maxStatus = 64 << 10
+	// listEvery is how long /proc is not listed again where the map is nearly full, listLatest in any case.
+	listEvery, listLatest = 10 * time.Second, time.Minute
+)
+
+// OpenProcesses begins to follow processes, for those in the node's network namespace.
+func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
+	const feature = "know who changes the node"
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) != nil || st.Ino != firstPIDs {
+		return nil, &model.UnsupportedError{Feature: feature, Remedy: "needs the node's processes; in a pod: hostPID: true", Err: unix.EPERM}
+	}
+	if err := checkMemory(feature); err != nil {
+		return nil, err
+	}
+	_ = rlimit.RemoveMemlock()
+	p := &Processes{netns: ns.Inode()}
+	spec, err := bpf.LoadProcess()
+	if err != nil {
+		return nil, err
+	}
+	if p.coll, err = ebpf.NewCollection(spec); err != nil {
+		return nil, loadError(feature, err, debug)
+	}
+	for _, name := range []string{bpf.ProcessProgLasthopFork, bpf.ProcessProgLasthopExec, bpf.ProcessProgLasthopExit} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p.coll.Programs[name]})
+		if err != nil {
+			return nil, errors.Join(loadError(feature, err, debug), p.Close())
+		}
+		p.links = append(p.links, l)
+	}
+	p.list(time.Now())
+	return p, nil
+}
+
+// Close ends following.
+func (p *Processes) Close() error {
+	errs := model.Map(p.links, link.Link.Close)
+	p.coll.Close()
+	return errors.Join(errs...)
+}
+
+// list learns the processes that /proc has.
+func (p *Processes) list(now time.Time) {
+	p.listed, p.listing = map[uint32]uint32{}, now
+	dirs, _ := os.ReadDir("/proc")
+	for _, d := range dirs {
+		if pid, err := strconv.ParseUint(d.Name(), 10, 32); err == nil {
+			if x, ok := running(uint32(pid)); ok {
+				p.listed[uint32(x.PID)] = x.inner
+			}
+		}
+	}
+}
+
+// process is what /proc has of one: its number in its own PID namespace, and the inode of its network namespace, 0
+// where it has ended. hidden: that may not be read, as of a process with more capabilities.
+type process struct {
+	model.Process
+	inner, netns uint32
+	hidden       bool
+}
+
+// running reads a process, or that of a thread. Threads of the kernel are none.
+func running(pid uint32) (x process, ok bool) {
+	text, err := input.Read(fmt.Sprintf("/proc/%d/status", pid), input.NoLink, maxStatus)
+	if err != nil {
+		return x, false
+	}
+	number := func(s string) int {
+		n, _ := strconv.Atoi(s)
+		return n
+	}
+	for l := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(l, ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "Name":
+			x.Name = value
+		case "Tgid":
+			x.PID = number(value)
+		case "PPid":
+			x.Parent = number(value)
+		case "NSpid":
+			x.inner = uint32(number(value[strings.LastIndexByte(value, '\t')+1:]))
+		}
+	}
+	const kernel = 2 // kthreadd, which starts all of them
+	var st unix.Stat_t
+	switch err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st); {
+	case err == nil:
+		x.netns = uint32(st.Ino)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		x.hidden = true
+	}
+	return x, x.PID != kernel && x.Parent != kernel
+}
+
+// Candidate is a process that ran from Began, zero for longer than is known, to Ended, zero if it still runs.
+type Candidate struct {
+	model.Process
+	Began, Ended time.Time
+}
+
+// Ran reports whether the process ran at that time, or a little before: notifications may come late.
+func (c *Candidate) Ran(at time.Time) bool {
+	return !c.Began.After(at) && (c.Ended.IsZero() || !c.Ended.Before(at.Add(-late)))
+}
+
+// Behind are the processes in the node's network namespace that have, or had lately, one of some numbers in their own PID
+// namespaces, by this number.
+func (p *Processes) Behind(ports map[uint32]bool) map[uint32][]Candidate {
+	known := p.read()
+	if age := time.Since(p.listing); age > listLatest || age > listEvery && known > len(p.keys)/2 {
+		p.list(time.Now())
+	}
+	// Those that may be: by the map, by the list, and those of the first PID namespace.
+	maybe := maps.Clone(ports)
+	for i := range known {
+		if ports[p.values[i].Inner] {
+			maybe[p.keys[i]] = true
+		}
+	}
+	for pid, inner := range p.listed {
+		if ports[inner] {
+			maybe[pid] = true
+		}
+	}
+	out := map[uint32][]Candidate{}
+	for _, pid := range slices.Sorted(maps.Keys(maybe)) {
+		if pid == 0 || pid >= maxPID {
+			continue
+		}
+		if inner, who, is := p.candidate(pid); is && ports[inner] {
+			out[inner] = append(out[inner], who)
+		}
+	}
+	return out
+}
+
+// candidate is a process in the node's network namespace, as far as that may be read.
+func (p *Processes) candidate(pid uint32) (inner uint32, c Candidate, is bool) {
+	now, lives := running(pid)
+	// After it was found not to run: then the map has its end.
+	var x bpf.ProcessProcess
+	known := p.coll.Maps[bpf.ProcessMapProcesses].Lookup(pid, &x) == nil
+	switch {
+	case lives && (now.netns == p.netns || now.hidden) && uint32(now.PID) == pid:
+		return now.inner, Candidate{p.started(now.Process), ago(x.Began), time.Time{}}, true
+	case known && x.Ended != 0 && x.Netns == p.netns:
+		return x.Inner, Candidate{ended(pid, &x), ago(x.Began), ago(x.Ended)}, true
+	}
+	return 0, c, false
+}
+
+func ended(pid uint32, x *bpf.ProcessProcess) model.Process {
+	return model.Process{PID: int(pid), Name: text(x.Name[:]), Parent: int(x.Parent), ParentName: text(x.ParentName[:])}
+}
+
+// Who is the process, or that of a thread, with a number of the first PID namespace, which had that name.
+func (p *Processes) Who(pid uint32, name string) model.Process {
+	if now, lives := running(pid); lives && now.Name == name {
+		return p.started(now.Process)
+	}
+	var x bpf.ProcessProcess
+	if p.coll.Maps[bpf.ProcessMapProcesses].Lookup(pid, &x) == nil && text(x.Name[:]) == name {
+		return ended(pid, &x)
+	}
+	return model.Process{PID: int(pid), Name: name}
+}
+
+// started completes a process with who started it, as that was called then.
+func (p *Processes) started(x model.Process) model.Process {
+	var had bpf.ProcessProcess
+	if p.coll.Maps[bpf.ProcessMapProcesses].Lookup(uint32(x.PID), &had) == nil {
+		x.Parent, x.ParentName = int(had.Parent), text(had.ParentName[:])
+	} else if parent, lives := running(uint32(x.Parent)); lives {
+		x.ParentName = parent.Name
+	}
+	return x
+}
+
+// read reads the map, and returns how many it has.
+func (p *Processes) read() int {
+	m := p.coll.Maps[bpf.ProcessMapProcesses]
+	if p.keys == nil {
+		p.keys, p.values = make([]uint32, m.MaxEntries()), make([]bpf.ProcessProcess, m.MaxEntries())
+	}
+	var at ebpf.MapBatchCursor
+	// It ends by an error: there are no more, or those that came meanwhile are for the next time.
+	n, _ := m.BatchLookup(&at, p.keys, p.values, nil)
+	return n
+}
+
+// text is a name of the kernel's.
+func text(name []int8) string {
+	b := model.Map(name, func(c int8) byte { return byte(c) })
+	return unix.ByteSliceToString(b)
+}
+
+// ago is a time of the kernel's, as programs read it; zero for none.
+func ago(at uint64) time.Time {
+	zero, err := zeroOfClock(time.Now())
+	if at == 0 || err != nil {
+		return time.Time{}
+	}
+	return zero.Add(time.Duration(at))
+}
