@@ -217,7 +217,8 @@ func (m *machine) run(t *testing.T, p profile, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// watch runs a command until it has printed a finding, and then has nobody read any more.
+// watch runs a command until it has printed a finding, and interrupts it. It would not do to read no more: runc, which
+// passes on what a container prints, notices that only when there is more.
 func (m *machine) watch(t *testing.T, p profile, args ...string) result {
 	t.Helper()
 	cmd := m.command(t, p, args...)
@@ -234,7 +235,8 @@ func (m *machine) watch(t *testing.T, p profile, args ...string) result {
 	for in := bufio.NewReader(out); err == nil && !strings.Contains(found, `"kind":"Finding"`); {
 		found, err = in.ReadString('\n')
 	}
-	out.Close()
-	cmd.Wait() //nolint:errcheck // its status says it
+	cmd.Process.Signal(os.Interrupt) //nolint:errcheck // it may have ended
+	io.Copy(io.Discard, out)         //nolint:errcheck // runc waits for its reader
+	cmd.Wait()                       //nolint:errcheck // its status says it
 	return result{cmd.ProcessState.ExitCode(), found, stderr.String()}
 }

@@ -104,11 +104,11 @@ func TestMemory(t *testing.T) {
 		says      string
 	}{
 		{64, "check --for 1s -o ndjson", []int{0, 1}, `"kind":"Drop"`},
-		{64, "watch", []int{0}, `"kind":"Finding"`},
+		{64, "watch", []int{130}, `"kind":"Finding"`},
 		{64, "record - --for 15s", []int{0}, "lasthop\n"},
 		{32, "check --for 1s -o ndjson", []int{0, 1}, few},
 		{32, "explain 10.244.0.2 --for 1s", []int{0, 1}, few},
-		{32, "watch", []int{0}, few},
+		{32, "watch", []int{130}, few},
 		{32, "record - --for 15s", []int{0}, few},
 		{24, "check --for 1s", []int{3}, "the memory of this cgroup is limited to 24 MiB, and observing takes 32 or more"},
 		{16, "record -", []int{3}, "the memory of this cgroup is limited to 16 MiB"},
