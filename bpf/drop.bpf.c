@@ -25,6 +25,9 @@
 #define DST_NOREF 1UL
 /* mac_header of a packet without one. */
 #define UNSET 0xffff
+/* What _nfct has beside the connection's address: how the packet belongs to it. */
+#define NFCT_INFO 7UL
+#define IP_CT_IS_REPLY 3
 /* The index of lo, in every network namespace. */
 #define LOOPBACK 1
 /* Cilium's first reason for a drop, and how many source files it numbers. */
@@ -542,21 +545,59 @@ static __always_inline __u64 location_of(__u64 *ctx)
 	return location;
 }
 
-/* Finds the pod that a packet is of; false if there is none. */
-static __always_inline bool find_pod(struct drop_key *key)
+/*
+ * Gives a packet whose source was translated, or a reply to one, the address of
+ * the pod that connection tracking has.
+ */
+static __always_inline void translate_back(struct sk_buff *skb,
+					   struct drop_key *key)
 {
-	key->local = pod_slot(key->src);
-	if (!key->local) {
-		key->local = pod_slot(key->dst);
-		key->far_is_src = true;
-	}
+	bool ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
+	struct addr client = {};
+	unsigned long nfct;
+	struct nf_conn *ct;
+	__u32 slot;
+
+	if (!bpf_core_field_exists(skb->_nfct))
+		return;
+	nfct = skb->_nfct;
+	ct = (void *)(nfct & ~NFCT_INFO);
+	if (!ct || !bpf_core_field_exists(ct->tuplehash) ||
+	    bpf_probe_read_kernel(&client, sizeof(client),
+				  &ct->tuplehash[0].tuple.src.u3))
+		return;
+	if (ipv4)
+		client = addr_v4(*(__be32 *)&client);
+	slot = pod_slot(client);
+	if (!slot)
+		return;
+	key->local = slot;
+	key->far_is_src = (nfct & NFCT_INFO) >= IP_CT_IS_REPLY;
+	if (key->far_is_src)
+		key->dst = client;
+	else
+		key->src = client;
+}
+
+/* Finds the pod that a packet is of; false if there is none. */
+static __always_inline bool find_pod(struct sk_buff *skb, struct drop_key *key)
+{
 	key->bits = BITS_ADDRESS;
+	key->local = pod_slot(key->src);
+	if (key->local)
+		return true;
+	key->far_is_src = true;
+	key->local = pod_slot(key->dst);
+	if (!key->local)
+		translate_back(skb, key);
 	return key->local;
 }
 
 /* Counts the drop and returns its count on this CPU. The key may be folded. */
-static __always_inline __u64 count_drop(struct recent *recent,
-					struct drop_key *key, __u32 cpu,
+static __always_inline __u64 count_drop(struct sk_buff *skb,
+					struct recent *recent,
+					struct drop_key *key,
+					struct drop_ends *ends, __u32 cpu,
 					__u32 generation)
 {
 	struct recent_drop *r = NULL;
@@ -575,8 +616,9 @@ static __always_inline __u64 count_drop(struct recent *recent,
 			return increment(cpu, key->local, number);
 		}
 	}
-	if (!find_pod(key))
+	if (!find_pod(skb, key))
 		return 0;
+	*ends = (struct drop_ends){ key->src, key->dst };
 	found = number_of(key);
 	if (!found) {
 		lasthop_lose_of(key->local, LOST_DROP);
@@ -621,7 +663,7 @@ int lasthop_drop(__u64 *ctx)
 	if (at_hook(key.reason))
 		read_cilium(skb, &key.cilium);
 	__builtin_memcpy(key.dst_mac, h.dst_mac, sizeof(key.dst_mac));
-	n = count_drop(recent, &key, cpu, generation);
+	n = count_drop(skb, recent, &key, &ends, cpu, generation);
 	/* The 1st, 2nd, 4th, 8th … drop with this key. */
 	if (n && !(n & (n - 1)))
 		send(skb, &h, &key, &ends, n);

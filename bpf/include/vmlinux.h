@@ -48,6 +48,7 @@ struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;
 	unsigned long _skb_refdst;
+	unsigned long _nfct;
 	unsigned int len;
 	__u8 pkt_type : 3;
 	__be16 protocol;
@@ -56,6 +57,26 @@ struct sk_buff {
 	unsigned int tail; /* sk_buff_data_t: an offset on 64 bits */
 	unsigned char *head;
 	unsigned char *data;
+};
+
+union nf_inet_addr {
+	__u32 all[4];
+};
+
+struct nf_conntrack_man {
+	union nf_inet_addr u3;
+};
+
+struct nf_conntrack_tuple {
+	struct nf_conntrack_man src;
+};
+
+struct nf_conntrack_tuple_hash {
+	struct nf_conntrack_tuple tuple;
+};
+
+struct nf_conn {
+	struct nf_conntrack_tuple_hash tuplehash[2];
 };
 
 struct upid {

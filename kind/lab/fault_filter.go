@@ -14,6 +14,15 @@ var filterFaults = map[scenario.FaultType]injection{
 	scenario.DropReplies: func(x *target) error {
 		return x.iptables(words("-t raw ? PREROUTING -i ? -s ? -j DROP", x.op("-I"), uplinkOf(x.node), x.Prefix))
 	},
+	scenario.DropMasqueraded: func(x *target) error {
+		const table = "leavers"
+		if x.undo {
+			return x.sp.run(nft, "delete", "table", "inet", table)
+		}
+		return x.sp.runAll(nft, []string{"add", "table", "inet", table},
+			[]string{"add", "chain", "inet", table, "last", "{ type filter hook postrouting priority 150; policy accept; }"},
+			[]string{"add", "rule", "inet", table, "last", "oifname " + uplinkOf(x.node) + " ip daddr " + x.Prefix.String() + " counter drop"})
+	},
 	scenario.DropForward: func(x *target) error {
 		rule := words("? FORWARD -d ? -j DROP", x.op("-I"), x.pod.IP)
 		if x.Via.IsValid() {

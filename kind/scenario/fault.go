@@ -95,6 +95,7 @@ const (
 	DropLegacy         FaultType = "drop-legacy"
 	DropQueued         FaultType = "drop-queued"
 	DropReplies        FaultType = "drop-replies"
+	DropMasqueraded    FaultType = "drop-masqueraded"
 	DropNFT            FaultType = "drop-nft"
 	DropChains         FaultType = "drop-chains"
 	DropSomeDNS        FaultType = "drop-some-dns"
@@ -322,6 +323,7 @@ var faultRows = map[FaultType]faultRow{
 	DropSomeDNS:        {args: "node", doc: "has node drop a tenth of what is sent to UDP port 53"},
 	ForwardPolicyDrop:  {args: "node", doc: "sets the policy of node's FORWARD chain to DROP"},
 	DropReplies:        {args: "node prefix", doc: "drops what comes from prefix by node's uplink before connection tracking sees it: replies, whose destination is still the node's address"},
+	DropMasqueraded:    {args: "node prefix", doc: "drops what leaves for prefix by node's uplink, after it has the node's address"},
 	LastHop:            {args: "pod", doc: "has the node give what pod sends a time to live of one"},
 	DropProgram:        {args: "pod", doc: "attaches a tc program that drops IPv4 to the ingress of pod's link"},
 	DropTCX:            {args: "pod", doc: "attaches a program that drops IPv4 to the ingress of pod's link by tcx"},

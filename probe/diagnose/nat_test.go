@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -368,6 +369,10 @@ func head(proto uint8, dstPort uint16, flags byte) []byte {
 }
 
 func (n *testNode) sampled(d *model.Drop, h []byte) {
+	if d.Src.Is4() && d.Dst.Is4() && bytes.Equal(h[12:20], make([]byte, 8)) {
+		copy(h[12:], d.Src.AsSlice())
+		copy(h[16:], d.Dst.AsSlice())
+	}
 	n.Traffic.Samples = append(n.Traffic.Samples, model.Sample{Src: d.Src, Dst: d.Dst, Reason: d.Reason, Netns: d.Netns, IfIndex: d.IfIndex, Head: h})
 }
 

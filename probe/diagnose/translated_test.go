@@ -51,6 +51,22 @@ func TestTranslated(t *testing.T) {
 		}
 		return n
 	}
+	// left is a node that drops what a pod asks once it has the node's address, or what replies to it before it has the pod's.
+	left := func(src, dst, from, to, hook string, delta uint64, r model.PacketRule) *testNode {
+		n := kubenet().live()
+		n.chain(model.NFT, "ip", "mangle", hook, hook, "ACCEPT", 0)
+		d := n.dropOn("eth0", "NETFILTER_DROP", "nft_do_chain", src, dst, 24)
+		d.Proto = 6
+		h := head(6, 443, synFlag)
+		copy(h[12:], addr(from).AsSlice())
+		copy(h[16:], addr(to).AsSlice())
+		n.sampled(d, h)
+		r.Target = "DROP"
+		n.filter(model.NFT, hook, delta, r).Table = "mangle"
+		n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+		n.filter(model.NFT, "FORWARD", 24, model.PacketRule{Target: "DROP"}) // of others' packets: these passed FORWARD, or come there later
+		return n
+	}
 	const from = "-s 203.0.113.0/24 -j DROP"
 	situations(t, []situation{
 		{"a rule drops the replies before they are translated back",
@@ -62,6 +78,12 @@ func TestTranslated(t *testing.T) {
 			n := guard(asking(443, false), 24, model.PacketRule{Src: to("203.0.113.0/24"), Text: from})
 			return guard(n, 0, model.PacketRule{Src: to(far + "/32"), Text: "-s 203.0.113.77/32 -j DROP"})
 		}, []string{"warning PolicyDrop"}, "-D PREROUTING -s 203.0.113.77/32 -j DROP", ""},
+		{"a rule drops what has the node's address", func() *testNode {
+			return left(pod5, far, "10.50.0.4", far, "POSTROUTING", 24, model.PacketRule{Src: to("10.50.0.4/32"), Text: "-s 10.50.0.4/32 -j DROP"})
+		}, []string{"warning PolicyDrop"}, "-D POSTROUTING -s 10.50.0.4/32 -j DROP", ""},
+		{"a rule drops replies that connection tracking knows", func() *testNode {
+			return left(far, pod5, far, "10.50.0.4", "PREROUTING", 24, model.PacketRule{Dst: to("10.50.0.4/32"), Text: "-d 10.50.0.4/32 -j DROP"})
+		}, []string{"warning PolicyDrop"}, "-D PREROUTING -d 10.50.0.4/32 -j DROP", ""},
 		{"connection tracking saw them before the rule did",
 			func() *testNode {
 				return half(guard(asking(8443, false), 24, model.PacketRule{Src: to("203.0.113.0/24"), Text: from}))

@@ -10,12 +10,13 @@ import (
 type Sample struct {
 	Time time.Time
 	// Began is when the first of its kind was freed, zero if that is not known.
-	Began          time.Time `json:",omitzero"`
-	Reason         Reason
-	Location       string
-	IfIndex        int
-	Link           string
-	Netns          uint32
+	Began    time.Time `json:",omitzero"`
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Link     string
+	Netns    uint32
+	// Src and Dst are those of the drop; see Ends.
 	Src, Dst       netip.Addr
 	SrcMAC, DstMAC MAC
 	Cilium         CiliumDrop
@@ -58,6 +59,21 @@ func (s *Sample) Proto() uint8 {
 		return h[6]
 	}
 	return 0
+}
+
+// Ends are the addresses that the packet had: where its source was translated, or it is a reply to one, Src and Dst have
+// the pod's in place of the node's. They are not valid where its network header was not kept whole.
+func (s *Sample) Ends() (src, dst netip.Addr) {
+	h, at, size := s.head(), 8, 16
+	if s.Proto() == 0 {
+		return src, dst
+	}
+	if h[0]>>4 == 4 {
+		at, size = 12, 4
+	}
+	src, _ = netip.AddrFromSlice(h[at : at+size])
+	dst, _ = netip.AddrFromSlice(h[at+size : at+2*size])
+	return src, dst
 }
 
 // head is Head, nil of no sample.

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 	"unsafe"
@@ -25,14 +27,16 @@ const maxSamples = 256
 
 // drops counts the packets that the kernel freed, by the kfree_skb tracepoint.
 type drops struct {
-	coll    *ebpf.Collection
-	link    link.Link
-	reader  *ringbuf.Reader
-	names   map[uint32]model.Reason // of drop reasons; nil before Linux 5.17
-	module  func(string) (*btf.Spec, error)
-	release uint32 // the running kernel's
-	symbols *symbols
-	sources sources
+	coll   *ebpf.Collection
+	link   link.Link
+	reader *ringbuf.Reader
+	names  map[uint32]model.Reason // of drop reasons; nil before Linux 5.17
+	module func(string) (*btf.Spec, error)
+	// translated: packets are counted also where only connection tracking knows of which pod they are.
+	translated bool
+	release    uint32 // the running kernel's
+	symbols    *symbols
+	sources    sources
 
 	namespaces map[uint32]uint64
 	counts     *dropCounts
@@ -69,10 +73,13 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var tracking []*btf.Spec
+	tracking, d.translated = trackingTypes()
 	d.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{
 			".bss": tc.Maps[".bss"], bpf.TCMapCountedAddrs: tc.Maps[bpf.TCMapCountedAddrs], bpf.TCMapAddrLosses: tc.Maps[bpf.TCMapAddrLosses],
 		},
+		Programs: ebpf.ProgramOptions{ExtraRelocationTargets: tracking},
 	})
 	if err != nil {
 		return nil, loadError("watch drops", err, cfg.Debug)
@@ -96,6 +103,23 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
 	return d, nil
+}
+
+// trackingTypes are those of connection tracking where that is a module (Linux 5.11), and whether translated packets can be
+// told by them or by the kernel's own. Where it is not loaded, nothing is translated.
+func trackingTypes() (module []*btf.Spec, known bool) {
+	const name = "nf_conntrack"
+	if spec, err := btf.LoadKernelModuleSpec(name); err == nil {
+		return []*btf.Spec{spec}, true
+	}
+	if _, err := os.Stat("/sys/module/" + name); errors.Is(err, fs.ErrNotExist) {
+		return nil, true
+	}
+	types, err := btf.LoadKernelSpec()
+	if err == nil {
+		_, err = types.AnyTypesByName("nf_conn")
+	}
+	return nil, err == nil
 }
 
 func (d *drops) attach() (err error) {
@@ -285,6 +309,9 @@ func (d *drops) detail() string {
 	s := "kfree_skb in " + model.Quantity(len(d.namespaces), "network namespace")
 	if d.names == nil {
 		s += "; drop reasons are inferred: the kernel reports them only since Linux 5.17"
+	}
+	if !d.translated {
+		s += "; packets with a translated source are not counted: the kernel has no types of nf_conntrack (a module's, since Linux 5.11)"
 	}
 	if !d.symbols.readable {
 		s += "; kernel symbols are hidden (needs CAP_SYSLOG)"

@@ -2,9 +2,11 @@ package traffic
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -533,4 +536,64 @@ func FuzzRemoteBits(f *testing.F) {
 			t.Errorf("%s is in %s, and would not be looked up", in, p)
 		}
 	})
+}
+
+// TestDropsTranslated has a rule drop packets once they have the node's address, and replies before they have the pod's.
+func TestDropsTranslated(t *testing.T) {
+	ends := newRouter(t)
+	far := netip.MustParseAddr("203.0.113.9")
+	inside(t, ends.node, func() error {
+		_, dst, _ := net.ParseCIDR(far.String() + "/32")
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: ends.nodeLink.Index, Dst: dst, Gw: podIP.AsSlice()}); err != nil {
+			return err
+		}
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(fmt.Sprintf(`table ip t {
+			chain nat { type nat hook postrouting priority 100; ip daddr %v masquerade; }
+			chain last { type filter hook postrouting priority 150; ip saddr %v ip daddr %v udp dport 9 drop; }
+			chain first { type filter hook prerouting priority -150; ip saddr %v drop; }
+		}`, far, nodeIP, far, far))
+		out, err := nft.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	e := ends.watched(t, Config{})
+	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ends.podConn.WriteToUDPAddrPort([]byte("asked"), netip.AddrPortFrom(far, 10)); err != nil {
+		t.Fatal(err)
+	}
+	inside(t, ends.pod, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		reply := craft(t, &layers.IPv4{Version: 4, TTL: 9, Protocol: layers.IPProtocolUDP, SrcIP: far.AsSlice(), DstIP: nodeIP.AsSlice()},
+			&layers.UDP{SrcPort: 10, DstPort: 7000})
+		return unix.Sendto(fd, reply, 0, &unix.SockaddrInet4{Addr: nodeIP.As4()})
+	})
+	if said := strings.Contains(sourceStatus(e, model.SourceDrops).Detail, "translated"); said != !e.drops.translated {
+		t.Errorf("drops: %+v", sourceStatus(e, model.SourceDrops))
+	} else if said {
+		return
+	}
+	ends.lose(t, far, 5)
+	tr := dropped(t, e, 6)
+	for _, want := range []struct {
+		src, dst, from, to netip.Addr
+		packets            uint64
+	}{{podIP, far, nodeIP, far, 5}, {far, podIP, far, nodeIP, 1}} {
+		i := slices.IndexFunc(tr.Drops, func(d model.Drop) bool { return d.Src == want.src && d.Dst == want.dst })
+		j := slices.IndexFunc(tr.Samples, func(s model.Sample) bool { return s.Src == want.src && s.Dst == want.dst })
+		if i < 0 || j < 0 || tr.Drops[i].Packets != want.packets {
+			t.Fatalf("want %+v: drops %+v", want, tr.Drops)
+		}
+		if from, to := tr.Samples[j].Ends(); from != want.from || to != want.to {
+			t.Errorf("want %+v: the sample is from %v to %v", want, from, to)
+		}
+	}
 }

@@ -175,6 +175,9 @@ func exhausted(v *node.Index, r *portRange, full bool) fault.Fault {
 		f.Severity = model.Warning
 	}
 	f.Pods, f.Peers, f.LastHopAlive = node.Sorted(r.pods), []netip.Prefix{model.Host(r.to)}, v.Entering(r.pods)
+	f.Claims = func(d *model.Drop) bool {
+		return f.Packets > 0 && d.Is(model.EntryRefused) && d.Dst == r.to && d.Proto == r.proto
+	}
 	return f
 }
 

@@ -14,7 +14,7 @@ import (
 // ConntrackRace reports packets that were dropped as two of one flow were tracked at the same time.
 var ConntrackRace = fault.Kind{Code: "ConntrackRace", Severity: model.Warning, Find: conntrackRace,
 	Needs: fault.Sources{model.SourceConntrack, model.SourceNAT},
-	Ends:  fault.Hops{model.HopConntrack, model.HopPolicy}, Else: fault.Else{"unseen", "rivals"}}
+	Ends:  fault.Hops{model.HopConntrack, model.HopPolicy}, Else: fault.Else{"unseen", "rivals", "taken"}}
 
 func conntrackRace(v *fault.Input) {
 	failed := v.Conntrack.InsertFailed
@@ -29,10 +29,12 @@ func conntrackRace(v *fault.Input) {
 		}
 		return
 	}
-	dns := false
+	dns, taken := false, false
 	var rivals []*candidateRule
 	for _, d := range drops {
 		dns = dns || d.packet.DstPort == node.DNSPort
+		// Which flows hold ports is known of known pods.
+		taken = taken || d.translated && !v.Has(model.SourceLinks, model.SourcePods)
 		for _, c := range d.candidates {
 			if !c.Counted && c.fit == path.Maybe {
 				rivals = model.With(rivals, c.candidateRule)
@@ -43,7 +45,7 @@ func conntrackRace(v *fault.Input) {
 		return l.Pods[f.Original.Src] && l.Peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src
 	})), node.Sorted(l.Peers)
 	f := fault.Fault{Lost: &l, Facts: words.Facts{
-		"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns,
+		"failed": failed, "rivals": rivals, "services": services, "backends": backends, "dns": dns, "taken": taken,
 	}}
 	f.Peers, f.LastHopAlive = model.Hosts(append(services, backends...)), v.Entering(l.Pods)
 	v.Report(f)

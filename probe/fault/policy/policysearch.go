@@ -26,8 +26,9 @@ type dropped struct {
 	candidates []candidate
 	// whole is false where the search was cut off, open where a map may have dropped whose elements are not known.
 	whole, open bool
-	// begins: the samples are requests of TCP. toNode: the packets were not forwarded.
-	begins, toNode bool
+	// begins: the samples are requests of TCP. toNode: the packets were not forwarded. translated: they had another source,
+	// or were replies that were still to have the pod's address.
+	begins, toNode, translated bool
 }
 
 // connectionStates are those that connection tracking may give a packet, the first those that it may give a SYN.
@@ -62,6 +63,7 @@ func (t *dropRules) search(d *dropped) {
 	for _, c := range t.bases {
 		// What is not for the node does not come to INPUT, and what is not of it not to OUTPUT. A bridge's chains see frames.
 		if c.Family == "ip" && isIPv6 || c.Family == "ip6" && !isIPv6 ||
+			d.translated && !slices.Contains([]string{"PREROUTING", "POSTROUTING", "EGRESS"}, c.Hook) ||
 			c.Family != "bridge" && (c.Hook == "INPUT" && !d.toNode || c.Hook == "FORWARD" && d.toNode || c.Hook == "OUTPUT" && !d.packet.SrcLocal) ||
 			!t.atDevice(c, d) || t.inNFT && (c.Backend == model.NFT) != d.Is(model.ByNFT) {
 			continue
@@ -211,11 +213,14 @@ func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
 	if s := v.Classifier.Samples.Of(d); s != nil {
 		x.frame.SrcMAC = s.SrcMAC
 		x.packet.SrcPort, x.packet.DstPort, _ = s.Ports()
+		if src, dst := s.Ends(); src.IsValid() && (src != d.Src || dst != d.Dst) {
+			x.translated, x.packet.Src, x.packet.Dst, x.packet.SrcLocal, x.packet.DstLocal = true, src, dst, own(src), own(dst)
+		}
 		x.begins = !slices.ContainsFunc(v.Classifier.Samples.All(d), func(s *model.Sample) bool { return s.Proto() != model.TCP || s.Late() })
 	}
 	// What is for a group is forwarded by a bridge alone, which has it leave by a port.
 	l := v.ByIndex[d.IfIndex]
-	x.toNode = x.packet.DstLocal || v.Classifier.ToGroup(d.Dst) && (l == nil || l.Master == 0)
+	x.toNode = x.packet.DstLocal && !x.translated || v.Classifier.ToGroup(d.Dst) && (l == nil || l.Master == 0)
 	rules.findCandidates(x)
 	return x
 }
