@@ -35,8 +35,8 @@ func TestInvalidDrop(t *testing.T) {
 		{"replies whose requests were not tracked", func() *testNode { return invalid(server, client, synAck, 20, 9*time.Second) }, []string{want}},
 		{"echo replies", func() *testNode {
 			n := invalid(server, client, 0, 20, 9*time.Second)
-			n.Traffic.Drops[0].Proto = icmp4
-			n.Traffic.Samples[0].Head = head(icmp4, 0, 0)
+			n.Traffic.Drops[0].Proto, n.Traffic.Samples = icmp4, nil
+			n.sampled(&n.Traffic.Drops[0], head(icmp4, 0, 0))
 			return n
 		}, []string{want}},
 		{"replies of who asks the pod", func() *testNode { return invalid(client, server, synAck, 20, 9*time.Second) }, []string{want}},

@@ -368,10 +368,14 @@ func head(proto uint8, dstPort uint16, flags byte) []byte {
 	return h
 }
 
+// sampled takes a sample of a drop; a header without addresses gets the drop's.
 func (n *testNode) sampled(d *model.Drop, h []byte) {
-	if d.Src.Is4() && d.Dst.Is4() && bytes.Equal(h[12:20], make([]byte, 8)) {
-		copy(h[12:], d.Src.AsSlice())
-		copy(h[16:], d.Dst.AsSlice())
+	switch {
+	case !d.Src.IsValid() || !d.Dst.IsValid() || !bytes.Equal(h[12:20], make([]byte, 8)):
+	case d.Src.Is4():
+		copy(h[12:], append(d.Src.AsSlice(), d.Dst.AsSlice()...))
+	default:
+		h = slices.Concat([]byte{0x60, 0, 0, 0, 0, 0, h[9], 64}, d.Src.AsSlice(), d.Dst.AsSlice(), h[20:])
 	}
 	n.Traffic.Samples = append(n.Traffic.Samples, model.Sample{Src: d.Src, Dst: d.Dst, Reason: d.Reason, Netns: d.Netns, IfIndex: d.IfIndex, Head: h})
 }

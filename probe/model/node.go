@@ -46,10 +46,12 @@ type Link struct {
 	Bridge *Bridge
 	// VLANs are those of a port, or of the bridge as a port of its own; nil
 	// where the bridge does not filter by VLAN, or they were not read.
-	VLANs     *VLANs
-	Promisc   bool
-	Role      Role
-	Addresses []netip.Prefix
+	VLANs *VLANs
+	// TunnelPort is the UDP port to which a VXLAN or Geneve sends, 0 of other links.
+	TunnelPort uint16 `json:",omitzero"`
+	Promisc    bool
+	Role       Role
+	Addresses  []netip.Prefix
 	// Duplicates are those of Addresses that the kernel does not use, since another
 	// machine answered for them (dadfailed). They are IPv6.
 	Duplicates []netip.Addr

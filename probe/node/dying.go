@@ -204,7 +204,8 @@ func (v *Index) follow(d *Dying, answered bool) bool {
 
 // RefusesReply is the rule that surely drops replies of a flow that come by a link, as they come; nil for none.
 func (v *Index) RefusesReply(f *model.Flow, link int) *model.PacketRule {
-	return v.Tables().Refused(v.ReplyOf(f, link), "PREROUTING")
+	r, _ := v.Tables().Refused(v.ReplyOf(f, link), "PREROUTING")
+	return r
 }
 
 // ReplyOf is a reply of a flow as it comes by a link.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // Place is a link with its role.
@@ -100,10 +101,14 @@ func (v *Index) NatLink(ifindex int) string {
 	return cmp.Or(v.ByIndex[l.Master], l).Name
 }
 
-// OutLink is the link that POSTROUTING names for packets to an address.
-func (v *Index) OutLink(dst netip.Addr) string {
+// OutLink is the link that POSTROUTING names for a pod's packets to an address: that of the pod who has it, of the node's
+// route, or an uplink where no route is known.
+func (v *Index) OutLink(src, dst netip.Addr) string {
 	if pods := v.Owners[dst]; len(pods) > 0 {
 		return v.NatLink(pods[0].LinkIndex)
+	}
+	if r := v.Routing().Lookup(path.Query{Src: src, Dst: dst}).Route; r != nil && r.Type == "unicast" && v.ByIndex[r.IfIndex] != nil {
+		return v.NatLink(r.IfIndex)
 	}
 	return v.NatLink(v.AnUplink())
 }

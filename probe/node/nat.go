@@ -11,7 +11,7 @@ import (
 // LeavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *Index) LeavingPacket(f *model.Flow) path.Packet {
 	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort,
-		DstPort: f.Reply.SrcPort, Out: []string{v.OutLink(f.Reply.Src)}, New: !f.Start.IsZero()}
+		DstPort: f.Reply.SrcPort, Out: []string{v.OutLink(f.Original.Src, f.Reply.Src)}, New: !f.Start.IsZero()}
 }
 
 // Leaving are the packets of a pair as POSTROUTING sees them first, one for each protocol and port that its

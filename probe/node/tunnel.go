@@ -83,19 +83,76 @@ func (v *Index) TunnelEnds(pod netip.Addr, link int, remotes []netip.Addr) (ends
 		out[p.Remote], in[p.Remote] = out[p.Remote]+p.Out.Packets, in[p.Remote]+p.In.Packets
 	}
 	for _, a := range remotes {
-		for _, h := range v.Routing().Lookup(v.SentBy(pod, a)).Hops {
-			n := v.NeighborAt(cmp.Or(h.Gateway, a), link)
-			if h.IfIndex != link || n == nil {
-				continue
-			}
-			e := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.IfIndex == link && e.MAC == n.MAC && e.End.IsValid() })
-			if e == nil {
-				continue
-			}
-			if ends = append(ends, TunnelEnd{a, n.Addr, e.MAC, e.End}); out[e.End] >= MinPackets && in[e.End] == 0 {
-				deaf = model.With(deaf, e.End)
-			}
+		e := v.EndOf(pod, link, a)
+		if !e.End.IsValid() {
+			continue
+		}
+		if ends = append(ends, e); out[e.End] >= MinPackets && in[e.End] == 0 {
+			deaf = model.With(deaf, e.End)
 		}
 	}
 	return ends[:min(len(ends), MostEvidence)], deaf
+}
+
+// EndOf is where a tunnel sends what a pod sends to an address: by the FDB entry for its next hop's MAC or, where a tunnel
+// carries no frames, to the next hop. Its End is not valid where that is not known.
+func (v *Index) EndOf(pod netip.Addr, link int, a netip.Addr) (out TunnelEnd) {
+	for _, h := range v.Routing().Lookup(v.SentBy(pod, a)).Hops {
+		n := v.NeighborAt(cmp.Or(h.Gateway, a), link)
+		switch {
+		case h.IfIndex != link:
+		case tunnelProtocols[v.ByIndex[link].Kind] > 0:
+			return TunnelEnd{Remote: a, Hop: h.Gateway, End: h.Gateway}
+		case n != nil:
+			if e := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.IfIndex == link && e.MAC == n.MAC && e.End.IsValid() }); e != nil {
+				return TunnelEnd{a, n.Addr, e.MAC, e.End}
+			}
+		}
+	}
+	return out
+}
+
+// tunnelProtocols are the IP protocols of tunnels that carry packets, by kinds of links.
+var tunnelProtocols = map[string]uint8{"ipip": 4, "sit": 41, "gre": 47, "ip6gre": 47, "ip6tnl": 41}
+
+// Carrier is a rule of this node, or the chain whose policy, that surely drops the packets in which a tunnel carries those
+// between pods and one end, or those that come from there.
+type Carrier struct {
+	Rule   *model.PacketRule
+	Policy *model.Chain
+	Link   int
+}
+
+// RefusedCarrier is that for what a pod sends to an address by a tunnel, with one such packet; zero where there is none.
+func (v *Index) RefusedCarrier(pod netip.Addr, link int, a netip.Addr) (c Carrier, p path.Packet) {
+	l, e, own := v.ByIndex[link], v.EndOf(pod, link, a), AddrSet{}
+	if l == nil || !e.End.IsValid() || l.TunnelPort == 0 && tunnelProtocols[l.Kind] == 0 {
+		return c, p
+	}
+	route := v.Lookup(e.End)
+	if route == nil || v.ByIndex[route.IfIndex] == nil {
+		return c, p
+	}
+	for _, x := range v.ByIndex[route.IfIndex].Addresses {
+		if x.Addr().Is4() == e.End.Is4() && x.Addr().IsGlobalUnicast() {
+			own.Add(x.Addr())
+		}
+	}
+	if len(own) != 1 {
+		return c, p // Which of them the tunnel has is not known.
+	}
+	c.Link = link
+	p = path.Packet{Src: Sorted(own)[0], Dst: e.End, Proto: cmp.Or(tunnelProtocols[l.Kind], UDP), DstPort: l.TunnelPort,
+		SrcLocal: true, Out: []string{v.NatLink(route.IfIndex)}}
+	if c.Rule, c.Policy = v.Tables().Refused(p, "OUTPUT", "POSTROUTING"); c.Rule != nil || c.Policy != nil {
+		return c, p
+	}
+	p.Src, p.Dst, p.SrcLocal, p.DstLocal, p.In, p.Out = p.Dst, p.Src, false, true, p.Out, nil
+	if l.TunnelPort > 0 {
+		p.State = "new" // Each end sends to the tunnel's port, from another.
+	}
+	if c.Rule, c.Policy = v.Tables().Refused(p, "PREROUTING", "INPUT"); c.Rule == nil && c.Policy == nil {
+		return Carrier{}, p
+	}
+	return c, p
 }

@@ -69,12 +69,13 @@ func (t *Tables) filter(p Packet, hooks ...string) decision {
 	return out
 }
 
-// Refused is the rule that surely drops a packet at one of the hooks; nil where none does, or that is not known.
-func (t *Tables) Refused(p Packet, hooks ...string) *model.PacketRule {
+// Refused is the rule, or the chain whose policy, surely drops a packet at one of the hooks; nil where none does, or that is
+// not known.
+func (t *Tables) Refused(p Packet, hooks ...string) (*model.PacketRule, *model.Chain) {
 	if d := t.filter(p, hooks...); d.does == drops {
-		return d.rule
+		return d.rule, d.policy
 	}
-	return nil
+	return nil, nil
 }
 
 // filter judges the packet by one base chain.

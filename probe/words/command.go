@@ -48,10 +48,31 @@ func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
 	return DeleteRule(RuleTool(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
-// AcceptPolicy sets the policy of a base chain to accept. Only nft can edit one that iptables did not make.
+// byIptables reports whether iptables or ebtables may have made a base chain. Only nft can edit others.
+func byIptables(c *model.Chain) bool {
+	return c.Backend == model.Legacy ||
+		c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
+}
+
+// AcceptPackets has a base chain accept those of one sender and protocol, to one port of UDP where that is not 0.
+func AcceptPackets(c *model.Chain, from netip.Addr, proto uint8, port uint16) Command {
+	if !byIptables(c) {
+		what := Shell("meta l4proto %s", proto)
+		if port > 0 {
+			what = Shell("udp dport %s", port)
+		}
+		return Shell("nft insert rule %s %s saddr %s %s accept", nftNames(c.Family, c.Table, c.Name), model.Either(from.Is4(), "ip", "ip6"), from, what)
+	}
+	what := Shell("-p %s", proto)
+	if port > 0 {
+		what = Shell("-p udp --dport %s", port)
+	}
+	return Shell("%s -t %s -I %s -s %s %s -j ACCEPT", RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family}), c.Table, c.Name, from, what)
+}
+
+// AcceptPolicy sets the policy of a base chain to accept.
 func AcceptPolicy(c *model.Chain) Command {
-	byIptables := c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
-	if c.Backend == model.NFT && !byIptables {
+	if !byIptables(c) {
 		return Shell("nft chain %s '{ policy accept; }'", nftNames(c.Family, c.Table, c.Name))
 	}
 	tool := RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family})

@@ -250,6 +250,13 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 	switch expr.MetaKey(m.Load.Key) {
 	case expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME:
 		b.matchLink(expr.MetaKey(m.Load.Key) == expr.MetaKeyIIFNAME, model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
+	case expr.MetaKeyIIF, expr.MetaKeyOIF:
+		// By its index; that of others is another in each namespace.
+		const lo = 1
+		if len(m.Value) < 4 || m.Mask != nil || binary.NativeEndian.Uint32(m.Value) != lo {
+			return false
+		}
+		b.matchLink(expr.MetaKey(m.Load.Key) == expr.MetaKeyIIF, model.IfMatch{Name: "lo", Not: invert})
 	case expr.MetaKeyL4PROTO:
 		if len(m.Value) == 0 || m.Mask != nil {
 			return false

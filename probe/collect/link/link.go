@@ -148,8 +148,11 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 	return a.Decode(binary.NativeEndian, dump.Fields{
 		unix.IFLA_INFO_KIND: &l.Kind, unix.IFLA_INFO_SLAVE_KIND: &port,
 		unix.IFLA_INFO_DATA: func(a *dump.Attrs) {
-			if l.Kind == "bridge" {
+			switch l.Kind {
+			case "bridge":
 				a.Fail(decodeBridge(a.Nested(), l))
+			case "vxlan", "geneve":
+				a.Fail(decodePortOf(a.Nested(), l))
 			}
 		},
 		unix.IFLA_INFO_SLAVE_DATA: func(a *dump.Attrs) {
@@ -158,6 +161,12 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 			}
 		},
 	})
+}
+
+// decodePortOf decodes a tunnel's port, which is in network byte order.
+func decodePortOf(a dump.Attrs, l *model.Link) error {
+	kind := model.Either[uint16](l.Kind == "geneve", unix.IFLA_GENEVE_PORT, unix.IFLA_VXLAN_PORT)
+	return a.Decode(binary.BigEndian, dump.Fields{kind: &l.TunnelPort})
 }
 
 // decodeXDP decodes the programs' ids, one for each attach mode.

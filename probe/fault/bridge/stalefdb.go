@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
@@ -15,7 +16,7 @@ import (
 var StaleFDB = fault.Kind{Code: "StaleFDB", Severity: model.Critical, Find: staleFDB,
 	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceBridge},
 	Ends:    fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
-	Objects: fault.Objects{"bridge entry.MAC", "link hop"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread"}}
+	Objects: fault.Objects{"bridge entry.MAC", "link hop"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
 
 func staleFDB(v *fault.Input) {
 	for e := range model.Each(v.FDB) {
@@ -39,6 +40,55 @@ func staleFDB(v *fault.Input) {
 		}
 	}
 	tunnelEndsUnknown(v)
+	tunnelEndsWrong(v)
+}
+
+// tunnelEndsWrong are the findings on next hops of a VXLAN that are silent, and whose packets it sends to a node that is another's:
+// by the nodes' addresses, or since it sends those of a next hop that answers there as well.
+func tunnelEndsWrong(v *fault.Input) {
+	type place struct {
+		link int
+		end  netip.Addr
+	}
+	type silent struct {
+		node.Lost
+		first node.TunnelEnd
+	}
+	answers := map[place]node.TunnelEnd{}
+	var byHop node.Groups[node.Question, silent]
+	for p := range model.Each(v.Peers) {
+		if !v.IsTunnel(p.IfIndex) || !v.Answered(p) && (!v.Unanswered(p) || !node.Lasted(p)) {
+			continue
+		}
+		for _, pod := range node.Sorted(v.Senders(p)) {
+			switch e := v.EndOf(pod, p.IfIndex, p.Remote); {
+			case e.MAC.IsZero():
+			case v.Answered(p):
+				answers[place{p.IfIndex, e.End}] = e
+			case !v.Silenced(pod, model.Host(p.Remote)):
+				g := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
+				g.first = e
+				g.AddPair(p, node.SetOf([]netip.Addr{pod}), v.Asked(p))
+			}
+		}
+	}
+	for hop, g := range byHop.All() {
+		e, link := g.first, v.LinkName(hop.Ifindex)
+		other, shared := answers[place{hop.Ifindex, e.End}]
+		f := fault.Fault{Page: "StaleFDB-end", Lost: &g.Lost, Facts: words.Facts{"end": e, "link": link, "requests": g.Requests, "peers": node.Sorted(g.Peers)}}
+		f.Confidence = model.Likely
+		if far := v.NodeOf(v.Remote(e.Remote)); far != nil && len(node.Internal(far)) > 0 {
+			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
+			if shared = !slices.Contains(node.Internal(far), e.End); shared {
+				f.Confidence = model.Proven
+			}
+		} else if shared = shared && other.MAC != e.MAC; shared {
+			f.Facts["other"] = other
+		}
+		if f.LastHopAlive = v.Place(link, model.Egress); shared && g.Requests >= node.MinAsks {
+			v.Report(f)
+		}
+	}
 }
 
 // tunnelEndsUnknown are the findings on next hops of a VXLAN whose node it does not know, since it has

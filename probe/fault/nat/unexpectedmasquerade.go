@@ -93,7 +93,7 @@ func maskedBy(v *node.Index, g *masked) fault.Fault {
 		"read": v.Has(model.SourceNAT),
 		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 || v.Remote(a).IsValid() }),
 	}}
-	f.Pods, f.Peers, f.LastHopAlive = pods, model.Hosts(remotes), v.Place(v.OutLink(g.flows[0].Reply.Src), model.Egress)
+	f.Pods, f.Peers, f.LastHopAlive = pods, model.Hosts(remotes), v.Place(v.OutLink(g.flows[0].Original.Src, g.flows[0].Reply.Src), model.Egress)
 	if len(g.rules) > 0 {
 		ranges := slices.Concat(v.OnLink, v.Ranges.Local, v.Ranges.Cluster)
 		f.Facts["unsure"], f.Facts["targets"] = g.nat.Unsure,
@@ -147,7 +147,7 @@ func leftAgain(v *node.Index, pod netip.Addr) (left, routed uint64) {
 
 func repliesLeaveAgain(v *node.Index, g *masked) fault.Fault {
 	pods, peers := node.Clients(g.flows), node.Servers(g.flows)
-	link := v.OutLink(g.flows[0].Reply.Src)
+	link := v.OutLink(g.flows[0].Original.Src, g.flows[0].Reply.Src)
 	f := fault.Fault{Page: "UnexpectedMasquerade-returned",
 		Facts: words.Facts{"peers": peers, "link": link, "flows": g.flows, "rule": g.nat.Rule}}
 	f.Severity, f.Packets, f.Pods, f.Peers, f.LastHopAlive = model.Critical, uint64(len(g.flows)), pods,

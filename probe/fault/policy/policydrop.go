@@ -35,7 +35,7 @@ type part struct {
 var Drop = fault.Kind{Code: "PolicyDrop", Severity: model.Warning, Find: findDrop,
 	Rests: fault.Sources{model.SourceLinks, model.SourceDrops}, Ends: fault.Hops{model.HopPolicy, model.HopPod},
 	Objects: append(fault.Objects{"calico", "service", "pod.Link"}, ruleObjects...),
-	Else:    fault.Else{"others", "doubts"}}
+	Else:    fault.Else{"others", "doubts", "PolicyDrop-carrier !rule.Counted"}}
 
 func findDrop(v *fault.Input) {
 	drops, unread, unmatched, unknown := netfilterDrops(v)
@@ -67,6 +67,7 @@ func findDrop(v *fault.Input) {
 		v.Report(policyDropped(v.Index, *list, k.name == words.Calico))
 	}
 	refusedReplies(v)
+	refusedCarriers(v)
 	for _, l := range []*node.Lost{unread, unmatched} {
 		if l == unread && l.Packets >= node.MinDrops || l == unmatched && l.Lasting() && v.Has(model.SourceEbtables) {
 			f := fault.Fault{Page: "PolicyDrop-unread", Lost: l,
@@ -98,8 +99,7 @@ func refusedReplies(v *fault.Input) {
 		}
 	}
 	for r, list := range byRule.All() {
-		c := newCandidateRule(node.KeyOf(r), r.Native, r.Counter, r.Unknown)
-		c.Rule = r
+		c := ruleOf(r)
 		f := fault.Fault{Page: "PolicyDrop-replies", Undoes: c.object()}
 		silent := 0
 		for _, d := range *list {
@@ -111,6 +111,57 @@ func refusedReplies(v *fault.Input) {
 		f.Facts = words.Facts{"rule": c, "silent": silent, "half": d.Half, "link": link, "ranges": rangesOf(v.Index, f.Pods)}
 		f.Packet = v.ReplyOf(d.Silent[0], d.Link)
 		f.Flows = func(x *model.Flow) bool { return v.RefusesReply(x, d.Link) == r }
+		v.Report(f)
+	}
+}
+
+// refusedCarriers reports rules that drop the packets in which a tunnel carries those of pods: such drops are the node's.
+func refusedCarriers(v *fault.Input) {
+	type carried struct {
+		node.Lost
+		outer path.Packet
+		ends  node.AddrSet
+	}
+	var byRule node.Groups[node.Carrier, carried]
+	for p := range model.Each(v.Peers) {
+		if !v.IsTunnel(p.IfIndex) || !v.Unanswered(p) || !node.Lasted(p) {
+			continue
+		}
+		for _, pod := range node.Sorted(v.Senders(p)) {
+			if v.Silenced(pod, model.Host(p.Remote)) {
+				continue
+			}
+			if c, outer := v.RefusedCarrier(pod, p.IfIndex, p.Remote); c != (node.Carrier{}) {
+				x := byRule.Of(c)
+				x.outer = outer
+				x.ends.Add(model.Either(outer.SrcLocal, outer.Dst, outer.Src))
+				x.AddPair(p, node.SetOf([]netip.Addr{pod}), v.Asked(p))
+			}
+		}
+	}
+	for k, x := range byRule.All() {
+		var c *candidateRule
+		var accept []words.Command
+		if k.Rule != nil {
+			c = ruleOf(k.Rule)
+		} else {
+			c = policyOf(v.State, k.Policy)
+			if c.Maker() == "" && !x.outer.SrcLocal {
+				// What else the policy keeps out stays out.
+				accept = model.Map(node.Sorted(x.ends), func(a netip.Addr) words.Command {
+					return words.AcceptPackets(k.Policy, a, x.outer.Proto, x.outer.DstPort)
+				})
+			}
+		}
+		if x.Requests < node.MinAsks || c.Counted && c.Counter.Delta < node.MinAsks {
+			continue
+		}
+		f := fault.Fault{Page: "PolicyDrop-carrier", Lost: &x.Lost, Undoes: c.object(), Packet: x.outer}
+		if f.Facts = (words.Facts{"rule": c, "link": v.LinkName(k.Link), "requests": x.Requests, "accept": accept, "peers": node.Sorted(x.Peers),
+			"ends": node.Sorted(x.ends), "ranges": rangesOf(v.Index, node.Sorted(x.Pods)), "leaving": x.outer.SrcLocal}); c.Counted {
+			f.Confidence = model.Proven
+		}
+		f.LastHopAlive = v.Place(v.LinkName(k.Link), model.Egress)
 		v.Report(f)
 	}
 }

@@ -65,10 +65,8 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 		if c.Hook != "" {
 			t.bases = append(t.bases, c)
 		}
-		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
-		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
-			p := newCandidateRule(k, false, c.Counter, nil)
-			p.Pod, p.policy, p.Counted, p.keeper, t.policies[k] = pod, c, counted, words.PolicyKeeper(v.PacketRules, c), p
+		if p := policyOf(v, c); c.Policy == "DROP" && (c.Counter.Delta > 0 || !p.Counted) {
+			p.Pod, t.policies[k] = pod, p
 		}
 	}
 	slices.SortStableFunc(t.bases, func(a, b *model.Chain) int {
@@ -188,6 +186,21 @@ type candidateRule struct {
 
 func newCandidateRule(k path.ChainKey, native bool, c model.Counter, unknown []string) *candidateRule {
 	return &candidateRule{ChainKey: k, Counter: c, Counted: c.Covers(native), left: c.Delta, unknown: unknown}
+}
+
+// ruleOf is a packet rule of the node.
+func ruleOf(r *model.PacketRule) *candidateRule {
+	c := newCandidateRule(node.KeyOf(r), r.Native, r.Counter, r.Unknown)
+	c.Rule = r
+	return c
+}
+
+// policyOf is a chain's policy.
+func policyOf(v *path.State, c *model.Chain) *candidateRule {
+	p := newCandidateRule(path.KeyOf(c), false, c.Counter, nil)
+	p.policy, p.keeper = c, words.PolicyKeeper(v.PacketRules, c)
+	p.Counted = !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
+	return p
 }
 
 // Maker is the program that made it; empty where no known program did.

@@ -225,7 +225,8 @@ func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
 	return x
 }
 
-// linksOf are the links by which the node has an address, and what they are ports of: a pod's own, or the uplinks.
+// linksOf are the links by which the node has an address, and what they are ports of: a pod's own, or the uplinks and that
+// of the route.
 func linksOf(v *node.Index, a netip.Addr) (out []string) {
 	if v.NodeAddrs[a] {
 		return nil
@@ -238,6 +239,9 @@ func linksOf(v *node.Index, a netip.Addr) (out []string) {
 	}
 	for _, l := range v.UplinkList {
 		out = append(out, withMaster(v, l.Name)...)
+	}
+	if r := v.Lookup(a); r != nil && v.ByIndex[r.IfIndex] != nil {
+		out = model.With(out, withMaster(v, v.LinkName(r.IfIndex))...)
 	}
 	return out
 }

@@ -114,14 +114,18 @@ func unheld(v *node.Index, by discard, l *node.Lost) fault.Fault {
 	// Else it is a scan, or what peers of a pod sent that was just deleted.
 	held := slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.Classifier.Past[a] })
 	f.Severity = model.Either(l.Lasting() && len(nobody) <= node.Sweep && held, model.Warning, model.Info)
+	if downTunnel(v) != nil {
+		f.Severity = model.Info // Routes to addresses that others borrowed went with it.
+	}
 	f.LastHopAlive = v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
 	return f
 }
 
 // livesElsewhere reports whether a pod of another node has an address: packets came from
-// it by an uplink, or the files have a pod with it that is not here.
+// it by an uplink or a tunnel, or the files have a pod with it that is not here.
 func livesElsewhere(v *node.Index, a netip.Addr) bool {
-	return !v.Classifier.Past[a] && (slices.ContainsFunc(v.Cluster.Pods,
+	return !v.Classifier.Past[a] && (slices.ContainsFunc(v.Traffic.Drops,
+		func(d model.Drop) bool { return d.Src == a && d.Is(model.ReverseFiltered) && v.IsTunnel(d.IfIndex) }) || slices.ContainsFunc(v.Cluster.Pods,
 		func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
 		slices.ContainsFunc(v.Peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
 }

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -54,11 +55,25 @@ func missingNodeRoute(v *fault.Input) {
 		g.replying = replying && (g.replying || len(g.Peers) == 0)
 		g.AddPair(p, v.Senders(p), 0)
 	}
-	for cidr, g := range groups {
-		if !g.answers && len(g.Pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v.Index, cidr) &&
-			g.unlike(v.Index, cidr, siblings) {
-			v.Report(withoutNodeRoute(v.Index, cidr, g, siblings))
+	maps.DeleteFunc(groups, func(cidr netip.Prefix, g *unrouted) bool {
+		return g.answers || len(g.Pods) == 0 || knows[cidr.Addr().Is4()] || beyondRouter(v.Index, cidr) || !g.unlike(v.Index, cidr, siblings)
+	})
+	if len(siblings) == 0 && downTunnel(v.Index) != nil && len(groups) > 0 {
+		// All routes went with the tunnel.
+		ranges := slices.SortedFunc(maps.Keys(groups), netip.Prefix.Compare)
+		all := groups[ranges[0]]
+		for _, cidr := range ranges[1:] {
+			all.Pods.AddAll(groups[cidr].Pods)
+			all.Peers.AddAll(groups[cidr].Peers)
+			all.Packets += groups[cidr].Packets
 		}
+		f := withoutNodeRoute(v.Index, ranges[0], all, siblings)
+		f.Peers = ranges
+		v.Report(f)
+		return
+	}
+	for cidr, g := range groups {
+		v.Report(withoutNodeRoute(v.Index, cidr, g, siblings))
 	}
 }
 
@@ -116,12 +131,12 @@ func linkedHop(v *node.Index, n *model.ClusterNode, cidr netip.Prefix) netip.Add
 	return model.Find(node.SameFamily(node.Internal(n), cidr.Addr()), func(a netip.Addr) bool { return node.Directly(v, a) })
 }
 
-// nodeRoutes are the node's routes to other nodes' pods, by those nodes.
+// nodeRoutes are the node's routes to other nodes' pods, by those nodes or by a tunnel.
 func nodeRoutes(v *node.Index) []*model.Route {
 	return model.Chosen(v.Routes, func(r *model.Route) bool {
-		return r.Table == node.MainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.Outer[r.IfIndex] &&
-			node.Directly(v, r.Gateway) && v.Remote(r.Dst.Addr()).IsValid() && v.SurelyPods(r.Dst.Addr()) &&
-			!v.GatewayAddrs[r.Gateway]
+		return r.Table == node.MainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() &&
+			(v.IsTunnel(r.IfIndex) || v.Outer[r.IfIndex] && node.Directly(v, r.Gateway) && !v.GatewayAddrs[r.Gateway]) &&
+			v.Remote(r.Dst.Addr()).IsValid() && v.SurelyPods(r.Dst.Addr())
 	})
 }
 
@@ -143,6 +158,17 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 		f.Facts["remote"], f.Facts["route"] = remote, v.Shown(v.Lookup(remote))
 	}
 	f.Facts["siblings"] = model.Map(siblings[:min(len(siblings), 2)], v.Shown)
+	// Packets from there are refused as well, since they come by a link that leads to nothing.
+	f.Claims = func(d *model.Drop) bool {
+		return slices.Contains(g.Drops, d) || d.Is(model.ReverseFiltered) && cidr.Contains(d.Src)
+	}
+	if i := slices.IndexFunc(siblings, func(r *model.Route) bool { return v.IsTunnel(r.IfIndex) }); i >= 0 {
+		over := siblings[i].IfIndex
+		f.Facts["over"] = v.LinkName(over)
+		if n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == over && cidr.Contains(n.Addr) }); n != nil {
+			f.Facts["vtep"] = n.Addr
+		}
+	}
 	if n != nil {
 		f.Facts["hop"] = linkedHop(v, n, cidr)
 	} else if len(v.Ranges.Nodes) > 0 {

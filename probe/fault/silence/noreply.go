@@ -123,18 +123,6 @@ func keptFrom(v *node.Index, p *model.Peer) node.AddrSet {
 	}))
 }
 
-// dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
-// tunnel are, as many at least as the tunnel got; nil where none does.
-func dropsCarrier(v *node.Index, packets uint64) *model.PacketRule {
-	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
-		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == node.UDP && !r.ProtoNot) &&
-			r.Counter.Delta >= packets && slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
-			return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend &&
-				(c.Hook == "INPUT" || c.Hook == "OUTPUT")
-		})
-	})
-}
-
 // silentResolver reports whether a peer is a cloud's address for DNS, among others, and
 // replies to no question for a name. What else it has may not be for pods.
 func silentResolver(v *node.Index, p *model.Peer) bool {
@@ -334,7 +322,6 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 		routesInDoubt(v, &f, remotes)
 	}
 	if tunnel {
-		f.Facts["carrier"] = dropsCarrier(v, f.Packets)
 		f.Facts["outer"], f.Facts["deaf"] = v.TunnelEnds(f.Pods[0], x.Link, remotes)
 	}
 	f.Facts["unprobed"] = len(v.Probes) == 0
