@@ -65,7 +65,10 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 		if c.Hook != "" {
 			t.bases = append(t.bases, c)
 		}
-		if p := policyOf(v, c); c.Policy == "DROP" && (c.Counter.Delta > 0 || !p.Counted) {
+		if c.Policy != "DROP" {
+			continue
+		}
+		if p := policyOf(v, c); c.Counter.Delta > 0 || !p.Counted {
 			p.Pod, t.policies[k] = pod, p
 		}
 	}
