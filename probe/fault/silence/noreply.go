@@ -407,7 +407,7 @@ func probedSilence(v *node.Index, f *fault.Fault, remotes []netip.Addr) {
 // nodes and back, and so are not what is missing.
 func filedRoutes(v *node.Index, remotes []netip.Addr) []node.RouteFact {
 	own := v.OwnCIDRs()
-	if len(own) == 0 || !v.Has(model.SourceCloud) {
+	if len(own) == 0 || !v.Told() {
 		return nil
 	}
 	var out []node.RouteFact
