@@ -7,15 +7,22 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// asked is what Azure is asked. The other fields hold once done is closed.
+// azureAgain is how long an answer stands where an observation goes on. Azure answers so many requests in an hour.
+const azureAgain = 5 * time.Minute
+
+// asked is what Azure told last.
 type asked struct {
+	// done is closed at the first answer.
 	done   chan struct{}
+	mu     sync.Mutex
 	answer *azure.Answer
 	err    error
 }
@@ -26,20 +33,36 @@ func (c *Collector) askAzure() {
 	if client == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), azure.Limit)
-	c.asked, c.stop = &asked{done: make(chan struct{})}, append(c.stop, cancel)
-	own := *client
-	own.Identity = cmp.Or(own.Identity, files.AzureIdentity(c.options.HostRoot))
-	if own.HTTP == nil {
-		own.HTTP = azure.HostClient(c.options.HostRoot)
-	}
+	ctx, cancel := context.WithCancel(context.Background())
+	q := &asked{done: make(chan struct{})}
+	c.asked, c.stop = q, append(c.stop, cancel)
 	c.followers.Go(func() {
-		defer close(c.asked.done)
-		defer cancel()
-		if c.asked.answer, c.asked.err = own.AskNode(ctx); errors.Is(c.asked.err, context.DeadlineExceeded) {
-			c.asked.err = fmt.Errorf("no answer within %v: %w", azure.Limit, c.asked.err)
+		for first := true; ctx.Err() == nil; first = false {
+			q.ask(ctx, *client, c.options.HostRoot)
+			if first {
+				close(q.done)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(azureAgain):
+			}
 		}
 	})
+}
+
+// ask asks once.
+func (q *asked) ask(ctx context.Context, client azure.Client, root string) {
+	ctx, cancel := context.WithTimeout(ctx, azure.Limit)
+	defer cancel()
+	client.Identity = cmp.Or(client.Identity, files.AzureIdentity(root))
+	client.HTTP = cmp.Or(client.HTTP, azure.HostClient(root))
+	answer, err := client.AskNode(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v: %w", azure.Limit, err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.answer, q.err = answer, err
 }
 
 // awaitAzure waits for what Azure tells, azure.Limit after Open at most.
@@ -58,17 +81,18 @@ func (r *reading) readCloud() {
 	a, from := r.c.azure, r.c.options.RoutesFiles
 	var err error
 	if q := r.c.asked; q != nil {
-		select {
-		case <-q.done:
-			if err = q.err; err == nil {
-				a.Tables = slices.Clone(a.Tables)
-				azure.Merge(&a, &q.answer.Azure)
-				from = append(from[:len(from):len(from)], azure.Source)
-				if len(q.answer.Unread) > 0 {
-					err = errors.New(strings.Join(q.answer.Unread, "; "))
-				}
+		q.mu.Lock()
+		answer := q.answer
+		err = q.err
+		q.mu.Unlock()
+		switch {
+		case answer != nil:
+			a.Tables, from = slices.Clone(a.Tables), append(from[:len(from):len(from)], azure.Source)
+			azure.Merge(&a, &answer.Azure)
+			if len(answer.Unread) > 0 {
+				err = errors.New(strings.Join(answer.Unread, "; "))
 			}
-		default:
+		case err == nil:
 			err = errors.New("Azure has not answered yet")
 		}
 	}

@@ -165,8 +165,8 @@ func (d *decoder) top(v *value) {
 		}
 		return
 	}
-	if len(list) == 0 {
-		// It may be an empty list of anything; take it for a table without routes.
+	if _, bare := v.any.([]*value); len(list) == 0 && bare {
+		// It may be an empty list of anything; take it for a table without routes. Under "value" it is no table's.
 		d.a.Tables = append(d.a.Tables, model.RouteTable{File: d.path})
 	}
 	for _, item := range list {
