@@ -49,6 +49,7 @@ const (
 	mostPages       = 100
 	pollEvery       = time.Second
 	mostSubnets     = 64
+	mostMachines    = 16
 	computeProvider = "/providers/Microsoft.Compute/"
 	networkProvider = "/providers/Microsoft.Network/"
 )
@@ -287,7 +288,7 @@ type asking struct {
 }
 
 // Ask asks about the networks of virtual machines, by their resource IDs: of their resource groups all NICs and route tables, the
-// NICs' subnets with their route tables and security groups, and what applies to the NICs of these machines.
+// NICs' subnets with their route tables and security groups, and what applies to the NICs of these machines, unless they are many.
 // It fails without a token. What it may not read is in the answer.
 func (c *Client) Ask(ctx context.Context, machines []string) (*Answer, error) {
 	var err error
@@ -335,10 +336,13 @@ func (c *Client) Ask(ctx context.Context, machines []string) (*Answer, error) {
 	}
 	var effective sync.WaitGroup
 	for n := range model.Each(nics) {
-		if slices.ContainsFunc(machines, func(id string) bool { return model.SameResource(id, n.Properties.VirtualMachine.ID) }) {
+		if len(machines) <= mostMachines && slices.ContainsFunc(machines, func(id string) bool { return model.SameResource(id, n.Properties.VirtualMachine.ID) }) {
 			effective.Go(func() { a.applied(ctx, n.ID, "effectiveRouteTable", effectiveRoutes) })
 			effective.Go(func() { a.applied(ctx, n.ID, "effectiveNetworkSecurityGroups", effectiveRules) })
 		}
+	}
+	if len(machines) > mostMachines {
+		a.miss("effective routes and rules", "", fmt.Errorf("not asked for more than %d machines", mostMachines))
 	}
 	a.networks(ctx, groups, nics)
 	effective.Wait()
