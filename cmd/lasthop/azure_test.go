@@ -125,6 +125,9 @@ func TestAzure(t *testing.T) {
 				t.Errorf("the source does not say what a role needs: %+v", cloud)
 			}
 			for _, f := range r.Findings {
+				if refuted := tt.refuse == nil && strings.Contains(strings.Join(f.Alternatives, "\n"), "security group"); refuted {
+					t.Errorf("%s may still be a security group: %q", f.Code, f.Alternatives)
+				}
 				for _, line := range f.Fix {
 					kind, err := classify(line)
 					if err != nil || tt.fix != "" && kind != fixCloud || !strings.HasPrefix(line, tt.fix) {

@@ -61,6 +61,29 @@ func (v *Index) Ruled(p SecurityPacket) (denied *Ruling, allowed bool) {
 	return nil, allowed
 }
 
+// Permitted reports whether surely no security group denies what goes from some addresses to others.
+func (v *Index) Permitted(from AddrSet, to []netip.Addr) bool {
+	for _, src := range Sorted(from) {
+		for _, dst := range to {
+			packets := []SecurityPacket{{Src: src, Dst: dst}}
+			if st := v.FlowStates[Pair{Local: src, Remote: dst}]; st != nil && len(st.Silent) > 0 {
+				packets = model.Map(st.Silent, LeavesAs)
+			}
+			for _, p := range packets {
+				if _, allowed := v.Ruled(p); !allowed {
+					return false
+				}
+			}
+		}
+	}
+	return v.Told() && len(from) > 0
+}
+
+// LeavesAs is a flow's first packet as it leaves the node.
+func LeavesAs(f *model.Flow) SecurityPacket {
+	return SecurityPacket{Src: f.Reply.Dst, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Reply.DstPort, DstPort: f.Reply.SrcPort}
+}
+
 // groupsAt are the security groups that apply to the NIC by which an address is reached. Without known there may be others.
 func (v *Index) groupsAt(a netip.Addr) (groups []*model.SecurityGroup, nic *model.NIC, effective, known bool) {
 	cloud := &v.Cluster.Azure

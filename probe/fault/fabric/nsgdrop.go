@@ -46,7 +46,7 @@ func nsgDrop(v *fault.Input) {
 		for _, f := range v.FlowsOf(p).Silent {
 			asks := f.Proto != node.UDP || v.DatagramAsks(f)
 			late := f.Start.IsZero() && silent || model.Lasted(f.Start, v.Window.End)
-			if r, _ := v.Ruled(packetOf(f)); r != nil && asks && late && pods[f.Original.Src] &&
+			if r, _ := v.Ruled(node.LeavesAs(f)); r != nil && asks && late && pods[f.Original.Src] &&
 				v.SilencedBy(f.Original.Src, model.Host(p.Remote), f) == "" {
 				d := of(r)
 				d.silent, by[d] = append(d.silent, f), by[d]+1
@@ -78,11 +78,6 @@ func nsgDrop(v *fault.Input) {
 	}
 }
 
-// packetOf is a flow's first packet as it leaves the node.
-func packetOf(f *model.Flow) node.SecurityPacket {
-	return node.SecurityPacket{Src: f.Reply.Dst, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Reply.DstPort, DstPort: f.Reply.SrcPort}
-}
-
 // contradicted reports whether what the rule should deny got a reply: a flow that began in the window or, where flows are not
 // known, any. Then it is not known which rules apply. What was there before a rule goes on.
 func contradicted(v *node.Index, by *node.Ruling) bool {
@@ -95,7 +90,7 @@ func contradicted(v *node.Index, by *node.Ruling) bool {
 	}
 	for f := range model.Each(v.Flows) {
 		if f.Replied && !f.Start.IsZero() && v.Elsewhere(f.Reply.Src) {
-			if r, _ := v.Ruled(packetOf(f)); r != nil && r.Rule == by.Rule {
+			if r, _ := v.Ruled(node.LeavesAs(f)); r != nil && r.Rule == by.Rule {
 				return true
 			}
 		}
@@ -118,7 +113,7 @@ func (d *denied) finding(v *node.Index) fault.Fault {
 	if len(d.silent) > 0 {
 		rule := d.Rule
 		f.Flows = func(f *model.Flow) bool {
-			r, _ := v.Ruled(packetOf(f))
+			r, _ := v.Ruled(node.LeavesAs(f))
 			return r != nil && r.Rule == rule
 		}
 	}

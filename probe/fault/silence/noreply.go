@@ -339,7 +339,8 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	}
 	f.Facts["unprobed"] = len(v.Probes) == 0
 	f.Facts["farPod"] = model.First(remotes, func(a *netip.Addr) bool { return v.Remote(*a).IsValid() })
-	f.Facts["azure"] = v.InAzure() && !tunnel
+	f.Facts["permitted"] = !tunnel && v.Permitted(locals, remotes)
+	f.Facts["azure"] = v.InAzure() && !tunnel && f.Facts["permitted"] == false
 	f.Facts["far"] = !translated && v.Remote(remotes[0]).IsValid() && !v.ByDefaultRoute(remotes[0])
 	return f
 }
