@@ -93,7 +93,7 @@ func (r *reading) readCloud() {
 				err = errors.New(strings.Join(answer.Unread, "; "))
 			}
 		case err == nil:
-			err = errors.New("Azure has not answered yet")
+			err = errors.New("no answer of Azure yet")
 		}
 	}
 	if len(from) == 0 && err == nil {
