@@ -23,7 +23,7 @@ var groups = []struct{ title, names string }{
 	{"The verdict", "only skip fail-on strict"},
 	{"Output", "output redact color debug report github pcap idle-exit"},
 	{"Instead of watching now", "replay last at dir"},
-	{"What lasthop cannot see on the node", "nodes pods routes uplink pod-cidr active"},
+	{"What lasthop cannot see on the node", "nodes pods routes azure uplink pod-cidr active"},
 	{"Where and how to watch", "netns host-root engine attach"},
 }
 

@@ -47,7 +47,7 @@ const mostNamed = 50
 
 // gather reads the files that the user names, and what the cluster knows. What the user
 // may not list lasthop does without, and its report says so.
-func (r *runner) gather(ctx context.Context, targets int) (*facts, error) {
+func (r *runner) gather(ctx context.Context, targets []target) (*facts, error) {
 	f := &facts{files: map[string][]byte{}}
 	for _, file := range r.routes {
 		content, err := r.read("routes", file)
@@ -56,11 +56,16 @@ func (r *runner) gather(ctx context.Context, targets int) (*facts, error) {
 		}
 		f.add("routes", file, content)
 	}
+	if r.azure {
+		if err := r.askAzure(ctx, f, targets); err != nil {
+			return nil, err
+		}
+	}
 	for _, k := range []struct {
 		flag, file string
 		list       func(context.Context, *session.API) (any, error)
 	}{{"nodes", r.nodes, nodes}, {"pods", r.pods, pods}} {
-		if k.flag == "pods" && k.file == "" && targets > mostNamed {
+		if k.flag == "pods" && k.file == "" && len(targets) > mostNamed {
 			continue
 		}
 		var content []byte

@@ -46,7 +46,9 @@ type options struct {
 	// Files of this machine: what lasthop reads, and where its samples go.
 	nodes, pods string
 	routes      []string
-	pcap        string
+	// azure: Azure is asked for what routes would hold.
+	azure bool
+	pcap  string
 	// report is junit=FILE, where the verdict goes as well.
 	report string
 	// to is the destination of explain, or the pod at the other end of a check.
@@ -84,6 +86,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.nodes, "nodes", "", "read nodes from this `FILE` instead of the cluster; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "read pods from this `FILE` instead of the cluster; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
+	f.BoolVar(&o.azure, "azure", false, "ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
 	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
 	f.StringVar(&o.report, "report", "", "also write the verdict to a new file, for CI: `junit=FILE`")
 	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+
@@ -207,7 +210,7 @@ var commands = []string{"check", "explain", "watch", "record", "past", "doctor",
 // fileFlags are the flags that name files for lasthop. takes are, of the commands that do not
 // take all of lasthop's flags, those that they take.
 var (
-	fileFlags = []string{"nodes", "pods", "routes", "pcap"}
+	fileFlags = []string{"nodes", "pods", "routes", "azure", "pcap"}
 	takes     = map[string][]string{
 		"watch":  slices.Concat(recorded, fileFlags, []string{"only", "skip"}),
 		"record": slices.Concat(recorded, fileFlags),

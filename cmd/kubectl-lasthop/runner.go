@@ -80,7 +80,7 @@ func (r *runner) run(ctx context.Context) (int, error) {
 	}
 	known, err := &facts{}, error(nil)
 	if r.command != "doctor" && !r.past() {
-		if known, err = r.gather(ctx, len(targets)); err != nil {
+		if known, err = r.gather(ctx, targets); err != nil {
 			return 0, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,7 +52,8 @@ func (a *app) agentCommand() *cobra.Command {
 	f.Lookup("listen").Annotations = map[string][]string{mayBeEmpty: {}}
 	f.BoolVar(&events, "events", false,
 		"create a Kubernetes Event for the node $NODE_NAME when a finding opens or closes; needs the rights in its pod")
-	o.pick(f, append(onNode, "debug")...)
+	// All nodes' agents together would ask more than Azure answers.
+	o.pick(f, append(slices.DeleteFunc(slices.Clone(onNode), func(name string) bool { return name == "azure" }), "debug")...)
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/ledger"
@@ -124,11 +125,15 @@ func (a *app) snapshot(
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
 	hint := model.Either(o.given != nil && o.given.Lookup("nodes") != nil, "use --nodes FILE", "")
+	var cloud *azure.Client
+	if o.azure {
+		cloud = &azure.Client{}
+	}
 	return session.Options{
 		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
 		Attach: o.attach.Value, Janitor: newJanitor,
 		Diagnose: o.diagnose(), For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
-		PodsFile: o.pods, RoutesFiles: o.routes, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,
+		PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,
 	}
 }
 

@@ -448,6 +448,10 @@ func inCloud(ctx context.Context, l *lab.Lab, line string) error {
 		}
 	case "az network nic update":
 		mends = func(f scenario.Fault) bool { return f.Type == scenario.NICForwardingOff }
+	case "az network nsg rule create":
+		mends = func(f scenario.Fault) bool {
+			return f.Type == scenario.NSGDrop && option("nsg-name") == f.Node+"-nsg" && option("access") == "Allow"
+		}
 	default:
 		return fmt.Errorf("no such command in the lab: %s", cmp.Or(command, line))
 	}

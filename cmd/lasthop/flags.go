@@ -31,6 +31,7 @@ type observing struct {
 	nodes    string
 	pods     string
 	routes   []string
+	azure    bool
 	active   bool
 
 	namespace     string
@@ -75,7 +76,9 @@ func (o *observing) define() *pflag.FlagSet {
 	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "a `FILE` with the output of kubectl get pods -A -o json, for labels and the "+
 		"names of pods on other nodes; - is standard input")
-	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC or effective routes; repeatable; - is standard input")
+	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC, "+
+		"security groups, effective routes or rules; repeatable; - is standard input")
+	f.BoolVar(&o.azure, "azure", false, "ask Azure for the same, with the node's managed identity: read-only, within 10s; what a role denies is named")
 	f.BoolVar(&o.active, "active", false,
 		"after the window, send up to 16 probes and report them: ICMP echo and ARP requests from the node's own addresses")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "select pods in this `NAMESPACE`")

@@ -20,7 +20,7 @@ import (
 )
 
 // onNode are the flags about how a node is observed. They do not apply to a recording.
-var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes"}
+var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes", "azure"}
 
 func (o *observing) validateReplay() error {
 	if len(o.replay) == 0 {

@@ -3,8 +3,10 @@ package scenario
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -24,6 +26,10 @@ const (
 	EffectiveFile FileKind = "effective"
 	// NICsFile is that of `az network nic list`.
 	NICsFile FileKind = "nics"
+	// GroupsFile is that of `az network nsg list`.
+	GroupsFile FileKind = "groups"
+	// EffectiveRulesFile is that of `az network nic list-effective-nsg` for the observed node's card.
+	EffectiveRulesFile FileKind = "effective-rules"
 )
 
 // Files are what lasthop is given besides the node. They are true: what
@@ -132,6 +138,11 @@ const (
 	subnetID   = azureGroup + "/virtualNetworks/lab-vnet/subnets/aks-subnet"
 )
 
+// MachineID is the resource ID of a node.
+func MachineID(node string) string {
+	return strings.TrimSuffix(azureGroup, "Microsoft.Network") + "Microsoft.Compute/virtualMachines/" + node
+}
+
 // RoutesJSON is what az prints for one kind of file.
 func (s *Scenario) RoutesJSON(k FileKind) ([]byte, error) {
 	var v any
@@ -154,6 +165,10 @@ func (s *Scenario) RoutesJSON(k FileKind) ([]byte, error) {
 		v = thing{"value": s.effectiveRoutes()}
 	case NICsFile:
 		v = s.azureNICs()
+	case GroupsFile:
+		v = s.azureGroups()
+	case EffectiveRulesFile:
+		v = thing{"value": s.effectiveRules(s.Observe)}
 	}
 	return json.MarshalIndent(v, "", "  ")
 }
@@ -253,12 +268,96 @@ func (s *Scenario) azureNICs() []thing {
 				"privateIPAddress": a.String(), "subnet": thing{"id": subnetID},
 			}))
 		}
-		forwards := n.IPForwarding && !slices.Contains(s.Faults, Fault{Type: NICForwardingOff, Node: n.Name})
-		out = append(out, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic", n.Name+"-nic", thing{
-			"enableIPForwarding": forwards, "ipConfigurations": configs,
-		}))
+		nic := thing{"ipConfigurations": configs, "virtualMachine": thing{"id": MachineID(n.Name)}}
+		if len(s.denied(n.Name)) > 0 {
+			nic["networkSecurityGroup"] = thing{"id": groupID(n.Name)}
+		}
+		nic["enableIPForwarding"] = n.IPForwarding && !slices.Contains(s.Faults, Fault{Type: NICForwardingOff, Node: n.Name})
+		out = append(out, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic", n.Name+"-nic", nic))
 	}
 	return out
+}
+
+// groupID is the security group of a node's card.
+func groupID(node string) string { return azureGroup + "/networkSecurityGroups/" + node + "-nsg" }
+
+// denied are the rules by which a node's security group does what the faults do, with Azure's own that let everything out.
+func (s *Scenario) denied(node string) []thing {
+	var out []thing
+	for _, f := range s.Faults {
+		if f.Type != NSGDrop || f.Node != node {
+			continue
+		}
+		to, ports, protocols := "*", "*", []string{"*"}
+		if f.Prefix.IsValid() {
+			to = f.Prefix.String()
+		}
+		if f.Port > 0 {
+			ports, protocols = strconv.Itoa(int(f.Port)), []string{"Tcp", "Udp"}
+		}
+		for _, protocol := range protocols {
+			out = append(out, thing{
+				"name": fmt.Sprintf("deny-%d", 200+len(out)), "priority": 200 + len(out), "direction": "Outbound", "access": "Deny",
+				"protocol": protocol, "sourceAddressPrefixes": s.podSources(node), "sourcePortRange": "*",
+				"destinationAddressPrefix": to, "destinationPortRange": ports,
+			})
+		}
+	}
+	return out
+}
+
+// podSources are the ranges of a node's pods, or their addresses.
+func (s *Scenario) podSources(node string) []string {
+	n := s.Topology.Node(node)
+	if n.PodCIDR.IsValid() {
+		return []string{n.PodCIDR.String()}
+	}
+	var out []string
+	for p := range n.AllPods() {
+		out = append(out, p.IP.String())
+	}
+	return out
+}
+
+// allowed is Azure's own rule that comes after all others.
+var allowed = thing{
+	"name": "AllowOutBound", "priority": 65001, "direction": "Outbound", "access": "Allow", "protocol": "*",
+	"sourceAddressPrefix": "*", "sourcePortRange": "*", "destinationAddressPrefix": "*", "destinationPortRange": "*",
+}
+
+func (s *Scenario) azureGroups() []thing {
+	out := []thing{}
+	for _, n := range s.Topology.Nodes {
+		var rules []thing
+		for _, r := range s.denied(n.Name) {
+			name := r["name"].(string)
+			rules = append(rules, s.resource(groupID(n.Name)+"/securityRules/"+name, name, r))
+		}
+		if len(rules) > 0 {
+			out = append(out, s.resource(groupID(n.Name), n.Name+"-nsg", thing{
+				"securityRules": rules, "defaultSecurityRules": []thing{s.resource(groupID(n.Name)+"/defaultSecurityRules/AllowOutBound", "AllowOutBound", maps.Clone(allowed))},
+			}))
+		}
+	}
+	return out
+}
+
+// effectiveRules are those of a node's card, which have no ids.
+func (s *Scenario) effectiveRules(node string) []thing {
+	rules := s.denied(node)
+	if len(rules) == 0 {
+		return []thing{}
+	}
+	for _, r := range rules {
+		r["name"] = "securityRules/" + r["name"].(string)
+	}
+	own := maps.Clone(allowed)
+	own["name"] = "defaultSecurityRules/AllowOutBound"
+	return []thing{{
+		"networkSecurityGroup":   thing{"id": groupID(node)},
+		"association":            thing{"networkInterface": thing{"id": azureGroup + "/networkInterfaces/" + node + "-nic"}},
+		"effectiveSecurityRules": append(rules, own),
+	}}
 }
 
 // PodNamespace is where all pods are said to live.

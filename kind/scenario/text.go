@@ -25,7 +25,7 @@ var (
 	}
 	typeParsers = byType(parseBool, parseText, parseAddr, parsePrefix, parseMAC, parseRate, parseCode,
 		choice(allPlugins...), choice(DatapathTC, DatapathTCX, DatapathRedirect), choice(CardBond, CardVLAN), choice(PolicyCalico, PolicyCalicoNFT, PolicyNPM),
-		choice(IPv4, IPv6, Dual), choice(model.Proven, model.Likely, model.Possible), choice(TCP, UDP, ICMP), choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile),
+		choice(IPv4, IPv6, Dual), choice(model.Proven, model.Likely, model.Possible), choice(TCP, UDP, ICMP), choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile, GroupsFile, EffectiveRulesFile),
 		choice(FaultTypes()...))
 )
 

@@ -60,6 +60,8 @@ type Options struct {
 	NodesHint string
 	// RoutesFiles are files that `az network … -o json` wrote.
 	RoutesFiles []string
+	// Azure, if set, is asked once, for what such files tell.
+	Azure *azure.Client
 	// Stdin is what "-" stands for as the name of one of these files.
 	Stdin io.Reader
 }
@@ -87,6 +89,7 @@ type Collector struct {
 	nodes     []model.ClusterNode
 	nodesFrom string
 	azure     model.Azure
+	asked     *asked
 	names     naming
 
 	followers sync.WaitGroup
@@ -115,6 +118,7 @@ func Open(o Options) (*Collector, error) {
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.askAzure()
 	return c, nil
 }
 

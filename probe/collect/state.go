@@ -92,6 +92,8 @@ type Losses struct {
 	// Addrs are those that lost packets, or got no reply: of the first few pods with one, and
 	// of those whose DNS requests got no reply, the resolv.conf is read.
 	Addrs map[netip.Addr]bool
+	// Last: no other state will be read, and this one waits for what Azure tells.
+	Last bool
 }
 
 // maxResolvers bounds the pods whose resolv.conf is read.
@@ -122,6 +124,9 @@ func (c *Collector) State(ctx context.Context, losses Losses) (*model.Snapshot, 
 	})
 	g.Go(func() { r.readFlows(ctx, <-local) })
 	g.Wait()
+	if losses.Last {
+		c.awaitAzure(ctx)
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -451,13 +456,7 @@ func (r *reading) readCluster() {
 		err = errors.New(strings.TrimSuffix("the cluster's nodes are unknown: "+r.c.options.NodesHint, ": "))
 	}
 	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
-	if len(r.c.options.RoutesFiles) > 0 {
-		a := r.c.azure
-		a.Node = r.files.Cloud
-		r.s.Cluster.Azure = a
-		r.report(model.SourceCloud, fmt.Sprintf("%d route tables, %d subnets, %d lists of effective routes, %d NICs from %s",
-			len(a.Tables), len(a.Subnets), len(a.Effective), len(a.NICs), strings.Join(r.c.options.RoutesFiles, ", ")), true, nil)
-	}
+	r.readCloud()
 }
 
 func kernel() string {

@@ -28,7 +28,7 @@ var kinds = []fault.Kind{
 	bridge.HairpinDrop,
 	// kubelet's dedup rule drops these frames first.
 	bridge.NetfilterOff, nat.UnexpectedMasquerade, neighbor.UnansweredARP, nat.SNATPortExhaustion, nat.ForeignSNAT,
-	nat.StaleFlow, fabric.MissingUDR, nat.MissingMasquerade, policy.ConntrackFull, policy.ConntrackRace,
+	nat.StaleFlow, fabric.NSGDrop, fabric.MissingUDR, nat.MissingMasquerade, policy.ConntrackFull, policy.ConntrackRace,
 	policy.InvalidDrop, below.AllowanceExceeded, below.NICDrop, below.BacklogFull, below.QueueDrop, policy.Drop,
 	policy.BPFDrop, pod.NoListener, pod.ReceiveOverflow, silence.PodNotReplying, silence.NoReply,
 	silence.UnexplainedDrop,
@@ -41,6 +41,8 @@ var before = map[[2]model.Code]string{
 	{"DuplicatePodIP", "WrongGatewayMAC"}:        "who has the gateway's address answers for it",
 	{"BridgeRuleDrop", "NoReply"}:                "the sender of a dropped request sees no reply",
 	{"BridgeRuleDrop", "StaleNeighbor"}:          "an entry whose requests a rule drops stays unresolved",
+	{"NSGDrop", "MissingUDR"}:                    "what a rule denies is as silent as what no route leads to",
+	{"NSGDrop", "NoReply"}:                       "the sender of what a rule denies sees no reply",
 	{"ConntrackFull", "PolicyDrop"}:              "netfilter drops these as well",
 	{"ConntrackFull", "ConntrackRace"}:           "a full table refuses entries of all flows",
 	{"ConntrackRace", "PolicyDrop"}:              "netfilter drops these as well",

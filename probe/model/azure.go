@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Azure describes the Azure network beyond the node, as far as output of the az command line was given.
+// Azure describes the Azure network beyond the node, as far as output of the az command line was given, or Azure was asked.
 type Azure struct {
 	// Node is known from a file of the node itself.
 	Node      AzureNode
@@ -13,6 +13,8 @@ type Azure struct {
 	Subnets   []Subnet
 	Effective []EffectiveRoutes
 	NICs      []NIC
+	Groups    []SecurityGroup
+	Rules     []EffectiveRules
 }
 
 // AzureNode is where Azure has a node, by the configuration of the cloud provider on it (/etc/kubernetes/azure.json). A
@@ -60,8 +62,49 @@ type UDR struct {
 
 // EffectiveRoutes are the routes that apply to one NIC.
 type EffectiveRoutes struct {
+	// NIC is the ID; empty is this node's.
+	NIC    string
 	Routes []UDR
 	File   string
+}
+
+// SecurityGroup is a network security group.
+type SecurityGroup struct {
+	ID string
+	// Rules are its own and Azure's default ones. Of each direction, the one with the lowest priority that matches decides.
+	Rules []SecurityRule
+	File  string
+}
+
+// Name returns the last part of the group's ID, or an empty string.
+func (g *SecurityGroup) Name() string { return lastPart(g.ID) }
+
+// EffectiveRules are all security groups that apply to one NIC, with Azure's expansion of names to addresses.
+type EffectiveRules struct {
+	// NIC is the ID; empty is this node's.
+	NIC    string
+	Groups []SecurityGroup
+	File   string
+}
+
+// SecurityRule is a rule of a network security group.
+type SecurityRule struct {
+	Name           string
+	Priority       int
+	Outbound, Deny bool
+	// Default: Azure made it, and it cannot be deleted.
+	Default bool
+	// Protocol is the number of the IP protocol, 0 for any.
+	Protocol uint8
+	From, To SecurityEnd
+}
+
+// SecurityEnd is what a rule matches of one end. Names are service tags and application security groups, of which the
+// addresses are not known. Without Ports all match.
+type SecurityEnd struct {
+	Prefixes []netip.Prefix
+	Names    []string
+	Ports    []PortRange
 }
 
 // Subnet is a part of the virtual network.
@@ -86,7 +129,9 @@ type NIC struct {
 	Addresses               []netip.Addr
 	// Subnets are the IDs of its addresses' subnets.
 	Subnets []string
-	File    string
+	// SecurityGroup is an ID, empty if none is associated.
+	SecurityGroup string
+	File          string
 }
 
 // Name returns the last part of the NIC's ID, or an empty string.

@@ -87,14 +87,21 @@ func Internal(n *model.ClusterNode) []netip.Addr {
 
 // RouteTo tells whether what the sender sends to the range gets to its owner. owner is nil where it is not known.
 func (v *Index) RouteTo(cidr netip.Prefix, owner, sender *model.ClusterNode) RouteFact {
-	if !v.Has(model.SourceCloud) {
+	if !v.Told() {
 		return RouteFact{}
 	}
+	listed := v.listedRoute(cidr, owner, sender)
 	if isSelf(v, sender) {
-		if f := effectiveRoute(v, cidr, owner); f.State != RouteUnknown {
+		// Azure's own word counts. A table that says the same is what a fix has to name.
+		if f := effectiveRoute(v, cidr, owner); f.State != RouteUnknown && f.State != listed.State {
 			return f
 		}
 	}
+	return listed
+}
+
+// listedRoute is what route tables and their associations tell.
+func (v *Index) listedRoute(cidr netip.Prefix, owner, sender *model.ClusterNode) RouteFact {
 	subnet, id := subnetOf(v, sender)
 	switch table, known, agreed := appliedTable(v, subnet, id); {
 	case !agreed:
@@ -127,15 +134,26 @@ func (v *Index) RouteBack(cidr netip.Prefix) (back RouteFact) {
 // effectiveRoute asks the routes that apply to this node's NIC.
 func effectiveRoute(v *Index, cidr netip.Prefix, owner *model.ClusterNode) RouteFact {
 	var out RouteFact
-	for i, e := range v.Cluster.Azure.Effective {
+	several := false
+	for e := range model.Each(v.Cluster.Azure.Effective) {
+		if e.NIC != "" && !v.ownNIC(e.NIC) {
+			continue
+		}
 		f := judgeRows(e.Routes, cidr, owner)
 		f.Effective = e.File
-		if i > 0 && f.State != out.State {
+		if several && f.State != out.State {
 			return RouteFact{}
 		}
-		out = f
+		out, several = f, true
 	}
 	return out
+}
+
+// ownNIC reports whether a NIC is this node's.
+func (v *Index) ownNIC(id string) bool {
+	return slices.ContainsFunc(v.Cluster.Azure.NICs, func(n model.NIC) bool {
+		return model.SameResource(n.ID, id) && slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.NodeAddrs[a] })
+	})
 }
 
 // looseRoute asks the tables where no file says which of them applies.

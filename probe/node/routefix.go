@@ -15,7 +15,7 @@ var azureFabric = model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
 func (v *Index) InAzure() bool {
 	az := &v.Cluster.Azure
 	return v.IsGatewayMAC(azureFabric) || v.Node.Plugin == "kubenet" || strings.HasPrefix(v.Node.Plugin, "azure-") ||
-		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0 || az.Node != model.AzureNode{}
+		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs)+len(az.Groups)+len(az.Rules) > 0 || az.Node != model.AzureNode{}
 }
 
 // TableRow associates a route table with the subnet, where the network has such.
@@ -31,11 +31,17 @@ func (v *Index) TableRow() []model.Row {
 func (v *Index) Associate(s *model.Subnet, t *model.RouteTable) model.Row {
 	node := &v.Cluster.Azure.Node
 	r := model.Row{Azure: true, Group: node.VNetResourceGroup, VNet: node.VNet, Subnet: node.Subnet}
+	_, id := subnetOf(v, v.Self())
 	if s != nil && s.ID != "" {
-		r.Group, r.VNet = model.ResourcePart(s.ID, "resourceGroups"), model.ResourcePart(s.ID, "virtualNetworks")
-		r.Subnet = model.ResourcePart(s.ID, "subnets")
+		id = s.ID
+	}
+	if id != "" {
+		r.Group, r.VNet, r.Subnet = model.ResourcePart(id, "resourceGroups"), model.ResourcePart(id, "virtualNetworks"), model.ResourcePart(id, "subnets")
 	}
 	r.Table = ownTable(node, r.Group)
+	if node.RouteTable == "" && t == nil {
+		t = unusedTable(v)
+	}
 	if t != nil && t.ID != "" {
 		r.Table = t.ID
 	}
@@ -76,6 +82,13 @@ func (v *Index) Row(t *model.RouteTable, name string, cidr netip.Prefix, hop str
 	node := &v.Cluster.Azure.Node
 	r := model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.InAzure()}
 	r.Group, r.Table = node.RouteTableResourceGroup, node.RouteTable
+	if t == nil {
+		s, id := subnetOf(v, v.Self())
+		t, _, _ = appliedTable(v, s, id)
+	}
+	if t == nil && node.RouteTable == "" {
+		t = unusedTable(v)
+	}
 	if t != nil && t.ID != "" {
 		r.Group, r.Table = model.ResourcePart(t.ID, "resourceGroups"), t.Name()
 	}

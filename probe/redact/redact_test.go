@@ -191,7 +191,10 @@ func rich() *model.Snapshot {
 			Azure: model.Azure{
 				Node:   model.AzureNode{SubscriptionID: "5ec2e700-0000-4000-8000-000000000000", ResourceGroup: "mc_SECRET", VNet: "secret-vnet", Subnet: "secret-subnet"},
 				Tables: []model.RouteTable{{ID: id, Subnets: []string{strings.Replace(id, "routeTables", "subnets", 1)}, File: "/home/secret/secret.json", Routes: []model.UDR{{Name: "secret-route", NextHops: []netip.Addr{addr("10.77.200.4")}}}}},
-				NICs:   []model.NIC{{ID: id, File: "secret.json", Addresses: []netip.Addr{addr("10.77.200.4")}}},
+				NICs:   []model.NIC{{ID: id, SecurityGroup: id, File: "secret.json", Addresses: []netip.Addr{addr("10.77.200.4")}}},
+				Rules: []model.EffectiveRules{{NIC: id, File: "secret.json", Groups: []model.SecurityGroup{{ID: id, File: "secret.json", Rules: []model.SecurityRule{
+					{Name: "secret-rule", To: model.SecurityEnd{Names: []string{id}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.77.2.9/32")}}},
+				}}}}},
 			},
 		},
 	}

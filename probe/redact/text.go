@@ -223,7 +223,7 @@ func (r *Redactor) netns(name string) string {
 }
 
 func (r *Redactor) file(name string) string {
-	return model.Either(name == "-", name, r.called("file", name)+path.Ext(name))
+	return model.Either(name == "-" || name == "Azure", name, r.called("file", name)+path.Ext(name))
 }
 
 // uid is another UUID, with the same dashes.
@@ -239,7 +239,17 @@ func (r *Redactor) uid(s string) string {
 // azureKinds are how the names of resources begin, by what stands before them in an ID.
 var azureKinds = map[string]string{
 	"resourcegroups": "rg", "virtualnetworks": "vnet", "subnets": "subnet", "routetables": "table",
-	"networksecuritygroups": "nsg", "networkinterfaces": "nic", "routes": "route",
+	"networksecuritygroups": "nsg", "networkinterfaces": "nic", "routes": "route", "applicationsecuritygroups": "asg",
+	"virtualmachinescalesets": "set", "virtualmachines": "vm",
+}
+
+// tag is what a security rule names: a tag of Azure's, of which a region may follow, or the ID of an application security group.
+func (r *Redactor) tag(name string) string {
+	if strings.Contains(name, "/") {
+		return r.azureID(name)
+	}
+	before, _, _ := strings.Cut(name, ".")
+	return before
 }
 
 func (r *Redactor) azureID(id string) string {

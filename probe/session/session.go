@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/collect"
+	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/timeline"
@@ -58,7 +59,9 @@ type Options struct {
 	NodesHint string
 	// RoutesFiles hold output of `az network … -o json`. Stdin is what the name "-" of any of these files stands for.
 	RoutesFiles []string
-	Stdin       io.Reader
+	// Azure, if set, is asked for the same.
+	Azure *azure.Client
+	Stdin io.Reader
 	// Active allows a few probes after the window.
 	Active bool
 	// CountPairs, if set, is called with the node's state before the window. It returns the addresses whose
@@ -100,6 +103,8 @@ type watch struct {
 	// began is when the observation did.
 	began     time.Time
 	collector *collect.Collector
+	// last: no other state will be read.
+	last bool
 	// engine is nil if packets are not counted, unwatched says why.
 	engine    *traffic.Engine
 	unwatched string
@@ -139,7 +144,7 @@ func newWatch(o Options) (*watch, error) {
 	}
 	c, err := collect.Open(collect.Options{
 		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile, NodesHint: o.NodesHint,
-		PodsFile: o.PodsFile, RoutesFiles: o.RoutesFiles, Stdin: o.Stdin,
+		PodsFile: o.PodsFile, RoutesFiles: o.RoutesFiles, Azure: o.Azure, Stdin: o.Stdin,
 	})
 	if err != nil {
 		return nil, err
@@ -386,6 +391,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 		return nil, err
 	}
 	w.edges.EndAgain, w.edges.Read = counted(w.traffic()), w.engine != nil
+	w.last = true
 	last, err := w.whole(ctx, now, packets)
 	if err != nil {
 		return nil, err
@@ -398,7 +404,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 // whole reads the state after the counters t. At the start it was read before
 // them. So a rule never counts less in the window than the drops it caused.
 func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (model.Point, error) {
-	state, err := w.collector.State(ctx, collect.Losses{Netns: lossy(t.Drops, w.state.Node.Netns), Addrs: unheard(&t)})
+	state, err := w.collector.State(ctx, collect.Losses{Last: w.last, Netns: lossy(t.Drops, w.state.Node.Netns), Addrs: unheard(&t)})
 	if err != nil {
 		return model.Point{}, err
 	}

@@ -1,6 +1,6 @@
 // Package azure reads files that the az command line printed about a virtual network: route tables and their
-// routes, subnets, NICs and the effective routes of a NIC. It takes the output of az itself and that of
-// the resource manager, which has most fields under "properties".
+// routes, subnets, NICs, security groups, and the effective routes and security rules of a NIC. It takes the output of
+// az itself and that of the resource manager, which has most fields under "properties". Client asks for the same.
 //
 // A file that cannot be read, or is none of these, is an error with its place and
 // what was expected there. What no file describes is not in the result.
@@ -17,8 +17,8 @@ import (
 )
 
 // want is what a file should be.
-const want = "the output of `az network route-table list|show`, `route-table route list`, `vnet subnet show`, `nic show` or " +
-	"`nic show-effective-route-table`, with -o json"
+const want = "the output of `az network route-table list|show`, `route-table route list`, `vnet subnet show`, `nic show`, " +
+	"`nsg list|show`, `nic list-effective-nsg` or `nic show-effective-route-table`, with -o json"
 
 // Read reads files and merges what they hold of one resource. Every error is a *files.Error.
 func Read(given files.Given, paths []string) (model.Azure, error) {
@@ -32,14 +32,21 @@ func Read(given files.Given, paths []string) (model.Azure, error) {
 		if err != nil {
 			return model.Azure{}, err
 		}
-		for _, t := range more.Tables {
-			addTable(&a, t)
-		}
-		a.Subnets = append(a.Subnets, more.Subnets...)
-		a.Effective = append(a.Effective, more.Effective...)
-		a.NICs = append(a.NICs, more.NICs...)
+		Merge(&a, &more)
 	}
 	return a, nil
+}
+
+// Merge adds what one source holds to that of others.
+func Merge(a, more *model.Azure) {
+	for _, t := range more.Tables {
+		addTable(a, t)
+	}
+	a.Subnets = append(a.Subnets, more.Subnets...)
+	a.Effective = append(a.Effective, more.Effective...)
+	a.NICs = append(a.NICs, more.NICs...)
+	a.Groups = append(a.Groups, more.Groups...)
+	a.Rules = append(a.Rules, more.Rules...)
 }
 
 // Decode reads the text of one file, whose name errors hold as path.
@@ -158,8 +165,8 @@ func (d *decoder) top(v *value) {
 		}
 		return
 	}
-	if len(list) == 0 {
-		// It may be an empty list of anything; take it for a table without routes.
+	if _, bare := v.any.([]*value); len(list) == 0 && bare {
+		// It may be an empty list of anything; take it for a table without routes. Under "value" it is no table's.
 		d.a.Tables = append(d.a.Tables, model.RouteTable{File: d.path})
 	}
 	for _, item := range list {
@@ -173,6 +180,8 @@ func (d *decoder) resource(v *value) {
 	id := d.string(f, "id")
 	switch {
 	case d.err != nil:
+	case f.has(effectiveRoutes), f.has(effectiveRules):
+		d.ofNIC(f)
 	case f.has("nextHopType") && f.has("addressPrefix"):
 		d.route(f, id)
 	case kindOf(id, "subnets"):
@@ -181,6 +190,13 @@ func (d *decoder) resource(v *value) {
 		d.table(f, id)
 	case kindOf(id, "networkInterfaces"), f.has("enableIPForwarding"):
 		d.nic(f, id)
+	case kindOf(id, "networkSecurityGroups"), f.has("defaultSecurityRules"):
+		d.group(f, id)
+	case f.has("effectiveSecurityRules"):
+		if len(d.a.Rules) == 0 {
+			d.a.Rules = append(d.a.Rules, model.EffectiveRules{File: d.path})
+		}
+		d.a.Rules[0].Groups = append(d.a.Rules[0].Groups, d.effectiveGroup(f))
 	case kindOf(id, "virtualNetworks"), f.has("addressSpace"):
 		for _, s := range f.list("subnets") {
 			d.resource(s)
@@ -319,7 +335,7 @@ func (d *decoder) subnet(f fields, id string) {
 }
 
 func (d *decoder) nic(f fields, id string) {
-	n := model.NIC{ID: id, File: d.path}
+	n := model.NIC{ID: id, File: d.path, SecurityGroup: d.reference(f, "networkSecurityGroup")}
 	if v := f.get("enableIPForwarding"); v != nil {
 		if n.Forwards, n.ForwardsKnown = v.any.(bool); !n.ForwardsKnown {
 			d.fail(v, "true or false at \"enableIPForwarding\"", "found %s", v.kind())

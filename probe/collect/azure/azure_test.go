@@ -157,7 +157,7 @@ func TestSeveral(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, text := range []string{routeList, table, rawTable, subnet, rawSubnet, effective, nic, rawNIC, network, "[]", `{"value": [{}]}`} {
+	for _, text := range []string{routeList, table, rawTable, subnet, rawSubnet, effective, nic, rawNIC, network, rawGroup, rawEffective, "[]", `{"value": [{}]}`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

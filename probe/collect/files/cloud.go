@@ -27,6 +27,17 @@ type cloud struct {
 	SubnetName              string `json:"subnetName"`
 	RouteTableName          string `json:"routeTableName"`
 	RouteTableResourceGroup string `json:"routeTableResourceGroup"`
+	Identity                string `json:"userAssignedIdentityID"`
+}
+
+// AzureIdentity is the client ID of the managed identity that the node has for the cloud provider; empty if it has another, or the
+// file cannot be read.
+func AzureIdentity(root string) string {
+	var c cloud
+	if text, err := read(filepath.Join(root, azureCloud), maxCloud); err != nil || DecodeJSON(azureCloud, text, "", &c) != nil {
+		return ""
+	}
+	return c.Identity
 }
 
 var resourceName = regexp.MustCompile(`^[\pL\pN_.()-]+$`)

@@ -278,7 +278,7 @@ type udrCause struct {
 // readFiles asks the files about the routes of all ranges, with and without traffic.
 func (s *udrSearch) readFiles() {
 	s.filed, s.settled = map[netip.Prefix][]node.RouteFact{}, map[netip.Prefix]bool{}
-	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
+	if len(s.own) == 0 || !s.Told() {
 		return
 	}
 	for _, r := range unclaimedRanges(s.Input, s.FabricRanges()) {

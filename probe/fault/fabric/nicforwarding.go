@@ -12,12 +12,12 @@ import (
 
 // NICForwarding reports NICs for which the cloud does not forward packets of other addresses.
 var NICForwarding = fault.Kind{Code: "NICForwarding", Severity: model.Critical, Find: nicForwarding,
-	Needs: fault.Sources{model.SourceCloud}, Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond},
+	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond},
 	Objects: fault.Objects{"f.Peers"}, Traits: model.Unheard | model.Astray}
 
 func nicForwarding(v *fault.Input) {
 	own := v.OwnCIDRs()
-	if len(own) == 0 {
+	if len(own) == 0 || !v.Told() {
 		return
 	}
 	ranges, self := v.RemoteRanges(), v.Self()

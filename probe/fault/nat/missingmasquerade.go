@@ -209,7 +209,7 @@ func straightOut(v *node.Index, g *rawGroup) *model.EffectiveRoutes {
 		return !known && strings.EqualFold(hop, "Internet")
 	}
 	return model.First(v.Cluster.Azure.Effective, func(e *model.EffectiveRoutes) bool {
-		return v.Has(model.SourceCloud) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) })
+		return v.Told() && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) })
 	})
 }
 

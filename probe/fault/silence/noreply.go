@@ -326,7 +326,8 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	}
 	f.Facts["unprobed"] = len(v.Probes) == 0
 	f.Facts["farPod"] = model.First(remotes, func(a *netip.Addr) bool { return v.Remote(*a).IsValid() })
-	f.Facts["azure"] = v.InAzure() && !tunnel
+	f.Facts["permitted"] = !tunnel && v.Permitted(locals, remotes)
+	f.Facts["azure"] = v.InAzure() && !tunnel && f.Facts["permitted"] == false
 	f.Facts["far"] = !translated && v.Remote(remotes[0]).IsValid() && !v.ByDefaultRoute(remotes[0])
 	return f
 }
@@ -394,7 +395,7 @@ func probedSilence(v *node.Index, f *fault.Fault, remotes []netip.Addr) {
 // nodes and back, and so are not what is missing.
 func filedRoutes(v *node.Index, remotes []netip.Addr) []node.RouteFact {
 	own := v.OwnCIDRs()
-	if len(own) == 0 || !v.Has(model.SourceCloud) {
+	if len(own) == 0 || !v.Told() {
 		return nil
 	}
 	var out []node.RouteFact
