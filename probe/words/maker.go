@@ -1,6 +1,7 @@
 package words
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -141,6 +142,40 @@ func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 		return manages + "change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"
 	}
 	return manages + "change the configuration of " + Command(by)
+}
+
+// routeDaemons are the programs that keep routes, by the protocol that they write into them (rtnetlink.h, and rt_protos
+// of iproute2): they put back what is deleted, and remove or replace what another writes in its place.
+var routeDaemons = map[string]string{
+	"bird": "BIRD", "zebra": "FRR", "bgp": "FRR", "ospf": "FRR", "isis": "FRR", "rip": "FRR", "eigrp": "FRR", "196": "FRR",
+	"80": Calico, "mrouted": "kube-router", "18": "keepalived",
+}
+
+// ChangeRoute is where to change a route, or to find out why there is none, if a daemon keeps those of its protocol;
+// empty for others.
+func ChangeRoute(protocol string, to netip.Prefix) Command {
+	var look Command
+	by := routeDaemons[protocol]
+	switch by {
+	case "":
+		return ""
+	case "BIRD":
+		look = Shell("birdc show route for %s all", to) + " # in Calico: calicoctl node status;"
+	case "FRR":
+		look = Shell("vtysh -c %s", model.Either(to.Addr().Is6(), "show ipv6 route ", "show ip route ")+to.String()) + " #"
+	case Calico:
+		look = "kubectl get ippools.crd.projectcalico.org; calicoctl ipam check #"
+	case "keepalived":
+		look = "grep -A9 virtual_routes /etc/keepalived/keepalived.conf #"
+	default:
+		look = "kubectl get nodes -o custom-columns=NAME:.metadata.name,PODS:.spec.podCIDRs #"
+	}
+	return look + Command(" "+by+" keeps these routes: correct its configuration, or what it learns them from")
+}
+
+// DeleteRoute deletes a route, or says where to change it if a daemon keeps it.
+func DeleteRoute(r *model.Route, link string) Command {
+	return cmp.Or(ChangeRoute(r.Protocol, r.Dst), Command(IP(r.Dst.Addr()))+" route del "+TypedRoute(r, link))
 }
 
 func madeBy(makers []makerOf, name string) string {
