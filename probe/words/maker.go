@@ -3,6 +3,7 @@ package words
 import (
 	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -49,6 +50,8 @@ var chainMakers = []makerOf{
 	{"ufw", "ufw"},
 	{"f2b-", "fail2ban"},
 	{"LIBVIRT_", "libvirt"},
+	{"NETAVARK", "Podman"},
+	{"ts-", "Tailscale"},
 }
 
 var commentMakers = []makerOf{
@@ -75,6 +78,7 @@ var tableMakers = []makerOf{
 	{"firewalld", "firewalld"},
 	{"cni_", cniPlugins},
 	{"libvirt", "libvirt"},
+	{"netavark", "Podman"},
 }
 
 // Maker is the program that made a rule, from the chains that lead to it, its own last, its comment and its table. It
@@ -100,8 +104,11 @@ func Keeper(chains []string, comment, table string) string {
 // RuleKeeper is the program that keeps a rule, empty where no known one does.
 func RuleKeeper(r *model.PacketRule) string { return Keeper([]string{r.Chain}, r.Comment, r.Table) }
 
-// PolicyKeeper is the program that sets the policy of a base chain, by the chains that its rules jump to.
+// PolicyKeeper is the program that sets the policy of a base chain, by its table or by the chains that its rules jump to.
 func PolicyKeeper(rules []model.PacketRule, c *model.Chain) string {
+	if by := Keeper(nil, "", c.Table); by != "" {
+		return by
+	}
 	for r := range model.Each(rules) {
 		by := madeBy(chainMakers, r.Target)
 		if (by == "Docker" || by == "ufw") && r.Chain == c.Name && r.Table == c.Table && r.Family == c.Family && r.Backend == c.Backend {
@@ -109,6 +116,26 @@ func PolicyKeeper(rules []model.PacketRule, c *model.Chain) string {
 		}
 	}
 	return ""
+}
+
+// policyNames are how the rules of programs name the policies that they are made from: kube-router's, and Calico's.
+var policyNames = regexp.MustCompile(`run through nw policy ([^" ]+)|Policy (\S+/\S+) (?:in|e)gress`)
+
+// Policies are those that a chain, and the chains that it jumps to, are made from, by the comments of their rules.
+func Policies(rules []model.PacketRule, family, table, chain string) (out []string) {
+	chains := map[string]bool{chain: true}
+	within := func(r *model.PacketRule, chain bool) bool { return r.Family == family && r.Table == table && chain }
+	for r := range model.Each(rules) {
+		if within(r, r.Chain == chain) && r.Target != "" {
+			chains[r.Target] = true
+		}
+	}
+	for r := range model.Each(rules) {
+		if m := policyNames.FindStringSubmatch(r.Text + r.Comment); m != nil && within(r, chains[r.Chain]) {
+			out = model.With(out, cmp.Or(m[1:]...))
+		}
+	}
+	return out
 }
 
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
@@ -139,7 +166,7 @@ func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 	case by == "kube-proxy":
 		return manages + "check the services and endpoints that it is made from; if they are right, restart kube-proxy on this node"
 	case by == "ip-masq-agent":
-		return manages + "change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"
+		return manages + "change nonMasqueradeCIDRs: kubectl -n kube-system edit configmap ip-masq-agent # AKS: azure-ip-masq-agent-config"
 	}
 	return manages + "change the configuration of " + Command(by)
 }
