@@ -202,7 +202,7 @@ func ChangeRoute(protocol string, to netip.Prefix) Command {
 
 // DeleteRoute deletes a route, or says where to change it if a daemon keeps it.
 func DeleteRoute(r *model.Route, link string) Command {
-	return cmp.Or(ChangeRoute(r.Protocol, r.Dst), Command(IP(r.Dst.Addr()))+" route del "+TypedRoute(r, link))
+	return cmp.Or(ChangeRoute(r.Protocol, r.Dst), IP(r.Dst.Addr())+" route del "+TypedRoute(r, link))
 }
 
 func madeBy(makers []makerOf, name string) string {

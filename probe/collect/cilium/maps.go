@@ -144,10 +144,9 @@ func (l *layout) found(m *ebpf.Map) (key, value form, err error) {
 		return key, value, err
 	}
 	if id, ok := info.BTFID(); ok {
-		h, err := btf.NewHandleFromID(id)
-		if err == nil {
-			defer h.Close()
+		if h, err := btf.NewHandleFromID(id); err == nil {
 			types, err := h.Spec(nil)
+			err = errors.Join(err, h.Close())
 			for _, f := range []*form{&key, &value} {
 				if err == nil {
 					*f, err = f.by(types)
