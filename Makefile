@@ -252,6 +252,11 @@ test-cilium: need-cilium build ## compare lasthop with the real Cilium on nodes 
 	$(GO) test -tags cilium -c -o bin/cilium.test ./cmd/lasthop/ciliumtest
 	cd cmd/lasthop/ciliumtest && ../../../bin/cilium.test -test.v -test.timeout 30m -test.run '$(CILIUM_TESTS)'
 
+.PHONY: test-neighbors
+test-neighbors: need-neighbors build ## try lasthop beside programs of Debian that keep a node's routes
+	$(GO) test -tags neighbors -c -o bin/neighbors.test ./cmd/lasthop/neighbortest
+	export NEIGHBORS=$$(tools/neighbors/build); cd cmd/lasthop/neighbortest && ../../../bin/neighbors.test -test.v -test.timeout 10m
+
 KIND_SCENARIOS ?=
 
 .PHONY: test-kind
@@ -266,7 +271,7 @@ test-inspector: need-inspector ## ask lasthop mcp by the MCP inspector's command
 	npm install --no-audit --no-fund --prefix bin/inspector '$(INSPECTOR)'
 	LASTHOP_INSPECTOR='$(CURDIR)/bin/inspector/node_modules/.bin/mcp-inspector' $(GO) test -tags inspector -count=1 -run TestInspector ./cmd/lasthop
 
-.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-cilium need-kind need-inspector
+.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-cilium need-neighbors need-kind need-inspector
 need-go:
 	@tools/need go
 need-format: need-go
@@ -291,5 +296,7 @@ need-cluster: need-go
 	@tools/need @cluster
 need-cilium: need-go
 	@tools/need @cilium
+need-neighbors: need-go
+	@tools/need @neighbors
 need-kind: need-go
 	@tools/need @kind

@@ -20,7 +20,7 @@ import (
 // provided are programs that nobody installs: Go, what is built here, and the
 // test itself.
 var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "lasthop-watched", "lasthop-unspent", "tools/need", "tools/timed", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
-	"kubectl", "kube-proxy", "helm", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../../../tools/cilium/run", "../../../tools/cilium/pod", "../../../bin/cilium.test", "cilium-dbg", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
+	"kubectl", "kube-proxy", "helm", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../../../tools/cilium/run", "../../../tools/cilium/pod", "../../../bin/cilium.test", "../../../bin/neighbors.test", "../../../bin/lasthop", "tools/neighbors/build", "cilium-dbg", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
 
 // essential are the commands that a script may run before it has installed
 // anything, from packages that every Debian has.
@@ -40,7 +40,7 @@ var builtins = []string{
 // there: by the labs of `make demo`, by the tests, and by recipes and scripts.
 func TestNeeds(t *testing.T) {
 	needed := map[string][]string{}
-	for _, target := range []string{"demo", "build", "plugin", "plugins", "generate", "fmt", "lint", "test", "test-all", "growth", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "faults", "soak", "image-archive", "test-cluster", "test-cilium", "test-kind"} {
+	for _, target := range []string{"demo", "build", "plugin", "plugins", "generate", "fmt", "lint", "test", "test-all", "growth", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "faults", "soak", "image-archive", "test-cluster", "test-cilium", "test-neighbors", "test-kind"} {
 		recipe := parseShell(t, "make "+target, recipe(t, target))
 		needed[target] = append(recipe.needs(t), provided...)
 		check(t, recipe.runs, append(needed[target], essential...))
@@ -62,6 +62,7 @@ func TestNeeds(t *testing.T) {
 		script = "tools/cilium/" + script
 		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-cilium"], essential, built))
 	}
+	check(t, parseShell(t, "tools/neighbors/build", read(t, "tools/neighbors/build")).runs, append(slices.Clone(needed["test-neighbors"]), essential...))
 	// What tools/kind/build builds and fetches.
 	built = []string{"containerd", "dockerd", "docker", "kind", unknown + "/kubeadm"}
 	for _, script := range []string{"build", "image", "run"} {

@@ -329,6 +329,9 @@ func TestReaderLeft(t *testing.T) {
 // what to try.
 func TestRefusals(t *testing.T) {
 	psa := metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: `pods "lasthop-x" is forbidden: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true, hostPID=true)`}
+	aks := metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: "pods \"lasthop-x\" is forbidden: ValidatingAdmissionPolicy " +
+		"'aks-managed-baseline-privileged-containers' with binding 'aks-managed-baseline-privileged-containers-binding' denied request: Privileged containers are disallowed"}
+	other := metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: `pods "lasthop-x" is forbidden: ValidatingAdmissionPolicy 'no-host' with binding 'no-host' denied request: no host`}
 	hook := metav1.Status{Code: 400, Reason: metav1.StatusReasonBadRequest, Message: `admission webhook "policy.example.org" denied the request: no host paths`}
 	for _, c := range []struct {
 		name, request string
@@ -340,6 +343,8 @@ func TestRefusals(t *testing.T) {
 		{"node", "get nodes", metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError, Message: "etcd is slow"}, []string{"look up the node node1: etcd is slow"}},
 		{"attach", "create pods/attach", forbidden("create", "pods/attach"), []string{"attach to the debug pod", "pods/attach"}},
 		{"policy", "create pods", psa, []string{`violates PodSecurity "restricted:latest"`, "--debug-namespace", "pod-security.kubernetes.io/enforce=privileged"}},
+		{"AKS Automatic", "create pods", aks, []string{"Privileged containers are disallowed", "az aks safeguards update --resource-group RESOURCE_GROUP --name CLUSTER --excluded-ns lasthop"}},
+		{"a policy of somebody's", "create pods", other, []string{"'no-host'", "managed-by=kubectl-lasthop", "validatingadmissionpolicies"}},
 		{"webhook", "create pods", hook, []string{"policy.example.org", "no host paths", "managed-by=kubectl-lasthop"}},
 		{"delete", "delete jobs", forbidden("delete", "jobs"), []string{"remove the debug pod", "kubectl delete job -n tools lasthop-0"}},
 	} {

@@ -201,7 +201,7 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.report(model.SourceQueues, model.Quantity(len(r.s.Queues), "queue"), len(r.s.Queues) > 0, err)
 
 	var failed error
-	r.s.Routes, err = route.Read(ctx, r.c.handle)
+	r.s.Routes, err = route.Read(ctx, r.c.conn)
 	r.s.Rules, failed = route.Rules(ctx, r.c.conn)
 	r.report(model.SourceRoutes, model.Quantity(len(r.s.Routes), "route")+", "+model.Quantity(len(r.s.Rules), "rule"), len(r.s.Routes) > 0, errors.Join(err, failed))
 
@@ -475,7 +475,7 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 		return nil, nil, err
 	}
 	v := view{links: t.Links, given: c.options.Uplinks}
-	if v.routes, err = route.Read(ctx, c.handle); err != nil {
+	if v.routes, err = route.Read(ctx, c.conn); err != nil {
 		return nil, nil, err
 	}
 	if v.neighbors, err = neigh.Entries(ctx, c.conn); err != nil {

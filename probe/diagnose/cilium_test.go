@@ -36,6 +36,18 @@ func (n *testNode) denied(from string, reason model.CiliumReason, identity model
 	return d
 }
 
+// atService is a node whose first pod asks a port of a service's address: Cilium drops what is for others than the service's.
+func atService(port uint16) *testNode {
+	n := ciliumNode()
+	n.Programs[0].Direction = model.Ingress
+	n.Cilium.Services = []model.CiliumService{{Addr: netip.MustParseAddrPort(virtualIP + ":8080"), Proto: tcp, Backends: []netip.AddrPort{netip.MustParseAddrPort(pod6 + ":80")}}}
+	n.Cilium.Wildcards = []netip.Addr{addr(virtualIP)}
+	d := n.denied(pod6, model.CiliumNoBackend, 3358, 9)
+	d.Reason, d.Location, d.Src, d.Dst, d.Cilium.Endpoint = "TC_INGRESS", "__netif_receive_skb_core", addr(pod5), addr(virtualIP), 0
+	n.sampled(d, head(tcp, port, 2))
+	return n
+}
+
 func TestCiliumDrop(t *testing.T) {
 	const beforeAll = "BPFDrop proven 172.20.1.5 "
 	none := func(n *testNode) *testNode { return n }
@@ -97,6 +109,11 @@ func TestCiliumDrop(t *testing.T) {
 		}, []string{beforeAll + pod6, beforeAll + pod6}, []string{"to 172.20.1.5: policy denied", "to 172.20.1.5: reason 210", "reason 210 (210), error -22"}, nil},
 		{"a full table", func() *testNode { n := ciliumNode(); n.denied(pod6, 155, 9934, 9); return n }, []string{beforeAll + pod6},
 			[]string{"CT: map insertion failed", "connection tracking map is full", "bpf-ct-global-tcp-max"}, []string{"bpf policy get"}},
+		{"a port that no service has, of an address that one has", func() *testNode { return atService(8081) }, []string{beforeAll + virtualIP},
+			[]string{"No service has " + virtualIP + ":8081.", "cilium: the address has the service " + virtualIP + ":8080/tcp, with 1 backend", "kubectl get services -A | grep -wF " + virtualIP},
+			[]string{"no ready backend", "endpointslices"}},
+		{"a port whose service has no backend", func() *testNode { return atService(8080) }, []string{beforeAll + virtualIP},
+			[]string{"The service has no ready backend."}, []string{"No service has"}},
 		{"another's program is there", func() *testNode {
 			n := ciliumNode()
 			n.Programs[0].Name = "tail"
@@ -150,6 +167,21 @@ func TestCiliumSender(t *testing.T) {
 	for _, w := range []string{"Cilium drops packets from 172.20.1.5: invalid source IP", "identity 3358 (app=shop) → an unknown one, egress of endpoint 871 (default/shop)"} {
 		if !strings.Contains(said, w) {
 			t.Errorf("no %q in\n%s", w, said)
+		}
+	}
+}
+
+// TestCiliumOtherPort: what leaves the node for a service's address is for a port that Cilium does not translate.
+func TestCiliumOtherPort(t *testing.T) {
+	for _, served := range []string{virtualIP, "10.0.0.77"} {
+		n := ciliumNode()
+		n.Cilium.Services = []model.CiliumService{{Addr: netip.AddrPortFrom(addr(served), 8080), Proto: tcp, Backends: []netip.AddrPort{netip.MustParseAddrPort(pod6 + ":80")}}}
+		n.answered(pod5, out)
+		n.silent(pod5, virtualIP)
+		verdicts(t, n, []string{"NoReply likely 172.20.1.5 " + virtualIP})
+		const why = "is the address of a service that Cilium translates, but not for the port that pods ask for"
+		if said := sentences(n); strings.Contains(said, why) != (served == virtualIP) {
+			t.Errorf("service at %s:\n%s", served, said)
 		}
 	}
 }

@@ -61,6 +61,28 @@ func TestExclusions(t *testing.T) {
 			n.Node.Plugin = "azure-podsubnet"
 			return n
 		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"a private network that is excluded, and knows no pods of an overlay", func() *testNode {
+			n := excluded("192.168.0.0/16", "192.168.7.1")
+			n.Node.Plugin = "azure-overlay"
+			return n
+		}, []string{"MissingMasquerade likely 172.20.1.5 192.168.7.1"}},
+		{"a private network that is excluded, and may know them", func() *testNode { return excluded("192.168.0.0/16", "192.168.7.1") },
+			[]string{"NoReply likely 172.20.1.5 192.168.7.1"}},
+		{"a machine of an overlay node's own subnet", func() *testNode {
+			n := excluded("192.168.0.0/16", "10.50.0.9")
+			n.Node.Plugin = "azure-overlay"
+			return n
+		}, []string{"MissingMasquerade likely 172.20.1.5 10.50.0.9"}},
+		{"one of the overlay's pods", func() *testNode {
+			n := excluded("192.168.0.0/16", far)
+			n.Node.Plugin = "azure-overlay"
+			return n
+		}, []string{"NoReply likely 172.20.1.5 " + far}},
+		{"the rule does not count, since Cilium's programs translate", func() *testNode {
+			n := excluded("192.168.0.0/16", "192.168.7.1")
+			n.Node.Plugin = "azure-cilium"
+			return n
+		}, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
 		{"a rule excludes them from connection tracking", func() *testNode {
 			n := kubenet()
 			n.answered("10.50.0.4", "10.50.0.5")

@@ -259,8 +259,9 @@ func TestPolicyDropOwner(t *testing.T) {
 		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules from them"},
 		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A # Azure Network Policy Manager makes its rules from them"},
 		{"IP-MASQ-AGENT", "", "ip-masq-agent",
-			"ip-masq-agent manages the rule: change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"},
+			"ip-masq-agent manages the rule: change nonMasqueradeCIDRs: kubectl -n kube-system edit configmap ip-masq-agent # AKS: azure-ip-masq-agent-config"},
 		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "iptables -I DOCKER-USER -s 172.20.1.0/24 -j ACCEPT; iptables -I DOCKER-USER -d 172.20.1.0/24 -j ACCEPT # Docker leaves this chain to you"},
+		{"NETAVARK_FORWARD", "", "Podman", "Podman manages the rule: change the configuration of Podman"},
 		{"DOCKER-USER", "", "no program that lasthop knows", "iptables-nft -t filter -D DOCKER-USER -j DROP # unless this is intended"},
 		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy rejects packets from 172.20.1.5 to the service shop/cart", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
 	}

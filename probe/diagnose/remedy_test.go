@@ -80,6 +80,19 @@ func policed(chains ...string) *testNode {
 	return n
 }
 
+// ruledBy is a node whose chain of a pod asks one of a policy, by a rule with a comment, and drops the rest by another.
+func ruledBy(chain, policy, asks, drops string) *testNode {
+	n := filtered()
+	for _, c := range []string{chain, policy} {
+		n.chain(model.NFT, "ip", "filter", c, "", "", 0)
+	}
+	n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: chain})
+	n.filter(model.NFT, chain, 9, model.PacketRule{Target: policy, Comment: asks})
+	n.filter(model.NFT, chain, 9, model.PacketRule{Target: "DROP", Comment: drops})
+	n.refuse("nft_do_chain", far, pod5, 9)
+	return n
+}
+
 // backendLeft is a node on which a chain leads a port to an address that no pod has any more.
 func backendLeft(chain string) *testNode {
 	n := kubenet()
@@ -157,6 +170,21 @@ func TestRemedies(t *testing.T) {
 			[]string{"iptables -I DOCKER-USER -s 172.20.1.0/24 -j ACCEPT"}, "-P FORWARD"},
 		{"ufw's policy", func() *testNode { return policed("ufw-before-forward") }, "PolicyDrop",
 			[]string{"ufw route allow from 172.20.1.0/24"}, "-P FORWARD"},
+		{"the policy of a chain in Podman's table", func() *testNode {
+			n := kubenet()
+			n.chain(model.NFT, "inet", "netavark", "FORWARD", "FORWARD", "DROP", 9)
+			n.refuse("nft_do_chain", pod5, out, 9)
+			return n
+		}, "PolicyDrop", []string{"Podman manages the rule: "}, "accept"},
+		{"kube-router's rule, made from a policy", func() *testNode {
+			return ruledBy("KUBE-POD-FW-X", "KUBE-NWPLCY-Y", "run through nw policy shut", "rule to REJECT traffic destined for POD name:web namespace: shop")
+		}, "PolicyDrop", []string{"kubectl get networkpolicies -A # kube-router makes its rules from them: shut"}, "iptables"},
+		{"Calico's rule, made from a policy", func() *testNode {
+			n := ruledBy("cali-tw-cali5", "cali-pi-_abc", "cali:x", "cali:y")
+			n.filter(model.NFT, "cali-pi-_abc", 0, model.PacketRule{Dst: to(pod6 + "/32"), Target: "ACCEPT",
+				Text: `-m comment --comment "cali:z" -m comment --comment "Policy shop/shut ingress" -j ACCEPT`})
+			return n
+		}, "PolicyDrop", []string{"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules from them: shop/shut"}, "iptables"},
 		{"nobody's policy", func() *testNode { return policed() }, "PolicyDrop",
 			[]string{"iptables-nft -t filter -P FORWARD ACCEPT"}, "allow"},
 		{"firewalld's rule", func() *testNode {

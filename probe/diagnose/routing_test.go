@@ -115,6 +115,22 @@ func TestNodeRoutes(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
 		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
+		{"a route to all pods leads to the default gateway", func() *testNode {
+			n := plain()
+			n.route(model.Route{Dst: prefix("172.20.0.0/16"), Gateway: addr("10.50.0.1"), IfIndex: 2, Protocol: "static"})
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"and there are pods behind it that answer", func() *testNode {
+			n := plain()
+			n.route(model.Route{Dst: prefix("172.20.0.0/16"), Gateway: addr("10.50.0.1"), IfIndex: 2, Protocol: "static"})
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.answered("172.20.1.5", "172.20.4.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"whose range it is was not told", func() *testNode {
 			n := plain()
 			n.answered("172.20.1.5", "172.20.2.9")
@@ -259,6 +275,46 @@ func TestNodeRoutes(t *testing.T) {
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 	})
+}
+
+// TestRouteKeepers are routes that a daemon keeps: the fix is a command of it.
+func TestRouteKeepers(t *testing.T) {
+	missing := func(n *testNode) {
+		n.clusterNode("10.50.0.6", "172.20.3.0/24")
+		n.answered("172.20.1.5", "172.20.2.9")
+		n.silent("172.20.1.5", "172.20.3.9")
+	}
+	wrong := func(n *testNode) {
+		n.clusterNode("10.50.0.6", "172.20.2.0/24")
+		n.answered("172.20.1.5", "203.0.113.9")
+		n.silent("172.20.1.5", "172.20.2.9")
+	}
+	discards := func(n *testNode) {
+		r := &n.Routes[len(n.Routes)-1]
+		r.Type, r.Gateway, r.IfIndex, r.Nexthop = "blackhole", netip.Addr{}, 0, 7
+		n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.2.9", 9)
+	}
+	for _, tt := range []struct {
+		protocol string
+		fault    func(n *testNode)
+		code     model.Code
+		fix      string
+	}{
+		{"bird", missing, "MissingNodeRoute", "birdc show route for 172.20.3.0/24 all # "},
+		{"static", missing, "MissingNodeRoute", "ip route replace 172.20.3.0/24 via 10.50.0.6 dev ens5"},
+		{"bgp", wrong, "WrongNodeRoute", "vtysh -c 'show ip route 172.20.2.0/24' # FRR keeps these routes"},
+		{"boot", wrong, "WrongNodeRoute", "ip route replace 172.20.2.0/24 via 10.50.0.6 dev ens5"},
+		{"bird", discards, "BlackholeRoute", "birdc show route for 172.20.2.0/24 all # "},
+		{"static", discards, "BlackholeRoute", "ip route del 172.20.2.0/24 nhid 7"},
+	} {
+		n := plain()
+		n.Routes[len(n.Routes)-1].Protocol = tt.protocol
+		tt.fault(n)
+		found := agreed(t, n)
+		if len(found) != 1 || found[0].Code != tt.code || !strings.HasPrefix(found[0].Fix[0], tt.fix) {
+			t.Errorf("proto %s: %+v, want %s, fix %s", tt.protocol, found, tt.code, tt.fix)
+		}
+	}
 }
 
 func TestDefaultRoute(t *testing.T) {

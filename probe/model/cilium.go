@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Cilium is what its agent keeps on the node: its endpoints in files, and what its programs
@@ -17,6 +18,8 @@ type Cilium struct {
 	// Services are what they translate (cilium_lb4_services, cilium_lb4_backends, and those of
 	// IPv6), in the order of their addresses; nil where a map was not read whole.
 	Services []CiliumService
+	// Wildcards are addresses of services of which they drop what is for any other port (since Cilium 1.19).
+	Wildcards []netip.Addr
 	// Counts are the packets that they dropped, by reason, on this node (cilium_metrics).
 	Counts []CiliumCount
 }
@@ -83,6 +86,11 @@ func (c *Cilium) Service(a netip.Addr, port uint16, proto uint8) *CiliumService 
 	})
 }
 
+// ClosedPort reports whether a port is no service's, of an address of which all other ports are dropped.
+func (c *Cilium) ClosedPort(a netip.Addr, port uint16, proto uint8) bool {
+	return port != 0 && slices.Contains(c.Wildcards, a) && c.Service(a, port, proto) == nil
+}
+
 // CiliumDrop is why a program of Cilium's dropped packets, as it left it in them. It is
 // zero where none did, or where Cilium's drop notifications are off.
 type CiliumDrop struct {
@@ -123,6 +131,7 @@ type CiliumReason uint8
 // The reasons that lasthop judges by.
 const (
 	CiliumPolicyDenied CiliumReason = 133
+	CiliumNoBackend    CiliumReason = 158
 	CiliumDeniedByRule CiliumReason = 181
 )
 

@@ -128,6 +128,8 @@ type NodeRoute struct {
 	Gateway netip.Addr
 	Link    string
 	Table   int
+	// Protocol is that of Route.
+	Protocol string
 	// Router: a default route has the same next hop, which may lead to all pods.
 	Router bool
 	// Text is the route as ip(8) prints it.

@@ -189,6 +189,8 @@ type Route struct {
 	Scope    string
 	Protocol string
 	Priority int
+	// Nexthop is the number of the nexthop object (ip-nexthop(8)) that it is by, 0 for none.
+	Nexthop uint32
 	// NextHops are the other next hops of a multipath route, with Gateway and IfIndex only.
 	NextHops []Route
 }

@@ -34,10 +34,11 @@ func (v *Index) Leaving(p *model.Peer) []path.Packet {
 	return out
 }
 
-// Outside reports whether an address is neither of this node, of its subnet, nor a pod's, and can be a target at all.
+// Outside reports whether an address is neither of this node, of its subnet, nor a pod's, and can be a target at all. Of
+// an overlay the subnet is outside, too: it knows no pod's address.
 func Outside(v *Index, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != loss.WireServer && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] &&
-		!model.InAny(v.OnLink, a) && !model.InAny(v.Ranges.Local, a) && !model.InAny(v.Ranges.Cluster, a) &&
+		(!model.InAny(v.OnLink, a) || Overlay(v.Node.Plugin)) && !model.InAny(v.Ranges.Local, a) && !model.InAny(v.Ranges.Cluster, a) &&
 		!v.Remote(a).IsValid()
 }
 

@@ -39,6 +39,9 @@ func (r *ShownRoute) String() string { return words.RouteText(r.Route, r.Link) }
 // Typed are the words that ip(8) adds or deletes it by.
 func (r *ShownRoute) Typed() words.Command { return words.TypedRoute(r.Route, r.Link) }
 
+// Delete is the command that deletes it, or says where to if a daemon keeps it.
+func (r *ShownRoute) Delete() words.Command { return words.DeleteRoute(r.Route, r.Link) }
+
 // RouteText is a route as ip prints it.
 func (v *Index) RouteText(r *model.Route) string { return v.Shown(r).String() }
 

@@ -87,11 +87,16 @@ func (st *State) atSocket(e Ends) (Ends, *translation) {
 	return e, t
 }
 
-// sent is how many packets were counted from one address to another, at all places.
+// sent is how many packets were counted or dropped from one address to another, at all places.
 func (st *State) sent(src, dst netip.Addr) (n uint64) {
 	for _, c := range st.Traffic.Pairs {
 		if c.Src == src && c.Dst == dst {
 			n += c.Packets
+		}
+	}
+	for _, d := range st.Traffic.Drops {
+		if d.Src == src && d.Dst == dst {
+			n += d.Packets
 		}
 	}
 	for _, p := range st.Traffic.Peers {
@@ -138,6 +143,7 @@ func (j *journey) noteCilium(s *step) {
 		}
 	}
 	for _, r := range slices.Sorted(maps.Keys(dropped)) {
-		s.say("cilium-dropped", words.Facts{"packets": dropped[r], "reason": r})
+		closed := r == model.CiliumNoBackend && j.Cilium.ClosedPort(s.dst, j.dstPort, j.ends.Proto)
+		s.say("cilium-dropped", words.Facts{"packets": dropped[r], "reason": r, "closed": closed, "port": j.dstPort})
 	}
 }

@@ -17,7 +17,12 @@ func kubenet(g *signs) (string, []string) {
 	by := []string{"pods are ports of " + g.bridge.Name}
 	for _, name := range []string{"KUBE-DEDUP", "AKS-DEDUP-PROMISC"} {
 		if slices.Contains(g.chains, name) {
-			return Kubenet, g.file(append(by, "ebtables filter chain "+name), "kubenet", "bridge")
+			by = append(by, "ebtables filter chain "+name)
+			// Other programs have a file for the plugin bridge, too.
+			if p := model.First(g.c.Plugins, func(p *Conf) bool { return p.Type == Kubenet || p.Network == Kubenet }); p != nil {
+				by = append(by, p.File+" names "+Kubenet)
+			}
+			return Kubenet, by
 		}
 	}
 	if r := model.First(g.s.PacketRules, func(r *model.PacketRule) bool { return strings.HasPrefix(r.Comment, "kubenet:") }); r != nil {

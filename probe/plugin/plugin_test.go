@@ -231,3 +231,16 @@ func TestRecognise(t *testing.T) {
 		})
 	}
 }
+
+// TestPodmanFile: the file of Podman's network names the plugin bridge, and says nothing of kubenet.
+func TestPodmanFile(t *testing.T) {
+	podman := Conf{File: "87-podman-bridge.conflist", Network: "podman", Type: "bridge", Bridge: "cni-podman0"}
+	own := Conf{File: "10-containerd-net.conflist", Network: Kubenet, Type: "bridge", Bridge: "pool"}
+	got := Recognise(chains(bridged(0), "AKS-DEDUP-PROMISC"), Config{Plugins: []Conf{podman, own}})
+	if by := strings.Join(got.By, "; "); got.Plugin != Kubenet || !strings.Contains(by, own.File) || strings.Contains(by, podman.File) {
+		t.Errorf("%+v", got)
+	}
+	if got := Recognise(bridged(0), Config{Plugins: []Conf{podman}}); got.Plugin == Kubenet {
+		t.Errorf("by Podman's file: %+v", got)
+	}
+}

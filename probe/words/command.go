@@ -169,8 +169,11 @@ func cutWord(text string) (word, rest string) {
 	return b.String(), ""
 }
 
-// ReplaceRoute is the command that gives a route another next hop.
+// ReplaceRoute is the command that gives a route another next hop, or says where to if a daemon keeps it.
 func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) Command {
+	if change := ChangeRoute(r.Protocol, r.Dst); change != "" {
+		return change
+	}
 	command := Shell("%s route replace %s via %s dev %s", IP(r.Dst.Addr()), r.Dst, hop, r.Link)
 	if r.Table != mainTable {
 		command += Shell(" table %s", r.Table)

@@ -1,7 +1,9 @@
 package words
 
 import (
+	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -48,6 +50,8 @@ var chainMakers = []makerOf{
 	{"ufw", "ufw"},
 	{"f2b-", "fail2ban"},
 	{"LIBVIRT_", "libvirt"},
+	{"NETAVARK", "Podman"},
+	{"ts-", "Tailscale"},
 }
 
 var commentMakers = []makerOf{
@@ -74,6 +78,7 @@ var tableMakers = []makerOf{
 	{"firewalld", "firewalld"},
 	{"cni_", cniPlugins},
 	{"libvirt", "libvirt"},
+	{"netavark", "Podman"},
 }
 
 // Maker is the program that made a rule, from the chains that lead to it, its own last, its comment and its table. It
@@ -99,8 +104,11 @@ func Keeper(chains []string, comment, table string) string {
 // RuleKeeper is the program that keeps a rule, empty where no known one does.
 func RuleKeeper(r *model.PacketRule) string { return Keeper([]string{r.Chain}, r.Comment, r.Table) }
 
-// PolicyKeeper is the program that sets the policy of a base chain, by the chains that its rules jump to.
+// PolicyKeeper is the program that sets the policy of a base chain, by its table or by the chains that its rules jump to.
 func PolicyKeeper(rules []model.PacketRule, c *model.Chain) string {
+	if by := Keeper(nil, "", c.Table); by != "" {
+		return by
+	}
 	for r := range model.Each(rules) {
 		by := madeBy(chainMakers, r.Target)
 		if (by == "Docker" || by == "ufw") && r.Chain == c.Name && r.Table == c.Table && r.Family == c.Family && r.Backend == c.Backend {
@@ -108,6 +116,26 @@ func PolicyKeeper(rules []model.PacketRule, c *model.Chain) string {
 		}
 	}
 	return ""
+}
+
+// policyNames are how the rules of programs name the policies that they are made from: kube-router's, and Calico's.
+var policyNames = regexp.MustCompile(`run through nw policy ([^" ]+)|Policy (\S+/\S+) (?:in|e)gress`)
+
+// Policies are those that a chain, and the chains that it jumps to, are made from, by the comments of their rules.
+func Policies(rules []model.PacketRule, family, table, chain string) (out []string) {
+	chains := map[string]bool{chain: true}
+	within := func(r *model.PacketRule, chain bool) bool { return r.Family == family && r.Table == table && chain }
+	for r := range model.Each(rules) {
+		if within(r, r.Chain == chain) && r.Target != "" {
+			chains[r.Target] = true
+		}
+	}
+	for r := range model.Each(rules) {
+		if m := policyNames.FindStringSubmatch(r.Text + r.Comment); m != nil && within(r, chains[r.Chain]) {
+			out = model.With(out, cmp.Or(m[1:]...))
+		}
+	}
+	return out
 }
 
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
@@ -138,9 +166,43 @@ func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 	case by == "kube-proxy":
 		return manages + "check the services and endpoints that it is made from; if they are right, restart kube-proxy on this node"
 	case by == "ip-masq-agent":
-		return manages + "change its ranges: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"
+		return manages + "change nonMasqueradeCIDRs: kubectl -n kube-system edit configmap ip-masq-agent # AKS: azure-ip-masq-agent-config"
 	}
 	return manages + "change the configuration of " + Command(by)
+}
+
+// routeDaemons are the programs that keep routes, by the protocol that they write into them (rtnetlink.h, and rt_protos
+// of iproute2): they put back what is deleted, and remove or replace what another writes in its place.
+var routeDaemons = map[string]string{
+	"bird": "BIRD", "zebra": "FRR", "bgp": "FRR", "ospf": "FRR", "isis": "FRR", "rip": "FRR", "eigrp": "FRR", "196": "FRR",
+	"80": Calico, "mrouted": "kube-router", "18": "keepalived",
+}
+
+// ChangeRoute is where to change a route, or to find out why there is none, if a daemon keeps those of its protocol;
+// empty for others.
+func ChangeRoute(protocol string, to netip.Prefix) Command {
+	var look Command
+	by := routeDaemons[protocol]
+	switch by {
+	case "":
+		return ""
+	case "BIRD":
+		look = Shell("birdc show route for %s all", to) + " # in Calico: calicoctl node status;"
+	case "FRR":
+		look = Shell("vtysh -c %s", model.Either(to.Addr().Is6(), "show ipv6 route ", "show ip route ")+to.String()) + " #"
+	case Calico:
+		look = "kubectl get ippools.crd.projectcalico.org; calicoctl ipam check #"
+	case "keepalived":
+		look = "grep -A9 virtual_routes /etc/keepalived/keepalived.conf #"
+	default:
+		look = "kubectl get nodes -o custom-columns=NAME:.metadata.name,PODS:.spec.podCIDRs #"
+	}
+	return look + Command(" "+by+" keeps these routes: correct its configuration, or what it learns them from")
+}
+
+// DeleteRoute deletes a route, or says where to change it if a daemon keeps it.
+func DeleteRoute(r *model.Route, link string) Command {
+	return cmp.Or(ChangeRoute(r.Protocol, r.Dst), IP(r.Dst.Addr())+" route del "+TypedRoute(r, link))
 }
 
 func madeBy(makers []makerOf, name string) string {

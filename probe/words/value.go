@@ -118,8 +118,11 @@ func RouteText(r *model.Route, link string) string {
 	return routeWords(r, link, func(value any) string { return fmt.Sprint(value) })
 }
 
-// TypedRoute is a route as ip(8) takes it from a shell.
+// TypedRoute is a route as ip(8) takes it from a shell. One by a nexthop object has no type, gateway and link of its own.
 func TypedRoute(r *model.Route, link string) Command {
+	if r.Nexthop != 0 {
+		r, link = &model.Route{Dst: r.Dst, Nexthop: r.Nexthop, Table: r.Table, Priority: r.Priority}, ""
+	}
 	return Command(routeWords(r, link, func(value any) string { return string(quote(value)) }))
 }
 
@@ -132,6 +135,9 @@ func routeWords(r *model.Route, link string, say func(value any) string) string 
 		words = append(words, "default")
 	} else {
 		words = append(words, strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
+	}
+	if r.Nexthop != 0 {
+		words = append(words, "nhid", say(r.Nexthop))
 	}
 	if r.Gateway.IsValid() {
 		words = append(words, "via", say(r.Gateway))

@@ -62,6 +62,12 @@ func Explain(err error, tried, in string) error {
 		return advise("Pod Security in the namespace %[1]s forbids what lasthop needs: use another namespace, such as "+
 			"--debug-namespace kube-system, or allow it:\n"+
 			"  kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite", namespace)
+	case strings.Contains(text, "ValidatingAdmissionPolicy 'aks-managed-"):
+		// Of AKS Automatic, which has them everywhere. Excluding a namespace replaces the list of those that are.
+		return advise("AKS's Deployment Safeguards forbid what lasthop needs, and no label changes that: exclude a namespace " +
+			"beside those that `az aks safeguards show` lists, and use it (--debug-namespace lasthop):\n" +
+			"  kubectl create namespace lasthop\n" +
+			"  az aks safeguards update --resource-group RESOURCE_GROUP --name CLUSTER --excluded-ns lasthop")
 	case strings.Contains(text, "admission webhook"), strings.Contains(text, "ValidatingAdmissionPolicy"):
 		return advise("exempt pods with the label app.kubernetes.io/managed-by=%s from that policy, or use a namespace "+
 			"that it excludes (--debug-namespace):\n"+

@@ -2,8 +2,8 @@
 // /run/cilium/state, and the maps that its programs decide by, below /sys/fs/bpf.
 //
 // Both are read without the agent, and stay when it is down. Files and maps need root, maps
-// CAP_BPF too (CAP_SYS_ADMIN before Linux 5.8). The maps are opened for reading alone, and a
-// map is read only where its sizes are those of a known layout: Cilium gives no types.
+// CAP_BPF too (CAP_SYS_ADMIN before Linux 5.8). The maps are opened for reading alone. Fields are
+// found by their names in a map's BTF; a map without BTF is read only where its sizes are those of a known layout.
 package cilium
 
 import (

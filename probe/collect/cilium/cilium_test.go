@@ -3,6 +3,7 @@ package cilium
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -97,7 +99,7 @@ func node(t testing.TB) string {
 // pin pins a map with entries.
 func pin(t testing.TB, root string, l layout, entries map[string]any) {
 	t.Helper()
-	spec := &ebpf.MapSpec{Type: l.kind, KeySize: l.key, ValueSize: l.value, MaxEntries: uint32(max(64, len(entries)))}
+	spec := &ebpf.MapSpec{Type: l.kind, KeySize: l.key.size, ValueSize: l.value.size, MaxEntries: uint32(max(64, len(entries)))}
 	if l.kind == ebpf.LPMTrie {
 		spec.Flags = unix.BPF_F_NO_PREALLOC
 	}
@@ -226,7 +228,8 @@ func TestRead(t *testing.T) {
 			{Addr: netip.MustParseAddrPort("10.96.0.13:80"), Proto: 6, Local: true},
 			{Addr: netip.MustParseAddrPort("[fd00:96::11]:53"), Proto: 17, Cluster: true, Backends: []netip.AddrPort{netip.MustParseAddrPort("[fd00::9]:5353")}},
 		},
-		Counts: []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
+		Wildcards: []netip.Addr{netip.MustParseAddr("10.96.0.11")},
+		Counts:    []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
 	}
 	endpoints := got.Endpoints
 	got.Endpoints = nil
@@ -259,7 +262,7 @@ func TestRead(t *testing.T) {
 	// What backends cannot be read of is not known to have none.
 	other := node(t)
 	odd := by("cilium_lb4_backends_v3")
-	odd.value = 8
+	odd.value.size = 8
 	pin(t, other, odd, nil)
 	pin(t, other, by("cilium_lb4_services_v2"), map[string]any{
 		string(words(12, map[int]any{0: "10.96.0.11", 5: uint8(80)})):               words(12, map[int]any{4: uint16(1)}),
@@ -270,7 +273,7 @@ func TestRead(t *testing.T) {
 	}
 	other = node(t)
 	unknown := by(oldKnown)
-	unknown.value = 16
+	unknown.value.size = 16
 	pin(t, other, unknown, nil)
 	got, _, err = r.Read(t.Context(), other)
 	if err == nil || !strings.Contains(err.Error(), "cilium_ipcache: keys of 24 bytes and values of 16 bytes") || got.Known != nil || len(got.Endpoints) != 2 {
@@ -281,16 +284,77 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestBTF reads maps whose BTF says where fields are: other places than in any version so far. A field that is not there, or
+// is of another size, makes the map one that is not understood.
+func TestBTF(t *testing.T) {
+	number := func(size uint32) btf.Type { return &btf.Int{Name: fmt.Sprint("u", 8*size), Size: size} }
+	bytes := func(size uint32) btf.Type {
+		return &btf.Array{Index: number(4), Type: number(1), Nelems: size}
+	}
+	// structure has members of these sizes; those whose name begins with an address are of a union.
+	structure := func(name string, members ...field) *btf.Struct {
+		s := &btf.Struct{Name: name}
+		for _, m := range members {
+			x := btf.Member{Name: m.name, Type: number(m.size), Offset: btf.Bits(8 * s.Size)}
+			if m.size > 8 {
+				x.Name, x.Type = "", &btf.Union{Size: m.size, Members: []btf.Member{{Name: "ip4", Type: number(4)}, {Name: m.name, Type: bytes(m.size)}}}
+			}
+			s.Members, s.Size = append(s.Members, x), s.Size+m.size
+		}
+		return s
+	}
+	family, ip := field{"family", 0, 1}, field{"ip6", 0, 16}
+	key := structure("endpoint_key", family, field{"pad", 0, 1}, field{"pad2", 0, 2}, ip)
+	moved := structure("endpoint_info", field{"sec_id", 0, 4}, field{"flags", 0, 4}, field{"rt_info", 0, 4}, field{"lxc_id", 0, 2}, field{"pad", 0, 2}, field{"ifindex", 0, 4})
+	for name, tt := range map[string]struct {
+		value *btf.Struct
+		err   string
+	}{
+		"moved":        {moved, ""},
+		"renamed":      {structure("endpoint_info", field{"identity", 0, 4}, field{"flags", 0, 4}, field{"lxc_id", 0, 2}, field{"pad", 0, 2}, field{"ifindex", 0, 4}), "no endpoint_info.sec_id of 4 bytes"},
+		"wider":        {structure("endpoint_info", field{"sec_id", 0, 8}, field{"flags", 0, 4}, field{"lxc_id", 0, 2}, field{"pad", 0, 2}, field{"ifindex", 0, 4}), "no endpoint_info.sec_id of 4 bytes"},
+		"another name": {structure("endpoint_facts", field{"ifindex", 0, 4}), "no struct endpoint_info"},
+	} {
+		root := node(t)
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: key.Size, ValueSize: tt.value.Size, MaxEntries: 4, Key: key, Value: tt.value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		value := words(int(tt.value.Size), nil)
+		if name == "moved" {
+			value = words(int(tt.value.Size), map[int]any{0: uint32(5375), 12: uint16(2559), 16: uint32(6)})
+		}
+		if err := m.Put(words(20, map[int]any{0: uint8(1), 4: "10.244.1.2"}), value); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Pin(filepath.Join(root, mapDir, "cilium_lxc")); err != nil {
+			t.Fatal(err)
+		}
+		var r Reader
+		got, _, err := r.Read(t.Context(), root)
+		var want []model.CiliumAddress
+		if tt.err == "" {
+			want = []model.CiliumAddress{{Prefix: netip.MustParsePrefix("10.244.1.2/32"), Identity: 5375, Endpoint: 2559, IfIndex: 6}}
+		}
+		if !reflect.DeepEqual(got.Local, want) || tt.err != "" && !strings.Contains(err.Error(), "map cilium_lxc: its BTF has "+tt.err) ||
+			tt.err == "" && strings.Contains(err.Error(), "map") {
+			t.Errorf("%s: %+v, %v", name, got.Local, err)
+		}
+	}
+}
+
 // TestOneByOne reads a map of a type of which this kernel reads no batches either.
 func TestOneByOne(t *testing.T) {
 	root := node(t)
-	l := layout{"of links", ebpf.DevMapHash, 4, 4, nil}
+	four := form{"", 4, []field{{"", 0, 4}}}
+	l := layout{"of links", ebpf.DevMapHash, four, four, nil}
 	one := words(4, map[int]any{0: uint32(1)})
 	pin(t, root, l, map[string]any{"abcd": one, "efgh": one})
 	var got []string
-	l.decode = func(_ *decoded, key, value []byte) {
-		if slices.Equal(value, one) {
-			got = append(got, string(key))
+	l.decode = func(_ *decoded, f [][]byte) {
+		if slices.Equal(f[1], one) {
+			got = append(got, string(f[0]))
 		}
 	}
 	n, err := l.read(t.Context(), filepath.Join(root, mapDir, l.name), nil)
@@ -318,7 +382,8 @@ func FuzzDecodeMap(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which int, key, value []byte) {
 		l := layouts[uint(which)%uint(len(layouts))]
 		d := newDecoded()
-		l.decode(&d, append(key, make([]byte, l.key)...)[:l.key], append(value, make([]byte, l.value)...)[:l.value])
+		key, value = append(key, make([]byte, l.key.size)...), append(value, make([]byte, l.value.size)...)
+		l.decode(&d, l.value.of(l.key.of(nil, key), value))
 		for _, x := range append(d.local, d.known...) {
 			if !x.Prefix.IsValid() {
 				t.Errorf("%+v", x)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -28,26 +29,51 @@ const (
 	maxTime    = 200 * time.Millisecond
 )
 
-// layout is a map of a known form. Numbers are the machine's, addresses and ports the network's.
+// layout is a map and what is read of its entries. Numbers are the machine's, addresses and ports the network's.
 type layout struct {
 	name       string
 	kind       ebpf.MapType
-	key, value uint32
-	// decode takes an entry. Of a map by CPU it gets the value of one.
-	decode func(d *decoded, key, value []byte)
+	key, value form
+	// decode takes the fields of an entry, the key's first. Of a map by CPU it gets the value of one.
+	decode func(d *decoded, fields [][]byte)
 }
 
-// layouts are those of Cilium 1.14 to 1.18.
+// form is a struct of Cilium's. Where a map's BTF has it, its fields are found there by their names. Maps of most
+// versions have no BTF, or none that may be read (CAP_SYS_ADMIN): then they are as in 1.14 to 1.20, if the sizes are.
+type form struct {
+	name   string
+	size   uint32
+	fields []field
+}
+
+// field is a member of a struct, and where it is.
+type field struct {
+	name     string
+	at, size uint32
+}
+
+var (
+	endpointKey  = form{"endpoint_key", 20, []field{{"ip6", 0, 16}, {"family", 16, 1}}}
+	endpointInfo = form{"endpoint_info", 48, []field{{"ifindex", 0, 4}, {"lxc_id", 6, 2}, {"flags", 8, 4}, {"sec_id", 32, 4}}}
+	ipcacheKey   = form{"ipcache_key", 24, []field{{"lpm_key", 0, 4}, {"cluster_id", 4, 2}, {"family", 7, 1}, {"ip6", 8, 16}}}
+	identity     = []field{{"sec_identity", 0, 4}}
+	service4Key  = form{"lb4_key", 12, []field{{"address", 0, 4}, {"dport", 4, 2}, {"backend_slot", 6, 2}, {"proto", 8, 1}, {"scope", 9, 1}}}
+	service6Key  = form{"lb6_key", 24, []field{{"address", 0, 16}, {"dport", 16, 2}, {"backend_slot", 18, 2}, {"proto", 20, 1}, {"scope", 21, 1}}}
+	serviceOf    = []field{{"backend_id", 0, 4}, {"count", 4, 2}, {"flags", 8, 1}, {"flags2", 9, 1}}
+	backendID    = form{"", 4, []field{{"", 0, 4}}}
+)
+
 var layouts = []layout{
-	{"cilium_lxc", ebpf.Hash, 20, 48, decodeLocal},
-	{"cilium_ipcache_v2", ebpf.LPMTrie, 24, 24, decodeKnown},
-	{oldKnown, ebpf.LPMTrie, 24, 12, decodeKnown},
-	{"cilium_lb4_services_v2", ebpf.Hash, 12, 12, decodeService},
-	{"cilium_lb6_services_v2", ebpf.Hash, 24, 12, decodeService},
+	{"cilium_lxc", ebpf.Hash, endpointKey, endpointInfo, decodeLocal},
+	{"cilium_ipcache_v2", ebpf.LPMTrie, ipcacheKey, form{"remote_endpoint_info", 24, identity}, decodeKnown},
+	{oldKnown, ebpf.LPMTrie, ipcacheKey, form{"remote_endpoint_info", 12, identity}, decodeKnown},
+	{"cilium_lb4_services_v2", ebpf.Hash, service4Key, form{"lb4_service", 12, serviceOf}, decodeService},
+	{"cilium_lb6_services_v2", ebpf.Hash, service6Key, form{"lb6_service", 12, serviceOf}, decodeService},
 	// Backends are read behind services, of which they may be.
-	{"cilium_lb4_backends_v3", ebpf.Hash, 4, 12, decodeBackend},
-	{"cilium_lb6_backends_v3", ebpf.Hash, 4, 24, decodeBackend},
-	{"cilium_metrics", ebpf.PerCPUHash, 8, 16, decodeCount},
+	{"cilium_lb4_backends_v3", ebpf.Hash, backendID, form{"lb4_backend", 12, []field{{"address", 0, 4}, {"port", 4, 2}}}, decodeBackend},
+	{"cilium_lb6_backends_v3", ebpf.Hash, backendID, form{"lb6_backend", 24, []field{{"address", 0, 16}, {"port", 16, 2}}}, decodeBackend},
+	{"cilium_metrics", ebpf.PerCPUHash, form{"metrics_key", 8, []field{{"reason", 0, 1}, {"dir", 1, 1}}},
+		form{"metrics_value", 16, []field{{"count", 0, 8}}}, decodeCount},
 }
 
 // oldKnown is the map before Cilium 1.18, which may leave it behind.
@@ -57,13 +83,16 @@ const oldKnown = "cilium_ipcache"
 type decoded struct {
 	local, known []model.CiliumAddress
 	services     map[serviceKey]*service
-	backends     map[backendKey]netip.AddrPort
-	counts       map[model.CiliumCount]uint64
+	// wildcards are addresses of services: what is for another port of one is dropped.
+	wildcards map[netip.Addr]bool
+	backends  map[backendKey]netip.AddrPort
+	counts    map[model.CiliumCount]uint64
 }
 
 func newDecoded() decoded {
 	return decoded{
-		services: map[serviceKey]*service{}, backends: map[backendKey]netip.AddrPort{}, counts: map[model.CiliumCount]uint64{},
+		services: map[serviceKey]*service{}, wildcards: map[netip.Addr]bool{}, backends: map[backendKey]netip.AddrPort{},
+		counts: map[model.CiliumCount]uint64{},
 	}
 }
 
@@ -88,10 +117,12 @@ func readMaps(ctx context.Context, dir string, c *model.Cilium) (found []string,
 		found = append(found, fmt.Sprintf("%s %d", l.name, n))
 		all.local, all.known = append(all.local, d.local...), append(all.known, d.known...)
 		maps.Copy(all.services, d.services)
+		maps.Copy(all.wildcards, d.wildcards)
 		maps.Copy(all.backends, d.backends)
 		maps.Copy(all.counts, d.counts)
 	}
 	c.Local, c.Known, c.Services = all.local, all.known, all.joined()
+	c.Wildcards = slices.SortedFunc(maps.Keys(all.wildcards), netip.Addr.Compare)
 	for k, n := range all.counts {
 		k.Packets = n
 		c.Counts = append(c.Counts, k)
@@ -105,24 +136,102 @@ func readMaps(ctx context.Context, dir string, c *model.Cilium) (found []string,
 	return found, errors.Join(errs...)
 }
 
-// read reads a map whose form is the layout's, and returns its number of entries.
+// found are the layout's keys and values where their fields are by the map's BTF, or the known ones if it has none.
+func (l *layout) found(m *ebpf.Map) (key, value form, err error) {
+	key, value = l.key, l.value
+	info, err := m.Info()
+	if err != nil {
+		return key, value, err
+	}
+	if id, ok := info.BTFID(); ok {
+		if h, err := btf.NewHandleFromID(id); err == nil {
+			types, err := h.Spec(nil)
+			err = errors.Join(err, h.Close())
+			for _, f := range []*form{&key, &value} {
+				if err == nil {
+					*f, err = f.by(types)
+				}
+			}
+			if err != nil {
+				return key, value, err
+			}
+		}
+	}
+	if m.Type() != l.kind || m.KeySize() != key.size || m.ValueSize() != value.size {
+		err = fmt.Errorf("keys of %d bytes and values of %d bytes: no version of Cilium that lasthop knows has this layout",
+			m.KeySize(), m.ValueSize())
+	}
+	return key, value, err
+}
+
+// by is the struct with its fields as BTF has them.
+func (f form) by(types *btf.Spec) (form, error) {
+	if f.name == "" {
+		return f, nil
+	}
+	var s *btf.Struct
+	if err := types.TypeByName(f.name, &s); err != nil {
+		return f, fmt.Errorf("its BTF has no struct %s", f.name)
+	}
+	f.size, f.fields = s.Size, slices.Clone(f.fields)
+	for i, want := range f.fields {
+		at, size, ok := member(s.Members, want.name)
+		if !ok || size != want.size || at+size > s.Size {
+			return f, fmt.Errorf("its BTF has no %s.%s of %d bytes", f.name, want.name, want.size)
+		}
+		f.fields[i].at = at
+	}
+	return f, nil
+}
+
+// member finds a member by its name, also in unions and structs without one.
+func member(list []btf.Member, name string) (at, size uint32, ok bool) {
+	for _, m := range list {
+		if m.Name == name && m.Offset%8 == 0 {
+			n, err := btf.Sizeof(m.Type)
+			return m.Offset.Bytes(), uint32(n), err == nil
+		}
+		var inner []btf.Member
+		switch t := btf.UnderlyingType(m.Type).(type) {
+		case *btf.Struct:
+			inner = t.Members
+		case *btf.Union:
+			inner = t.Members
+		}
+		if at, size, ok = member(inner, name); ok && m.Name == "" {
+			return m.Offset.Bytes() + at, size, true
+		}
+	}
+	return 0, 0, false
+}
+
+// of appends the fields that a struct's bytes have.
+func (f form) of(out [][]byte, b []byte) [][]byte {
+	for _, x := range f.fields {
+		out = append(out, b[x.at:x.at+x.size])
+	}
+	return out
+}
+
+// read reads a map, and returns its number of entries.
 func (l *layout) read(ctx context.Context, path string, d *decoded) (n int, err error) {
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	if m.Type() != l.kind || m.KeySize() != l.key || m.ValueSize() != l.value {
-		return 0, fmt.Errorf("keys of %d bytes and values of %d bytes: no known version of Cilium has this layout",
-			m.KeySize(), m.ValueSize())
+	keyForm, valueForm, err := l.found(m)
+	if err != nil {
+		return 0, err
 	}
+	var fields [][]byte
 	cpus := 1
 	if l.kind == ebpf.PerCPUHash {
 		if cpus, err = ebpf.PossibleCPU(); err != nil {
 			return 0, err
 		}
 	}
-	keys, values := blocks(batch, l.key), blocks(batch*cpus, l.value)
+	keys, values := blocks(batch, keyForm.size), blocks(batch*cpus, valueForm.size)
 	end := time.Now().Add(maxTime)
 	var cursor ebpf.MapBatchCursor
 	next := func() (int, error) { return m.BatchLookup(&cursor, keys.Interface(), values.Interface(), nil) }
@@ -141,7 +250,8 @@ func (l *layout) read(ctx context.Context, path string, d *decoded) (n int, err 
 		}
 		for i := range got {
 			for cpu := range cpus {
-				l.decode(d, keys.Index(i).Bytes(), values.Index(i*cpus+cpu).Bytes())
+				fields = valueForm.of(keyForm.of(fields[:0], keys.Index(i).Bytes()), values.Index(i*cpus+cpu).Bytes())
+				l.decode(d, fields)
 			}
 		}
 		n += got
@@ -187,42 +297,42 @@ func address(family byte, b []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// decodeLocal decodes an entry of cilium_lxc: struct endpoint_key and endpoint_info. Those
-// of the node's own addresses are of no pod.
-func decodeLocal(d *decoded, key, value []byte) {
+// decodeLocal decodes an entry of cilium_lxc. Those of the node's own addresses are of no pod.
+func decodeLocal(d *decoded, f [][]byte) {
 	const host = 1 // ENDPOINT_F_HOST
-	a, ok := address(key[16], key)
-	if !ok || binary.NativeEndian.Uint32(value[8:])&host != 0 {
+	ip, family, ifindex, id, flags, identity := f[0], f[1], f[2], f[3], f[4], f[5]
+	a, ok := address(family[0], ip)
+	if !ok || binary.NativeEndian.Uint32(flags)&host != 0 {
 		return
 	}
 	d.local = append(d.local, model.CiliumAddress{
-		Prefix: netip.PrefixFrom(a, a.BitLen()), IfIndex: int(binary.NativeEndian.Uint32(value)),
-		Endpoint: binary.NativeEndian.Uint16(value[6:]),
-		Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(value[32:])),
+		Prefix: netip.PrefixFrom(a, a.BitLen()), IfIndex: int(binary.NativeEndian.Uint32(ifindex)),
+		Endpoint: binary.NativeEndian.Uint16(id), Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(identity)),
 	})
 }
 
-// decodeKnown decodes an entry of cilium_ipcache: struct ipcache_key and remote_endpoint_info.
-// Its prefix is behind 32 bits of others. Those of other clusters of a mesh are left out.
-func decodeKnown(d *decoded, key, value []byte) {
-	a, ok := address(key[7], key[8:])
-	bits := int(binary.NativeEndian.Uint32(key)) - 32
-	if !ok || bits < 0 || bits > a.BitLen() || binary.NativeEndian.Uint16(key[4:]) != 0 {
+// decodeKnown decodes an entry of cilium_ipcache. Its prefix is behind 32 bits of others. Those of other clusters of a mesh
+// are left out.
+func decodeKnown(d *decoded, f [][]byte) {
+	length, cluster, family, ip, identity := f[0], f[1], f[2], f[3], f[4]
+	a, ok := address(family[0], ip)
+	bits := int(binary.NativeEndian.Uint32(length)) - 32
+	if !ok || bits < 0 || bits > a.BitLen() || binary.NativeEndian.Uint16(cluster) != 0 {
 		return
 	}
 	d.known = append(d.known, model.CiliumAddress{
-		Prefix: netip.PrefixFrom(a, bits), Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(value)),
+		Prefix: netip.PrefixFrom(a, bits), Identity: model.CiliumIdentity(binary.NativeEndian.Uint32(identity)),
 	})
 }
 
-// decodeCount decodes an entry of cilium_metrics, of one CPU: struct metrics_key and
-// metrics_value. Reasons below the first are of packets that were not dropped.
-func decodeCount(d *decoded, key, value []byte) {
+// decodeCount decodes an entry of cilium_metrics, of one CPU. Reasons below the first are of packets that were not dropped.
+func decodeCount(d *decoded, f [][]byte) {
 	const firstReason = 130
-	if key[0] < firstReason {
+	reason, direction, count := f[0][0], f[1][0], f[2]
+	if reason < firstReason {
 		return
 	}
 	directions := map[byte]model.Direction{1: model.Ingress, 2: model.Egress}
-	x := model.CiliumCount{Reason: model.CiliumReason(key[0]), Direction: directions[key[1]&3]}
-	d.counts[x] += binary.NativeEndian.Uint64(value)
+	x := model.CiliumCount{Reason: model.CiliumReason(reason), Direction: directions[direction&3]}
+	d.counts[x] += binary.NativeEndian.Uint64(count)
 }

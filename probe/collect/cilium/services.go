@@ -39,26 +39,25 @@ const (
 	insideScope = 1
 )
 
-// decodeService decodes an entry of cilium_lb4_services_v2 or cilium_lb6_services_v2: struct lb4_key and
-// lb4_service, or those of lb6. Those without a port stand for all other ports of their address, and drop.
-func decodeService(d *decoded, key, value []byte) {
-	const rest = 8 // bytes behind the address: port, slot, protocol, scope
-	a, key := addressOf(key[:len(key)-rest]), key[len(key)-rest:]
-	port := binary.BigEndian.Uint16(key)
+// decodeService decodes an entry of cilium_lb4_services_v2 or cilium_lb6_services_v2. Those without a port, since 1.19,
+// stand for all other ports of their address, and drop.
+func decodeService(d *decoded, f [][]byte) {
+	a, port, slot := addressOf(f[0]), binary.BigEndian.Uint16(f[1]), binary.NativeEndian.Uint16(f[2])
 	if port == 0 {
+		d.wildcards[a] = true
 		return
 	}
-	k := serviceKey{netip.AddrPortFrom(a, port), key[4], key[5]}
+	k := serviceKey{netip.AddrPortFrom(a, port), f[3][0], f[4][0]}
 	s := d.services[k]
 	if s == nil {
 		s = &service{slots: map[uint16]uint32{}}
 		d.services[k] = s
 	}
-	if slot := binary.NativeEndian.Uint16(key[2:]); slot > 0 {
-		s.slots[slot] = binary.NativeEndian.Uint32(value)
+	if slot > 0 {
+		s.slots[slot] = binary.NativeEndian.Uint32(f[5])
 		return
 	}
-	s.frontend, s.count, s.flags = true, binary.NativeEndian.Uint16(value[4:]), [2]uint8(value[8:])
+	s.frontend, s.count, s.flags = true, binary.NativeEndian.Uint16(f[6]), [2]uint8{f[7][0], f[8][0]}
 }
 
 // addressOf is an address in the network's order.
@@ -67,12 +66,10 @@ func addressOf(b []byte) netip.Addr {
 	return a
 }
 
-// decodeBackend decodes an entry of cilium_lb4_backends_v3 or cilium_lb6_backends_v3: struct
-// lb4_backend or lb6_backend, by its number.
-func decodeBackend(d *decoded, key, value []byte) {
-	const rest = 8 // bytes behind the address: port, protocol, state, cluster, zone
-	a, value := addressOf(value[:len(value)-rest]), value[len(value)-rest:]
-	d.backends[backendKey{binary.NativeEndian.Uint32(key), a.Is6()}] = netip.AddrPortFrom(a, binary.BigEndian.Uint16(value))
+// decodeBackend decodes an entry of cilium_lb4_backends_v3 or cilium_lb6_backends_v3.
+func decodeBackend(d *decoded, f [][]byte) {
+	id, a, port := f[0], addressOf(f[1]), f[2]
+	d.backends[backendKey{binary.NativeEndian.Uint32(id), a.Is6()}] = netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
 // joined are the services with their backends, as a pod's process meets them. Left out are

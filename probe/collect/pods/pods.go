@@ -183,12 +183,11 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	if err != nil || !wanted[id] {
 		return 0, nil, err
 	}
-	conn, h, err := dump.Route(ns)
+	conn, err := dump.Open(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer conn.Close()
-	defer h.Close()
 	t, err := link.Read(ctx, conn)
 	if err != nil {
 		return id, nil, err
@@ -197,7 +196,7 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	if out.Cookie, err = ns.Cookie(); err != nil {
 		return id, nil, err
 	}
-	routes, failed := route.Read(ctx, h)
+	routes, failed := route.Read(ctx, conn)
 	for _, r := range routes {
 		if r.Table == unix.RT_TABLE_MAIN {
 			if i := slices.IndexFunc(out.Links, func(l model.Link) bool { return l.Index == r.IfIndex }); i >= 0 {

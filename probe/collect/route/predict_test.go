@@ -68,7 +68,7 @@ func snapshot(t *testing.T, c *dump.Conn, h *netlink.Handle) *model.Snapshot {
 		t.Fatal(err)
 	}
 	s.Links = links.Links
-	if s.Routes, err = Read(context.Background(), h); err != nil {
+	if s.Routes, err = Read(context.Background(), c); err != nil {
 		t.Fatal(err)
 	}
 	if s.Rules, err = Rules(context.Background(), c); err != nil {
@@ -222,9 +222,9 @@ func kernel(t *testing.T, h *netlink.Handle, q path.Query) answer {
 	case err != nil || len(got) != 1:
 		t.Fatalf("look up %+v: %v, %v", q, got, err)
 	}
-	r := from(got[0])
-	if r.Type != "unicast" {
-		return answer{Type: r.Type}
+	r := answer{Type: typeNames[got[0].Type]}
+	if r.Type == "unicast" {
+		r.Hop = fmt.Sprint(got[0].LinkIndex, addr(got[0].Gw))
 	}
-	return answer{Type: r.Type, Hop: fmt.Sprint(r.IfIndex, r.Gateway)}
+	return r
 }

@@ -5,7 +5,9 @@ package route
 import (
 	"cmp"
 	"context"
-	"net"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"net/netip"
 	"strconv"
 
@@ -18,62 +20,123 @@ import (
 
 // Read lists the IPv4 and IPv6 routes of all tables, without link names. With an
 // error, what could be read is returned too.
-func Read(ctx context.Context, h *netlink.Handle) ([]model.Route, error) {
+func Read(ctx context.Context, c dump.Dumper) ([]model.Route, error) {
 	var out []model.Route
-	err := dump.Retry(ctx, "list routes", func() error {
-		out = nil
-		all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-		return h.RouteListFilteredIter(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
-			if r.Family == unix.AF_INET || r.Family == unix.AF_INET6 {
-				out = append(out, from(r))
+	var objects map[uint32]nexthop
+	var errs []error
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		request := make([]byte, unix.SizeofRtMsg)
+		request[0] = family
+		found, err := dump.List(ctx, "list routes", c, unix.RTM_GETROUTE, request, unix.RTM_NEWROUTE, func(m []byte) (model.Route, bool, error) {
+			// A kernel without IPv6 lists the routes of the families that it has.
+			if len(m) > 0 && m[0] != family {
+				return model.Route{}, false, nil
 			}
-			return true
+			return decode(m)
 		})
-	})
-	return out, err
-}
-
-func from(r netlink.Route) model.Route {
-	out := model.Route{
-		Table:    r.Table,
-		Dst:      prefix(r.Dst),
-		Gateway:  gateway(r.Gw, r.Via),
-		Src:      addr(r.Src),
-		IfIndex:  r.LinkIndex,
-		Type:     cmp.Or(typeNames[r.Type], strconv.Itoa(r.Type)),
-		Scope:    cmp.Or(scopeNames[int(r.Scope)], strconv.Itoa(int(r.Scope))),
-		Protocol: r.Protocol.String(),
-		Priority: r.Priority,
-	}
-	for i, hop := range r.MultiPath {
-		gw := gateway(hop.Gw, hop.Via)
-		if i == 0 {
-			out.Gateway, out.IfIndex = gw, hop.LinkIndex
-			continue
+		errs = append(errs, err)
+		for r := range model.Each(found) {
+			// With net.ipv4.nexthop_compat_mode=0 only the object has the next hops.
+			if r.Nexthop != 0 && r.IfIndex == 0 && r.Type == typeNames[unix.RTN_UNICAST] {
+				if objects == nil {
+					objects, err = nexthops(ctx, c)
+					errs = append(errs, err)
+				}
+				if !resolve(r, objects) {
+					errs = append(errs, fmt.Errorf("route to %s: its nexthop object %d was not read", r.Dst, r.Nexthop))
+				}
+			}
 		}
-		out.NextHops = append(out.NextHops, model.Route{Gateway: gw, IfIndex: hop.LinkIndex})
+		out = append(out, found...)
 	}
-	return out
+	return out, errors.Join(errs...)
 }
 
-func addr(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
+// decode decodes an RTM_NEWROUTE message: struct rtmsg and attributes. The netlink library leaves out the nexthop object.
+func decode(m []byte) (r model.Route, ok bool, err error) {
+	const id = 30 // RTA_NH_ID, which golang.org/x/sys/unix lacks
+	a := dump.ParseAfter(m, unix.SizeofRtMsg)
+	if err := a.Err(); err != nil {
+		return r, false, err
+	}
+	if binary.NativeEndian.Uint32(m[8:])&unix.RTM_F_CLONED != 0 {
+		return r, false, nil
+	}
+	r = model.Route{
+		Table:    int(m[4]),
+		Type:     cmp.Or(typeNames[int(m[7])], strconv.Itoa(int(m[7]))),
+		Scope:    cmp.Or(scopeNames[int(m[6])], strconv.Itoa(int(m[6]))),
+		Protocol: netlink.RouteProtocol(m[5]).String(),
+		Dst:      netip.PrefixFrom(model.Either(m[0] == unix.AF_INET6, netip.IPv6Unspecified(), netip.IPv4Unspecified()), 0),
+	}
+	for a.Next() {
+		switch a.Type {
+		case unix.RTA_DST:
+			r.Dst = rulePrefix(&a, m[1])
+		case unix.RTA_GATEWAY:
+			r.Gateway = addr(a.Data)
+		case unix.RTA_VIA:
+			r.Gateway = via(a.Data)
+		case unix.RTA_PREFSRC:
+			r.Src = addr(a.Data)
+		case unix.RTA_OIF:
+			r.IfIndex = int(a.Uint32())
+		case unix.RTA_PRIORITY:
+			r.Priority = int(a.Uint32())
+		case unix.RTA_TABLE:
+			r.Table = int(a.Uint32())
+		case unix.RTA_MULTIPATH:
+			hops, err := multipath(a.Data)
+			a.Fail(err)
+			setHops(&r, hops)
+		case id:
+			r.Nexthop = a.Uint32()
+		}
+	}
+	return r, true, a.Err()
+}
+
+// setHops sets the next hops.
+func setHops(r *model.Route, hops []model.Route) {
+	if len(hops) > 0 {
+		r.Gateway, r.IfIndex, r.NextHops = hops[0].Gateway, hops[0].IfIndex, append(r.NextHops, hops[1:]...)
+	}
+}
+
+// multipath decodes the next hops of a route: struct rtnexthop and attributes, for each.
+func multipath(b []byte) (out []model.Route, err error) {
+	for len(b) > 0 {
+		n := unix.SizeofRtNexthop
+		if len(b) >= n {
+			n = max(n, int(binary.NativeEndian.Uint16(b)))
+		}
+		if len(b) < n {
+			return out, fmt.Errorf("next hop of %d bytes, %d bytes left", n, len(b))
+		}
+		hop, a := model.Route{IfIndex: int(binary.NativeEndian.Uint32(b[4:]))}, dump.Parse(b[unix.SizeofRtNexthop:n])
+		for a.Next() {
+			switch a.Type {
+			case unix.RTA_GATEWAY:
+				hop.Gateway = addr(a.Data)
+			case unix.RTA_VIA:
+				hop.Gateway = via(a.Data)
+			}
+		}
+		if err := a.Err(); err != nil {
+			return out, err
+		}
+		out, b = append(out, hop), b[min((n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
+	}
+	return out, nil
+}
+
+func addr(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
 	return a.Unmap()
 }
 
-func gateway(gw net.IP, via netlink.Destination) netip.Addr {
-	if v, ok := via.(*netlink.Via); ok && gw == nil {
-		return addr(v.Addr)
-	}
-	return addr(gw)
-}
-
-// prefix converts a destination, which the library sets for default routes too.
-func prefix(n *net.IPNet) netip.Prefix {
-	// The library returns 0.0.0.0 as 16 bytes with a mask of 4.
-	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(addr(n.IP), ones).Masked()
-}
+// via decodes struct rtvia: a gateway of another family, behind the number of that.
+func via(b []byte) netip.Addr { return addr(b[min(2, len(b)):]) }
 
 // Names of the kernel's numbers (include/uapi/linux/rtnetlink.h).
 var (

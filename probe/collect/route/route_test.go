@@ -2,9 +2,12 @@ package route
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +20,13 @@ import (
 func FuzzRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
 		_, _ = decodeRule(m)
+	})
+}
+
+func FuzzRoute(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte) {
+		_, _, _ = decode(m)
+		_, _, _ = decodeNexthop(m)
 	})
 }
 
@@ -40,7 +50,7 @@ func TestRead(t *testing.T) {
 	}
 	defer c.Close()
 	defer h.Close()
-	got, err := Read(context.Background(), h)
+	got, err := Read(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +91,67 @@ func TestRead(t *testing.T) {
 	}
 	if r := find("10.1.0.1/32", 255); r.Type != "local" || r.Scope != "host" {
 		t.Errorf("local route: %+v", r)
+	}
+}
+
+// TestNexthops reads routes via nexthop objects, with their next hops in the routes' own messages and without.
+func TestNexthops(t *testing.T) {
+	for _, compat := range []string{"1", "0"} {
+		ns := nstest.New(t)
+		ns.Run(
+			"echo "+compat+" > /proc/sys/net/ipv4/nexthop_compat_mode", "ip link set lo up",
+			"ip link add v type veth peer name w", "ip link set v up", "ip link set w up",
+			"ip addr add 10.1.0.1/24 dev v", "ip addr add fd00:1::1/64 dev v nodad",
+			"ip nexthop add id 1 via 10.1.0.2 dev v", "ip nexthop add id 2 via 10.1.0.3 dev v",
+			"ip nexthop add id 3 group 1/2", "ip nexthop add id 4 blackhole", "ip nexthop add id 5 via fd00:1::2 dev v",
+			"ip nexthop add id 6 dev v",
+			"ip route add 10.2.0.0/16 nhid 1 proto zebra", "ip route add 10.3.0.0/16 nhid 3", "ip route add 10.4.0.0/16 nhid 4",
+			"ip route add 10.5.0.0/16 nhid 6", "ip -6 route add fd00:2::/64 nhid 5", "ip route add 10.6.0.0/16 nhid 5",
+		)
+		c, err := dump.Open(ns.NS, unix.NETLINK_ROUTE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		got, err := Read(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for dst, want := range map[string]string{
+			"10.2.0.0/16": "unicast zebra 10.1.0.2", "10.3.0.0/16": "unicast boot 10.1.0.2 10.1.0.3", "10.4.0.0/16": "blackhole boot invalid IP",
+			"10.5.0.0/16": "unicast boot invalid IP", "10.6.0.0/16": "unicast boot fd00:1::2", "fd00:2::/64": "unicast boot fd00:1::2",
+		} {
+			r := model.Find(got, func(r model.Route) bool { return r.Dst == prefixOf(dst) })
+			text := fmt.Sprint(r.Type, " ", r.Protocol, " ", r.Gateway)
+			for _, h := range r.NextHops {
+				text += " " + h.Gateway.String()
+			}
+			if text != want || r.Nexthop == 0 || r.IfIndex == 0 && r.Type == "unicast" {
+				t.Errorf("compat mode %s: %s: %s by link %d, want %s", compat, dst, text, r.IfIndex, want)
+			}
+		}
+	}
+}
+
+// unread is a kernel that lists a route, but not the object that it is by.
+type unread struct{ route []byte }
+
+func (k unread) Each(request uint16, body []byte, _ uint16, f func(m []byte) error) error {
+	switch {
+	case request == unix.RTM_GETNEXTHOP:
+		return unix.EPERM
+	case body[0] == unix.AF_INET:
+		return f(k.route)
+	}
+	return nil
+}
+
+func TestUnreadNexthop(t *testing.T) {
+	m := make([]byte, unix.SizeofRtMsg)
+	m[0], m[4], m[7] = unix.AF_INET, unix.RT_TABLE_MAIN, unix.RTN_UNICAST
+	got, err := Read(t.Context(), unread{dump.Append(m, 30, []byte{7, 0, 0, 0})})
+	if len(got) != 1 || !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "route to 0.0.0.0/0: its nexthop object 7 was not read") {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

@@ -103,6 +103,10 @@ func shouldMasquerade(v *node.Index, g *rawGroup) bool {
 		// it, a connection attempt is sent again a few times, and ends.
 		return own && sent.Packets > synRetries &&
 			slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return v.Lately(p.LastOut) })
+	case x != nil && node.Overlay(v.Node.Plugin):
+		// Beside the pods' own range, nothing that a rule could exclude knows the pods. Where Cilium's programs translate, no
+		// packet meets the rule.
+		return own && (v.Node.Plugin == "azure-overlay" || x.Counter.Delta > 0)
 	case x != nil && (x.Dst.IsZero() || !x.Dst.Not && x.Dst.Prefix.Bits() == 0):
 		return several || own && len(public) > 0
 	case x != nil:

@@ -238,10 +238,17 @@ func ciliumFacts(v *node.Index, h *hook, l *node.Lost) words.Facts {
 		said = append(said, x)
 	}
 	counted := model.Chosen(v.Cilium.Counts, func(c *model.CiliumCount) bool { return c.Reason == h.cilium && c.Delta > 0 })
+	closed := model.Filter(v.SampledServices(l), func(s node.Service) bool {
+		return h.cilium == model.CiliumNoBackend && v.Cilium.ClosedPort(s.Pod, s.Port, s.Proto)
+	})
 	unmanaged, forgotten := takenForWorld(v, world)
 	return words.Facts{
 		"code": h.cilium, "said": said, "from": from && !to, "to": to && !from, "counted": counted,
 		"world": node.Sorted(world), "maybe": node.Sorted(maybe), "unmanaged": unmanaged, "forgotten": forgotten,
+		"closed": model.Map(closed, func(s node.Service) string { return netip.AddrPortFrom(s.Pod, s.Port).String() }),
+		"served": model.Chosen(v.Cilium.Services, func(x *model.CiliumService) bool {
+			return slices.ContainsFunc(closed, func(s node.Service) bool { return s.Pod == x.Addr.Addr() })
+		}),
 		"denied": h.cilium.Denied(), "error": said[0].Error, "endpoint": said[0].Of,
 	}
 }

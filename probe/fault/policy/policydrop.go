@@ -108,7 +108,8 @@ func refusedReplies(v *fault.Input) {
 		d := (*list)[0]
 		link := v.LinkName(d.Link)
 		f.Packets, f.LastHopAlive = r.Counter.Delta, v.Place(link, model.Ingress)
-		f.Facts = words.Facts{"rule": c, "silent": silent, "half": d.Half, "link": link, "ranges": rangesOf(v.Index, f.Pods)}
+		f.Facts = words.Facts{"rule": c, "silent": silent, "half": d.Half, "link": link, "ranges": rangesOf(v.Index, f.Pods),
+			"policies": c.policies(v.Index)}
 		f.Packet = v.ReplyOf(d.Silent[0], d.Link)
 		f.Flows = func(x *model.Flow) bool { return v.RefusesReply(x, d.Link) == r }
 		v.Report(f)
@@ -371,7 +372,7 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	}
 	f := fault.Fault{Lost: &all, Claims: filteredDrops(all.Drops), Facts: words.Facts{
 		"rule": first.candidateRule, "pods": node.Sorted(first.Pods), "asked": node.Sorted(first.Peers), "packets": first.Lost.Packets,
-		"ranges": rangesOf(v, node.Sorted(all.Pods)),
+		"ranges": rangesOf(v, node.Sorted(all.Pods)), "policies": first.policies(v),
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(against),
 	}}
 	f.Flows = func(x *model.Flow) bool {

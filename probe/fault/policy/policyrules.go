@@ -218,6 +218,14 @@ func (c *candidateRule) Maker() string {
 	return words.Maker(c.Path, comment, c.Table)
 }
 
+// policies are the names of those that it was made from, where the rules have them.
+func (c *candidateRule) policies(v *node.Index) []string {
+	if c.Rule == nil || c.Pod != nil || c.Maker() == "" {
+		return nil
+	}
+	return words.Policies(v.PacketRules, c.Rule.Family, c.Rule.Table, c.Rule.Chain)
+}
+
 // object is what its Undo ends, nil where that is a program's.
 func (c *candidateRule) object() any {
 	switch {

@@ -23,7 +23,7 @@ type unrouted struct {
 // MissingNodeRoute reports ranges of other nodes' pods to which the node has no route.
 var MissingNodeRoute = fault.Kind{Code: "MissingNodeRoute", Severity: model.Critical, Find: missingNodeRoute,
 	Needs: fault.Sources{model.SourceRoutes, model.SourceTC}, Objects: fault.Objects{"f.Peers"},
-	Traits: model.Astray | model.OnlySent | model.ByRoute, Else: fault.Else{"!node", "cloud", "!drops replying"}}
+	Traits: model.Astray | model.OnlySent | model.ByRoute, Else: fault.Else{"!node", "cloud", "!drops replying", "explicit"}}
 
 func missingNodeRoute(v *fault.Input) {
 	siblings := nodeRoutes(v.Index)
@@ -38,7 +38,8 @@ func missingNodeRoute(v *fault.Input) {
 	knows := map[bool]bool{}
 	for p := range model.Each(v.Peers) {
 		cidr := v.Remote(p.Remote)
-		if !cidr.IsValid() || !v.SurelyPods(p.Remote) || !v.ByDefaultRoute(p.Remote) {
+		if !cidr.IsValid() || !v.SurelyPods(p.Remote) ||
+			!v.ByDefaultRoute(p.Remote) && (len(siblings) == 0 || !byGateway(v.Index, p, cidr)) {
 			continue
 		}
 		g, answered := model.GetOrInsert(groups, cidr), v.Answered(p)
@@ -75,6 +76,14 @@ func missingNodeRoute(v *fault.Input) {
 	for cidr, g := range groups {
 		v.Report(withoutNodeRoute(v.Index, cidr, g, siblings))
 	}
+}
+
+// byGateway reports whether the route to a range, or to a wider one, leads to a gateway of the default routes, though
+// the node that has the range may be on link: that is as good as no route.
+func byGateway(v *node.Index, p *model.Peer, cidr netip.Prefix) bool {
+	d, n := v.Routing().Lookup(v.SentBy(p.Local, p.Remote)), v.NodeOf(cidr)
+	return !d.Discards() && d.Route != nil && len(d.Hops) == 1 && v.GatewayAddrs[d.Route.Gateway] &&
+		(n != nil || d.Route.Dst.Bits() < cidr.Bits())
 }
 
 // repliesInVain reports whether all that comes of a pair are requests, such as echo requests, and all that
@@ -156,6 +165,7 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 	} else {
 		remote := node.Sorted(g.Peers)[0]
 		f.Facts["remote"], f.Facts["route"] = remote, v.Shown(v.Lookup(remote))
+		f.Facts["explicit"] = !v.ByDefaultRoute(remote)
 	}
 	f.Facts["siblings"] = model.Map(siblings[:min(len(siblings), 2)], v.Shown)
 	// Packets from there are refused as well, since they come by a link that leads to nothing.
@@ -173,6 +183,9 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 		f.Facts["hop"] = linkedHop(v, n, cidr)
 	} else if len(v.Ranges.Nodes) > 0 {
 		f.Confidence = model.Possible
+	}
+	for _, r := range siblings {
+		f.Facts["kept"] = words.ChangeRoute(r.Protocol, cidr)
 	}
 	if len(siblings) == 0 {
 		f.Facts["cloud"], f.Facts["tunnel"] = []string{CloudRoutes()}, downTunnel(v)

@@ -22,7 +22,7 @@ func NodeRoute(v *node.Index, q path.Query, cidr netip.Prefix) *model.NodeRoute 
 	}
 	return &model.NodeRoute{
 		Dst: r.Dst, Gateway: r.Gateway, Link: v.LinkName(r.IfIndex), Table: d.Table, Text: v.RouteText(r),
-		Router: v.GatewayAddrs[r.Gateway],
+		Protocol: r.Protocol, Router: v.GatewayAddrs[r.Gateway],
 	}
 }
 

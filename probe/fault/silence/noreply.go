@@ -315,6 +315,8 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 			return f
 		}
 	}
+	// What Cilium translates has another address by then.
+	f.Facts["served"] = model.Chosen(v.Cilium.Services, func(s *model.CiliumService) bool { return g[s.Addr.Addr()] != nil })
 	f.Facts["filed"], f.Facts["below"] = filedRoutes(v, remotes), v.Below(name)
 	probedSilence(v, &f, remotes)
 	f.Facts["inside"] = slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !node.Outside(v, a) })
