@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,8 +48,8 @@ type options struct {
 	nodes, pods string
 	routes      []string
 	pcap        string
-	// report is junit=FILE, where the verdict goes as well.
-	report string
+	// reports are where the verdict goes as well.
+	reports flags.Reports
 	// to is the destination of explain, or the pod at the other end of a check.
 	to string
 }
@@ -85,7 +86,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.pods, "pods", "", "read pods from this `FILE` instead of the cluster; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
 	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
-	f.StringVar(&o.report, "report", "", "also write the verdict to a new file, for CI: `junit=FILE`")
+	f.Var(&o.reports, "report", "also write the verdict to a new file: html to forward, junit for CI; repeatable")
 	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+
 		"in the same namespace; with check, a pod")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "select pods in all namespaces")
@@ -269,9 +270,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("--at-once %d: want at least one", o.atOnce)
 	case o.to != "" && !verdict:
 		return usagef("--to is for check and explain")
-	case o.report != "" && (o.junit() == o.report || o.junit() == ""):
-		return usagef("--report %s: want junit=FILE", o.report)
-	case o.report != "" && !verdict:
+	case len(o.reports) > 0 && !verdict:
 		return usagef("--report is for check and explain")
 	case p.command == "doctor" && !slices.Contains([]string{"text", "json", "mcp"}, o.output.Value):
 		return usagef("doctor: -o %s: want text, json or mcp", o.output.Value)
@@ -289,7 +288,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 			return usagef("%s takes no %s", p.command, strings.Join(foreign, " and no "))
 		}
 	}
-	for _, file := range []string{p.file, o.pcap, o.junit()} {
+	for _, file := range append(slices.Collect(maps.Values(o.reports)), p.file, o.pcap) {
 		if err := writable(file); err != nil {
 			return err
 		}
