@@ -31,6 +31,11 @@ build: need-go ## build bin/lasthop, one static binary
 plugin: need-go ## build bin/kubectl-lasthop, the plugin for kubectl; GOOS and GOARCH choose another system
 	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/kubectl-lasthop$(if $(filter windows,$(GOOS)),.exe) ./cmd/kubectl-lasthop
 
+.PHONY: man
+man: need-go ## write the manual pages of lasthop in bin/man
+	mkdir -p bin/man
+	$(GO) test -trimpath -count=1 -vet=off ./cmd/lasthop -run TestManPages -args -man '$(CURDIR)/bin/man'
+
 .PHONY: plugins
 plugins: need-go ## build the plugin for other systems in bin/plugins, and compile its tests for them
 	for system in darwin windows; do \

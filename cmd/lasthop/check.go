@@ -45,6 +45,7 @@ func (a *app) checkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), o, args) },
 	}
 	o.register(cmd.Flags(), "idle-exit")
+	o.complete(cmd)
 	return cmd
 }
 

@@ -44,6 +44,7 @@ func (a *app) explainCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags(), "idle-exit", "pcap")
+	o.complete(cmd)
 	return cmd
 }
 
@@ -184,6 +185,10 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 		if candidates, err = choosePods(s, []string{t.pod}, selection{namespace: o.namespace}); err != nil {
 			there, several := remotePods(s, t.pod, o.namespace)
 			if err = cmp.Or(several, err); there == nil {
+				if len(s.Cluster.Pods) == 0 {
+					err = fmt.Errorf("%w\nthe names of other nodes' pods are unknown here: for one of these use its address, "+
+						"or observe with --pods FILE", err)
+				}
 				return nil, e, fmt.Errorf("--to: %w", err)
 			}
 			candidates = there
