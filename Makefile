@@ -217,7 +217,7 @@ chart: need-go ## check the Helm chart, and write its plain manifests to charts/
 	$(HELM) template lasthop charts/lasthop --kube-version 1.34.0 --namespace kube-system | sed '/^# Source/d' >>charts/lasthop.yaml
 
 .PHONY: release
-release: need-image ## build the release RELEASE in bin/release: archives of both commands, SBOMs, checksums, the krew manifest
+release: need-image ## build the release RELEASE in bin/release: archives of both commands, deb and rpm, SBOMs, checksums, the krew manifest
 	tools/release '$(RELEASE)'
 
 # Two clones, in directories of other names, one after the other.
