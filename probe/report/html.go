@@ -74,7 +74,11 @@ type cell struct{ Text, Class string }
 // writeHTML writes a page of at most pageBytes. Findings that have no room are there as headlines, the least severe first.
 func writeHTML(w *bufio.Writer, d Document) error {
 	o := d.outline()
-	p := page{Node: o.node, Title: Clean(bound(o.verdict)), Severity: "none", Text: wholeText(d)}
+	text, err := wholeText(d)
+	if err != nil {
+		return err
+	}
+	p := page{Node: o.node, Title: bound(o.verdict), Severity: "none", Text: text}
 	p.Watched = "observed for " + Duration(o.window.Duration())
 	if start := o.window.Start; !start.IsZero() {
 		p.Watched += " from " + start.UTC().Format("2006-01-02 15:04:05") + " UTC"
@@ -123,16 +127,18 @@ func writeHTML(w *bufio.Writer, d Document) error {
 func cut(text string, columns int) string { return ansi.Truncate(Clean(text), columns, "…") }
 
 // wholeText is the text of a document, as far as it has room.
-func wholeText(d Document) string {
+func wholeText(d Document) (string, error) {
 	var text bytes.Buffer
 	p := &printer{w: bufio.NewWriter(&text)}
 	d.text(p, false)
-	p.w.Flush()
+	if err := p.w.Flush(); err != nil {
+		return "", err
+	}
 	s := &short{most: textBytes, how: "lasthop check -o wide has them"}
 	for line := range strings.Lines(text.String()) {
 		s.add(strings.TrimSuffix(line, "\n"))
 	}
-	return s.String()
+	return s.String(), nil
 }
 
 // reachClasses are those of the words of reachWords that stand out.

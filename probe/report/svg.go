@@ -61,7 +61,7 @@ func newPicture(title string, lines [][]Piece, worst model.Severity) *picture {
 				class = cmp.Or(map[model.Severity]string{model.Warning: "lossy", model.Info: "info"}[worst], class)
 			}
 			for rest := piece.Text; rest != ""; {
-				char, width := ansi.FirstGraphemeCluster(rest, ansi.GraphemeWidth)
+				char, _ := ansi.FirstGraphemeCluster(rest, ansi.GraphemeWidth)
 				if shape := lineShapes[char]; shape != "" {
 					n := 1
 					for shape == "m0 8h8" && strings.HasPrefix(rest[n*len(char):], char) {
@@ -83,7 +83,7 @@ func newPicture(title string, lines [][]Piece, worst model.Severity) *picture {
 					continue
 				}
 				end := textEnd(rest)
-				width = Width(rest[:end])
+				width := Width(rest[:end])
 				p.Texts = append(p.Texts, pictureText{class, rest[:end], x * cellWidth, y*cellHeight + 12, width * cellWidth})
 				x, rest = x+width, rest[end:]
 			}
