@@ -83,6 +83,9 @@ func writeHTML(w *bufio.Writer, d Document) error {
 	if start := o.window.Start; !start.IsZero() {
 		p.Watched += " from " + start.UTC().Format("2006-01-02 15:04:05") + " UTC"
 	}
+	if n := len(o.findings); n > 1 {
+		p.Watched += " · " + model.Quantity(n, "finding")
+	}
 	var style, script bytes.Buffer
 	for name, to := range map[string]*bytes.Buffer{"style": &style, "script": &script} {
 		if err := pageTemplate.ExecuteTemplate(to, name, nil); err != nil {
