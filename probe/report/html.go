@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/charmbracelet/x/ansi"
@@ -20,7 +21,8 @@ import (
 //go:embed page.html
 var pageText string
 
-var pageTemplate = template.Must(template.New("").Parse(pageText))
+// pageTemplate is parsed only if a page is wanted.
+var pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("").Parse(pageText)) })
 
 const (
 	// pageBytes bounds a page: mail and chats take a file of that size.
@@ -88,7 +90,7 @@ func writeHTML(w *bufio.Writer, d Document) error {
 	}
 	var style, script bytes.Buffer
 	for name, to := range map[string]*bytes.Buffer{"style": &style, "script": &script} {
-		if err := pageTemplate.ExecuteTemplate(to, name, nil); err != nil {
+		if err := pageTemplate().ExecuteTemplate(to, name, nil); err != nil {
 			return err
 		}
 	}
@@ -113,7 +115,7 @@ func writeHTML(w *bufio.Writer, d Document) error {
 	for shown := len(findings); ; shown-- {
 		p.Findings, p.Left = findings[:shown], findings[shown:]
 		var b bytes.Buffer
-		if err := pageTemplate.ExecuteTemplate(&b, "page", p); err != nil {
+		if err := pageTemplate().ExecuteTemplate(&b, "page", p); err != nil {
 			return err
 		}
 		if b.Len() <= pageBytes || shown == 0 && p.Text == "" {

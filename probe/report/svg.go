@@ -148,5 +148,5 @@ func writeSVG(w *bufio.Writer, o outline) error {
 		lines := model.Map(Wrap(bound(text), wideColumns), func(row string) []Piece { return []Piece{{row, Both}} })
 		p = newPicture("verdict", lines, "")
 	}
-	return pageTemplate.ExecuteTemplate(w, "alone", p)
+	return pageTemplate().ExecuteTemplate(w, "alone", p)
 }
