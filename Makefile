@@ -31,6 +31,11 @@ build: need-go ## build bin/lasthop, one static binary
 plugin: need-go ## build bin/kubectl-lasthop, the plugin for kubectl; GOOS and GOARCH choose another system
 	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/kubectl-lasthop$(if $(filter windows,$(GOOS)),.exe) ./cmd/kubectl-lasthop
 
+.PHONY: man
+man: need-go ## write the manual pages of lasthop in bin/man
+	mkdir -p bin/man
+	$(GO) test -trimpath -count=1 -vet=off ./cmd/lasthop -run TestManPages -args -man '$(CURDIR)/bin/man'
+
 .PHONY: plugins
 plugins: need-go ## build the plugin for other systems in bin/plugins, and compile its tests for them
 	for system in darwin windows; do \
@@ -212,7 +217,7 @@ chart: need-go ## check the Helm chart, and write its plain manifests to charts/
 	$(HELM) template lasthop charts/lasthop --kube-version 1.34.0 --namespace kube-system | sed '/^# Source/d' >>charts/lasthop.yaml
 
 .PHONY: release
-release: need-image ## build the release RELEASE in bin/release: archives of both commands, SBOMs, checksums, the krew manifest
+release: need-image ## build the release RELEASE in bin/release: archives of both commands, deb and rpm, SBOMs, checksums, the krew manifest
 	tools/release '$(RELEASE)'
 
 # Two clones, in directories of other names, one after the other.

@@ -203,6 +203,9 @@ func FindPage(code string) (catalogue.Page, error) {
 	if near := Nearest(code, known); near != "" {
 		return catalogue.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, near)
 	}
+	if alike := model.Filter(known, func(k string) bool { return strings.Contains(strings.ToLower(k), strings.ToLower(code)) }); len(code) > 2 && len(alike) > 0 {
+		return catalogue.Page{}, fmt.Errorf("no finding %q: did you mean one of %s?", code, strings.Join(alike, ", "))
+	}
 	return catalogue.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
 }
 

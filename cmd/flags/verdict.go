@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -90,6 +92,52 @@ func Call(names map[netip.Addr]string, s *model.Snapshot) {
 // Formats are those of a report.
 func Formats() Choice {
 	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), text)}
+}
+
+// Reports is a repeatable flag for files that a verdict is also written to: by format, each once.
+type Reports map[string]string
+
+func (r *Reports) String() string {
+	var texts []string
+	for _, kind := range slices.Sorted(maps.Keys(*r)) {
+		texts = append(texts, kind+"="+(*r)[kind])
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Type is what the usage calls the flag's value.
+func (r *Reports) Type() string { return "html|junit=FILE" }
+
+// Set adds a file.
+func (r *Reports) Set(s string) error {
+	kind, file, _ := strings.Cut(s, "=")
+	if kind != ReportJUnit && kind != string(report.HTML) || file == "" {
+		return errors.New("want html=FILE or junit=FILE")
+	}
+	if (*r)[kind] != "" {
+		return fmt.Errorf("%s is given twice", kind)
+	}
+	if *r == nil {
+		*r = Reports{}
+	}
+	(*r)[kind] = file
+	return nil
+}
+
+// ReportJUnit is the format of Reports that is none of an output.
+const ReportJUnit = "junit"
+
+// Write writes a document in a format of Reports.
+func (r *Reports) Write(w io.Writer, kind string, d report.Document, j report.Judgement) error {
+	if kind == ReportJUnit {
+		return report.JUnit(w, d, j)
+	}
+	return d.Write(w, report.Format(kind), report.Style{})
+}
+
+// Drawn reports whether paths are drawn in a format.
+func Drawn(f string) bool {
+	return slices.Contains([]report.Format{report.Markdown, report.HTML, report.SVG}, report.Format(f))
 }
 
 // SummaryVariable names the file that GitHub shows at the end of a job.

@@ -6,26 +6,26 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"strings"
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// What lasthop writes for a CI job, in the container.
+// What lasthop writes for a CI job, or to forward, in the container.
 const (
 	junitFile   = "report.xml"
+	htmlFile    = "report.html"
 	summaryFile = "summary.md"
 )
 
-// junit is the file of --report, if there is one.
-func (o *options) junit() string { return strings.TrimPrefix(o.report, "junit=") }
+// reportFiles are the names there of the files of --report.
+var reportFiles = map[string]string{flags.ReportJUnit: junitFile, string(report.HTML): htmlFile}
 
 // forCI are the flags and variables with which lasthop on a node writes what a CI job wants: the files come back.
 func (o *options) forCI() (args, env []string) {
-	if o.report != "" {
-		args = append(args, "--report=junit="+path.Join(remote.Dir, junitFile))
+	for kind := range o.reports {
+		args = append(args, "--report="+kind+"="+path.Join(remote.Dir, reportFiles[kind]))
 	}
 	if o.github {
 		env = append(env, flags.SummaryVariable+"="+path.Join(remote.Dir, summaryFile))
@@ -37,9 +37,9 @@ func (o *options) forCI() (args, env []string) {
 func (r *runner) writeForCI(found report.Document) error {
 	j := r.Judgement()
 	var err error
-	if file := r.junit(); file != "" {
+	for kind, file := range r.reports {
 		var text bytes.Buffer
-		err = errors.Join(report.JUnit(&text, found, j), r.write(file, text.Bytes()))
+		err = errors.Join(err, r.reports.Write(&text, kind, found, j), r.write(file, text.Bytes()))
 	}
 	if !r.github {
 		return err

@@ -39,7 +39,7 @@ func (f *facts) add(flag, name string, content []byte) {
 }
 
 // ours are the files that lasthop writes in the container.
-var ours = []string{samplesFile, junitFile, summaryFile}
+var ours = []string{samplesFile, junitFile, htmlFile, summaryFile}
 
 // mostNamed is how many nodes get the names of all pods of the cluster, which grow as its nodes
 // do. Beyond that each node knows its own pods' names, and all are known here.

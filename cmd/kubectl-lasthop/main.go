@@ -114,6 +114,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	o.register(cmd.Flags())
+	cmd.Flags().Bool("version", false, "print the version") // cobra's own would take -v
 	cmd.ValidArgsFunction = o.complete
 	cmd.RegisterFlagCompletionFunc("to", o.completeTo) //nolint:errcheck // the flag is there
 	flags.Complete(cmd)

@@ -77,7 +77,7 @@ func pretend(status string, args []string) int {
 			os.WriteFile(file, []byte("samples"), 0o600) //nolint:errcheck // the test looks for it
 			os.WriteFile(".bashrc", []byte("x"), 0o600)  //nolint:errcheck // the same
 		case "--report":
-			os.WriteFile(file, []byte("verdict"), 0o600) //nolint:errcheck // the same
+			os.WriteFile(file, []byte("verdict "+filepath.Ext(file)), 0o600) //nolint:errcheck // the same
 		case "--github":
 			file := filepath.Base(os.Getenv(flags.SummaryVariable))
 			os.WriteFile(file, []byte("of a node\n"), 0o600) //nolint:errcheck // the same
@@ -230,13 +230,15 @@ func TestForCI(t *testing.T) {
 	if err := os.WriteFile("job.md", []byte("before\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := plugin(t, "check", "node1", "--report", "junit=v.xml", "--github")
-	verdict, err := os.ReadFile("v.xml")
+	r := plugin(t, "check", "node1", "--report", "junit=v.junit", "--report", "html=page", "--github")
+	verdict, err := os.ReadFile("v.junit")
+	page, lacking := os.ReadFile("page")
+	err = errors.Join(err, lacking)
 	summary, unread := os.ReadFile("job.md")
-	if r.status != exitFindings || string(verdict) != "verdict" || string(summary) != "before\nof a node\n" {
+	if r.status != exitFindings || string(verdict) != "verdict .xml" || string(page) != "verdict .html" || string(summary) != "before\nof a node\n" {
 		t.Errorf("status %d, verdict %q, summary %q, %v: %s", r.status, verdict, summary, errors.Join(err, unread), r.stderr)
 	}
-	if r := plugin(t, "check", "node1", "--report", "junit=v.xml"); r.status != exitUsage || !strings.Contains(r.stderr, "does not overwrite files") {
+	if r := plugin(t, "check", "node1", "--report", "junit=v.junit"); r.status != exitUsage || !strings.Contains(r.stderr, "does not overwrite files") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,8 +50,8 @@ type options struct {
 	// azure: Azure is asked for what routes would hold.
 	azure bool
 	pcap  string
-	// report is junit=FILE, where the verdict goes as well.
-	report string
+	// reports are where the verdict goes as well.
+	reports flags.Reports
 	// to is the destination of explain, or the pod at the other end of a check.
 	to string
 }
@@ -88,7 +89,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
 	f.BoolVar(&o.azure, "azure", false, "ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
 	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
-	f.StringVar(&o.report, "report", "", "also write the verdict to a new file, for CI: `junit=FILE`")
+	f.Var(&o.reports, "report", "also write the verdict to a new file: html to forward, junit for CI; repeatable")
 	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+
 		"in the same namespace; with check, a pod")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "select pods in all namespaces")
@@ -272,9 +273,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("--at-once %d: want at least one", o.atOnce)
 	case o.to != "" && !verdict:
 		return usagef("--to is for check and explain")
-	case o.report != "" && (o.junit() == o.report || o.junit() == ""):
-		return usagef("--report %s: want junit=FILE", o.report)
-	case o.report != "" && !verdict:
+	case len(o.reports) > 0 && !verdict:
 		return usagef("--report is for check and explain")
 	case p.command == "doctor" && !slices.Contains([]string{"text", "json", "mcp"}, o.output.Value):
 		return usagef("doctor: -o %s: want text, json or mcp", o.output.Value)
@@ -292,7 +291,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 			return usagef("%s takes no %s", p.command, strings.Join(foreign, " and no "))
 		}
 	}
-	for _, file := range []string{p.file, o.pcap, o.junit()} {
+	for _, file := range append(slices.Collect(maps.Values(o.reports)), p.file, o.pcap) {
 		if err := writable(file); err != nil {
 			return err
 		}

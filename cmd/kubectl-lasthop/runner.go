@@ -373,8 +373,10 @@ func (r *runner) keep(node, name string, content []byte) error {
 	switch {
 	case name == samplesFile && r.pcap != "":
 		local = beside(r.pcap, node, r.several)
-	case name == junitFile && r.report != "":
-		local = r.junit()
+	case name == junitFile && r.reports[flags.ReportJUnit] != "":
+		local = r.reports[flags.ReportJUnit]
+	case name == htmlFile && r.reports[string(report.HTML)] != "":
+		local = r.reports[string(report.HTML)]
 	case name == summaryFile && r.github:
 		return r.summarize(content)
 	case r.command != screen || !exports.MatchString(name):

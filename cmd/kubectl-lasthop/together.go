@@ -95,6 +95,9 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
 	j := r.newJudged()
+	if r.draws() && len(targets) <= joint.MostDrawn {
+		j.snapshots = map[string]*model.Snapshot{}
+	}
 	j.past = r.past()
 	if r.redact {
 		j.hide = redact.New(os.Getenv(flags.RedactKey))
@@ -134,6 +137,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	found := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits()}
 	found.Findings = j.Choose(joint.Told(sources, spans, result, j.told), j.focus)
 	if r.command == "check" {
+		found.Paths = joint.Paths(found.Nodes, j.snapshots, found.Findings)
 		return worst(j.verdict(found), status), errors.Join(err, r.tell(found))
 	}
 	near, far := join.End{Name: j.hide.Node(targets[0].node)}, join.End{Name: j.hide.Node(targets[1].node)}
@@ -161,6 +165,9 @@ func (r *runner) span(i int) joint.Span {
 func (r *runner) replay() (int, error) {
 	j := r.newJudged()
 	j.last, j.plain = time.Duration(r.window), r.redact
+	if r.draws() && len(r.words) <= joint.MostDrawn {
+		j.snapshots = map[string]*model.Snapshot{}
+	}
 	var sources []join.Source
 	for i, file := range r.words {
 		name := file
@@ -175,7 +182,13 @@ func (r *runner) replay() (int, error) {
 	}
 	found := report.Joint{Nodes: result.Nodes, Names: j.names, Limits: j.Limits()}
 	found.Findings = j.Choose(result.Findings, nil)
+	found.Paths = joint.Paths(found.Nodes, j.snapshots, found.Findings)
 	return j.verdict(found), r.tell(found)
+}
+
+// draws reports whether a document will draw paths.
+func (r *runner) draws() bool {
+	return r.github || r.reports[string(report.HTML)] != "" || flags.Drawn(r.output.Value)
 }
 
 // tell prints a report, and writes what a CI job wants of it.

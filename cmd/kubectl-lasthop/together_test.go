@@ -220,14 +220,16 @@ func TestTogetherForCI(t *testing.T) {
 	t.Setenv(flags.RedactKey, "of the job")
 	t.Setenv(flags.SummaryVariable, "job.md")
 	t.Chdir(t.TempDir())
-	r := plugin(t, "check", "--all", "--redact", "--report", "junit=v.xml", "--github", "-o", "json")
+	r := plugin(t, "check", "--all", "--redact", "--report", "junit=v.xml", "--report", "html=v.html", "--github", "-o", "json")
 	shown := redact.New("of the job").Node("node1")
 	if j := r.jointly(t); r.status != exitFindings || len(j.Findings) != 1 || !slices.ContainsFunc(j.Nodes, func(n seen) bool { return n.Name == shown && n.Node != nil }) {
 		t.Errorf("status %d, %+v: %s", r.status, j, r.stderr)
 	}
 	verdict, err := os.ReadFile("v.xml")
 	summary, unread := os.ReadFile("job.md")
-	for what, text := range map[string]string{"verdict": string(verdict), "summary": string(summary), "report": r.stdout} {
+	page, unsaved := os.ReadFile("v.html")
+	err = errors.Join(err, unsaved)
+	for what, text := range map[string]string{"verdict": string(verdict), "summary": string(summary), "report": r.stdout, "page": string(page)} {
 		if !strings.Contains(text, "ConntrackFull") || !strings.Contains(text, shown) || strings.Contains(text, "node1") || strings.Contains(text, "node2") {
 			t.Errorf("%s %q, %v", what, text, errors.Join(err, unread))
 		}

@@ -14,6 +14,7 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/fault/bridge"
@@ -45,6 +46,7 @@ func (a *app) checkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), o, args) },
 	}
 	o.register(cmd.Flags(), "idle-exit")
+	o.complete(cmd)
 	return cmd
 }
 
@@ -168,9 +170,14 @@ func withPast(v model.Verdict, past []model.Tracked) []model.Finding {
 	return out
 }
 
+// draws reports whether a document will draw paths.
+func (o *observing) draws() bool {
+	return o.beside.github || o.beside.reports[string(report.HTML)] != "" || flags.Drawn(o.output.Value)
+}
+
 // paths are those that show the findings, where a document will draw them.
 func (o *observing) paths(s *model.Snapshot, findings []model.Finding) []*model.Path {
-	if !o.beside.github && report.Format(o.output.Value) != report.Markdown {
+	if !o.draws() {
 		return nil
 	}
 	const most = 20
@@ -178,7 +185,7 @@ func (o *observing) paths(s *model.Snapshot, findings []model.Finding) []*model.
 	for _, f := range findings[:min(len(findings), most)] {
 		var p *model.Path
 		if len(f.Pods) > 0 {
-			ends, _ := choosePeer(s, f.Pods, []model.Finding{f})
+			ends, _ := joint.ChoosePeer(s, f.Pods, []model.Finding{f})
 			traced := path.Trace(s, findings, ends)
 			p = &traced
 		}

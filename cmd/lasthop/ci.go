@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -15,41 +16,29 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// beside is what a command writes beside its output, for a CI job.
+// beside is what a command writes beside its output, for a CI job or to forward.
 type beside struct {
-	junit  junitFile
-	github bool
-	// file is that of junit, once it is open.
-	file *product
+	reports flags.Reports
+	github  bool
+	// files are those of reports, once they are open.
+	files map[string]*product
 }
 
-// junitFile is the flag --report.
-type junitFile string
-
-func (j *junitFile) String() string { return string(*j) }
-func (j *junitFile) Type() string   { return "junit=FILE" }
-
-func (j *junitFile) Set(s string) error {
-	kind, file, _ := strings.Cut(s, "=")
-	if kind != "junit" || file == "" {
-		return errors.New("want junit=FILE")
-	}
-	*j = junitFile(file)
-	return nil
-}
-
-// openBeside makes the file before the observation, so that a name that cannot be used is told at once.
+// openBeside makes the files before the observation, so that a name that cannot be used is told at once.
 func (a *app) openBeside(b *beside) (err error) {
-	if b.junit != "" {
-		b.file, err = a.produce("--report junit", string(b.junit))
+	b.files = map[string]*product{}
+	for _, kind := range slices.Sorted(maps.Keys(b.reports)) {
+		if b.files[kind], err = a.produce("--report "+kind, b.reports[kind]); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 func (a *app) writeBeside(b beside, r report.Document, j report.Judgement) error {
 	var err error
-	if b.file != nil {
-		err = errors.Join(ignoreClosedPipe(report.JUnit(b.file, r, j)), b.file.Close())
+	for kind, file := range b.files {
+		err = errors.Join(err, ignoreClosedPipe(b.reports.Write(file, kind, r, j)), file.Close())
 	}
 	if b.github {
 		a.annotate(report.Annotations(r, j)...)

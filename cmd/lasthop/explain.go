@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -44,6 +44,7 @@ func (a *app) explainCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags(), "idle-exit", "pcap")
+	o.complete(cmd)
 	return cmd
 }
 
@@ -95,7 +96,7 @@ func (o *observing) trace(s *model.Snapshot, past []model.Tracked, pod string, t
 	findings := o.Choose(withPast(diagnose.Judge(s), past), addrs)
 	r := report.Path{Snapshot: s, Limits: o.Limits()}
 	if !ends.To.IsValid() {
-		ends, r.Choice = choosePeer(s, addrs, findings)
+		ends, r.Choice = joint.ChoosePeer(s, addrs, findings)
 	}
 	r.Path = path.Trace(s, findings, ends)
 	r.Take(findings)
@@ -184,6 +185,10 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 		if candidates, err = choosePods(s, []string{t.pod}, selection{namespace: o.namespace}); err != nil {
 			there, several := remotePods(s, t.pod, o.namespace)
 			if err = cmp.Or(several, err); there == nil {
+				if len(s.Cluster.Pods) == 0 {
+					err = fmt.Errorf("%w\nthe names of other nodes' pods are unknown here: for one of these use its address, "+
+						"or observe with --pods FILE", err)
+				}
 				return nil, e, fmt.Errorf("--to: %w", err)
 			}
 			candidates = there
@@ -205,95 +210,4 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 		}
 	}
 	return nil, e, usagef("the pod has no address of the same family as %s", candidates[0])
-}
-
-// outside4 and outside6 stand for any address outside the cluster. They are
-// reserved for documentation, so no host has them.
-var (
-	outside4 = netip.MustParseAddr("192.0.2.1")
-	outside6 = netip.MustParseAddr("2001:db8::1")
-)
-
-// choosePeer is the destination if none was given, and how it was chosen.
-func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (path.Ends, string) {
-	peers := busiest(s, pod)
-	for _, f := range findings {
-		about := func(e path.Ends) (path.Ends, string) {
-			return e, fmt.Sprintf("to %s, the peer of the finding %s; --to selects another", e.To, f.Code)
-		}
-		for _, prefix := range f.Peers {
-			if i := slices.IndexFunc(peers, func(p path.Ends) bool { return prefix.Contains(p.To) }); i >= 0 {
-				return about(peers[i])
-			}
-		}
-		if p, ok := metBy(s, f, peers); ok {
-			return p, fmt.Sprintf("to %s, whose path the finding %s is on; --to selects another", p.To, f.Code)
-		}
-		for _, prefix := range f.Peers {
-			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
-				return about(e)
-			}
-		}
-	}
-	switch {
-	case len(peers) > 0 && len(counted(s, pod)) == 0:
-		return peers[0], fmt.Sprintf("no packet of the pod in the window: to %s, with which it has the most flows, possibly old ones; "+
-			"--to selects another", peers[0].To)
-	case len(peers) > 0:
-		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to selects another", peers[0].To)
-	}
-	e := path.Ends{Pod: pod[0], To: model.Either(pod[0].Is6(), outside6, outside4)}
-	return e, fmt.Sprintf("no packet of the pod was seen: to %s, as an example of an address outside the cluster; --to "+
-		"selects another", e.To)
-}
-
-// metBy is the busiest peer on whose path a finding has its place. The finding may
-// be about a next hop, which is no packet's destination.
-func metBy(s *model.Snapshot, f model.Finding, peers []path.Ends) (path.Ends, bool) {
-	const tried = 8
-	for _, p := range peers[:min(tried, len(peers))] {
-		traced := path.Trace(s, []model.Finding{f}, p)
-		if slices.ContainsFunc(slices.Concat(traced.Forward, traced.Return), func(h model.PathHop) bool { return h.Finding == f.Code }) {
-			return p, true
-		}
-	}
-	return path.Ends{}, false
-}
-
-func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
-	a := model.Find(pod, func(a netip.Addr) bool { return a.Is4() == to.Is4() && a != to })
-	return path.Ends{Pod: a, To: to}, a.IsValid()
-}
-
-// busiest are the ends of the packets that the pod itself sent, those with the
-// most packets first; if none was counted, those with the most flows.
-func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
-	count := counted(s, pod)
-	if len(count) == 0 {
-		for _, f := range s.Flows {
-			if slices.Contains(pod, f.Original.Src) {
-				count[path.Ends{Pod: f.Original.Src, To: f.Original.Dst}]++
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Keys(count), func(a, b path.Ends) int {
-		return cmp.Or(cmp.Compare(count[b], count[a]), a.To.Compare(b.To), a.Pod.Compare(b.Pod))
-	})
-}
-
-// counted is how many packets the pod itself sent in the window, by their ends.
-func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
-	count := map[path.Ends]uint64{}
-	links := map[string]bool{}
-	for _, p := range slices.Concat(s.Pods, s.PastPods) {
-		if slices.ContainsFunc(pod, p.Has) {
-			links[p.Link] = true
-		}
-	}
-	for _, p := range s.Traffic.Pairs {
-		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && model.Unicast(p.Dst) {
-			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
-		}
-	}
-	return count
 }

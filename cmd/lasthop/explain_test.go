@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -73,7 +74,7 @@ func questions(s *model.Snapshot) []path.Ends {
 	for _, p := range s.Pods {
 		for _, prefix := range p.Addresses {
 			pod := prefix.Addr()
-			for _, e := range busiest(s, []netip.Addr{pod}) {
+			for _, e := range joint.Busiest(s, []netip.Addr{pod}) {
 				add(e)
 			}
 			for _, q := range s.Pods {
@@ -88,7 +89,7 @@ func questions(s *model.Snapshot) []path.Ends {
 					}
 				}
 			}
-			add(path.Ends{Pod: pod, To: outside4})
+			add(path.Ends{Pod: pod, To: joint.Outside4})
 		}
 	}
 	return out
@@ -219,7 +220,7 @@ func TestPastPeer(t *testing.T) {
 	gone, peer := netip.MustParseAddr("10.1.0.6"), netip.MustParseAddr("10.9.0.1")
 	s.PastPods[0].Link = "veth6"
 	s.Traffic.Pairs = []model.PairCount{{Src: gone, Dst: peer, Link: "veth6", Direction: model.Ingress, Packets: 7}}
-	if e, how := choosePeer(s, []netip.Addr{gone}, nil); e.To != peer {
+	if e, how := joint.ChoosePeer(s, []netip.Addr{gone}, nil); e.To != peer {
 		t.Errorf("to %s: %s", e.To, how)
 	}
 }
@@ -269,14 +270,14 @@ func TestChoosePeer(t *testing.T) {
 		to     netip.Addr
 		choice string
 	}{
-		{func() {}, outside4, "no packet of the pod was seen"},
+		{func() {}, joint.Outside4, "no packet of the pod was seen"},
 		{func() { s.Flows = append(s.Flows, flow) }, other, "no packet of the pod in the window"},
 		{func() {
 			s.Traffic.Pairs = []model.PairCount{{Src: pod, Dst: peer, Link: "p1", Direction: model.Ingress, Packets: 3}}
 		}, peer, "busiest peer in the window"},
 	} {
 		want.with()
-		e, choice := choosePeer(s, []netip.Addr{pod}, nil)
+		e, choice := joint.ChoosePeer(s, []netip.Addr{pod}, nil)
 		if e.To != want.to || !strings.Contains(choice, want.choice) {
 			t.Errorf("got %s, %q; want %s, %q", e.To, choice, want.to, want.choice)
 		}
@@ -306,7 +307,7 @@ func TestChoosePeerOfFinding(t *testing.T) {
 		Code: "MissingUDR", EndsAt: []model.HopKind{model.HopBeyond}, Pods: []netip.Addr{pod},
 		LastHopAlive: model.Place{Link: "up0", Role: model.RoleUplink, Direction: model.Egress},
 	}
-	if e, how := choosePeer(s, []netip.Addr{pod}, []model.Finding{f}); e.To != far || !strings.Contains(how, string(f.Code)) {
+	if e, how := joint.ChoosePeer(s, []netip.Addr{pod}, []model.Finding{f}); e.To != far || !strings.Contains(how, string(f.Code)) {
 		t.Errorf("to %s: %s", e.To, how)
 	}
 }

@@ -96,7 +96,7 @@ func (o *observing) define() *pflag.FlagSet {
 	o.color = flags.Colors()
 	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print details of failures, such as the BPF verifier log")
-	f.Var(&o.beside.junit, "report", "also write the verdict to a new file, for CI: junit=FILE")
+	f.Var(&o.beside.reports, "report", "also write the verdict to a new file: html to forward, junit for CI; repeatable")
 	f.BoolVar(&o.beside.github, "github", false,
 		"annotate a GitHub Actions run on standard error, and append to the job summary")
 	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")

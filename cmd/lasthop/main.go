@@ -237,6 +237,9 @@ func (a *app) root() *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range append(root.Commands(), root) {
 		flags.Complete(cmd)
+		if cmd.Flags().Lookup("netns") != nil {
+			cmd.RegisterFlagCompletionFunc("netns", completeNetns) //nolint:errcheck // the flag is there
+		}
 	}
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.RunE = func(cmd *cobra.Command, args []string) error {

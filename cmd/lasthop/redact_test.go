@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -99,7 +100,7 @@ func everything(t *testing.T, r report.Report) string {
 	findings := diagnose.Diagnose(r.Snapshot)
 	for p := range model.Each(r.Snapshot.Pods) {
 		for _, a := range p.Known() {
-			ends, choice := choosePeer(r.Snapshot, []netip.Addr{a}, r.Findings)
+			ends, choice := joint.ChoosePeer(r.Snapshot, []netip.Addr{a}, r.Findings)
 			explained := report.Path{Snapshot: r.Snapshot, Path: path.Trace(r.Snapshot, findings, ends), Findings: r.Findings, Choice: choice}
 			write(explained.Write(&b, report.Wide, report.Style{}))
 			write(explained.Write(&b, report.JSON, report.Style{}))

@@ -26,10 +26,16 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	r, err := newTogether(a, o, pods, o.last()).judge()
+	t := newTogether(a, o, pods, o.last())
+	snapshots := map[string]*model.Snapshot{}
+	if o.draws() && len(o.replay) <= joint.MostDrawn {
+		t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
+	}
+	r, err := t.judge()
 	if err != nil {
 		return err
 	}
+	r.Paths = joint.Paths(r.Nodes, snapshots, r.Findings)
 	if err := a.tell(o, r, o.Judgement()); err != nil {
 		return err
 	}

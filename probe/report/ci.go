@@ -49,8 +49,13 @@ type outline struct {
 	// of is a snapshot with a finding's window.
 	of      func(*model.Finding) *model.Snapshot
 	sources []nodeSource
-	// paths show the findings.
-	paths []*model.Path
+	// paths show the findings. between: they are between nodes.
+	paths   []*model.Path
+	between bool
+	// drawn is the path that a document is about.
+	drawn *Drawing
+	// reach is the table of who reaches whom, and what it leaves out; nil where a document has none.
+	reach func() ([][]string, string)
 	// ways are the directions of a path.
 	ways    []way
 	verdict string
@@ -66,6 +71,7 @@ func (r Report) outline() outline {
 		node: Clean(cmp.Or(r.Snapshot.Node.Name, "node")), window: r.Snapshot.Window, names: Called(r.Snapshot),
 		findings: r.Findings, of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(), paths: r.Paths,
 	}
+	c.reach = func() ([][]string, string) { return r.reach(c.names) }
 	c.add(c.node, r.Snapshot.Sources)
 	return c
 }
@@ -73,7 +79,7 @@ func (r Report) outline() outline {
 func (r Joint) outline() outline {
 	c := outline{
 		node: model.Quantity(len(r.Nodes), "node"), names: r.Names, verdict: r.Silence(),
-		findings: r.Findings, of: r.windowOf,
+		findings: r.Findings, of: r.windowOf, paths: r.Paths, between: true,
 	}
 	for _, n := range r.Nodes {
 		if c.window.Start.IsZero() {
@@ -94,6 +100,7 @@ func (r Path) outline() outline {
 		c.add(cmp.Or(r.Far.Node.Name, "far node"), r.Far.Sources)
 	}
 	from, to := PathEnds(c.names, &r.Path)
+	c.drawn = &Drawing{Path: &r.Path, Names: c.names, Window: c.window.Duration(), Scope: "packets " + r.scope(r.Snapshot), Hop: -1}
 	c.ways = []way{{r.directions()[0], from + " > " + to}, {r.directions()[1], to + " > " + from}}
 	return c
 }

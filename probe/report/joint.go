@@ -20,6 +20,8 @@ type Joint struct {
 	Focus []netip.Addr
 	// Limits say what was not judged, by request.
 	Limits []string
+	// Paths are as those of Report.
+	Paths []*model.Path
 }
 
 // Write writes the report. Only Text and Wide heed the style.

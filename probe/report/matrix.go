@@ -28,13 +28,25 @@ func columnName(d model.Destination) string {
 }
 
 func (r Report) matrix(p *printer, names map[netip.Addr]string) {
-	m := r.Matrix.Fold(mostNodes)
-	m.Rows = model.Filter(m.Rows, func(x model.MatrixRow) bool { return r.inFocus(x.Pod) && x.Reach != model.ReachNone })
-	if len(m.Rows) == 0 {
+	rows, more := r.reach(names)
+	if len(rows) == 0 {
 		return
 	}
 	p.title("who reaches whom")
-	rows := model.Map(m.Rows[:min(len(m.Rows), mostRows)], func(x model.MatrixRow) []string {
+	p.table(rows[0], rows[1:])
+	if more != "" {
+		p.line("  " + more)
+	}
+}
+
+// reach is the table of who reaches whom, below its columns, and what it leaves out. It is empty where no pod has packets.
+func (r Report) reach(names map[netip.Addr]string) (rows [][]string, more string) {
+	m := r.Matrix.Fold(mostNodes)
+	m.Rows = model.Filter(m.Rows, func(x model.MatrixRow) bool { return r.inFocus(x.Pod) && x.Reach != model.ReachNone })
+	if len(m.Rows) == 0 {
+		return nil, ""
+	}
+	rows = model.Map(m.Rows[:min(len(m.Rows), mostRows)], func(x model.MatrixRow) []string {
 		row := []string{Named(names, x.Pod), reachWords[x.Reach]}
 		for _, c := range x.Cells {
 			switch {
@@ -48,11 +60,10 @@ func (r Report) matrix(p *printer, names map[netip.Addr]string) {
 		}
 		return row
 	})
-	p.table(append([]string{"POD", "ALL"}, model.Map(m.Columns, columnName)...), rows)
-	if more := len(m.Rows) - mostRows; more > 0 {
-		worst := m.Rows[mostRows].Reach
-		p.line(fmt.Sprintf("  %d more pods, at worst %s", more, reachWords[worst]))
+	if left := len(m.Rows) - mostRows; left > 0 {
+		more = fmt.Sprintf("%d more pods, at worst %s", left, reachWords[m.Rows[mostRows].Reach])
 	}
+	return append([][]string{append([]string{"POD", "ALL"}, model.Map(m.Columns, columnName)...)}, rows...), more
 }
 
 type (

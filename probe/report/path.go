@@ -69,9 +69,13 @@ func (r Path) verdict() string {
 	case r.Snapshot.Status(model.SourceTC) == model.Missing:
 		return "no dead hop in the node's tables; packets were not watched"
 	case !r.counted():
-		return "no dead hop in the node's tables; no packet of this path was seen in " + window
+		return fmt.Sprintf("no dead hop in the node's tables; no packets of this %s in %s", model.Either(r.Path.Pair, "pair", "pod"), window)
+	case r.Far != nil:
+		return "no dead hop on either node or between them in " + window
+	case !r.Path.Pair:
+		return "no dead hop on this node in " + window + "; the counts are of all the pod's packets, not of this pair alone"
 	}
-	return "no dead hop " + model.Either(r.Far != nil, "on either node or between them", "on this node") + " in " + window
+	return "no dead hop on this node in " + window
 }
 
 // names are those of Called, of both nodes.

@@ -37,7 +37,7 @@ type Report struct {
 	Focus []netip.Addr
 	// Limits say what was not judged, by request.
 	Limits []string
-	// Paths are those that show the findings best, in their order, for Markdown; nil where there is none.
+	// Paths are those that show the findings best, in their order, for what draws them; nil where there is none.
 	Paths []*model.Path
 }
 
@@ -53,12 +53,17 @@ const (
 	YAML     Format = "yaml"
 	NDJSON   Format = "ndjson"
 	Markdown Format = "markdown"
+	// HTML is one file that needs no other, SVG the path that shows the worst finding.
+	HTML Format = "html"
+	SVG  Format = "svg"
 	// MCP is for the tools of `lasthop mcp`: a text, and the document of JSON.
 	MCP Format = "mcp"
 )
 
 // Formats lists the formats in the order in which help names them.
-func Formats() []Format { return []Format{Text, Wide, InBrief, JSON, YAML, NDJSON, Markdown, MCP} }
+func Formats() []Format {
+	return []Format{Text, Wide, InBrief, JSON, YAML, NDJSON, Markdown, HTML, SVG, MCP}
+}
 
 // Style is how text is drawn.
 type Style struct {
@@ -133,6 +138,10 @@ func write(to io.Writer, f Format, style Style, r Document) error {
 		err = r.ndjson(w)
 	case Markdown:
 		r.markdown(w)
+	case HTML:
+		err = writeHTML(w, r)
+	case SVG:
+		err = writeSVG(w, r.outline())
 	default:
 		err = fmt.Errorf("no format %q", f)
 	}
