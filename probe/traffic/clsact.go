@@ -89,7 +89,7 @@ func (c *clsact) close() error {
 		errs = append(errs, c.janitor.end())
 	}
 	if c.news != nil {
-		errs = append(errs, c.news.close())
+		errs = append(errs, c.news.Close())
 	}
 	// Last, so that a number is free only when no process acts in its name.
 	if c.number != nil {
@@ -217,7 +217,7 @@ func (c *clsact) detach(indices []int) error {
 
 func (c *clsact) changed(indices []int) ([]int, error) {
 	c.present = nil
-	links, all, err := c.news.read()
+	links, all, err := c.news.links()
 	if err != nil || all || c.tcx {
 		// There are no notifications about tcx.
 		return indices, err

@@ -45,9 +45,6 @@ func addrTo(a netip.Addr) bpf.TCAddr {
 	return bpf.TCAddr{Hi: binary.NativeEndian.Uint64(b[:8]), Lo: binary.NativeEndian.Uint64(b[8:])}
 }
 
-// canon is the form in which addresses are stored and compared.
-func canon(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
-
 func flag(b bool) byte { return model.Either[uint8](b, 1, 0) }
 
 func direction(d uint8) model.Direction {
