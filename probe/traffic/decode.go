@@ -16,13 +16,11 @@ const (
 	hopKeySize  = int(unsafe.Sizeof(bpf.TCHopKey{}))
 	macSize     = int(unsafe.Sizeof(bpf.TCMacPair{}))
 	peerSize    = int(unsafe.Sizeof(bpf.TCPeer{}))
-	shareSize   = int(unsafe.Sizeof(bpf.TCPeerShare{}))
 	quotaSize   = int(unsafe.Sizeof(bpf.DropQuota{}))
 	lossSize    = int(unsafe.Sizeof(uint64(0)))
 	linkSize    = int(unsafe.Sizeof(bpf.TCLink{}))
 	cellSize    = int(unsafe.Sizeof(uint16(0)))
 	freeHopSize = int(unsafe.Sizeof(uint32(0)))
-	eventSize   = int(unsafe.Sizeof(bpf.DropDropEvent{}))
 
 	ways      = int(bpf.TCSideWAYS)
 	sides     = int(bpf.TCSideSIDES)
