@@ -18,7 +18,7 @@ func (v *Index) tunnelPeers() []model.Peer {
 	found := map[Pair]*model.Peer{}
 	for f := range model.Each(v.Flows) {
 		local, remote := f.Reply.Dst, f.Reply.Src
-		if f.Proto != TCP || f.Start.IsZero() || len(v.Owners[f.Original.Src]) == 0 || len(v.Owners[remote]) > 0 ||
+		if f.Proto != model.TCP || f.Start.IsZero() || len(v.Owners[f.Original.Src]) == 0 || len(v.Owners[remote]) > 0 ||
 			v.NodeAddrs[remote] {
 			continue
 		}
