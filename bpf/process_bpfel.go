@@ -7,7 +7,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
-	"io"
+
 	"structs"
 
 	"github.com/cilium/ebpf"
@@ -44,116 +44,6 @@ func LoadProcess() (*ebpf.CollectionSpec, error) {
 	}
 
 	return spec, err
-}
-
-// LoadProcessObjects loads Process and converts it into a struct.
-//
-// The following types are suitable as obj argument:
-//
-//	*ProcessObjects
-//	*ProcessPrograms
-//	*ProcessMaps
-//
-// See ebpf.CollectionSpec.LoadAndAssign documentation for details.
-func LoadProcessObjects(obj any, opts *ebpf.CollectionOptions) error {
-	spec, err := LoadProcess()
-	if err != nil {
-		return err
-	}
-
-	return spec.LoadAndAssign(obj, opts)
-}
-
-// ProcessSpecs contains maps and programs before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type ProcessSpecs struct {
-	ProcessProgramSpecs
-	ProcessMapSpecs
-	ProcessVariableSpecs
-}
-
-// ProcessProgramSpecs contains programs before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type ProcessProgramSpecs struct {
-	LasthopExec *ebpf.ProgramSpec `ebpf:"lasthop_exec"`
-	LasthopExit *ebpf.ProgramSpec `ebpf:"lasthop_exit"`
-	LasthopFork *ebpf.ProgramSpec `ebpf:"lasthop_fork"`
-}
-
-// ProcessMapSpecs contains maps before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type ProcessMapSpecs struct {
-	Processes *ebpf.MapSpec `ebpf:"processes"`
-}
-
-// ProcessVariableSpecs contains global variables before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type ProcessVariableSpecs struct {
-}
-
-// ProcessObjects contains all objects after they have been loaded into the kernel.
-//
-// It can be passed to LoadProcessObjects or ebpf.CollectionSpec.LoadAndAssign.
-type ProcessObjects struct {
-	ProcessPrograms
-	ProcessMaps
-	ProcessVariables
-}
-
-func (o *ProcessObjects) Close() error {
-	return _ProcessClose(
-		&o.ProcessPrograms,
-		&o.ProcessMaps,
-	)
-}
-
-// ProcessMaps contains all maps after they have been loaded into the kernel.
-//
-// It can be passed to LoadProcessObjects or ebpf.CollectionSpec.LoadAndAssign.
-type ProcessMaps struct {
-	Processes *ebpf.Map `ebpf:"processes"`
-}
-
-func (m *ProcessMaps) Close() error {
-	return _ProcessClose(
-		m.Processes,
-	)
-}
-
-// ProcessVariables contains all global variables after they have been loaded into the kernel.
-//
-// It can be passed to LoadProcessObjects or ebpf.CollectionSpec.LoadAndAssign.
-type ProcessVariables struct {
-}
-
-// ProcessPrograms contains all programs after they have been loaded into the kernel.
-//
-// It can be passed to LoadProcessObjects or ebpf.CollectionSpec.LoadAndAssign.
-type ProcessPrograms struct {
-	LasthopExec *ebpf.Program `ebpf:"lasthop_exec"`
-	LasthopExit *ebpf.Program `ebpf:"lasthop_exit"`
-	LasthopFork *ebpf.Program `ebpf:"lasthop_fork"`
-}
-
-func (p *ProcessPrograms) Close() error {
-	return _ProcessClose(
-		p.LasthopExec,
-		p.LasthopExit,
-		p.LasthopFork,
-	)
-}
-
-func _ProcessClose(closers ...io.Closer) error {
-	for _, closer := range closers {
-		if err := closer.Close(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Do not access this directly.

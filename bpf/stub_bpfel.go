@@ -7,7 +7,6 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
-	"io"
 
 	"github.com/cilium/ebpf"
 )
@@ -30,113 +29,6 @@ func LoadStub() (*ebpf.CollectionSpec, error) {
 	}
 
 	return spec, err
-}
-
-// LoadStubObjects loads Stub and converts it into a struct.
-//
-// The following types are suitable as obj argument:
-//
-//	*StubObjects
-//	*StubPrograms
-//	*StubMaps
-//
-// See ebpf.CollectionSpec.LoadAndAssign documentation for details.
-func LoadStubObjects(obj any, opts *ebpf.CollectionOptions) error {
-	spec, err := LoadStub()
-	if err != nil {
-		return err
-	}
-
-	return spec.LoadAndAssign(obj, opts)
-}
-
-// StubSpecs contains maps and programs before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type StubSpecs struct {
-	StubProgramSpecs
-	StubMapSpecs
-	StubVariableSpecs
-}
-
-// StubProgramSpecs contains programs before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type StubProgramSpecs struct {
-	LasthopStubIn  *ebpf.ProgramSpec `ebpf:"lasthop_stub_in"`
-	LasthopStubOut *ebpf.ProgramSpec `ebpf:"lasthop_stub_out"`
-}
-
-// StubMapSpecs contains maps before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type StubMapSpecs struct {
-	LasthopEntries *ebpf.MapSpec `ebpf:"lasthop_entries"`
-}
-
-// StubVariableSpecs contains global variables before they are loaded into the kernel.
-//
-// It can be passed ebpf.CollectionSpec.Assign.
-type StubVariableSpecs struct {
-}
-
-// StubObjects contains all objects after they have been loaded into the kernel.
-//
-// It can be passed to LoadStubObjects or ebpf.CollectionSpec.LoadAndAssign.
-type StubObjects struct {
-	StubPrograms
-	StubMaps
-	StubVariables
-}
-
-func (o *StubObjects) Close() error {
-	return _StubClose(
-		&o.StubPrograms,
-		&o.StubMaps,
-	)
-}
-
-// StubMaps contains all maps after they have been loaded into the kernel.
-//
-// It can be passed to LoadStubObjects or ebpf.CollectionSpec.LoadAndAssign.
-type StubMaps struct {
-	LasthopEntries *ebpf.Map `ebpf:"lasthop_entries"`
-}
-
-func (m *StubMaps) Close() error {
-	return _StubClose(
-		m.LasthopEntries,
-	)
-}
-
-// StubVariables contains all global variables after they have been loaded into the kernel.
-//
-// It can be passed to LoadStubObjects or ebpf.CollectionSpec.LoadAndAssign.
-type StubVariables struct {
-}
-
-// StubPrograms contains all programs after they have been loaded into the kernel.
-//
-// It can be passed to LoadStubObjects or ebpf.CollectionSpec.LoadAndAssign.
-type StubPrograms struct {
-	LasthopStubIn  *ebpf.Program `ebpf:"lasthop_stub_in"`
-	LasthopStubOut *ebpf.Program `ebpf:"lasthop_stub_out"`
-}
-
-func (p *StubPrograms) Close() error {
-	return _StubClose(
-		p.LasthopStubIn,
-		p.LasthopStubOut,
-	)
-}
-
-func _StubClose(closers ...io.Closer) error {
-	for _, closer := range closers {
-		if err := closer.Close(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Do not access this directly.

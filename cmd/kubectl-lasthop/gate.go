@@ -15,10 +15,6 @@ type gate struct {
 	open    chan struct{}
 }
 
-func newGate(nodes int, changed func(*gate)) *gate {
-	return &gate{missing: nodes, changed: changed, open: make(chan struct{})}
-}
-
 // arrive says of one more node that it is ready, or will never be.
 func (g *gate) arrive(ready bool) {
 	g.mu.Lock()

@@ -152,7 +152,7 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 	wait := &pending{nodes: model.Map(targets, func(t target) string { return t.node })}
 	changed, stop := r.progress(len(targets), wait)
 	defer stop()
-	r.gate = newGate(len(targets), func(g *gate) {
+	r.gate = &gate{missing: len(targets), open: make(chan struct{}), changed: func(g *gate) {
 		if r.several && g.missing == 0 && g.ready > 0 {
 			are, they := "are", "they start"
 			if g.ready == 1 {
@@ -161,7 +161,7 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 			r.say("%d of %d nodes %s ready: %s", g.ready, g.ready+g.failed, are, they)
 		}
 		changed(g)
-	})
+	}}
 	outcomes := make([]outcome, len(targets))
 	var all sync.WaitGroup
 	for i, t := range targets {

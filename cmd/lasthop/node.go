@@ -16,6 +16,7 @@ import (
 	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 // openNode is openNode for a command that does nothing but observe.
@@ -48,7 +49,7 @@ func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err 
 		return nil, "", err
 	}
 	// Another namespace than that of PID 1 is intended, as with `ip netns exec`.
-	if first && !inFirstPIDs() {
+	if first && !traffic.InFirstPIDs() {
 		err = checkNode(ctx, ns)
 	}
 	if err == nil {
@@ -74,14 +75,6 @@ func withFirst() (bool, error) {
 		return false, fmt.Errorf("compare the network namespace with that of PID 1: %w", err)
 	}
 	return ours.Ino == first.Ino, nil
-}
-
-// inFirstPIDs reports whether PID 1 is that of the machine. The kernel's first PID
-// namespace has this number (PROC_PID_INIT_INO).
-func inFirstPIDs() bool {
-	const number = 0xEFFFFFFC
-	var st syscall.Stat_t
-	return syscall.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == number
 }
 
 // inForeignRoot reports whether this is a container that sees the node's processes: PID 1 has another root directory.

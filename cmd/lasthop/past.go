@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -92,17 +91,13 @@ func (p *past) close() error {
 	return p.found.Close()
 }
 
-func (a *app) copyPast(to io.Writer) error {
-	_, err := io.Copy(to, io.NewSectionReader(a.past.run, 0, a.past.run.Size))
-	return ignoreClosedPipe(err)
-}
-
 // ringDir is where the agent keeps its recordings.
 func ringDir(dir, root string) string {
 	if dir != "" {
 		return dir
 	}
-	return model.Either(hasFiles(agentDir), agentDir, filepath.Join(root, agentDir))
+	here, _ := os.ReadDir(agentDir)
+	return model.Either(len(here) > 0, agentDir, filepath.Join(root, agentDir))
 }
 
 // noAgent says that there is nothing to read.
@@ -140,11 +135,6 @@ func (a *app) findPast(o *observing) (err error) {
 		}
 	}
 	return nil
-}
-
-func hasFiles(name string) bool {
-	entries, err := os.ReadDir(name)
-	return err == nil && len(entries) > 0
 }
 
 func span(start, end time.Time) string {

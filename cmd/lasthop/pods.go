@@ -23,10 +23,6 @@ type selection struct {
 	selector  selector
 }
 
-func (c selection) has(p *model.Pod) bool {
-	return (c.namespace == "" || p.Namespace == c.namespace) && c.selector.matches(p)
-}
-
 // String says what the pods have in common, as in "no pod of …".
 func (c selection) String() string {
 	var words []string
@@ -64,7 +60,9 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 	}
 	var chosen []model.Pod
 	if len(names) == 0 {
-		chosen = model.Filter(pods, func(p model.Pod) bool { return of.has(&p) })
+		chosen = model.Filter(pods, func(p model.Pod) bool {
+			return (of.namespace == "" || p.Namespace == of.namespace) && of.selector.matches(&p)
+		})
 	}
 	for _, name := range names {
 		found := model.Filter(pods, func(p model.Pod) bool { return is(p, name, of.namespace) })

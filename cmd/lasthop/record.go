@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"time"
 
@@ -57,7 +58,8 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 		return err
 	}
 	if a.past != nil {
-		return errors.Join(a.copyPast(file), file.flush(), file.Close())
+		_, err := io.Copy(file, io.NewSectionReader(a.past.run, 0, a.past.run.Size))
+		return errors.Join(ignoreClosedPipe(err), file.flush(), file.Close())
 	}
 	samples, err := a.createPcap(o)
 	if err != nil {

@@ -121,7 +121,7 @@ func began(v *node.Index) []model.Began {
 		out = append(out, model.Began{Key: h.Sum64(), At: f.Start, Here: here})
 	}
 	for f := range model.Each(v.Flows) {
-		if f.Start.IsZero() || f.Proto != node.TCP && f.Proto != node.UDP {
+		if f.Start.IsZero() || f.Proto != model.TCP && f.Proto != model.UDP {
 			continue
 		}
 		// As it comes in, and as it leaves.

@@ -54,27 +54,6 @@ func Test(t *testing.T, prepare func(scale int) (work func())) {
 	}
 }
 
-// Held is Test of the memory that is still in use after the work: what keep returns.
-func Held(t *testing.T, prepare func(scale int) (keep func() any)) {
-	t.Helper()
-	small, large := inUse(prepare(1)), inUse(prepare(times))
-	t.Logf("held: %d bytes, %.2f times as many for %d times the input", small, float64(large)/float64(small), times)
-	if large > most*small {
-		t.Errorf("%d bytes are held, and %d for %d times the input", small, large, times)
-	}
-}
-
-func inUse(keep func() any) int64 {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	kept := keep()
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	runtime.KeepAlive(kept)
-	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
-}
-
 func allocated(work func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

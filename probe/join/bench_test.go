@@ -159,8 +159,20 @@ func TestGrowth(t *testing.T) {
 
 // TestHeld: what is kept of nodes that were read grows as their number does.
 func TestHeld(t *testing.T) {
-	growth.Held(t, func(scale int) func() any {
+	held := func(scale int) int64 {
 		sources := large(20*scale, 20, noRows(first)).sources()
-		return func() any { return readAll(sources) }
-	})
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		kept := readAll(sources)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(kept)
+		return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	}
+	small, large := held(1), held(4)
+	t.Logf("held: %d bytes, %.2f times as many for 4 times the input", small, float64(large)/float64(small))
+	if large > 5*small {
+		t.Errorf("%d bytes are held, and %d for 4 times the input", small, large)
+	}
 }

@@ -108,17 +108,6 @@ func (r Reach) Join(o Reach) Reach {
 
 func (r Reach) passes() bool { return r == ReachWell || r == ReachLossy }
 
-// Column is the reach of all pods together to a destination.
-func (m *Matrix) Column(i int) Reach {
-	out := ReachNone
-	for _, r := range m.Rows {
-		if r.Cells[i] != nil {
-			out = out.Join(r.Cells[i].Reach)
-		}
-	}
-	return out
-}
-
 // Fold is the matrix with at most so many columns of other nodes. Of more, the best are one column, the last of these.
 func (m Matrix) Fold(most int) Matrix {
 	first := slices.IndexFunc(m.Columns, func(d Destination) bool { return d.Kind == ToNode })

@@ -47,7 +47,7 @@ func (v *Index) findDying() []*Dying {
 	}
 	half := func(f *model.Flow) bool { return f.State == "SYN_RECV" }
 	late := func(f *model.Flow) bool {
-		return (!f.Replied || half(f)) && (f.Proto == TCP || v.DatagramAsks(f)) && model.Lasted(f.Start, v.Window.End)
+		return (!f.Replied || half(f)) && (f.Proto == model.TCP || v.DatagramAsks(f)) && model.Lasted(f.Start, v.Window.End)
 	}
 	remotes := v.remotesOf(late)
 	if len(remotes) == 0 {
@@ -56,7 +56,7 @@ func (v *Index) findDying() []*Dying {
 	groups, answered := map[key]*Dying{}, map[Pair]bool{}
 	for f := range model.Each(v.Flows) {
 		pod, remote := f.Original.Src, f.Reply.Src
-		if !remotes[remote] || f.Proto != TCP && !v.DatagramAsks(f) || f.Start.IsZero() || len(v.Owners[pod]) == 0 ||
+		if !remotes[remote] || f.Proto != model.TCP && !v.DatagramAsks(f) || f.Start.IsZero() || len(v.Owners[pod]) == 0 ||
 			v.Swept[Pair{pod, remote}] {
 			continue
 		}
@@ -74,7 +74,7 @@ func (v *Index) findDying() []*Dying {
 		if d.Half = len(d.half) > len(d.Silent); d.Half {
 			d.Silent, d.half = d.half, d.Silent
 		}
-		return len(d.Silent) < MinAsks || !v.follow(d, answered[Pair{d.Pod, d.Remote}]) || !v.steadily(d, d.Port.Proto == TCP)
+		return len(d.Silent) < MinAsks || !v.follow(d, answered[Pair{d.Pod, d.Remote}]) || !v.steadily(d, d.Port.Proto == model.TCP)
 	})
 	return sorted(list)
 }
@@ -106,7 +106,7 @@ func (v *Index) findStalled() []*Dying {
 		return nil
 	}
 	waits := func(f *model.Flow) bool {
-		return f.Proto == TCP && f.Replied && f.Timeout <= short && f.State == "ESTABLISHED" && model.Lasted(f.Start, v.Window.End)
+		return f.Proto == model.TCP && f.Replied && f.Timeout <= short && f.State == "ESTABLISHED" && model.Lasted(f.Start, v.Window.End)
 	}
 	remotes := v.remotesOf(waits)
 	if len(remotes) == 0 {
@@ -123,7 +123,7 @@ func (v *Index) findStalled() []*Dying {
 	pairs, groups := map[Pair]*pair{}, map[key]*Dying{}
 	for f := range model.Each(v.Flows) {
 		k := Pair{f.Reply.Dst, f.Reply.Src}
-		if f.Proto != TCP || !remotes[k.Remote] || v.RepliesToNode[k.Remote] || v.FlowStates[k] == nil {
+		if f.Proto != model.TCP || !remotes[k.Remote] || v.RepliesToNode[k.Remote] || v.FlowStates[k] == nil {
 			continue
 		}
 		n := model.GetOrInsert(pairs, k)
@@ -138,7 +138,7 @@ func (v *Index) findStalled() []*Dying {
 		}
 		if pod := f.Original.Src; f.Replied && len(v.Owners[pod]) > 0 {
 			d := model.GetOrInsert(groups, key{pod, k.Remote, f.Reply.SrcPort})
-			d.Pod, d.Remote, d.Port, d.Link = pod, k.Remote, ProtoPort{TCP, f.Reply.SrcPort}, v.FlowStates[k].Peer.IfIndex
+			d.Pod, d.Remote, d.Port, d.Link = pod, k.Remote, ProtoPort{model.TCP, f.Reply.SrcPort}, v.FlowStates[k].Peer.IfIndex
 			switch {
 			case waits(f):
 				d.Silent = append(d.Silent, f)
@@ -218,7 +218,7 @@ func (v *Index) ReplyOf(f *model.Flow, link int) path.Packet {
 func (v *Index) inward(d *Dying) (n uint64) {
 	for a := range d.Locals {
 		if st := v.FlowStates[Pair{a, d.Remote}]; st != nil {
-			n += model.Either(d.Port.Proto == TCP, st.Peer.In.Replies, st.Peer.In.Other)
+			n += model.Either(d.Port.Proto == model.TCP, st.Peer.In.Replies, st.Peer.In.Other)
 		}
 	}
 	return n

@@ -12,14 +12,6 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// Numbers of IP protocols.
-const (
-	ICMP4 = 1
-	TCP   = 6
-	UDP   = 17
-	ICMP6 = 58
-)
-
 // FlowState is what connection tracking knows of the flows that one local address began towards one remote address.
 type FlowState struct {
 	Peer *model.Peer
@@ -55,7 +47,7 @@ func (v *Index) indexFlows() {
 	}
 	v.repliedPorts = map[uint16]bool{DNSPort: true}
 	for f := range model.Each(v.Flows) {
-		if f.Proto == UDP && f.Replied {
+		if f.Proto == model.UDP && f.Replied {
 			v.repliedPorts[f.Original.DstPort] = true
 		}
 	}
@@ -74,7 +66,7 @@ func (v *Index) indexFlows() {
 		}
 		if back != nil {
 			back.Known, back.begunThere = true, true
-			if f.Proto == UDP {
+			if f.Proto == model.UDP {
 				back.datagrams++
 			}
 			if f.State == "SYN_RECV" {
@@ -91,7 +83,7 @@ func (v *Index) indexFlows() {
 			st.Silent = append(st.Silent, f)
 		}
 		asks := v.DatagramAsks(f)
-		if f.Proto == UDP && (passed || !certain) {
+		if f.Proto == model.UDP && (passed || !certain) {
 			st.datagrams++
 			if asks && passed && (f.Replied || f.Original.DstPort == DNSPort) {
 				st.questions++
@@ -124,7 +116,7 @@ func (v *Index) goesOn(f *model.Flow, p *model.Peer) bool {
 // Passed reports whether a datagram of the flow, in either direction, passed in the
 // window, and whether that is certain: each renews the entry's timeout.
 func (v *Index) Passed(f *model.Flow) (did, certain bool) {
-	if !f.Start.IsZero() || f.Proto != UDP {
+	if !f.Start.IsZero() || f.Proto != model.UDP {
 		return !f.Start.IsZero(), !f.Start.IsZero()
 	}
 	whole, known := v.timeout(model.Either(f.Assured, "udp_timeout_stream", "udp_timeout"))
@@ -152,7 +144,7 @@ func (v *Index) FlowsOf(p *model.Peer) *FlowState { return v.FlowStates[Pair{p.L
 // DatagramAsks reports whether the flow is of datagrams that want a reply: such to a
 // port where connection tracking saw some flow replied to, or a name server's.
 func (v *Index) DatagramAsks(f *model.Flow) bool {
-	return f.Proto == UDP && v.repliedPorts[f.Original.DstPort]
+	return f.Proto == model.UDP && v.repliedPorts[f.Original.DstPort]
 }
 
 // DNSPort is where a datagram always wants a reply.
@@ -174,7 +166,7 @@ func (v *Index) findUnreplied() map[Pair]*Unreplied {
 	for f := range model.Each(v.Flows) {
 		datagram := v.DatagramAsks(f)
 		if passed, _ := v.Passed(f); f.Replied && !(datagram && passed && f.Start.IsZero()) ||
-			!datagram && f.Proto != TCP && f.Proto != ICMP4 && f.Proto != ICMP6 {
+			!datagram && f.Proto != model.TCP && f.Proto != model.ICMP && f.Proto != model.ICMPv6 {
 			continue
 		}
 		k := Pair{f.Reply.Dst, f.Reply.Src}

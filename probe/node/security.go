@@ -162,7 +162,7 @@ func (v *Index) ruleMatches(r *model.SecurityRule, p SecurityPacket) decision {
 		return model.Either(r.Protocol == 0 && !ported, out, undecided)
 	case r.Protocol != 0 && r.Protocol != p.Proto:
 		return no
-	case ported && (p.Proto != TCP && p.Proto != UDP || !inPorts(r.From.Ports, p.SrcPort) || !inPorts(r.To.Ports, p.DstPort)):
+	case ported && (p.Proto != model.TCP && p.Proto != model.UDP || !inPorts(r.From.Ports, p.SrcPort) || !inPorts(r.To.Ports, p.DstPort)):
 		return no
 	}
 	return out

@@ -18,7 +18,7 @@ func QueueWasFull(p *model.Pod, s Service, silent int, all map[Service]*Asks) bo
 		return false
 	}
 	full := func(l model.Listener) bool { return l.Addr.Port() == s.Port }
-	others := func(o Service) bool { return o != s && o.Proto == TCP && len(all[o].Unreplied) > 0 }
+	others := func(o Service) bool { return o != s && o.Proto == model.TCP && len(all[o].Unreplied) > 0 }
 	return len(all[s].Replied) > 0 || slices.ContainsFunc(p.Backlog.Waiting, full) ||
 		!slices.ContainsFunc(Services(all, s.Pod), others)
 }
@@ -62,7 +62,9 @@ type Asks struct {
 
 // Wants reports whether what is sent to the service must be answered: connections and echo requests, questions
 // to a name server, and datagrams of a kind that was answered before. Any others may go to a sink.
-func (s Service) Wants(a *Asks) bool { return s.Proto != UDP || s.Port == DNSPort || len(a.Before) > 0 }
+func (s Service) Wants(a *Asks) bool {
+	return s.Proto != model.UDP || s.Port == DNSPort || len(a.Before) > 0
+}
 
 // Unanswered reports whether the flows die steadily: several of the window had no
 // reply, and no fewer than those that had one.

@@ -44,7 +44,7 @@ func (v *Index) findScans() {
 		if f.Replied && model.Public(remote) {
 			replied[spread{pod, at}] = true
 		}
-		if f.Replied || f.Proto != TCP && f.Proto != UDP || remote != f.Original.Dst || len(v.Owners[pod]) == 0 ||
+		if f.Replied || f.Proto != model.TCP && f.Proto != model.UDP || remote != f.Original.Dst || len(v.Owners[pod]) == 0 ||
 			len(v.Owners[remote]) > 0 {
 			continue
 		}

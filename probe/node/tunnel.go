@@ -18,7 +18,7 @@ func (v *Index) tunnelPeers() []model.Peer {
 	found := map[Pair]*model.Peer{}
 	for f := range model.Each(v.Flows) {
 		local, remote := f.Reply.Dst, f.Reply.Src
-		if f.Proto != TCP || f.Start.IsZero() || len(v.Owners[f.Original.Src]) == 0 || len(v.Owners[remote]) > 0 ||
+		if f.Proto != model.TCP || f.Start.IsZero() || len(v.Owners[f.Original.Src]) == 0 || len(v.Owners[remote]) > 0 ||
 			v.NodeAddrs[remote] {
 			continue
 		}
@@ -142,7 +142,7 @@ func (v *Index) RefusedCarrier(pod netip.Addr, link int, a netip.Addr) (c Carrie
 		return c, p // Which of them the tunnel has is not known.
 	}
 	c.Link = link
-	p = path.Packet{Src: Sorted(own)[0], Dst: e.End, Proto: cmp.Or(tunnelProtocols[l.Kind], UDP), DstPort: l.TunnelPort,
+	p = path.Packet{Src: Sorted(own)[0], Dst: e.End, Proto: cmp.Or(tunnelProtocols[l.Kind], model.UDP), DstPort: l.TunnelPort,
 		SrcLocal: true, Out: []string{v.NatLink(route.IfIndex)}}
 	if c.Rule, c.Policy = v.Tables().Refused(p, "OUTPUT", "POSTROUTING"); c.Rule != nil || c.Policy != nil {
 		return c, p

@@ -32,9 +32,9 @@ type Writer struct {
 	doc    document
 	last   time.Time
 	size   int64
-	// readings is how many were written, failed whether one could not be.
-	readings int
-	failed   bool
+	// Readings is how many were written, Failed whether one could not be: later ones may rest on it.
+	Readings int
+	Failed   bool
 }
 
 // NewWriter starts a recording.
@@ -76,12 +76,6 @@ func options(level zstd.EncoderLevel, window int, more ...zstd.EOption) []zstd.E
 // Size returns the bytes written.
 func (w *Writer) Size() int64 { return w.size }
 
-// Readings returns how many readings were written.
-func (w *Writer) Readings() int { return w.readings }
-
-// Failed reports whether a reading could not be written: later ones may rest on it.
-func (w *Writer) Failed() bool { return w.failed }
-
 // Write appends a reading's point and findings. It skips readings before the
 // first whole one, and a reading that is not later than the one before.
 func (w *Writer) Write(r model.Reading) error {
@@ -118,7 +112,7 @@ func (w *Writer) Write(r model.Reading) error {
 	if err := w.frame(kind, at, held); err != nil {
 		return err
 	}
-	w.readings++
+	w.Readings++
 	return nil
 }
 
@@ -213,7 +207,7 @@ func (w *Writer) write(b []byte) error {
 	n, err := w.w.Write(b)
 	w.size += int64(n)
 	if err != nil {
-		w.failed = true
+		w.Failed = true
 		return fmt.Errorf("write recording: %w", err)
 	}
 	return nil

@@ -227,11 +227,11 @@ func (r *Ring) finish() error {
 		return nil
 	}
 	var err error
-	if r.writer != nil && !r.writer.Failed() {
+	if r.writer != nil && !r.writer.Failed {
 		err = r.writer.Close()
 	}
 	err = errors.Join(err, r.file.Close())
-	empty := r.writer == nil || r.writer.Readings() == 0
+	empty := r.writer == nil || r.writer.Readings == 0
 	r.file = nil
 	if empty {
 		return errors.Join(err, r.remove(len(r.segments)-1))

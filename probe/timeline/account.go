@@ -41,7 +41,7 @@ func (t *Timeline) former(before, latest *mark, old *model.Snapshot) (found []mo
 	s, now := *v.On, v.On
 	s.Links, s.Routes, s.Rules, s.Neighbors, s.FDB, s.Sysctls = old.Links, old.Routes, old.Rules, old.Neighbors, old.FDB, old.Sysctls
 	s.FrameRules, s.PacketRules, s.Chains, s.Sets, s.Programs = old.FrameRules, old.PacketRules, old.Chains, old.Sets, old.Programs
-	before.countUntil(&s, latest)
+	latest.rules.compare(&s, before.rules.packets, latest.unread, countedUntil)
 	// A younger pod may still have been being set up.
 	s.Pods = model.Filter(now.Pods, func(p model.Pod) bool { return before.at.Sub(p.Since) >= grounds })
 	s.Traffic.Drops = nil

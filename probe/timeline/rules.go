@@ -100,16 +100,6 @@ func chainMark(c *model.Chain) (uint64, ruleCount) {
 	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), ruleCount{packets: c.Counter.Packets}
 }
 
-// compareRules sets what a snapshot's rules and chains counted since the mark.
-func (m *mark) compareRules(s *model.Snapshot, k *keeper) {
-	m.rules.compare(s, k.of(s.PacketRules), m.unread, counted)
-}
-
-// countUntil sets what the rules and chains of a snapshot, of which this is the mark, counted until a later one.
-func (m *mark) countUntil(s *model.Snapshot, later *mark) {
-	later.rules.compare(s, m.rules.packets, later.unread, countedUntil)
-}
-
 // compare sets the counters of a snapshot's rules and chains by those of another reading. now has its packet rules.
 func (c *ruleCounts) compare(
 	s *model.Snapshot, now *packetCounts, unread func(source string) bool,

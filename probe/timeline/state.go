@@ -35,7 +35,7 @@ type lastState struct {
 // listed next at listed.
 func (c *lastState) set(s *model.Snapshot, base *mark, listed time.Time, k *keeper) {
 	if from := stateOf(s); base != c.base || !from.is(c.from) {
-		base.compareRules(s, k)
+		base.rules.compare(s, k.of(s.PacketRules), base.unread, counted)
 		s.Flows = flowsSince(s.Flows, base.at, listed, base.unread(model.SourceConntrack))
 		*c = lastState{base, from, stateOf(s)}
 		return

@@ -71,7 +71,7 @@ func (t *addrTable) of(slot uint16) (a netip.Addr, p netip.Prefix, ok bool) {
 func (t *addrTable) setLocal(local []Local, forget func(uint16)) error {
 	want := make(map[netip.Addr]bpf.TCCountedAddr, len(local))
 	for _, l := range local {
-		a := canon(l.Addr)
+		a := l.Addr.Unmap().WithZone("")
 		if !a.IsValid() || a.IsUnspecified() {
 			return fmt.Errorf("count address %q: not an address", l.Addr)
 		}

@@ -89,7 +89,7 @@ func (c *clsact) close() error {
 		errs = append(errs, c.janitor.end())
 	}
 	if c.news != nil {
-		errs = append(errs, c.news.close())
+		errs = append(errs, c.news.Close())
 	}
 	// Last, so that a number is free only when no process acts in its name.
 	if c.number != nil {
@@ -163,11 +163,11 @@ func (c *clsact) add(index, hook int, made bool) error {
 		if present, err = c.net.filters(index, hooks[hook]); err != nil {
 			return err
 		}
-		made = slices.ContainsFunc(present, func(f filter) bool { return f.number() != 0 && f.name == madeQdisc })
+		made = slices.ContainsFunc(present, func(f filter) bool { return f.number() != 0 && f.Name == madeQdisc })
 	}
 	f := filter{
-		kind: "bpf", name: model.Either(made, madeQdisc, filterName), handle: filterHandle | uint32(c.number.n),
-		priority: freePriority(present), protocol: unix.ETH_P_ALL,
+		Kind: "bpf", Name: model.Either(made, madeQdisc, filterName), Handle: filterHandle | uint32(c.number.n),
+		Priority: freePriority(present), Protocol: unix.ETH_P_ALL,
 	}
 	return c.net.change.FilterAdd(f.message(index, hooks[hook], c.stub.Programs[stubs[hook]].FD()))
 }
@@ -177,13 +177,13 @@ func (c *clsact) add(index, hook int, made bool) error {
 func freePriority(present []filter) uint16 {
 	first := uint16(math.MaxUint16)
 	for i := range present {
-		if f := &present[i]; f.number() == 0 && f.chain == 0 {
-			first = min(first, f.priority)
+		if f := &present[i]; f.number() == 0 && f.Chain == 0 {
+			first = min(first, f.Priority)
 		}
 	}
 	fits := func(p uint16) bool {
 		return !slices.ContainsFunc(present, func(f filter) bool {
-			return f.priority == p && f.chain == 0 && (f.kind != "bpf" || f.protocol != unix.ETH_P_ALL)
+			return f.Priority == p && f.Chain == 0 && (f.Kind != "bpf" || f.Protocol != unix.ETH_P_ALL)
 		})
 	}
 	switch {
@@ -217,7 +217,7 @@ func (c *clsact) detach(indices []int) error {
 
 func (c *clsact) changed(indices []int) ([]int, error) {
 	c.present = nil
-	links, all, err := c.news.read()
+	links, all, err := c.news.links()
 	if err != nil || all || c.tcx {
 		// There are no notifications about tcx.
 		return indices, err
@@ -234,7 +234,7 @@ func (c *clsact) check(index int) (trouble, error) {
 	}
 	var t trouble
 	for i, list := range h {
-		at := slices.IndexFunc(list, func(f filter) bool { return f.number() == c.number.n && f.program == c.ids[i] })
+		at := slices.IndexFunc(list, func(f filter) bool { return f.number() == c.number.n && f.Program == c.ids[i] })
 		if at < 0 {
 			if there, err := c.net.exists(index); err != nil || !there {
 				return trouble{gone: true}, err
@@ -243,7 +243,7 @@ func (c *clsact) check(index int) (trouble, error) {
 			continue
 		}
 		for _, f := range list[:at] {
-			if f.number() == 0 && f.chain == 0 {
+			if f.number() == 0 && f.Chain == 0 {
 				t.behind = append(t.behind, f.String())
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -84,7 +85,7 @@ func clsactOf(t testing.TB, ns *netns.NS, l Link) {
 func foreignFilter(t testing.TB, ns *netns.NS, l Link, priority uint16, p *ebpf.Program) {
 	t.Helper()
 	clsactOf(t, ns, l)
-	f := filter{handle: 1, priority: priority, protocol: unix.ETH_P_ALL, name: "foreign"}
+	f := filter{Handle: 1, Priority: priority, Protocol: unix.ETH_P_ALL, Name: "foreign"}
 	m := f.message(l.Index, hooks[0], p.FD())
 	inside(t, ns, func() error { return netlink.FilterAdd(m) })
 }
@@ -170,7 +171,7 @@ func TestForeignFilters(t *testing.T) {
 			b.counted("after lasthop")
 			b.attach()
 			left, qdisc := filtersOn(t, ends.node, ends.nodeLink.Index)
-			if qdisc != "clsact" || len(left[0]) != 1 || left[0][0].name != "foreign" || len(left[1]) != 0 {
+			if qdisc != "clsact" || len(left[0]) != 1 || left[0][0].Name != "foreign" || len(left[1]) != 0 {
 				t.Errorf("left behind: %s %+v", qdisc, left)
 			}
 			clean(t, ends)
@@ -235,9 +236,9 @@ func foreignTCX(t testing.TB, ends *twoEnds, p *ebpf.Program, where link.Anchor)
 // TestFreePriority puts ours before the filters of others.
 func TestFreePriority(t *testing.T) {
 	bpf := func(priority uint16) filter {
-		return filter{kind: "bpf", handle: 1, priority: priority, protocol: unix.ETH_P_ALL}
+		return filter{Kind: "bpf", Handle: 1, Priority: priority, Protocol: unix.ETH_P_ALL}
 	}
-	ours := filter{kind: "bpf", handle: filterHandle | 7, priority: usualPriority, protocol: unix.ETH_P_ALL, name: filterName}
+	ours := filter{Kind: "bpf", Handle: filterHandle | 7, Priority: usualPriority, Protocol: unix.ETH_P_ALL, Name: filterName}
 	for name, tt := range map[string]struct {
 		present []filter
 		want    uint16
@@ -248,10 +249,10 @@ func TestFreePriority(t *testing.T) {
 		"one at the usual":     {[]filter{bpf(usualPriority)}, usualPriority - 1},
 		"one before":           {[]filter{bpf(7), bpf(9)}, 6},
 		"one at the first":     {[]filter{bpf(1)}, 1},
-		"another chain":        {[]filter{{kind: "u32", handle: 1, priority: 1, protocol: unix.ETH_P_ALL, chain: 4}}, usualPriority},
-		"another kind first":   {[]filter{{kind: "u32", handle: 1, priority: 1, protocol: unix.ETH_P_ALL}}, usualPriority},
-		"another protocol":     {[]filter{{kind: "bpf", handle: 1, priority: 1, protocol: unix.ETH_P_IP}}, usualPriority},
-		"no usual one is free": {[]filter{{kind: "u32", handle: 1, priority: 1}, {kind: "u32", handle: 1, priority: usualPriority}}, usualPriority + 1},
+		"another chain":        {[]filter{{Kind: "u32", Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL, Chain: 4}}, usualPriority},
+		"another kind first":   {[]filter{{Kind: "u32", Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL}}, usualPriority},
+		"another protocol":     {[]filter{{Kind: "bpf", Handle: 1, Priority: 1, Protocol: unix.ETH_P_IP}}, usualPriority},
+		"no usual one is free": {[]filter{{Kind: "u32", Handle: 1, Priority: 1}, {Kind: "u32", Handle: 1, Priority: usualPriority}}, usualPriority + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := freePriority(tt.present); got != tt.want {
@@ -267,7 +268,7 @@ func TestBehind(t *testing.T) {
 	ends := newTwoEnds(t)
 	p, _ := counting(t, verdicts[0])
 	clsactOf(t, ends.node, ends.nodeLink)
-	f := filter{handle: 1, priority: 1, protocol: unix.ETH_P_IP, name: "foreign"}
+	f := filter{Handle: 1, Priority: 1, Protocol: unix.ETH_P_IP, Name: "foreign"}
 	m := f.message(ends.nodeLink.Index, hooks[0], p.FD())
 	inside(t, ends.node, func() error { return netlink.FilterAdd(m) })
 	e := ends.watched(t, Config{Attach: AttachClsact})
@@ -297,7 +298,7 @@ func TestBehind(t *testing.T) {
 func TestIngressQdisc(t *testing.T) {
 	ends := newTwoEnds(t)
 	inside(t, ends.node, func() error {
-		return netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ends.nodeLink.Index, Handle: clsactHandle, Parent: netlink.HANDLE_INGRESS}})
+		return netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ends.nodeLink.Index, Handle: dump.ClsactHandle, Parent: netlink.HANDLE_INGRESS}})
 	})
 	second, _ := veth(t, ends.node, "host1", "", ends.pod, "pod1", "")
 	e := ends.watched(t, Config{Attach: AttachClsact})

@@ -297,7 +297,7 @@ func allFilters(t *testing.T, ns *netns.NS) iter.Seq[filter] {
 // inert wants a filter's program to call nothing: the kernel has cleared the array.
 func inert(t *testing.T, f *filter) {
 	t.Helper()
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(f.program))
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(f.Program))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,11 @@ const (
 	hopKeySize  = int(unsafe.Sizeof(bpf.TCHopKey{}))
 	macSize     = int(unsafe.Sizeof(bpf.TCMacPair{}))
 	peerSize    = int(unsafe.Sizeof(bpf.TCPeer{}))
-	shareSize   = int(unsafe.Sizeof(bpf.TCPeerShare{}))
 	quotaSize   = int(unsafe.Sizeof(bpf.DropQuota{}))
 	lossSize    = int(unsafe.Sizeof(uint64(0)))
 	linkSize    = int(unsafe.Sizeof(bpf.TCLink{}))
 	cellSize    = int(unsafe.Sizeof(uint16(0)))
 	freeHopSize = int(unsafe.Sizeof(uint32(0)))
-	eventSize   = int(unsafe.Sizeof(bpf.DropDropEvent{}))
 
 	ways      = int(bpf.TCSideWAYS)
 	sides     = int(bpf.TCSideSIDES)
@@ -44,9 +42,6 @@ func addrTo(a netip.Addr) bpf.TCAddr {
 	b := a.As16()
 	return bpf.TCAddr{Hi: binary.NativeEndian.Uint64(b[:8]), Lo: binary.NativeEndian.Uint64(b[8:])}
 }
-
-// canon is the form in which addresses are stored and compared.
-func canon(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 func flag(b bool) byte { return model.Either[uint8](b, 1, 0) }
 

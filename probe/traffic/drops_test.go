@@ -451,7 +451,7 @@ ffffffff81000200 T third	[module]
 func TestShapes(t *testing.T) {
 	for name, got := range map[string][2]int{
 		"address": {addrSize, 24}, "hop counter": {hopSize, 128}, "hop key": {hopKeySize, 8},
-		"peer": {peerSize, 88}, "share": {shareSize, 96}, "quota": {quotaSize, 24}, "MACs": {macSize, 24}, "link": {linkSize, 8}, "event": {eventSize, 272},
+		"peer": {peerSize, 88}, "share": {int(unsafe.Sizeof(bpf.TCPeerShare{})), 96}, "quota": {quotaSize, 24}, "MACs": {macSize, 24}, "link": {linkSize, 8}, "event": {eventSize, 272},
 		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 80},
 	} {
 		if got[0] != got[1] {
@@ -459,6 +459,9 @@ func TestShapes(t *testing.T) {
 		}
 	}
 }
+
+// eventSize is that of what the drop program sends.
+const eventSize = int(unsafe.Sizeof(bpf.DropDropEvent{}))
 
 func FuzzDecodeEvent(f *testing.F) {
 	event := make([]byte, eventSize)

@@ -1,7 +1,6 @@
 package traffic
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -30,27 +28,19 @@ const (
 // hooks are the classes of clsact: what comes in, what goes out.
 var hooks = [...]uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS}
 
-type filter struct {
-	kind               string
-	handle             uint32
-	priority, protocol uint16
-	chain              uint32
-	// name and program are those of a filter of the kind bpf.
-	name    string
-	program uint32
-}
+type filter dump.Filter
 
 // number returns the number of the lasthop that the filter belongs to, 0 if it is foreign.
 func (f filter) number() uint16 {
-	if f.kind != "bpf" || f.handle&^0xffff != filterHandle || !strings.HasPrefix(f.name, filterName) {
+	if f.Kind != "bpf" || f.Handle&^0xffff != filterHandle || !strings.HasPrefix(f.Name, filterName) {
 		return 0
 	}
-	return uint16(f.handle)
+	return uint16(f.Handle)
 }
 
 func (f filter) String() string {
-	what := model.Either(f.name != "", "tc program "+f.name, "tc filter "+f.kind)
-	return fmt.Sprintf("%s (pref %d)", what, f.priority)
+	what := model.Either(f.Name != "", "tc program "+f.Name, "tc filter "+f.Kind)
+	return fmt.Sprintf("%s (pref %d)", what, f.Priority)
 }
 
 // hooked are the filters of a link's clsact qdisc, by hook, in the order in which they run.
@@ -62,8 +52,7 @@ func (h hooked) any(match func(filter) bool) bool {
 	return slices.ContainsFunc(slices.Concat(h[:]...), match)
 }
 
-// rtnl reads and changes qdiscs and filters of one network namespace. Reading is
-// its own, since the library decodes every qdisc and action there is.
+// rtnl reads and changes qdiscs and filters of one network namespace.
 type rtnl struct {
 	read   *dump.Conn
 	change *netlink.Handle
@@ -82,65 +71,16 @@ func (r *rtnl) close() {
 	r.read.Close()
 }
 
-// clsactHandle is the handle of the qdiscs clsact and ingress, of which a link has at most one.
-const clsactHandle = 0xffff << 16
-
 // qdiscs returns the kind of what has the place of clsact, by link.
-func (r *rtnl) qdiscs() (map[int]string, error) {
-	out := map[int]string{}
-	err := dump.Retry(context.Background(), "list qdiscs", func() error {
-		clear(out)
-		return r.read.Each(unix.RTM_GETQDISC, new(nl.TcMsg).Serialize(), unix.RTM_NEWQDISC, func(m []byte) error {
-			a := dump.ParseAfter(m, nl.SizeofTcMsg)
-			for a.Next() {
-				if head := nl.DeserializeTcMsg(m); head.Handle == clsactHandle && a.Type == nl.TCA_KIND {
-					out[int(head.Ifindex)] = a.String()
-				}
-			}
-			return a.Err()
-		})
-	})
-	return out, err
-}
+func (r *rtnl) qdiscs() (map[int]string, error) { return dump.Clsact(context.Background(), r.read) }
 
 // filters lists the filters of a link's hook. There are none where the link (ENODEV) or the qdisc (EINVAL) is not.
 func (r *rtnl) filters(index int, hook uint32) ([]filter, error) {
-	about := (&nl.TcMsg{Ifindex: int32(index), Parent: hook}).Serialize()
-	list, err := dump.List(context.Background(), "list tc filters", r.read, unix.RTM_GETTFILTER, about, unix.RTM_NEWTFILTER, decodeFilter)
+	list, err := dump.Filters(context.Background(), "list tc filters", r.read, index, hook)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		return nil, nil
 	}
-	return list, err
-}
-
-// decodeFilter decodes a message about a filter. One without a handle stands for all of one priority.
-func decodeFilter(m []byte) (f filter, ok bool, err error) {
-	a := dump.ParseAfter(m, nl.SizeofTcMsg)
-	if err := a.Err(); err != nil {
-		return f, false, err
-	}
-	head := nl.DeserializeTcMsg(m)
-	f.handle, f.priority, f.protocol = head.Handle, uint16(head.Info>>16), nl.Swap16(uint16(head.Info))
-	var options dump.Attrs
-	for a.Next() {
-		switch a.Type {
-		case nl.TCA_KIND:
-			f.kind = a.String()
-		case nl.TCA_CHAIN:
-			f.chain = a.Uint32()
-		case nl.TCA_OPTIONS:
-			options = a.Nested()
-		}
-	}
-	for f.kind == "bpf" && options.Next() {
-		switch options.Type {
-		case nl.TCA_BPF_NAME:
-			f.name = options.String()
-		case nl.TCA_BPF_ID:
-			f.program = options.Uint32()
-		}
-	}
-	return f, f.handle != 0, cmp.Or(a.Err(), options.Err())
+	return model.Map(list, func(f dump.Filter) filter { return filter(f) }), err
 }
 
 func (r *rtnl) hooked(index int) (h hooked, err error) {
@@ -179,7 +119,7 @@ func (r *rtnl) exists(index int) (bool, error) {
 }
 
 func qdiscOf(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: clsactHandle, Parent: netlink.HANDLE_CLSACT}}
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: dump.ClsactHandle, Parent: netlink.HANDLE_CLSACT}}
 }
 
 // unlessBusy repeats a change of a qdisc as long as somebody else is listing or
@@ -197,8 +137,8 @@ func unlessBusy(change func() error) (err error) {
 // message describes a filter of a link's hook. program is a file descriptor.
 func (f filter) message(index int, hook uint32, program int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Handle: f.handle, Parent: hook, Priority: f.priority, Protocol: f.protocol},
-		Name:        f.name, Fd: program, DirectAction: true,
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Handle: f.Handle, Parent: hook, Priority: f.Priority, Protocol: f.Protocol},
+		Name:        f.Name, Fd: program, DirectAction: true,
 	}
 }
 
@@ -209,7 +149,7 @@ func (r *rtnl) removeFilter(index int, hook uint32, f filter) error {
 	}
 	// It may be gone, with its link, or with its qdisc, which is EINVAL.
 	left, failed := r.filters(index, hook)
-	if failed == nil && !slices.ContainsFunc(left, func(l filter) bool { return l.handle == f.handle && l.priority == f.priority }) {
+	if failed == nil && !slices.ContainsFunc(left, func(l filter) bool { return l.Handle == f.Handle && l.Priority == f.Priority }) {
 		return nil
 	}
 	return errors.Join(fmt.Errorf("remove tc filter: %w", err), failed)
@@ -268,7 +208,7 @@ func (r *rtnl) removeFrom(index int, number uint16, qdiscs bool) error {
 		return err
 	}
 	others := h.any(func(f filter) bool { return f.number() != number })
-	if qdiscs && !others && h.any(func(f filter) bool { return f.name == madeQdisc }) {
+	if qdiscs && !others && h.any(func(f filter) bool { return f.Name == madeQdisc }) {
 		return r.removeQdisc(index)
 	}
 	var errs []error

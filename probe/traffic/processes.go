@@ -36,8 +36,6 @@ type Processes struct {
 }
 
 const (
-	// firstPIDs is the number of the kernel's first PID namespace (PROC_PID_INIT_INO).
-	firstPIDs = 0xEFFFFFFC
 	// late is how long ago a process may have ended whose notification comes.
 	late = time.Second
 	// maxPID is more than any process's number (PID_MAX_LIMIT): other ports are no numbers of processes.
@@ -48,11 +46,17 @@ const (
 	listEvery, listLatest = 10 * time.Second, time.Minute
 )
 
+// InFirstPIDs reports whether PID 1 is that of the machine. The kernel's first PID namespace has this number (PROC_PID_INIT_INO).
+func InFirstPIDs() bool {
+	const number = 0xEFFFFFFC
+	var st unix.Stat_t
+	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == number
+}
+
 // OpenProcesses begins to follow processes, for those in the node's network namespace.
 func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 	const feature = "know who changes the node"
-	var st unix.Stat_t
-	if unix.Stat("/proc/self/ns/pid", &st) != nil || st.Ino != firstPIDs {
+	if !InFirstPIDs() {
 		return nil, &model.UnsupportedError{Feature: feature, Remedy: "needs the node's processes; in a pod: hostPID: true", Err: unix.EPERM}
 	}
 	if err := checkMemory(feature); err != nil {

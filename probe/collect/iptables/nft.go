@@ -366,7 +366,7 @@ func (b *builder) matchTransport(m nft.Match, invert bool) bool {
 		}
 		b.matchPorts(l.Offset == 0, r, xt.Ports(r), invert)
 		return true
-	case l.Len == 1 && l.Offset == 13 && b.Proto == protoTCP && len(m.Mask) == 1 && len(m.Value) == 1 && m.High == nil:
+	case l.Len == 1 && l.Offset == 13 && b.Proto == model.TCP && len(m.Mask) == 1 && len(m.Value) == 1 && m.High == nil:
 		text := xt.Not(invert) + "--tcp-flags " + xt.TCPFlags(m.Mask[0]) + " " + xt.TCPFlags(m.Value[0])
 		b.protoOption(text)
 		b.unknown("tcp " + text)

@@ -9,17 +9,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Numbers of the IP protocols that rules name.
-const (
-	protoICMP   = 1
-	protoTCP    = 6
-	protoUDP    = 17
-	protoICMPv6 = 58
-)
-
 var protocols = map[uint8]string{
-	protoICMP: "icmp", 2: "igmp", protoTCP: "tcp", protoUDP: "udp", 33: "dccp", 47: "gre",
-	50: "esp", 51: "ah", protoICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
+	model.ICMP: "icmp", 2: "igmp", model.TCP: "tcp", model.UDP: "udp", 33: "dccp", 47: "gre",
+	50: "esp", 51: "ah", model.ICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
 }
 
 func protoName(n uint8) string { return xt.Name(protocols, n) }

@@ -8,14 +8,13 @@
 package program
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -29,7 +28,7 @@ import (
 // netkit on ingress, XDP, then tcx, then tc, netkit on egress. conn is an rtnetlink socket in that namespace.
 // With an error, what could be read is returned too.
 func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link) ([]model.Program, error) {
-	filtered, failed := filteredLinks(ctx, conn)
+	filtered, failed := dump.Clsact(ctx, conn)
 	r := reader{netns: ns.Inode(), names: names{by: map[uint32]string{}}, errs: []error{failed}}
 	err := ns.Do(func() error {
 		for l := range model.Each(links) {
@@ -42,7 +41,7 @@ func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link
 			}
 			for _, d := range directions {
 				r.tcx(l, d)
-				if filtered[l.Index] {
+				if filtered[l.Index] != "" {
 					r.filters(ctx, conn, l, d)
 				}
 			}
@@ -62,12 +61,9 @@ type direction struct {
 }
 
 var directions = []direction{
-	{model.Ingress, ebpf.AttachTCXIngress, clsact<<16 | 0xfff2},
-	{model.Egress, ebpf.AttachTCXEgress, clsact<<16 | 0xfff3},
+	{model.Ingress, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	{model.Egress, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
 }
-
-// clsact is the major number of the clsact and ingress qdiscs.
-const clsact = 0xffff
 
 // reader collects the programs of one namespace.
 type reader struct {
@@ -144,76 +140,22 @@ func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
 	return nil, err
 }
 
-// tcRequest is a struct tcmsg: family and padding, link index, handle, parent, info.
-func tcRequest(index int, parent uint32) []byte {
-	b := make([]byte, nl.SizeofTcMsg)
-	binary.NativeEndian.PutUint32(b[4:], uint32(index))
-	binary.NativeEndian.PutUint32(b[12:], parent)
-	return b
-}
-
-// filteredLinks lists the links with a qdisc that holds tc filters.
-func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) {
-	decode := func(m []byte) (int, bool, error) {
-		index, err := decodeQdisc(m)
-		return index, index != 0, err
-	}
-	list, err := dump.List(ctx, "list qdiscs", conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, decode)
-	return model.SetOf(list), err
-}
-
-// decodeQdisc decodes an RTM_NEWQDISC message. It returns the link's index if the qdisc holds filters, else 0.
-func decodeQdisc(m []byte) (index int, err error) {
-	a := dump.ParseAfter(m, nl.SizeofTcMsg)
-	for a.Next() {
-		if kind := a.String(); a.Type == nl.TCA_KIND && (kind == "clsact" || kind == "ingress") {
-			index = int(int32(binary.NativeEndian.Uint32(m[4:])))
-		}
-	}
-	return index, a.Err()
-}
-
 func (r *reader) filters(ctx context.Context, conn dump.Dumper, l *model.Link, d direction) {
-	decode := func(m []byte) (model.Program, bool, error) {
-		p, err := decodeFilter(m)
-		return p, p.Handle != 0, err
-	}
-	does, request := "list tc filters of "+l.Name, tcRequest(l.Index, d.parent)
-	found, err := dump.List(ctx, does, conn, unix.RTM_GETTFILTER, request, unix.RTM_NEWTFILTER, decode)
+	found, err := dump.Filters(ctx, "list tc filters of "+l.Name, conn, l.Index, d.parent)
 	// EINVAL: the qdisc has no such hook; ENODEV: the link is gone.
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
 		r.errs = append(r.errs, err)
 	}
-	for _, p := range found {
-		r.add(l, d.model, p)
+	for _, f := range found {
+		const u32Node = 0xfff
+		if f.Kind == "u32" && f.Handle&u32Node == 0 {
+			continue // a hash table of the classifier
+		}
+		r.add(l, d.model, model.Program{
+			Kind: model.ProgramTC, ID: f.Program, Name: f.Name, Filter: f.Kind, Priority: f.Priority, Handle: f.Handle,
+			Classic: f.Classic && f.Flags&nl.TCA_BPF_FLAG_ACT_DIRECT != 0,
+		})
 	}
-}
-
-// decodeFilter decodes an RTM_NEWTFILTER message. Handle is 0 for a message that stands for the filters of one
-// priority, which follow, and for a hash table of the u32 classifier.
-func decodeFilter(m []byte) (model.Program, error) {
-	a := dump.ParseAfter(m, nl.SizeofTcMsg)
-	if err := a.Err(); err != nil {
-		return model.Program{}, err
-	}
-	priority := uint16(binary.NativeEndian.Uint32(m[16:]) >> 16)
-	p := model.Program{Kind: model.ProgramTC, Handle: binary.NativeEndian.Uint32(m[8:]), Priority: priority}
-	var options, classic []byte
-	err := a.Decode(binary.NativeEndian, dump.Fields{nl.TCA_KIND: &p.Filter, nl.TCA_OPTIONS: &options})
-	const u32Node = 0xfff
-	switch {
-	case p.Filter == "u32" && p.Handle&u32Node == 0:
-		p.Handle = 0
-		return p, err
-	case p.Filter != "bpf":
-		return p, err
-	}
-	flags := uint32(0)
-	failed := dump.Parse(options).Decode(binary.NativeEndian, dump.Fields{
-		nl.TCA_BPF_OPS: &classic, nl.TCA_BPF_FLAGS: &flags, nl.TCA_BPF_NAME: &p.Name, nl.TCA_BPF_ID: &p.ID,
-	})
-	p.Classic = classic != nil && flags&nl.TCA_BPF_FLAG_ACT_DIRECT != 0
-	return p, cmp.Or(err, failed)
 }
 
 // names caches the names of programs by id.

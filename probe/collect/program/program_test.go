@@ -1,7 +1,6 @@
 package program
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -183,21 +182,4 @@ func TestInterruptedFilters(t *testing.T) {
 	if len(r.found) != 1 || r.found[0].Filter != "flower" {
 		t.Errorf("found %+v", r.found)
 	}
-}
-
-// FuzzFilter decodes filters and qdiscs of any content.
-func FuzzFilter(f *testing.F) {
-	m := binary.NativeEndian.AppendUint32(make([]byte, 4), 9)
-	m = append(m, make([]byte, nl.SizeofTcMsg-len(m))...)
-	f.Add(dump.Append(m, nl.TCA_KIND, []byte("clsact\x00")))
-	options := dump.Append(dump.Append(nil, nl.TCA_BPF_NAME, []byte("cil_from_netdev-eth0\x00")), nl.TCA_BPF_ID, []byte{7, 0, 0, 0})
-	f.Add(dump.Append(dump.Append(m, nl.TCA_KIND, []byte("bpf\x00")), nl.TCA_OPTIONS, options))
-	f.Fuzz(func(t *testing.T, m []byte) {
-		if p, err := decodeFilter(m); err == nil && p.ID != 0 && p.Filter != "bpf" {
-			t.Errorf("a %s filter has program %d", p.Filter, p.ID)
-		}
-		if index, _ := decodeQdisc(m); index != 0 && len(m) < nl.SizeofTcMsg {
-			t.Errorf("index %d from %d bytes", index, len(m))
-		}
-	})
 }

@@ -28,14 +28,8 @@ type setting struct {
 }
 
 var perLink = []setting{
-	{"forwarding", 1},
-	{"proxy_arp", 3},
-	{"send_redirects", 6},
-	{"rp_filter", 8},
-	{"arp_ignore", 19},
-	{"accept_local", 23},
-	{"proxy_arp_pvlan", 25},
-	{"route_localnet", 26},
+	{"forwarding", 1}, {"proxy_arp", 3}, {"send_redirects", 6}, {"rp_filter", 8}, {"arp_ignore", 19},
+	{"accept_local", 23}, {"proxy_arp_pvlan", 25}, {"route_localnet", 26},
 }
 
 // global are the files below /proc/sys that do not belong to one link.

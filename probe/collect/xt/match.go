@@ -14,31 +14,12 @@ import (
 )
 
 var matches = map[string]decoder{
-	"addrtype":  addrType,
-	"comment":   comment,
-	"connmark":  unsaid(connMark),
-	"connlimit": unsaid(connLimit),
-	"conntrack": unsaid(connTrack),
-	"icmp":      icmp,
-	"icmp6":     icmp,
-	"iprange":   ipRange,
-	"limit":     unsaid(limit),
-	"mac":       unsaid(mac),
-	"mark":      mark,
-	"multiport": multiPort,
-	"nfacct":    unsaid(nfAcct),
-	"owner":     unsaid(owner),
-	"physdev":   physDev,
-	"pkttype":   unsaid(pktType),
-	"recent":    unsaid(recent),
-	"rpfilter":  unsaid(rpFilter),
-	"sctp":      sctp,
-	"set":       unsaid(ipSet),
-	"socket":    unsaid(socket),
-	"state":     unsaid(stateMatch),
-	"statistic": unsaid(statistic),
-	"tcp":       tcp,
-	"udp":       udp,
+	"addrtype": addrType, "comment": comment, "connmark": unsaid(connMark), "connlimit": unsaid(connLimit),
+	"conntrack": unsaid(connTrack), "icmp": icmp, "icmp6": icmp, "iprange": ipRange, "limit": unsaid(limit),
+	"mac": unsaid(mac), "mark": mark, "multiport": multiPort, "nfacct": unsaid(nfAcct),
+	"owner": unsaid(owner), "physdev": physDev, "pkttype": unsaid(pktType), "recent": unsaid(recent),
+	"rpfilter": unsaid(rpFilter), "sctp": sctp, "set": unsaid(ipSet), "socket": unsaid(socket),
+	"state": unsaid(stateMatch), "statistic": unsaid(statistic), "tcp": tcp, "udp": udp,
 }
 
 func comment(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {

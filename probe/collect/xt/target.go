@@ -9,22 +9,10 @@ import (
 )
 
 var targets = map[string]decoder{
-	"CHECKSUM":   checksum,
-	"CONNMARK":   setConnMark,
-	"CT":         ct,
-	"DNAT":       nat("--to-destination"),
-	"LOG":        logTarget,
-	"MARK":       setMark,
-	"MASQUERADE": nat("--to-ports"),
-	"NFLOG":      nfLog,
-	"NFQUEUE":    nfQueue,
-	"NOTRACK":    plain,
-	"REDIRECT":   nat("--to-ports"),
-	"REJECT":     reject,
-	"SNAT":       nat("--to-source"),
-	"TCPMSS":     tcpMSS,
-	"TPROXY":     tProxy,
-	"TRACE":      plain,
+	"CHECKSUM": checksum, "CONNMARK": setConnMark, "CT": ct, "DNAT": nat("--to-destination"),
+	"LOG": logTarget, "MARK": setMark, "MASQUERADE": nat("--to-ports"), "NFLOG": nfLog, "NFQUEUE": nfQueue,
+	"NOTRACK": plain, "REDIRECT": nat("--to-ports"), "REJECT": reject, "SNAT": nat("--to-source"),
+	"TCPMSS": tcpMSS, "TPROXY": tProxy, "TRACE": plain,
 }
 
 // plain is a target without options.

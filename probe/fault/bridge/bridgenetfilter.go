@@ -46,7 +46,7 @@ func repliesPastNode(v *fault.Input, isIPv6 bool) (*fault.Fault, map[bypass]bool
 	for x := range model.Each(v.Flows) {
 		p := bypass{x.Original.Src, x.Reply.Src}
 		translated := x.Original.Dst != x.Reply.Src && x.Reply.Dst == x.Original.Src
-		asks := !x.Replied && !x.Start.IsZero() && (x.Proto == node.TCP || v.DatagramAsks(x))
+		asks := !x.Replied && !x.Start.IsZero() && (x.Proto == model.TCP || v.DatagramAsks(x))
 		if translated && asks && p.client.Is6() == isIPv6 && p.client != p.backend && shareBridge(v.Index, p) &&
 			(refusesReplies(v.Index, p.client) || filtered(v, p) >= node.MinDrops) {
 			pairs[p], services[x.Original.Dst] = true, true

@@ -44,14 +44,14 @@ func nsgDrop(v *fault.Input) {
 		silent := !v.Answered(p)
 		by := map[*denied]uint64{}
 		for _, f := range v.FlowsOf(p).Silent {
-			asks := f.Proto != node.UDP || v.DatagramAsks(f)
+			asks := f.Proto != model.UDP || v.DatagramAsks(f)
 			late := f.Start.IsZero() && silent || model.Lasted(f.Start, v.Window.End)
 			if r, _ := v.Ruled(node.LeavesAs(f)); r != nil && asks && late && pods[f.Original.Src] &&
 				v.SilencedBy(f.Original.Src, model.Host(p.Remote), f) == "" {
 				d := of(r)
 				d.silent, by[d] = append(d.silent, f), by[d]+1
 				d.sources.Add(p.Local)
-				if f.Reply.SrcPort > 0 && f.Proto != node.ICMP4 && f.Proto != node.ICMP6 {
+				if f.Reply.SrcPort > 0 && f.Proto != model.ICMP && f.Proto != model.ICMPv6 {
 					d.ports = model.With(d.ports, node.ProtoPort{Proto: f.Proto, Number: f.Reply.SrcPort}.String())
 				}
 			}

@@ -74,7 +74,7 @@ func GivenAway(v *node.Index, f *model.Flow) bool {
 
 // wantsReply reports whether the first packet of a flow does.
 func wantsReply(f *model.Flow) bool {
-	return f.Proto == node.TCP || f.Proto == node.ICMP4 || f.Proto == node.ICMP6 || f.Proto == node.UDP && f.Original.DstPort == node.DNSPort
+	return f.Proto == model.TCP || f.Proto == model.ICMP || f.Proto == model.ICMPv6 || f.Proto == model.UDP && f.Original.DstPort == node.DNSPort
 }
 
 // foreignSource is the finding on an address, and the rule that translates to it; nil where that is not known.

@@ -102,7 +102,7 @@ func portRanges(v *node.Index) []*portRange {
 	nats, bundles := map[sender]path.SourceNAT{}, map[bundle]*holders{}
 	var out []*portRange
 	for f := range model.Each(v.Flows) {
-		if f.Proto != node.TCP && f.Proto != node.UDP || !masqueraded(v, f) {
+		if f.Proto != model.TCP && f.Proto != model.UDP || !masqueraded(v, f) {
 			continue
 		}
 		k := bundle{f.Proto, f.Reply.Dst, f.Reply.Src, f.Reply.SrcPort}
@@ -112,9 +112,9 @@ func portRanges(v *node.Index) []*portRange {
 		h := bundles[k]
 		// The entry of a connection that both ends have closed remains for a while; newer kernels
 		// delete it for a new connection that wants its port.
-		closed := f.Proto == node.TCP && (f.State == "TIME_WAIT" || f.State == "CLOSE")
+		closed := f.Proto == model.TCP && (f.State == "TIME_WAIT" || f.State == "CLOSE")
 		h.ports[f.Reply.DstPort] = h.ports[f.Reply.DstPort] || !closed
-		h.reused = h.reused || f.Proto == node.TCP && !f.Start.IsZero() && f.Replied
+		h.reused = h.reused || f.Proto == model.TCP && !f.Start.IsZero() && f.Replied
 		s := sender{f.Original.Src, k.to, k.proto, k.port, !f.Start.IsZero()}
 		nat, known := nats[s]
 		if !known {

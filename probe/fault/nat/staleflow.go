@@ -60,7 +60,7 @@ func refusedOfOlder(v *fault.Input) map[model.Tuple]*model.Drop {
 	sampled := map[model.Tuple]*model.Drop{}
 	for d := range model.Each(v.Traffic.Drops) {
 		from, to, ok := v.Classifier.Samples.Of(d).Ports()
-		if ok && d.Is(model.Netfilter) && d.Proto == node.TCP && !v.Explained(d) && v.Classifier.Lost(d) {
+		if ok && d.Is(model.Netfilter) && d.Proto == model.TCP && !v.Explained(d) && v.Classifier.Lost(d) {
 			sampled[model.Tuple{Src: d.Src, Dst: d.Dst, SrcPort: from, DstPort: to}] = d
 		}
 	}
@@ -68,7 +68,7 @@ func refusedOfOlder(v *fault.Input) map[model.Tuple]*model.Drop {
 		return nil
 	}
 	older := func(f *model.Flow) bool {
-		return f.Proto == node.TCP && !f.Replied && f.Start.IsZero() && f.Reply.Src == f.Original.Dst
+		return f.Proto == model.TCP && !f.Replied && f.Start.IsZero() && f.Reply.Src == f.Original.Dst
 	}
 	asked := func(t model.Tuple) model.Tuple {
 		t.SrcPort = 0
@@ -99,7 +99,7 @@ func isUnanswered(v *node.Index, f *model.Flow) bool {
 	}
 	passed, _ := v.Passed(f)
 	switch {
-	case f.Proto == node.UDP && !passed || f.Proto == node.TCP && !f.Established() || f.Proto != node.UDP && f.Proto != node.TCP:
+	case f.Proto == model.UDP && !passed || f.Proto == model.TCP && !f.Established() || f.Proto != model.UDP && f.Proto != model.TCP:
 		return false
 	case !f.Replied:
 		return true

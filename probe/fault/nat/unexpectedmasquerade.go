@@ -110,7 +110,7 @@ func turnedBack(v *fault.Input) {
 	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
 		switch {
-		case f.Proto != node.TCP || f.Start.IsZero() || !f.Replied || !masqueraded(v.Index, f) || v.NodeAddrs[f.Reply.Src]:
+		case f.Proto != model.TCP || f.Start.IsZero() || !f.Replied || !masqueraded(v.Index, f) || v.NodeAddrs[f.Reply.Src]:
 		case f.State != "SYN_RECV":
 			heard[pod] = true
 		default:

@@ -39,7 +39,7 @@ func overflowed(v *node.Index, l *node.Lost, all map[node.Service]*node.Asks) fa
 	f.Pods, f.Peers = node.Sorted(l.Pods), model.Hosts(node.Sorted(l.Peers))
 	var unreplied []words.Facts
 	for _, s := range v.SampledServices(l) {
-		if a := all[s]; a != nil && s.Proto == node.UDP && s.Unanswered(a) {
+		if a := all[s]; a != nil && s.Proto == model.UDP && s.Unanswered(a) {
 			f.Severity = model.Warning
 			unreplied = append(unreplied, s.Facts(a))
 		}
@@ -54,14 +54,14 @@ func overflowed(v *node.Index, l *node.Lost, all map[node.Service]*node.Asks) fa
 func fullQueue(v *node.Index, p *model.Pod, f *fault.Fault, all map[node.Service]*node.Asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
-		ports = model.With(ports, node.ProtoPort{Proto: node.TCP, Number: l.Addr.Port()}.String())
+		ports = model.With(ports, node.ProtoPort{Proto: model.TCP, Number: l.Addr.Port()}.String())
 	}
 	var asked node.Lost
 	var unreplied []words.Facts
 	for _, pod := range node.PodAddrs(p) {
 		for _, s := range node.Services(all, pod) {
 			listed := slices.Contains(ports, s.Name())
-			if s.Proto != node.TCP || !listed && (len(p.Backlog.Waiting) > 0 || !node.QueueWasFull(p, s, len(all[s].Unreplied), all)) {
+			if s.Proto != model.TCP || !listed && (len(p.Backlog.Waiting) > 0 || !node.QueueWasFull(p, s, len(all[s].Unreplied), all)) {
 				continue
 			}
 			for _, a := range node.Clients(all[s].Unreplied) {

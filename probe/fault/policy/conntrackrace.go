@@ -71,7 +71,7 @@ func refusedEntries(v *fault.Input, failed uint64) (l node.Lost, out []*dropped)
 	// Datagrams race, connections hardly ever.
 	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(list, func(a, b *dropped) int {
-		return cmp.Or(rank[a.Proto != node.UDP]-rank[b.Proto != node.UDP], cmp.Compare(b.Packets, a.Packets))
+		return cmp.Or(rank[a.Proto != model.UDP]-rank[b.Proto != model.UDP], cmp.Compare(b.Packets, a.Packets))
 	})
 	left := failed
 	for _, d := range list {
@@ -92,7 +92,7 @@ func racedUnseen(v *fault.Input, failed uint64) {
 	var l node.Lost
 	for f := range model.Each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
-		if f.Proto == node.UDP && f.Original.DstPort == node.DNSPort && !f.Start.IsZero() && translated &&
+		if f.Proto == model.UDP && f.Original.DstPort == node.DNSPort && !f.Start.IsZero() && translated &&
 			len(v.Owners[f.Original.Src]) > 0 {
 			l.With(f.Original.Src, f.Original.Dst)
 		}

@@ -117,7 +117,7 @@ func mostlyHalfOpen(v *node.Index, d *model.Drop) bool {
 	for f := range model.Each(v.Flows) {
 		ends := f.Reply.Src == d.Src && f.Reply.Dst == d.Dst || f.Reply.Src == d.Dst && f.Reply.Dst == d.Src
 		switch {
-		case f.Proto != node.TCP || f.Start.IsZero() || !ends:
+		case f.Proto != model.TCP || f.Start.IsZero() || !ends:
 		case f.State == "SYN_SENT" || f.State == "SYN_RECV":
 			halfOpen++
 		default:

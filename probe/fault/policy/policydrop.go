@@ -316,7 +316,7 @@ func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
 func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
 	unresolved := map[netip.Addr]bool{}
 	for _, d := range drops {
-		if d.Proto == node.ICMP6 {
+		if d.Proto == model.ICMPv6 {
 			unresolved[d.Dst] = true
 		}
 	}

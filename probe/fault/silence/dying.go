@@ -39,7 +39,7 @@ func dying(v *fault.Input) (pairs map[node.Pair]bool, kept []*node.Dying) {
 		groups, by := &byHop, d.Remote
 		if _, dead := v.HopFrames(d); dead != nil {
 			by = dead.Addr
-		} else if half[d.Remote] && d.Port.Proto == node.UDP {
+		} else if half[d.Remote] && d.Port.Proto == model.UDP {
 			groups = &byRemote
 		}
 		list := groups.Of(by)
@@ -62,7 +62,7 @@ func stalled(v *node.Index, list []*node.Dying) fault.Fault {
 	silent, datagrams := 0, 0
 	for _, d := range list {
 		f.Pods = model.With(f.Pods, d.Pod)
-		if d.Port.Proto == node.UDP {
+		if d.Port.Proto == model.UDP {
 			datagrams += len(d.Silent)
 			continue
 		}
@@ -108,7 +108,7 @@ func dyingFlows(v *node.Index, list []*node.Dying) fault.Fault {
 	f.Facts = words.Facts{
 		"remotes": remotes, "link": link, "silent": len(silent), "replied": len(replied), "ports": ports, "hops": hops, "dead": dead,
 		"addrs": addrs, "asked": asked, "marks": marks, "range": span, "returned": returned, "example": silent[0],
-		"tcp":   list[0].Port.Proto == node.TCP,
+		"tcp":   list[0].Port.Proto == model.TCP,
 		"known": inner || dead != nil || returned > 0 || len(addrs)+len(asked)+len(marks) > 0 || span.Last > 0 || len(replied) == 0,
 	}
 	if d := v.Routing().Lookup(v.SentBy(list[0].Pod, remotes[0])); inner && len(d.Hops) > 0 {

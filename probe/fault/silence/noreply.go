@@ -105,7 +105,7 @@ func keptFrom(v *node.Index, p *model.Peer) node.AddrSet {
 	}
 	st, pods, asks := v.FlowsOf(p), node.AddrSet{}, uint64(0)
 	for _, f := range st.Silent {
-		if f.Proto != node.UDP && !f.Start.IsZero() {
+		if f.Proto != model.UDP && !f.Start.IsZero() {
 			if len(v.Owners[f.Original.Src]) == 0 {
 				return nil // What arrives may be for the node itself.
 			}
@@ -158,7 +158,7 @@ func onlyPinged(v *node.Index, p *model.Peer) bool {
 // pingedOnly are the addresses that flows are to, where these ask for nothing but echo replies.
 func pingedOnly(v *node.Index, match func(*model.Flow) bool) (to node.AddrSet) {
 	for f := range model.Each(v.Flows) {
-		if match(f) && f.Proto != node.ICMP4 && f.Proto != node.ICMP6 {
+		if match(f) && f.Proto != model.ICMP && f.Proto != model.ICMPv6 {
 			return nil
 		} else if match(f) {
 			to.Add(f.Reply.Src)
@@ -213,7 +213,7 @@ func claimedOf(v *fault.Input, pods node.AddrSet, p *model.Peer) (code model.Cod
 	}
 	for _, f := range v.FlowsOf(p).Silent {
 		concerns := func(s *fault.SilenceClaim) bool { return s.Concerns(f) }
-		if pods[f.Original.Src] && (f.Proto != node.UDP || v.DatagramAsks(f)) && !slices.ContainsFunc(limited, concerns) {
+		if pods[f.Original.Src] && (f.Proto != model.UDP || v.DatagramAsks(f)) && !slices.ContainsFunc(limited, concerns) {
 			left++
 		}
 	}

@@ -66,7 +66,7 @@ func synAcks(v *node.Index, a netip.Addr) (most uint64) {
 // why: none at all, or none of certain clients, each of which asked several times. It adds these flows to d.
 func silentTo(v *fault.Input, s node.Service, all map[node.Service]*node.Asks, d *silentReceiver) bool {
 	a := all[s]
-	if s.Proto != node.TCP && s.Proto != node.UDP || !s.Wants(a) {
+	if s.Proto != model.TCP && s.Proto != model.UDP || !s.Wants(a) {
 		return false
 	}
 	replied := node.SetOf(node.Clients(a.Replied))
@@ -76,10 +76,10 @@ func silentTo(v *fault.Input, s node.Service, all map[node.Service]*node.Asks, d
 	}
 	flows := slices.DeleteFunc(slices.Clone(a.Unreplied), func(f *model.Flow) bool {
 		client := f.Original.Src
-		return replied[client] || s.Proto == node.UDP && s.Port != node.DNSPort && !a.Before[client] ||
+		return replied[client] || s.Proto == model.UDP && s.Port != node.DNSPort && !a.Before[client] ||
 			len(replied) > 0 && asked[client] < node.MinAsks || settledFor(v, s.Pod, f)
 	})
-	if len(flows) < node.MinAsks || s.Proto == node.TCP && (d.silent < node.MinAsks || node.QueueWasFull(d.pod, s, len(flows), all)) {
+	if len(flows) < node.MinAsks || s.Proto == model.TCP && (d.silent < node.MinAsks || node.QueueWasFull(d.pod, s, len(flows), all)) {
 		return false
 	}
 	d.partly = d.partly || len(replied) > 0
@@ -98,7 +98,7 @@ func settledFor(v *fault.Input, pod netip.Addr, flow *model.Flow) bool {
 	}
 	// A rule may keep its datagrams from connection tracking. Its replies may wait in the pod for a MAC: the kernel
 	// keeps them for seconds before it drops them.
-	if flow.Proto == node.UDP && len(v.OneSided(flow)) > 0 || awaitsMAC(v.Index, pod, client) {
+	if flow.Proto == model.UDP && len(v.OneSided(flow)) > 0 || awaitsMAC(v.Index, pod, client) {
 		return true
 	}
 	// Nor does connection tracking see a reply of which a rule drops the node's copy, while a bridge forwards it.
@@ -135,7 +135,7 @@ func untrackedSilence(v *fault.Input, d *silentReceiver, all map[node.Service]*n
 	if d.silent < manySYNs || d.silent < d.in.SYN || !model.Lasted(d.in.First, d.in.Last) {
 		return false
 	}
-	tracked := slices.ContainsFunc(node.Services(all, d.addr), func(s node.Service) bool { return s.Proto == node.TCP })
+	tracked := slices.ContainsFunc(node.Services(all, d.addr), func(s node.Service) bool { return s.Proto == model.TCP })
 	spoilt := slices.ContainsFunc(v.Traffic.Drops, func(x model.Drop) bool {
 		return x.Dst == d.addr && x.Packets >= node.ManyRefused && refused(&x)
 	})
@@ -160,7 +160,7 @@ func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
 		"astray": astray, "synAcks": synAcks(v.Index, d.addr), "flows": d.flows,
 		"virtual": node.Destinations(translated), "clean": watched && len(l.Drops) == 0, "watched": watched,
 		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
-		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == node.UDP }),
+		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == model.UDP }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = []netip.Addr{d.addr}, model.Hosts(asking), v.Place(d.pod.Link, model.Egress)
 	f.Packets = max(d.silent, uint64(len(d.flows)))
