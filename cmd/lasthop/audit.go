@@ -22,7 +22,8 @@ func (a *app) auditCommand() *cobra.Command {
 		Use: "audit [POD…]",
 		Example: "  lasthop audit\n" +
 			"  kubectl get nodes -o json | lasthop audit --nodes - -o json\n" +
-			"  lasthop record before.rec --engine state --for 1s; …; lasthop audit --diff before.rec",
+			"  lasthop record before.rec --engine state --for 1s    before an upgrade\n" +
+			"  lasthop audit --diff before.rec                      after it",
 		Short: "Find what would die, from the node's tables, without a packet",
 		Long: "Follow connections that nobody made through the node's tables, and print where\n" +
 			"packets would end, and why: from each pod to its gateway, its name servers, a few\n" +
