@@ -38,8 +38,12 @@ func (a *audit) imagined(g *group) (model.Finding, bool) {
 	found := diagnose.Judge(s).Findings
 	codes := beyond[g.reason]
 	if g.kind != "" {
-		if dead := a.ends(g, path.Trace(s, found, g.deaths[0].ends)); dead != nil && !slices.Contains(generic, dead.Finding) {
-			codes = []model.Code{dead.Finding}
+		p := path.Trace(s, found, g.deaths[0].ends)
+		// A pod that does not learn its gateway dies before, of the same.
+		for _, dead := range []*model.PathHop{a.ends(g, p), p.Dead()} {
+			if dead != nil && !slices.Contains(generic, dead.Finding) {
+				codes = append(codes, dead.Finding)
+			}
 		}
 	}
 	f := model.First(found, func(f *model.Finding) bool {
