@@ -176,7 +176,7 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	case f.Silent != nil:
 		a.add(cause{what: f.Silent.Addr.String(), reason: silentHop}, d)
 	case len(f.Unsure) > 0:
-		d.pair.Decision = f.Unsure[0]
+		d.pair.Decision = words.Text("audit/open", words.Facts{"what": f.Unsure[0]})
 		a.out.Unsure = append(a.out.Unsure, d.pair)
 	case f.Exit == nil || f.Exit.Role != model.RoleUplink || f.Masked:
 	case to.kind == model.AuditNode && !a.byDefault(&f):
