@@ -200,9 +200,9 @@ func (a *audit) byDefault(f *path.Fate) bool {
 // rule translates what other packets of such a pod are. Else the network beyond may do it, as where a cloud has a NAT for all.
 func (a *audit) masquerades(pod netip.Addr) bool {
 	return slices.Contains([]string{"kubenet", "kindnet", "azure-overlay"}, a.Node.Plugin) ||
-		slices.ContainsFunc(a.PacketRules, func(r model.PacketRule) bool {
-			return (r.Target == "MASQUERADE" || r.Target == "SNAT") && !r.Mark.Set && (r.Family == "ip6") == pod.Is6() && !r.Src.IsZero() &&
-				r.Src.Matches(pod)
+		nil != model.First(a.PacketRules, func(r *model.PacketRule) bool {
+			return (r.Target == "MASQUERADE" || r.Target == "SNAT") && !r.Mark.Set && (r.Family == "ip6") == pod.Is6() &&
+				!r.Src.IsZero() && r.Src.Matches(pod)
 		})
 }
 
@@ -215,8 +215,10 @@ func (a *audit) backends() {
 	for r := range model.Each(a.PacketRules) {
 		to := r.To.Addr()
 		if r.Target == "DNAT" && from.IsValid() && to.Is4() && a.Vacant(to) && a.OwnRange(to) && a.chosen(from) {
-			a.add(cause{what: to.String(), reason: vacant}, death{ends: path.Ends{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto},
-				fate: path.Fate{Src: from, Dst: to}, pair: model.AuditPair{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto, Kind: model.AuditEndpoint}})
+			a.add(cause{what: to.String(), reason: vacant}, death{
+				ends: path.Ends{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto}, fate: path.Fate{Src: from, Dst: to},
+				pair: model.AuditPair{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto, Kind: model.AuditEndpoint},
+			})
 		}
 	}
 }
@@ -268,14 +270,15 @@ func (a *audit) explain(g *group, imagine bool) {
 	} else if f := model.First(a.found, func(f *model.Finding) bool { return f.Severity != model.Info && about(f, g) }); f != nil {
 		a.put(g, f)
 	} else {
-		a.take(g, model.Finding{Code: "UnexplainedDrop", Severity: model.Warning, Title: words.Text("audit/title", words.Facts{"decision": g.decision}),
-			Verify: "lasthop audit"})
+		a.take(g, model.Finding{Code: "UnexplainedDrop", Severity: model.Warning, Confidence: model.Likely, Verify: "lasthop audit",
+			Title: words.Text("audit/title", words.Facts{"decision": g.decision})})
 	}
 }
 
 // ends is the hop of a path at which a group's packets end; nil where another machine decides.
 func (a *audit) ends(g *group, p model.Path) *model.PathHop {
-	return model.First(slices.Concat(p.Forward, p.Return), func(h *model.PathHop) bool { return h.Reason == g.reason && h.Kind == g.kind })
+	return model.First(slices.Concat(p.Forward, p.Return),
+		func(h *model.PathHop) bool { return h.Reason == g.reason && h.Kind == g.kind })
 }
 
 // about reports whether a finding is about a pair of the group: it names a pod of it, or none.
@@ -291,10 +294,8 @@ func (a *audit) take(g *group, f model.Finding) {
 		a.put(g, same)
 		return
 	}
-	for _, d := range g.deaths {
-		if len(f.Pods) == 0 {
-			f.Pods = model.With(f.Pods, d.ends.Pod)
-		}
+	if len(f.Pods) == 0 {
+		f.Pods = model.Unique(model.Map(g.deaths, func(d death) netip.Addr { return d.ends.Pod }))
 	}
 	a.found = append(a.found, f)
 	a.put(g, &a.found[len(a.found)-1])
@@ -307,9 +308,7 @@ func (a *audit) put(g *group, f *model.Finding) {
 		p.Decision, p.Finding, p.Cause = g.decision, f.Code, f.Cause
 		a.out.Cut = append(a.out.Cut, *p)
 	}
-	const few = 3
-	pairs := model.Map(g.deaths[:min(few, len(g.deaths))], func(d death) model.AuditPair { return d.pair })
-	f.Evidence = append(f.Evidence, words.Say("audit", words.Facts{"decision": g.decision, "pairs": pairs, "more": len(g.deaths) - len(pairs)})...)
+	f.Evidence = append(f.Evidence, words.Say("audit", words.Facts{"decision": g.decision, "paths": len(g.deaths)})...)
 	if f.Confidence == model.Possible && g.kind != "" && !a.MayRedirect() {
 		// The tables say what state alone leaves open.
 		f.Confidence = model.Likely

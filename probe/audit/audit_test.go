@@ -75,7 +75,8 @@ func TestFaults(t *testing.T) {
 			n.PacketRules[1].Target, n.PacketRules[1].To = "SNAT", netip.AddrPortFrom(addr("10.240.77.77"), 0)
 		}, []string{"likely ForeignSNAT"}, "", 3, 0, 0},
 		{"a service leads to nobody", func(n *model.Snapshot) {
-			natRule(n, model.PacketRule{Chain: "KUBE-SERVICES", Dst: to("10.0.0.10/32"), Target: "DNAT", To: netip.MustParseAddrPort("10.244.0.77:80")})
+			natRule(n, model.PacketRule{Chain: "KUBE-SERVICES", Dst: to("10.0.0.10/32"), Target: "DNAT",
+				To: netip.MustParseAddrPort("10.244.0.77:80")})
 		}, []string{"likely DeadBackend"}, "", 1, 0, 0},
 		{"forwarding is off", func(n *model.Snapshot) {
 			n.Sysctls = append(n.Sysctls, model.Sysctl{Name: "net.ipv4.conf.cbr0.forwarding", Value: "0"})
@@ -123,7 +124,8 @@ func TestFaults(t *testing.T) {
 func TestCountsIgnored(t *testing.T) {
 	n := node3()
 	n.Window.End = n.Window.Start.Add(time.Minute)
-	n.Traffic.Drops = []model.Drop{{Src: addr("10.244.0.2"), Dst: addr("10.244.0.3"), Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Packets: 900}}
+	n.Traffic.Drops = []model.Drop{{Src: addr("10.244.0.2"), Dst: addr("10.244.0.3"), Reason: "NETFILTER_DROP", Location: "nf_hook_slow",
+		Packets: 900}}
 	n.Traffic.Hops = []model.HopCount{{Addr: addr("10.244.0.2"), IfIndex: 10, Direction: model.Ingress, Side: model.AsSource, Packets: 900}}
 	if r := audit.Run(n, nil); len(r.Findings) > 0 || len(r.Audit.Cut) > 0 || r.Audit.Pairs != 12 {
 		t.Errorf("%+v, %+v", r.Findings, r.Audit)

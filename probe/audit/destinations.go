@@ -54,7 +54,8 @@ func (a *audit) destinationsOf(pod int, from netip.Addr, all []destination) []de
 			d.port, d.proto = node.DNSPort, node.UDP
 		}
 		like := func(x destination) bool { return x.addr == to }
-		if to.Is4() == from.Is4() && to != from && model.Unicast(to) && !slices.ContainsFunc(out, like) && !(kind == model.AuditNames && slices.ContainsFunc(all, like)) {
+		known := slices.ContainsFunc(out, like) || kind == model.AuditNames && slices.ContainsFunc(all, like)
+		if to.Is4() == from.Is4() && to != from && model.Unicast(to) && !known {
 			out = append(out, d)
 		}
 	}

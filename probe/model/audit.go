@@ -32,7 +32,8 @@ type AuditPair struct {
 	Reply bool
 	// Decision is where packets end, or what is not known, in words.
 	Decision string
-	// Finding and Cause are those of the finding that says why; empty where none does. Keeper is the program whose policy denies the packets instead.
+	// Finding and Cause are those of the finding that says why; empty where none does. Keeper is the program whose policy
+	// denies the packets instead.
 	Finding Code
 	Cause   string
 	Keeper  string
