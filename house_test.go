@@ -43,6 +43,7 @@ var directions = []direction{
 	{"probe/node", []string{"probe/model", "probe/loss", "probe/path", "probe/words"}, "the index of a node is pure, and knows no finding"},
 	{"probe/fault", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node"}, "a kind proposes faults for losses, and sees neither the engine nor another family"},
 	{"probe/diagnose", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node", "probe/fault"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
+	{"probe/audit", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node", "probe/fault", "probe/diagnose"}, "what would die is judged as what dies is: values in, findings out"},
 	{"probe/redact", []string{"probe/model"}, "what is hidden is decided by what was read, before anything is judged of it"},
 	{"probe/catalogue", []string{"probe/model", "probe/loss", "probe/path", "probe/words", "probe/node", "probe/fault", "probe/diagnose"}, "what a finding means is text, and no judgement depends on it"},
 	{"probe/join", []string{"probe/model", "probe/loss", "probe/node", "probe/fault", "probe/diagnose", "probe/path", "probe/words"}, "several nodes are judged as one is: values in, findings out"},

@@ -38,7 +38,7 @@ func TestComplete(t *testing.T) {
 		want  string
 		then  int
 	}{
-		{"", "check explain watch record past doctor replay mcp screen node1 node2", names},
+		{"", "check audit explain watch record past doctor replay mcp screen node1 node2", names},
 		{"check ", "node1 node2", names},
 		{"check node/", "node/node1 node/node2", names},
 		{"check po", "pod/", open},

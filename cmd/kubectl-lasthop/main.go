@@ -72,7 +72,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	o := &options{}
 	status := exitClean
 	cmd := &cobra.Command{
-		Use: "kubectl-lasthop [check|explain|watch|record FILE|past|doctor|replay FILE…|mcp|screen] " +
+		Use: "kubectl-lasthop [check|audit|explain|watch|record FILE|past|doctor|replay FILE…|mcp|screen] " +
 			"[NODE… | pod/NAME… | -l SELECTOR | --all]",
 		Short: "Where does this pod's traffic die, and why?",
 		Long: "Run lasthop on nodes, or on the nodes of pods, in a debug pod that is removed\n" +

@@ -178,6 +178,24 @@ func TestSelector(t *testing.T) {
 	a.removed()
 }
 
+// TestAudit: each node is audited by itself, for the pods that were named, with the cluster's nodes.
+func TestAudit(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "0")
+	r := plugin(t, "audit", "-n", "shop", "-l", "app=cart", "--skip", "PodPrefix")
+	first, second, _ := strings.Cut(r.stdout, "=== node2\n")
+	for _, printed := range []string{strings.TrimPrefix(first, "=== node1\n"), second} {
+		if !strings.HasPrefix(printed, "audit --skip=PodPrefix ") || !strings.Contains(printed, "--nodes=") || strings.Contains(printed, "--for") ||
+			!strings.Contains(printed, " 10.") {
+			t.Errorf("lasthop got: %s", printed)
+		}
+	}
+	if r.status != 0 || len(a.made) != 2 {
+		t.Errorf("status %d, %d jobs: %s", r.status, len(a.made), r.stderr)
+	}
+	a.removed()
+}
+
 func TestWorst(t *testing.T) {
 	for _, c := range []struct {
 		of   []int

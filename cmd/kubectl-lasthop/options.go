@@ -206,7 +206,7 @@ type plan struct {
 // screen is the command of the plugin that lasthop has no word for.
 const screen = "screen"
 
-var commands = []string{"check", "explain", "watch", "record", "past", "doctor", "replay", "mcp", screen}
+var commands = []string{"check", "audit", "explain", "watch", "record", "past", "doctor", "replay", "mcp", screen}
 
 // fileFlags are the flags that name files for lasthop. takes are, of the commands that do not
 // take all of lasthop's flags, those that they take.
@@ -216,6 +216,8 @@ var (
 		"watch":  slices.Concat(recorded, fileFlags, []string{"only", "skip"}),
 		"record": slices.Concat(recorded, fileFlags),
 		"past":   {},
+		"audit": slices.Concat([]string{"uplink", "pod-cidr", "redact", "debug", "only", "skip", "fail-on", "output", "color", "strict"},
+			fileFlags[:3]),
 		"doctor": {"output"},
 		"replay": append([]string{"for", "redact"}, judging...),
 		"mcp":    slices.Concat([]string{"uplink", "pod-cidr", "engine", "attach", "redact", "debug"}, fileFlags[:3]),
@@ -255,7 +257,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("replay: want a FILE, or several nodes' of one time")
 	case p.command == "mcp" && first >= 0:
 		return usagef("mcp: the calls name pods and nodes, not the command line")
-	case o.past() && slices.Contains([]string{"watch", "doctor"}, p.command):
+	case o.past() && slices.Contains([]string{"watch", "doctor", "audit"}, p.command):
 		return usagef("%s takes no --last and no --at", p.command)
 	case o.image == "" && !o.past() && p.command != "replay":
 		return usagef(noImage, imageVariable)
@@ -277,6 +279,8 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("--report is for check and explain")
 	case p.command == "doctor" && !slices.Contains([]string{"text", "json", "mcp"}, o.output.Value):
 		return usagef("doctor: -o %s: want text, json or mcp", o.output.Value)
+	case p.command == "audit" && !slices.Contains([]string{"text", "json"}, o.output.Value):
+		return usagef("audit: -o %s: want text or json", o.output.Value)
 	case p.file == "-" && flags.Terminal(stdout):
 		return usagef("record -: standard output is a terminal")
 	}
@@ -331,7 +335,7 @@ func (o *options) limit() time.Duration {
 
 // colors has lasthop colour its report where the terminal here takes it.
 func (o *options) colors(p plan, stdout io.Writer) []string {
-	judges := slices.Contains([]string{"check", "explain"}, p.command)
+	judges := slices.Contains([]string{"check", "audit", "explain"}, p.command)
 	return model.Either(judges && !o.given.Changed("color") && flags.Colored("auto", stdout), []string{"--color=always"}, nil)
 }
 

@@ -226,7 +226,7 @@ func (r *runner) args(t target, known *facts) []string {
 	}
 	forCI, _ := r.forCI()
 	args = append(args, forCI...)
-	if slices.Contains([]string{"check", "explain", "watch"}, r.command) {
+	if slices.Contains([]string{"check", "audit", "explain", "watch"}, r.command) {
 		// An address is the pod's own name on its node.
 		if args = append(args, t.pods...); len(t.pods) == 0 && r.cluster.explicit {
 			args = append(args, "--namespace="+r.cluster.namespace)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
+	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -135,6 +136,13 @@ func TestExplainHealthy(t *testing.T) {
 			if whole == 0 {
 				t.Error("no path was asked for")
 			}
+			r := audit.Run(s, nil)
+			for _, f := range r.Findings {
+				t.Errorf("audit: %s: %s", f.Code, f.Title)
+			}
+			if a := r.Audit; a.Pairs == 0 || len(a.Cut)+len(a.Denied) > 0 {
+				t.Errorf("audit: of %d pairs %+v die, %+v are denied", a.Pairs, a.Cut, a.Denied)
+			}
 		})
 	}
 }
@@ -209,6 +217,12 @@ func TestExplainBroken(t *testing.T) {
 			}
 			if dead == 0 {
 				t.Errorf("no path has the finding; there are %+v", findings)
+			}
+			// Of some the tables say nothing: another machine decides, or the pod.
+			silent := slices.Contains([]model.Code{"MissingUDR", "MissingTableRoute", "NoListener"}, tt.code)
+			found := audit.Run(s, nil).Findings
+			if slices.ContainsFunc(found, func(f model.Finding) bool { return f.Code == tt.code }) == silent {
+				t.Errorf("audit: %+v", found)
 			}
 		})
 	}

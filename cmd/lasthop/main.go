@@ -228,7 +228,7 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(
-		a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(),
+		a.checkCommand(), a.auditCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(),
 		a.agentCommand(), a.pastCommand(), a.npdCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(),
 		a.doctorCommand(), a.mcpCommand(), a.schemaCommand(), a.versionCommand(),
 	)

@@ -146,8 +146,7 @@ func AppliesTo(e *model.FDBEntry, b, port *model.Link) bool {
 
 // local reports whether somebody wrote an entry by which frames for the MAC are the node's.
 func (j *journey) local(b, port *model.Link, m model.MAC) bool {
-	return slices.ContainsFunc(j.FDB,
-		func(e model.FDBEntry) bool { return e.MAC == m && e.Local && AppliesTo(&e, b, port) })
+	return slices.ContainsFunc(j.hw().fdb[m], func(e *model.FDBEntry) bool { return e.Local && AppliesTo(e, b, port) })
 }
 
 // bridgeOwns reports whether a bridge gives frames for the MAC to the node.
@@ -155,7 +154,7 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 	if m.IsZero() {
 		return false
 	}
-	return m == b.MAC || slices.ContainsFunc(j.Links, func(l model.Link) bool { return l.Master == b.Index && l.MAC == m })
+	return m == b.MAC || slices.ContainsFunc(j.hw().links[m], func(l *model.Link) bool { return l.Master == b.Index })
 }
 
 // portOf is the port behind which a MAC is: a pod's, one that the bridge has learnt, or for an unknown MAC the
@@ -168,14 +167,15 @@ func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	if !m.IsZero() {
 		from := model.Either(j.through != nil && j.through.Master == b.Index, j.through, b)
 		// A static entry does not follow the pod.
-		static := func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }
-		if e := model.First(j.FDB, static); e != nil && j.ByIndex[e.IfIndex] != nil {
+		known := j.hw()
+		static := func(e *model.FDBEntry) bool { return e.Static && AppliesTo(e, b, from) }
+		if e := model.Find(known.fdb[m], static); e != nil && j.ByIndex[e.IfIndex] != nil {
 			return j.ByIndex[e.IfIndex]
 		}
-		if p := model.First(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(p.LinkIndex) }); p != nil {
+		if p := model.Find(known.pods[m], func(p *model.Pod) bool { return isPort(p.LinkIndex) }); p != nil {
 			return j.ByIndex[p.LinkIndex]
 		}
-		if e := model.First(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(e.IfIndex) }); e != nil {
+		if e := model.Find(known.fdb[m], func(e *model.FDBEntry) bool { return isPort(e.IfIndex) }); e != nil {
 			return j.ByIndex[e.IfIndex]
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // point is where packets of two ends are counted.
@@ -241,6 +242,9 @@ func (j *journey) count() []model.PathHop {
 	out := make([]model.PathHop, len(j.steps))
 	for i, s := range j.steps {
 		s.Decision = s.decision()
+		for _, x := range s.shows {
+			s.Rules = append(s.Rules, words.Text("shown/"+x.name, x.facts))
+		}
 		s.N, s.In, s.Out = i+1, j.counts[i], j.counts[i+1]
 		if s.Dead && s.Lost.N == 0 {
 			// Dead, and what it lost was not counted.

@@ -190,7 +190,7 @@ func (j *journey) fromPodLink(l *model.Link, next netip.Addr) {
 func (j *journey) toPort(l *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("goes-out", nil)
 	s.direction, s.before = model.Egress, j.at(l, model.Egress)
-	p := model.First(j.Pods, func(p *model.Pod) bool { return p.LinkIndex == l.Index })
+	p := j.behind()[l.Index]
 	switch {
 	case !l.Up:
 		j.die(s, "link-down", nil)

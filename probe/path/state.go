@@ -33,6 +33,30 @@ type State struct {
 	Routing func() *Routing
 	Tables  func() *Tables
 	Frames  func() *FrameTables
+
+	// What is looked up for each packet, built when it is first asked for: holders are the pods that have an address, else
+	// those that had it, else those that it was given to; entries are those of neighbours, behind the pods by their links,
+	// named the links, hw who has a MAC.
+	holders func() map[netip.Addr]*model.Pod
+	entries func() map[place]*model.Neighbor
+	behind  func() map[int]*model.Pod
+	named   func() map[string]*model.Link
+	hw      func() owners
+	// spare is what Follow uses again.
+	spare spare
+}
+
+// owners are who has a MAC: forwarding entries, pods and links, in the snapshot's order.
+type owners struct {
+	fdb   map[model.MAC][]*model.FDBEntry
+	pods  map[model.MAC][]*model.Pod
+	links map[model.MAC][]*model.Link
+}
+
+// place is an address behind a link.
+type place struct {
+	addr    netip.Addr
+	ifindex int
 }
 
 // NewState indexes a snapshot.
@@ -45,6 +69,11 @@ func NewState(s *model.Snapshot) *State {
 	st.Routing = sync.OnceValue(func() *Routing { return newRouting(st) })
 	st.Tables = sync.OnceValue(func() *Tables { return newTables(st) })
 	st.Frames = sync.OnceValue(func() *FrameTables { return newFrameTables(s) })
+	st.holders, st.entries, st.behind = sync.OnceValue(st.findHolders), sync.OnceValue(st.findEntries), sync.OnceValue(st.findBehind)
+	st.hw = sync.OnceValue(st.findMACs)
+	st.named = sync.OnceValue(func() map[string]*model.Link {
+		return model.Table(s.Links, func(l *model.Link) (string, *model.Link) { return l.Name, l })
+	})
 	for _, c := range s.Sysctls {
 		st.Settings[c.Name] = c.Value
 	}
@@ -164,8 +193,57 @@ func Resolved(n *model.Neighbor) bool {
 
 // NeighborAt is the node's entry for an address behind a link, nil for none.
 func (st *State) NeighborAt(a netip.Addr, ifindex int) *model.Neighbor {
-	return model.First(st.Neighbors,
-		func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
+	return st.entries()[place{a, ifindex}]
+}
+
+func (st *State) findEntries() map[place]*model.Neighbor {
+	out := map[place]*model.Neighbor{}
+	for n := range model.Each(st.Neighbors) {
+		if k := (place{n.Addr, n.IfIndex}); !n.Proxy {
+			out[k] = cmp.Or(out[k], n)
+		}
+	}
+	return out
+}
+
+func (st *State) findHolders() map[netip.Addr]*model.Pod {
+	out := map[netip.Addr]*model.Pod{}
+	for a, owners := range st.Owners {
+		out[a] = owners[0]
+	}
+	for p := range model.Each(st.PastPods) {
+		for _, a := range p.Addresses {
+			out[a.Addr()] = cmp.Or(out[a.Addr()], p)
+		}
+	}
+	for p := range model.Each(st.Pods) {
+		for _, a := range p.Given {
+			out[a] = cmp.Or(out[a], p)
+		}
+	}
+	return out
+}
+
+func (st *State) findMACs() owners {
+	out := owners{map[model.MAC][]*model.FDBEntry{}, map[model.MAC][]*model.Pod{}, map[model.MAC][]*model.Link{}}
+	for e := range model.Each(st.FDB) {
+		out.fdb[e.MAC] = append(out.fdb[e.MAC], e)
+	}
+	for p := range model.Each(st.Pods) {
+		out.pods[p.MAC] = append(out.pods[p.MAC], p)
+	}
+	for l := range model.Each(st.Links) {
+		out.links[l.MAC] = append(out.links[l.MAC], l)
+	}
+	return out
+}
+
+func (st *State) findBehind() map[int]*model.Pod {
+	out := map[int]*model.Pod{}
+	for p := range model.Each(st.Pods) {
+		out[p.LinkIndex] = cmp.Or(out[p.LinkIndex], p)
+	}
+	return out
 }
 
 // Behind are the pods that have an address and are reached by a link: it is the host side of

@@ -2,7 +2,6 @@
 package path
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,12 +26,16 @@ type Ends struct {
 // Counts are of the pair alone where pairs were counted for the pod
 // (Traffic.PairAddrs), else of all that the pod sends and receives.
 func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
+	return NewState(s).Trace(findings, e)
+}
+
+// Trace is Trace in this state.
+func (st *State) Trace(findings []model.Finding, e Ends) model.Path {
 	e.Pod, e.To = e.Pod.Unmap().WithZone(""), e.To.Unmap().WithZone("")
-	st := NewState(s)
 	asked := e
 	e, socket := st.atSocket(e)
 	t := newTracer(st, e)
-	t.socket, t.drops = socket, loss.NewClassifier(s)
+	t.socket, t.drops = socket, loss.NewClassifier(st.Snapshot)
 	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	forward.from()
 	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true,
@@ -88,27 +91,13 @@ type tracer struct {
 	socket *translation
 	drops  *loss.Classifier
 	pair   bool
+	// spare are the steps of journeys that nobody needs any more; nil where there are none.
+	spare *spare
 }
 
 func newTracer(st *State, e Ends) *tracer {
 	s := st.Snapshot
-	t := &tracer{
-		State: st, ends: e, pods: map[netip.Addr]*model.Pod{},
-		pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
-	}
-	for a, owners := range t.Owners {
-		t.pods[a] = owners[0]
-	}
-	for p := range model.Each(s.PastPods) {
-		for _, a := range p.Addresses {
-			t.pods[a.Addr()] = cmp.Or(t.pods[a.Addr()], p)
-		}
-	}
-	for p := range model.Each(s.Pods) {
-		for _, a := range p.Given {
-			t.pods[a] = cmp.Or(t.pods[a], p)
-		}
-	}
+	t := &tracer{State: st, ends: e, pods: st.holders(), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod)}
 	ours := func(f *model.Flow, x model.Tuple) bool {
 		return x.Src == e.Pod && x.Dst == e.To && (e.Port == 0 || x.DstPort == e.Port) && (e.Proto == 0 || f.Proto == e.Proto)
 	}
@@ -170,8 +159,8 @@ type step struct {
 	// dropped are the journey's packets that the kernel freed here, byDesign those of them that
 	// are lost only where a finding has its place here.
 	dropped, byDesign uint64
-	// says are what is decided here, in their order.
-	says []said
+	// says are what is decided here, in their order, shows the rules and entries that decide, behind those in Rules.
+	says, shows []said
 }
 
 type said struct {
@@ -189,9 +178,7 @@ func (s *step) say(name string, facts words.Facts) *step {
 func (s *step) instead(name string, facts words.Facts) { s.says = []said{{name, facts}} }
 
 // show adds to the rules and entries that decide at a hop.
-func (s *step) show(name string, facts words.Facts) {
-	s.Rules = append(s.Rules, words.Text("shown/"+name, facts))
-}
+func (s *step) show(name string, facts words.Facts) { s.shows = append(s.shows, said{name, facts}) }
 
 func (s *step) showRule(r *model.PacketRule) { s.show("packet-rule", words.Facts{"rule": r}) }
 
@@ -222,7 +209,8 @@ func (s *step) decision() string {
 }
 
 func (j *journey) add(h model.PathHop) *step {
-	s := &step{PathHop: h, src: j.src, dst: j.dst}
+	s := j.spare.next()
+	s.PathHop, s.src, s.dst = h, j.src, j.dst
 	j.steps = append(j.steps, s)
 	return s
 }

@@ -232,7 +232,10 @@ func (j *journey) addressOf(link string) netip.Addr {
 	if d.Route != nil && d.Route.Src.IsValid() {
 		return d.Route.Src
 	}
-	l := model.Find(j.Links, func(l model.Link) bool { return l.Name == link })
+	l := j.named()[link]
+	if l == nil {
+		return netip.Addr{}
+	}
 	return model.Find(l.Addresses, func(a netip.Prefix) bool {
 		return isIPv6(a.Addr()) == isIPv6(j.dst) && !a.Addr().IsLinkLocalUnicast()
 	}).Addr()

@@ -43,6 +43,7 @@ type (
 		Ledger      []ledgerDoc  `json:"ledger"`
 		Findings    []findingDoc `json:"findings"`
 		Lost        lostDoc      `json:"lost"`
+		Audit       *auditDoc    `json:"audit,omitempty"`
 	}
 	watchedDoc struct {
 		Node    nodeDoc     `json:"node"`
@@ -338,7 +339,7 @@ func (r Report) document() document {
 			return rewriteDoc{addrText(x.Addr), names.of(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
 		}),
 		Probes: probeDocuments(s), Ledger: model.Map(r.Ledger, names.ledger), Matrix: names.matrix(r.Matrix),
-		Findings: names.findings(s, r.Findings), Lost: lostDocument(s.Traffic.Lost),
+		Findings: names.findings(s, r.Findings), Lost: lostDocument(s.Traffic.Lost), Audit: names.audit(r.Audit),
 	}
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))

@@ -35,6 +35,10 @@ type Report struct {
 	// Focus are the addresses that were asked about; empty means the whole node. The text formats list the traffic
 	// of these alone. The caller decides which findings concern them.
 	Focus []netip.Addr
+	// Audit is what the tables do with connections that nobody made, where that was asked for: then no packet was watched.
+	Audit *model.Audit
+	// Policies: the text lists all that a policy denies.
+	Policies bool
 	// Limits say what was not judged, by request.
 	Limits []string
 	// Paths are those that show the findings best, in their order, for what draws them; nil where there is none.

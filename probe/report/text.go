@@ -94,6 +94,9 @@ func (p *printer) findings(o outline) {
 // verdict is what a report without findings says first.
 func (r Report) verdict() string {
 	verdict := r.Silence(r.dropped())
+	if r.Audit != nil {
+		verdict = r.audited()
+	}
 	if len(r.Focus) > 0 {
 		verdict = "for the selected pods: " + verdict
 	}
@@ -139,6 +142,12 @@ func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *mod
 func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	p.field("node", NodeText(s.Node))
+	if r.Audit != nil {
+		p.audit(r, names)
+		p.field("filters", r.Limits...)
+		p.field("sources", SourcesText(s)...)
+		return
+	}
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
 	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Quantity(len(s.Pods), "pod"), r.traffic()))
 	p.field("filters", r.Limits...)

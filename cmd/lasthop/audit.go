@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/audit"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
+)
+
+func (a *app) auditCommand() *cobra.Command {
+	o := &observing{}
+	var diff string
+	var policies bool
+	cmd := &cobra.Command{
+		Use: "audit [POD…]",
+		Example: "  lasthop audit\n" +
+			"  kubectl get nodes -o json | lasthop audit --nodes - -o json\n" +
+			"  lasthop record before.rec --engine state --for 1s    before an upgrade\n" +
+			"  lasthop audit --diff before.rec                      after it",
+		Short: "Find what would die, from the node's tables, without a packet",
+		Long: "Follow connections that nobody made through the node's tables, and print where\n" +
+			"packets would end, and why: from each pod to its gateway, its name servers, a few\n" +
+			"other pods of the node, the pods of each other node that is known, the API server's\n" +
+			"service, and an address outside; and the replies. No packet is sent or watched.\n\n" +
+			"What a network policy denies is no finding: it is listed. Where a rule with a match\n" +
+			"that lasthop does not decode may decide, the path is unknown, and counted as such.\n" +
+			"The network beyond the node and BPF programs are not followed.\n\n" +
+			"With --diff, only what died since the FILE was recorded counts. Give --nodes for\n" +
+			"the pods of nodes that this one has no route of their own to.\n\n" +
+			"Exit status: as check.",
+		RunE: func(cmd *cobra.Command, args []string) error { return a.audit(cmd.Context(), o, args, diff, policies) },
+	}
+	o.pick(cmd.Flags(), "netns", "host-root", "uplink", "pod-cidr", "nodes", "pods", "routes", "namespace", "all-namespaces", "selector",
+		"only", "skip", "fail-on", "strict", "output", "redact", "color", "debug", "report", "github", "replay")
+	o.output.Of = []string{string(report.Text), string(report.JSON)}
+	o.engine.Value, o.window = session.EngineState, flags.Window(time.Millisecond)
+	cmd.Flags().StringVar(&diff, "diff", "", "only what died since this `FILE` was recorded")
+	cmd.Flags().BoolVar(&policies, "policies", false, "list all that policies deny, not only the first")
+	return cmd
+}
+
+func (a *app) audit(ctx context.Context, o *observing, pods []string, diff string, policies bool) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	if len(o.replay) > 1 {
+		return usagef("audit: want a single recording")
+	}
+	var before *model.Snapshot
+	if diff != "" {
+		s, err := a.recorded(&observing{replay: []string{diff}, given: o.given}, nil, nil)
+		if err != nil {
+			return err
+		}
+		before = &s
+	}
+	if err := a.openBeside(&o.beside); err != nil {
+		return err
+	}
+	return a.snapshot(ctx, o, nil, nil, nil, func(s *model.Snapshot) error {
+		focus, err := o.choosePods(s, pods)
+		if err != nil {
+			return err
+		}
+		r := o.audited(s, before, focus)
+		r.Policies = policies
+		if err := a.tell(o, r, o.Judgement()); err != nil {
+			return err
+		}
+		return o.verdict(r)
+	})
+}
+
+// audited audits the state of a node, and leaves out what an earlier one had, if there is one.
+func (o *observing) audited(s, before *model.Snapshot, focus []netip.Addr) report.Report {
+	hide := o.redactor()
+	s, focus = hide.Snapshot(s), hide.Addrs(focus)
+	found := audit.Run(s, focus)
+	if before != nil {
+		found = found.Since(audit.Run(hide.Snapshot(before), nil))
+	}
+	return report.Report{
+		Snapshot: found.On, Audit: found.Audit, Focus: focus, Limits: o.Limits(), Findings: o.Choose(found.Findings, focus),
+	}
+}

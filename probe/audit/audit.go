@@ -1,0 +1,319 @@
+// Package audit finds what would die on a node, without a packet: it follows connections that nobody made by the node's
+// tables alone, and has the judge name the cause where packets of them would end. It is pure: a snapshot in, findings out.
+package audit
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
+)
+
+// Result is what an audit found.
+type Result struct {
+	// On is the snapshot without what was counted, and without the sources that count.
+	On    *model.Snapshot
+	Audit *model.Audit
+	// Findings are about the node's state, in the order of the judge.
+	Findings []model.Finding
+}
+
+// Run audits the pods that have some of the addresses, all without any. The losses of a window, if the snapshot has some, are
+// ignored.
+func Run(s *model.Snapshot, pods []netip.Addr) Result {
+	base := stateOf(s)
+	verdict := diagnose.Judge(base)
+	a := &audit{
+		Index: node.New(base), found: verdict.Findings, state: slices.Clone(verdict.Findings), byCause: map[cause]*group{}, pods: pods,
+	}
+	a.follow()
+	a.backends()
+	for i, g := range a.groups {
+		a.explain(g, i < mostCauses)
+	}
+	diagnose.Sort(a.found)
+	return Result{base, &a.out, a.found}
+}
+
+// Since is the result without what an earlier one has too: the pairs that died since, and the findings that are new or about
+// these. Pods are the same by their names, since an upgrade gives them other addresses.
+func (r Result) Since(before Result) Result {
+	pod := func(on *model.Snapshot, a netip.Addr) string {
+		p := model.Find(on.Pods, func(p model.Pod) bool { return p.Has(a) })
+		return model.Either(p.Name != "", p.Namespace+"/"+p.Name, a.String())
+	}
+	// Other nodes' ranges, services and the outside are the same by what they are.
+	type pair struct {
+		pod, to string
+		kind    model.AuditKind
+	}
+	of := func(on *model.Snapshot) func(model.AuditPair) pair {
+		return func(x model.AuditPair) pair {
+			to := cmp.Or(x.Name, pod(on, x.To))
+			return pair{pod(on, x.Pod), model.Either(x.Kind == model.AuditGateway, "", to), x.Kind}
+		}
+	}
+	now, then := of(r.On), of(before.On)
+	died, dead := model.SetOf(model.Map(before.Audit.Cut, then)), model.SetOf(model.Map(r.Audit.Cut, now))
+	out := *r.Audit
+	out.Since = before.On.Window.End
+	out.Cut = model.Filter(r.Audit.Cut, func(x model.AuditPair) bool { return !died[now(x)] })
+	out.Mended = model.Filter(before.Audit.Cut, func(x model.AuditPair) bool { return !dead[then(x)] })
+	r.Audit, r.Findings = &out, model.Filter(r.Findings, func(f model.Finding) bool {
+		there := func(g *model.Finding) bool { return g.Key() == f.Key() && (f.Cause != "" || g.Same(&f)) }
+		return model.First(before.Findings, there) == nil ||
+			slices.ContainsFunc(out.Cut, func(x model.AuditPair) bool { return x.Finding == f.Code && x.Cause == f.Cause })
+	})
+	return r
+}
+
+// stateOf is a snapshot without what was counted. Flows are from before: what becomes of a new connection, the tables say.
+func stateOf(s *model.Snapshot) *model.Snapshot {
+	out := *s
+	out.Traffic, out.Edges, out.Flows, out.PastPods, out.Probes = model.Traffic{}, model.Edges{}, nil, nil, nil
+	out.Devices, out.Softnet, out.Conntrack = nil, nil, model.Conntrack{Count: s.Conntrack.Count, Max: s.Conntrack.Max}
+	counts := []string{model.SourceTC, model.SourceDrops, model.SourceChanges}
+	out.Sources = model.Filter(s.Sources, func(x model.Source) bool { return !slices.Contains(counts, x.Name) })
+	out.Queues = slices.Clone(s.Queues)
+	for q := range model.Each(out.Queues) {
+		q.DropsDelta = 0
+	}
+	return &out
+}
+
+// audit is one run.
+type audit struct {
+	*node.Index
+	pods []netip.Addr
+	// state are the findings on the state alone, found all.
+	state, found []model.Finding
+	out          model.Audit
+	// groups are the pairs that die of the same, in the order in which they were met.
+	groups  []*group
+	byCause map[cause]*group
+	// routed: there are routes to other nodes' pods. unrouted are pairs whose packets for such leave by the default route.
+	routed   bool
+	unrouted []death
+}
+
+// group is what dies of one cause, as far as the tables name it.
+type group struct {
+	cause
+	deaths []death
+	// decision is that of the first, in words.
+	decision string
+}
+
+// death is a pair, and its fate.
+type death struct {
+	ends path.Ends
+	fate path.Fate
+	pair model.AuditPair
+}
+
+// cause is what the tables say of an end: the hop, why packets end there, and the rule, chain or route. Where another
+// machine decides, it is the link or address that packets leave by, and one of the reasons below.
+type cause struct {
+	by           any
+	kind         model.HopKind
+	what, reason string
+}
+
+// The reasons for which packets may die beyond the tables.
+const (
+	untranslated = "untranslated"
+	foreign      = "foreign-source"
+	silentHop    = "silent-next-hop"
+	vacant       = "vacant-backend"
+	byDefault    = "default-route"
+)
+
+func (a *audit) add(k cause, d death) {
+	g := model.GetOrInsert(a.byCause, k)
+	if g.deaths == nil {
+		g.cause, a.groups = k, append(a.groups, g)
+	}
+	g.deaths = append(g.deaths, d)
+}
+
+func (a *audit) chosen(pod netip.Addr) bool { return len(a.pods) == 0 || slices.Contains(a.pods, pod) }
+
+// follow follows each pod's connections.
+func (a *audit) follow() {
+	all := a.destinations()
+	for i := range a.Pods {
+		for _, from := range node.PodAddrs(&a.Pods[i]) {
+			if !a.chosen(from) {
+				continue
+			}
+			for _, to := range a.destinationsOf(i, from, all) {
+				a.pair(from, to)
+			}
+		}
+	}
+	for _, d := range a.unrouted {
+		if a.routed {
+			a.add(cause{what: d.pair.Name, reason: byDefault}, d)
+		}
+	}
+}
+
+func (a *audit) pair(from netip.Addr, to destination) {
+	e := path.Ends{Pod: from, To: to.addr, Port: to.port, Proto: to.proto}
+	f := a.Follow(e)
+	d := death{ends: e, fate: f, pair: model.AuditPair{
+		Pod: from, To: to.addr, Port: to.port, Proto: to.proto, Kind: to.kind, Name: to.name, Reply: f.Dead && f.Reply,
+	}}
+	switch a.out.Pairs++; {
+	case f.Dead:
+		a.add(cause{f.By, f.Hop.Kind, f.Hop.Link, f.Hop.Reason}, d)
+	case f.Silent != nil:
+		a.add(cause{what: f.Silent.Addr.String(), reason: silentHop}, d)
+	case len(f.Unsure) > 0:
+		d.pair.Decision = words.Text("audit/open", words.Facts{"what": f.Unsure[0]})
+		a.out.Unsure = append(a.out.Unsure, d.pair)
+	case f.Exit == nil || f.Exit.Role != model.RoleUplink || f.Masked:
+	case to.kind == model.AuditNode && !a.byDefault(&f):
+		a.routed = true
+	case to.kind == model.AuditNode:
+		a.unrouted = append(a.unrouted, d)
+	case f.As == from && to.kind == model.AuditOutside && a.masquerades(from):
+		a.add(cause{what: f.Exit.Name, reason: untranslated}, d)
+	case f.As != from && a.Own[f.As] == nil && len(a.Owners[f.As]) == 0:
+		a.add(cause{what: f.As.String(), reason: foreign}, d)
+	}
+}
+
+// byDefault reports whether packets for another node's pods leave by the default route.
+func (a *audit) byDefault(f *path.Fate) bool {
+	d := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
+	return d.Route != nil && d.Route.Dst.Bits() == 0
+}
+
+// masquerades reports whether the node is meant to translate what a pod sends to the outside: its plugin always does, or a
+// rule translates what other packets of such a pod are. Else the network beyond may do it, as where a cloud has a NAT for all.
+func (a *audit) masquerades(pod netip.Addr) bool {
+	return slices.Contains([]string{"kubenet", "kindnet", "azure-overlay"}, a.Node.Plugin) ||
+		nil != model.First(a.PacketRules, func(r *model.PacketRule) bool {
+			return (r.Target == "MASQUERADE" || r.Target == "SNAT") && !r.Mark.Set && (r.Family == "ip6") == pod.Is6() &&
+				!r.Src.IsZero() && r.Src.Matches(pod)
+		})
+}
+
+// backends are the endpoints to which rules lead, of this node's own range, and that no pod has.
+func (a *audit) backends() {
+	if !a.Has(model.SourcePods, model.SourceLinks) || len(a.Pods) == 0 {
+		return
+	}
+	from := model.Find(node.PodAddrs(&a.Pods[0]), netip.Addr.Is4)
+	for r := range model.Each(a.PacketRules) {
+		to := r.To.Addr()
+		if r.Target == "DNAT" && from.IsValid() && to.Is4() && a.Vacant(to) && a.OwnRange(to) && a.chosen(from) {
+			a.add(cause{what: to.String(), reason: vacant}, death{
+				ends: path.Ends{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto}, fate: path.Fate{Src: from, Dst: to},
+				pair: model.AuditPair{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto, Kind: model.AuditEndpoint},
+			})
+		}
+	}
+}
+
+// keeper is the program whose rule denies a group's packets for a policy, empty where they die of anything else: also of
+// what kube-proxy refuses for want of endpoints, and of what Calico drops for want of a policy.
+func (g *group) keeper() string {
+	r, is := g.by.(*model.PacketRule)
+	if !is || strings.Contains(r.Text+r.Comment, "Unknown interface") {
+		return ""
+	}
+	by := words.RuleKeeper(r)
+	return model.Either(by == "kube-proxy", "", by)
+}
+
+// explain finds who is to blame for a group: a policy, a finding on the state, or one that the judge makes of imagined
+// packets. What none of them names is a finding too.
+func (a *audit) explain(g *group, imagine bool) {
+	dead := a.ends(g, a.Trace(a.found, g.deaths[0].ends))
+	if g.decision = words.Text("audit/"+sayOf(g), words.Facts{"what": g.what}); dead != nil {
+		g.decision = dead.Name() + ": " + dead.Decision
+	}
+	if by := g.keeper(); by != "" {
+		for _, d := range g.deaths {
+			d.pair.Decision, d.pair.Keeper = g.decision, by
+			a.out.Denied = append(a.out.Denied, d.pair)
+		}
+		return
+	}
+	named := func(code model.Code) bool { return dead != nil && dead.Finding == code }
+	state := func(f *model.Finding) bool { return named(f.Code) && about(f, g) }
+	if f := model.First(a.found, state); f != nil {
+		a.put(g, f)
+		return
+	}
+	if imagine {
+		if f, ok := a.imagined(g); ok {
+			a.take(g, f)
+			return
+		}
+	}
+	if dead == nil {
+		// Whether packets die there another machine decides, and no kind of finding says that they do.
+		for _, d := range g.deaths {
+			if d.pair.Decision = g.decision; g.reason == silentHop {
+				a.out.Unsure = append(a.out.Unsure, d.pair)
+			}
+		}
+	} else if f := model.First(a.found, func(f *model.Finding) bool { return f.Severity != model.Info && about(f, g) }); f != nil {
+		a.put(g, f)
+	} else {
+		a.take(g, model.Finding{Code: "UnexplainedDrop", Severity: model.Warning, Confidence: model.Likely, Verify: "lasthop audit",
+			Title: words.Text("audit/title", words.Facts{"decision": g.decision})})
+	}
+}
+
+// ends is the hop of a path at which a group's packets end; nil where another machine decides.
+func (a *audit) ends(g *group, p model.Path) *model.PathHop {
+	return model.First(slices.Concat(p.Forward, p.Return),
+		func(h *model.PathHop) bool { return h.Reason == g.reason && h.Kind == g.kind })
+}
+
+// about reports whether a finding is about a pair of the group: it names a pod of it, or none.
+func about(f *model.Finding, g *group) bool {
+	return len(f.Pods) == 0 || slices.ContainsFunc(g.deaths, func(d death) bool {
+		return slices.Contains(f.Pods, d.ends.Pod) || slices.Contains(f.Pods, d.ends.To)
+	})
+}
+
+// take adds a finding, unless it is there.
+func (a *audit) take(g *group, f model.Finding) {
+	if same := model.First(a.found, func(x *model.Finding) bool { return x.Same(&f) }); same != nil {
+		a.put(g, same)
+		return
+	}
+	if len(f.Pods) == 0 {
+		f.Pods = model.Unique(model.Map(g.deaths, func(d death) netip.Addr { return d.ends.Pod }))
+	}
+	a.found = append(a.found, f)
+	a.put(g, &a.found[len(a.found)-1])
+}
+
+// put says of a group's pairs that a finding is about them.
+func (a *audit) put(g *group, f *model.Finding) {
+	for i := range g.deaths {
+		p := &g.deaths[i].pair
+		p.Decision, p.Finding, p.Cause = g.decision, f.Code, f.Cause
+		a.out.Cut = append(a.out.Cut, *p)
+	}
+	f.Evidence = append(f.Evidence, words.Say("audit", words.Facts{"decision": g.decision, "paths": len(g.deaths)})...)
+	if f.Confidence == model.Possible && g.kind != "" && !a.MayRedirect() {
+		// The tables say what state alone leaves open.
+		f.Confidence = model.Likely
+	}
+}
+
+// sayOf names the words for a reason beyond the tables.
+func sayOf(g *group) string { return model.Either(g.kind == "", g.reason, "title") }

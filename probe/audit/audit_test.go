@@ -1,0 +1,170 @@
+package audit_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/audit"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// node3 is a kubenet node with three pods.
+func node3() *model.Snapshot {
+	n := kubenet()
+	for _, a := range []string{"10.244.0.2", "10.244.0.3", "10.244.0.4"} {
+		addPod(n, addr(a))
+	}
+	return n
+}
+
+func filterRule(n *model.Snapshot, chain string, r model.PacketRule) *model.PacketRule {
+	r.Backend, r.Family, r.Table, r.Chain, r.Number = model.NFT, "ip", "filter", chain, len(n.PacketRules)+1
+	n.PacketRules = append(n.PacketRules, r)
+	return &n.PacketRules[len(n.PacketRules)-1]
+}
+
+func to(s string) model.AddrMatch { return model.AddrMatch{Prefix: prefix(s)} }
+
+// TestFaults gives one node one fault after the other. Each is told by its own kind of finding, with the pairs that it cuts
+// off, or by none.
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(*model.Snapshot)
+		// want are "confidence Code", fix is a part of a fix, cut, denied and unsure are how many pairs there are.
+		want                []string
+		fix                 string
+		cut, denied, unsure int
+	}{
+		{"healthy", func(*model.Snapshot) {}, nil, "", 0, 0, 0},
+		{"a rule drops what is for a pod", func(n *model.Snapshot) {
+			filterRule(n, "FORWARD", model.PacketRule{Dst: to("10.244.0.3/32"), Target: "DROP", Text: "-d 10.244.0.3/32 -j DROP"})
+		}, []string{"proven PolicyDrop"}, "-D FORWARD -d 10.244.0.3/32 -j DROP", 5, 0, 0},
+		{"the policy of FORWARD is DROP", func(n *model.Snapshot) { n.Chains[2].Policy = "DROP" },
+			[]string{"proven PolicyDrop"}, "-P FORWARD ACCEPT", 9, 0, 0},
+		{"Calico denies", func(n *model.Snapshot) {
+			filterRule(n, "FORWARD", model.PacketRule{Target: "cali-FORWARD"})
+			filterRule(n, "cali-FORWARD", model.PacketRule{Dst: to("10.244.0.3/32"), Target: "DROP", Comment: "cali:abc"})
+		}, nil, "", 0, 5, 0},
+		{"a match that is not decoded may decide", func(n *model.Snapshot) {
+			filterRule(n, "FORWARD", model.PacketRule{Dst: to("10.244.0.3/32"), Target: "DROP", Unknown: []string{"-m string"}})
+		}, nil, "", 0, 0, 5},
+		{"rules were not read", func(n *model.Snapshot) {
+			n.PacketRules, n.Chains = nil, nil
+			for s := range model.Each(n.Sources) {
+				if s.Name == model.SourceNAT {
+					s.Status = model.Missing
+				}
+			}
+		}, nil, "", 0, 0, 12},
+		{"a blackhole", func(n *model.Snapshot) {
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), Type: "blackhole"})
+		}, []string{"proven BlackholeRoute"}, "ip route del blackhole 10.244.129.0/24", 3, 0, 0},
+		{"no default route", func(n *model.Snapshot) { n.Routes = n.Routes[1:] },
+			[]string{"proven MissingDefaultRoute"}, "ip route add default", 3, 0, 0},
+		{"the next hop does not answer", func(n *model.Snapshot) { n.Neighbors[0].MAC, n.Neighbors[0].State = model.MAC{}, "FAILED" },
+			[]string{"likely UnansweredARP"}, "", 3, 0, 0},
+		{"nothing masquerades", func(n *model.Snapshot) { n.PacketRules = n.PacketRules[:1] },
+			[]string{"likely MissingMasquerade"}, "MASQUERADE", 3, 0, 0},
+		{"the cloud masquerades", func(n *model.Snapshot) { n.Node.Plugin, n.PacketRules = "ptp", n.PacketRules[:1] }, nil, "", 0, 0, 0},
+		{"a foreign source", func(n *model.Snapshot) {
+			n.PacketRules[1].Target, n.PacketRules[1].To = "SNAT", netip.AddrPortFrom(addr("10.240.77.77"), 0)
+		}, []string{"likely ForeignSNAT"}, "", 3, 0, 0},
+		{"a service leads to nobody", func(n *model.Snapshot) {
+			natRule(n, model.PacketRule{Chain: "KUBE-SERVICES", Dst: to("10.0.0.10/32"), Target: "DNAT",
+				To: netip.MustParseAddrPort("10.244.0.77:80")})
+		}, []string{"likely DeadBackend"}, "", 1, 0, 0},
+		{"forwarding is off", func(n *model.Snapshot) {
+			n.Sysctls = append(n.Sysctls, model.Sysctl{Name: "net.ipv4.conf.cbr0.forwarding", Value: "0"})
+		}, []string{"likely ForwardingDisabled"}, "sysctl", 3, 0, 0},
+		{"a pod's link is down", func(n *model.Snapshot) { n.Links[3].Up = false }, []string{"proven PodLinkDown"}, "ip link set", 6, 0, 0},
+		{"a program may redirect", func(n *model.Snapshot) {
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), Type: "blackhole"})
+			n.Programs = []model.Program{{Link: "veth10", IfIndex: 10, Netns: 1, Kind: model.ProgramTC, ID: 7, Direction: model.Ingress}}
+		}, []string{"likely BlackholeRoute"}, "", 3, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := node3()
+			tt.make(n)
+			r := audit.Run(n, nil)
+			var got []string
+			var said strings.Builder
+			for _, f := range r.Findings {
+				got = append(got, fmt.Sprint(f.Confidence, " ", f.Code))
+				fmt.Fprintln(&said, f.Title, f.Why, f.Fix, f.Next)
+				if f.Packets != 0 || f.Verify == "" {
+					t.Errorf("%s counted %d packets; verify %q", f.Code, f.Packets, f.Verify)
+				}
+			}
+			a := r.Audit
+			if !slices.Equal(got, tt.want) || !strings.Contains(said.String(), tt.fix) ||
+				len(a.Cut) != tt.cut || len(a.Denied) != tt.denied || len(a.Unsure) != tt.unsure {
+				t.Errorf("%q, %d cut, %d denied, %d unsure; want %q with %q, %d, %d, %d\n%s", got, len(a.Cut), len(a.Denied), len(a.Unsure),
+					tt.want, tt.fix, tt.cut, tt.denied, tt.unsure, said.String())
+			}
+			for _, p := range a.Cut {
+				if !slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Code == p.Finding }) || p.Decision == "" {
+					t.Errorf("%s to %s dies of %q at %q", p.Pod, p.To, p.Finding, p.Decision)
+				}
+			}
+			for _, p := range append(a.Denied, a.Unsure...) {
+				if !strings.Contains(p.Decision, " ") || p.Finding != "" {
+					t.Errorf("%s to %s: %q, %q", p.Pod, p.To, p.Finding, p.Decision)
+				}
+			}
+		})
+	}
+}
+
+// TestCountsIgnored: what was counted in a window changes nothing.
+func TestCountsIgnored(t *testing.T) {
+	n := node3()
+	n.Window.End = n.Window.Start.Add(time.Minute)
+	n.Traffic.Drops = []model.Drop{{Src: addr("10.244.0.2"), Dst: addr("10.244.0.3"), Reason: "NETFILTER_DROP", Location: "nf_hook_slow",
+		Packets: 900}}
+	n.Traffic.Hops = []model.HopCount{{Addr: addr("10.244.0.2"), IfIndex: 10, Direction: model.Ingress, Side: model.AsSource, Packets: 900}}
+	if r := audit.Run(n, nil); len(r.Findings) > 0 || len(r.Audit.Cut) > 0 || r.Audit.Pairs != 12 {
+		t.Errorf("%+v, %+v", r.Findings, r.Audit)
+	}
+	if len(n.Traffic.Drops) == 0 {
+		t.Error("the snapshot was changed")
+	}
+}
+
+// TestPods: of one pod, only its own pairs are followed.
+func TestPods(t *testing.T) {
+	n := node3()
+	r := audit.Run(n, []netip.Addr{addr("10.244.0.3")})
+	if r.Audit.Pairs != 4 {
+		t.Errorf("%d pairs", r.Audit.Pairs)
+	}
+}
+
+// TestSince: what was dead before is left out, although the pods have other addresses now; what came back is said.
+func TestSince(t *testing.T) {
+	before, now := node3(), kubenet()
+	for _, a := range []string{"10.244.0.12", "10.244.0.13", "10.244.0.14"} {
+		addPod(now, addr(a))
+	}
+	blackhole := model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), Type: "blackhole"}
+	other := model.Route{Table: 254, Dst: prefix("10.244.130.0/24"), Type: "unreachable"}
+	gone := model.Route{Table: 254, Dst: prefix("10.244.131.0/24"), Type: "blackhole"}
+	before.Window.End = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	before.Routes = append(before.Routes, blackhole, gone)
+	now.Routes = append(now.Routes, blackhole, other)
+	r := audit.Run(now, nil).Since(audit.Run(before, nil))
+	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Title, "10.244.130.0/24") {
+		t.Errorf("%+v", r.Findings)
+	}
+	if a := r.Audit; len(a.Cut) != 3 || len(a.Mended) != 3 || a.Cut[0].Name != "10.244.130.0/24" || a.Mended[0].Name != "10.244.131.0/24" ||
+		!a.Since.Equal(before.Window.End) {
+		t.Errorf("%+v", a)
+	}
+	if same := audit.Run(before, nil).Since(audit.Run(before, nil)); len(same.Findings)+len(same.Audit.Cut)+len(same.Audit.Mended) > 0 {
+		t.Errorf("%+v, %+v", same.Findings, same.Audit)
+	}
+}

@@ -1,0 +1,148 @@
+package audit
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+)
+
+// destination is where a pod connects to.
+type destination struct {
+	kind  model.AuditKind
+	addr  netip.Addr
+	port  uint16
+	proto uint8
+	name  string
+}
+
+// Each pod connects to so many others of the node: in a ring, so that each is asked by as many.
+const neighbors = 4
+
+// Outside stand for all addresses outside the cluster and its network. They are reserved for documentation (RFC 5737 and
+// 3849), so that no host has them.
+var outside = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+
+// destinations are those of all pods: the services that pods need, one address of each range of another node's pods, and one
+// outside.
+func (a *audit) destinations() []destination {
+	out := a.services()
+	for _, p := range a.remotes() {
+		to := p.Addr()
+		for range 2 { // The first addresses of a range are the network's, and the gateway's.
+			if next := to.Next(); p.Contains(next) {
+				to = next
+			}
+		}
+		out = append(out, destination{kind: model.AuditNode, addr: to, name: p.String()})
+	}
+	for _, to := range outside {
+		out = append(out, destination{kind: model.AuditOutside, addr: to, port: 443, proto: node.TCP})
+	}
+	return out
+}
+
+// destinationsOf are those of one address of a pod.
+func (a *audit) destinationsOf(pod int, from netip.Addr, all []destination) []destination {
+	var out []destination
+	add := func(kind model.AuditKind, to netip.Addr) {
+		d := destination{kind: kind, addr: to}
+		if kind == model.AuditNames {
+			d.port, d.proto = node.DNSPort, node.UDP
+		}
+		like := func(x destination) bool { return x.addr == to }
+		known := slices.ContainsFunc(out, like) || kind == model.AuditNames && slices.ContainsFunc(all, like)
+		if to.Is4() == from.Is4() && to != from && model.Unicast(to) && !known {
+			out = append(out, d)
+		}
+	}
+	p := &a.Pods[pod]
+	for _, n := range p.NextHops() {
+		if a.Own[n.Addr] != nil {
+			add(model.AuditGateway, n.Addr)
+		}
+	}
+	if p.Resolver != nil {
+		for _, s := range p.Resolver.Servers {
+			add(model.AuditNames, s)
+		}
+	}
+	for i := 1; i <= neighbors && i < len(a.Pods); i++ {
+		for _, to := range node.PodAddrs(&a.Pods[(pod+i)%len(a.Pods)]) {
+			add(model.AuditPod, to)
+		}
+	}
+	for _, d := range all {
+		if d.addr.Is4() == from.Is4() {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// remotes are the ranges of other nodes' pods: those of known nodes, and those that the node has routes for.
+func (a *audit) remotes() []netip.Prefix {
+	seen := map[netip.Prefix]bool{}
+	var out []netip.Prefix
+	add := func(p netip.Prefix) {
+		if p = p.Masked(); !seen[p] && p.Bits() > 0 && !p.IsSingleIP() {
+			seen[p], out = true, append(out, p)
+		}
+	}
+	for _, r := range a.Ranges.Nodes {
+		add(r.Prefix)
+	}
+	for r := range model.Each(a.Routes) {
+		if r.Dst.Bits() > 0 && a.Remote(r.Dst.Addr()).IsValid() && a.SurelyPods(r.Dst.Addr()) && !model.InAny(a.Ranges.Local, r.Dst.Addr()) {
+			add(r.Dst)
+		}
+	}
+	return out
+}
+
+// services are the API server's and those for names, by what kube-proxy writes beside its rules.
+func (a *audit) services() []destination {
+	var out []destination
+	add := func(name string, addr netip.Addr, port uint16, proto uint8) {
+		kind := model.AuditKind("")
+		switch service, of, _ := strings.Cut(name, ":"); {
+		case service == "default/kubernetes":
+			kind = model.AuditAPI
+		case strings.HasPrefix(service, "kube-system/") && strings.HasPrefix(of, "dns") && proto == node.UDP:
+			kind = model.AuditNames
+		}
+		d := destination{kind, addr, port, proto, name}
+		if kind != "" && addr.IsValid() && port != 0 && !slices.Contains(out, d) {
+			out = append(out, d)
+		}
+	}
+	for r := range model.Each(a.PacketRules) {
+		if name, _, found := strings.Cut(r.Comment, " "); found && r.Dst.Addr().IsValid() && len(r.DstPorts) == 1 && strings.Contains(name, "/") {
+			add(name, r.Dst.Addr(), r.DstPorts[0].First, r.Proto)
+		}
+	}
+	for x := range model.Each(a.Snapshot.Sets) {
+		for _, e := range x.Elements {
+			// The chain of a service is named so: service-2QRHZV4L-default/kubernetes/tcp/https.
+			key, chain := strings.Split(e.Key, " . "), strings.SplitN(e.Value, "-", 3)
+			if len(key) != 3 || len(chain) != 3 || chain[0] != "goto service" {
+				continue
+			}
+			addr, err := netip.ParseAddr(key[0])
+			port, err2 := strconv.ParseUint(key[2], 10, 16)
+			parts := strings.Split(chain[2], "/")
+			if err == nil && err2 == nil && len(parts) == 4 {
+				add(parts[0]+"/"+parts[1]+":"+parts[3], addr, uint16(port), model.Either[uint8](key[1] == "udp", node.UDP, node.TCP))
+			}
+		}
+	}
+	for s := range model.Each(a.Cilium.Services) {
+		if s.Addr.Port() == node.DNSPort && s.Proto == node.UDP {
+			out = append(out, destination{model.AuditNames, s.Addr.Addr(), node.DNSPort, node.UDP, ""})
+		}
+	}
+	return out
+}
