@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -165,7 +166,8 @@ func withPast(v model.Verdict, past []model.Tracked) []model.Finding {
 
 // paths are those that show the findings, where a document will draw them.
 func (o *observing) paths(s *model.Snapshot, findings []model.Finding) []*model.Path {
-	if !o.beside.github && report.Format(o.output.Value) != report.Markdown {
+	drawn := []report.Format{report.Text, report.Wide, report.Markdown}
+	if !o.beside.github && !slices.Contains(drawn, report.Format(o.output.Value)) {
 		return nil
 	}
 	const most = 20

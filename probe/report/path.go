@@ -133,7 +133,7 @@ func (r Path) text(p *printer, wide bool) {
 	}
 	p.line("")
 	for _, f := range r.Findings {
-		p.finding(s, names, &f)
+		p.finding(s, names, &f, &r.Path)
 	}
 	for _, f := range r.Others {
 		severity, rest := Headline(names, &f)
@@ -181,7 +181,7 @@ func (p *printer) pathHops(names map[netip.Addr]string, hops []model.PathHop, wi
 		if h.Dead {
 			line = p.paint(magenta, line)
 		}
-		for _, row := range Wrap(Clean(HopDecision(names, h)), max(columns-used-2, 30)) {
+		for _, row := range Wrap(Clean(HopDecision(names, h)), max(p.columns()-used-2, 30)) {
 			p.line(line + "  " + row)
 			line = strings.Repeat(" ", used)
 		}

@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -149,18 +150,14 @@ func (f Frame) scrolled(lines []string, w, h int) []string {
 // is left out, the least important first.
 func (f Frame) header() string {
 	s := f.Data.Reading.Snapshot
-	narrow := f.Width < oneColumn
 	parts := []struct {
 		text  string
 		style Style
 		rank  int // the highest is left out first
 	}{
-		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 5}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
-		{f.verdict(model.Critical), Critical, 1}, {f.verdict(model.Warning), Warning, 1},
-		{"win " + f.window(), Plain, 2}, {clean(f.Data.engine()) + " " + f.sources(), Plain, 3}, {"drops " + f.drops(), Plain, 4},
-	}
-	if narrow {
-		parts[7].text = f.sources()
+		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 0}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
+		{f.verdict(model.Critical), Critical, 0}, {f.verdict(model.Warning), Warning, 0},
+		{"lost " + f.lost(), Plain, 1}, {f.affected(), Plain, 4}, {"win " + f.window(), Plain, 2}, {"sources " + f.sources(), Plain, 3},
 	}
 	for out := 8; ; out-- {
 		var keep []string
@@ -216,11 +213,16 @@ func (f Frame) sources() string {
 	return fmt.Sprintf("%d/%d%s", read, all, model.Either(whole && f.Data.compared(), "", "(!)"))
 }
 
-func (f Frame) drops() string {
-	if per := rate(f.Data.perSecond(f.Data.dropped.N)); f.Data.dropped.Known && per != unknown {
-		return per + "/s"
-	}
-	return unknown
+func (f Frame) lost() string {
+	per := rate(f.Data.lossRate())
+	return model.Either(per == unknown, per, per+"/s")
+}
+
+// affected says how many of the pods an open finding concerns, if any.
+func (f Frame) affected() string {
+	rows := f.Data.Pods
+	n := len(slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Faint || r.worst == "" }))
+	return model.Either(n == 0, "", fmt.Sprintf("%d of %s affected", n, model.Quantity(len(f.Data.Reading.Snapshot.Pods), "pod")))
 }
 
 // tabName is a tab as it is named at the top, empty where there is none.
@@ -324,9 +326,18 @@ func (f Frame) keys() string {
 func (f Frame) listTab(h int) []string {
 	t := f.Theme
 	listed, detail := f.listed(h)
-	lines := t.list(f.columns(), f.List, f.windowName(), f.Width, listed, f.empty())
+	lines := t.list(f.columns(), f.List, f.Width, listed, f.empty())
 	lines = append(lines, t.limit(detail, f.Width, min(len(detail), h-listed))...)
-	if left := h - len(lines); left > 3 && f.Tab == Findings && f.Filter == "" && f.Width >= oneColumn {
+	if f.Tab != Findings || f.Filter != "" || f.Width < oneColumn {
+		return pad(lines, h)
+	}
+	// The room that is left has the map, and what changed.
+	if left := h - len(lines); left > 6 && len(f.Data.Pods) > 0 {
+		l := List{Rows: slices.Collect(model.Each(f.Data.reachable())), Cursor: -1, By: -1}
+		shown := min(len(l.Rows)+1, left-5)
+		lines = append(append(lines, t.separator("who reaches whom", f.Width)), t.list(f.Data.mapColumns(), l, f.Width, shown, "")...)
+	}
+	if left := h - len(lines); left > 3 {
 		lines = append(append(lines, t.separator("events", f.Width)), f.tail(left-1)...)
 	}
 	return pad(lines, h)

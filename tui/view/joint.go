@@ -27,7 +27,7 @@ func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
 		s.Node.Name = x.Name
 		elsewhere := func(f model.Tracked) bool { return !slices.Contains(f.Nodes, x.Name) }
 		findings := slices.DeleteFunc(slices.Clone(r.Findings), elsewhere)
-		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: findings}, decode))
+		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: findings}, 0, decode))
 	}
 	for _, n := range d.nodes {
 		n.called = d.calledOn(n)

@@ -282,7 +282,7 @@ func (d *Data) links(p *page) {
 			Brief: clean(fmt.Sprintf("%s %s %s", x.Name, state, addrs)),
 		})
 	}
-	p.lines = append(p.lines, p.list(cols, l, "", p.w, len(l.Rows)+1, "")...)
+	p.lines = append(p.lines, p.list(cols, l, p.w, len(l.Rows)+1, "")...)
 }
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
