@@ -139,20 +139,11 @@ func (r Path) text(p *printer, wide bool) {
 		severity, rest := Headline(names, &f)
 		p.field("also of the pod", severity+" "+rest)
 	}
-	p.watched(r, s, names)
-	if r.Far != nil {
-		p.watched(r, r.Far, names)
+	for _, on := range []*model.Snapshot{s, r.Far} {
+		if on != nil {
+			p.watched(on, names, "(counts "+r.scope(on)+")", r.Limits)
+		}
 	}
-}
-
-// watched says what the path of a node rests on.
-func (p *printer) watched(r Path, s *model.Snapshot, names map[netip.Addr]string) {
-	p.field("node", NodeText(s.Node))
-	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", Duration(s.Window.Duration()), EngineText(s.Node), r.scope(s)))
-	p.field("filters", r.Limits...)
-	p.field("sources", SourcesText(s)...)
-	p.field("probes", probeRows(s, names)...)
-	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
 }
 
 func (r Path) scope(s *model.Snapshot) string {

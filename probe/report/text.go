@@ -75,11 +75,7 @@ func (p *printer) row(label, text string) {
 func (r Report) text(p *printer, wide bool) {
 	names := Called(r.Snapshot)
 	p.findings(r.outline())
-	if p.wide {
-		r.summary(p, names)
-	} else {
-		r.closing(p, names)
-	}
+	r.summary(p, names)
 	if wide {
 		r.wide(p, names)
 	}
@@ -197,41 +193,21 @@ func several(names []string) string {
 	return strings.Join(names, ", ") + model.Either(more > 0, fmt.Sprintf(" +%d", more), "")
 }
 
-// closing says in a line what was looked at, and below it what was not seen and what no finding explains.
-func (r Report) closing(p *printer, names map[netip.Addr]string) {
-	s, unread := r.Snapshot, ""
-	gaps := model.Map(Unread(s), func(src model.Source) string { return src.Name + " " + string(src.Status) })
-	if len(gaps) > 0 {
-		unread = " (" + strings.Join(gaps, ", ") + ")"
-	}
-	p.prose("", "  ", fmt.Sprintf("%s: %s by %s; %s; %d of %d sources%s; lasthop missed %s", NodeText(s.Node), Duration(s.Window.Duration()),
-		EngineText(s.Node), r.traffic(), len(s.Sources)-len(gaps), len(s.Sources), unread, strings.Join(LostText(s.Traffic.Lost), ", ")))
-	p.field("filters", r.Limits...)
-	p.field("not read", model.Map(Gaps(s), SourceText)...)
-	p.field("probes", probeRows(s, names)...)
-	p.field("drops", r.dropSummary(func(d *dropRow) bool { return d.class == loss.Lost && d.cause.Code == "" })...)
+// summary says what the verdict rests on, and what no finding explains; wide has all drops.
+func (r Report) summary(p *printer, names map[netip.Addr]string) {
+	p.watched(r.Snapshot, names, "on "+UplinksText(r.Snapshot.Node)+"; "+r.traffic(), r.Limits)
+	p.field("drops", r.dropSummary(func(d *dropRow) bool { return d.class == loss.Lost && (p.wide || d.cause.Code == "") })...)
+	p.field("not lost", r.dropSummary(func(d *dropRow) bool { return d.class != loss.Lost && p.wide })...)
 	p.field("unexplained", r.unexplained(names)...)
 }
 
-// summary says what the verdict rests on: where and how packets were watched,
-// what could not be read, what was dropped, what lasthop itself lost.
-func (r Report) summary(p *printer, names map[netip.Addr]string) {
-	s := r.Snapshot
-	p.field("node", NodeText(s.Node))
-	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
-	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Quantity(len(s.Pods), "pod"), r.traffic()))
-	p.field("filters", r.Limits...)
-	p.field("sources", SourcesText(s)...)
+// watched says in a line what was looked at, and below it what was not read.
+func (p *printer) watched(s *model.Snapshot, names map[netip.Addr]string, which string, limits []string) {
+	p.prose("", "  ", fmt.Sprintf("%s: %s by %s %s; %s; lasthop missed %s", NodeText(s.Node), Duration(s.Window.Duration()),
+		EngineText(s.Node), which, SourcesText(s), strings.Join(LostText(s.Traffic.Lost), ", ")))
+	p.field("filters", limits...)
+	p.field("not read", model.Map(Gaps(s), SourceText)...)
 	p.field("probes", probeRows(s, names)...)
-	drops := r.dropSummary(func(d *dropRow) bool { return d.class == loss.Lost })
-	if len(drops) == 0 {
-		none := map[model.Status]string{model.Missing: "not watched", model.Partial: "none seen"}
-		drops = []string{cmp.Or(none[s.Status(model.SourceDrops)], "no pod packets")}
-	}
-	p.field("drops", drops...)
-	p.field("not lost", r.dropSummary(func(d *dropRow) bool { return d.class != loss.Lost })...)
-	p.field("unexplained", r.unexplained(names)...)
-	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
 }
 
 // dropSummary sums the drops of all pods that are chosen, by reason and location.

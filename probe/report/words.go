@@ -329,11 +329,11 @@ func SourceText(src model.Source) string {
 	return fmt.Sprintf("%s %s: %s", src.Name, src.Status, cmp.Or(src.Detail, "no reason given"))
 }
 
-// SourcesText says how many sources were read whole, then names the others.
-func SourcesText(s *model.Snapshot) []string {
-	unread := Unread(s)
-	count := fmt.Sprintf("%d of %d complete", len(s.Sources)-len(unread), len(s.Sources))
-	return append([]string{count}, model.Map(unread, SourceText)...)
+// SourcesText says how many sources were read whole, and which were not.
+func SourcesText(s *model.Snapshot) string {
+	unread := model.Map(Unread(s), func(src model.Source) string { return src.Name + " " + string(src.Status) })
+	names := model.Either(len(unread) == 0, "", " ("+strings.Join(unread, ", ")+")")
+	return fmt.Sprintf("%d of %d sources%s", len(s.Sources)-len(unread), len(s.Sources), names)
 }
 
 // NodeText is the node's name and what runs on it.

@@ -61,8 +61,6 @@ type Row struct {
 	Pod     *model.Pod
 	// From is a pod, if the row has one to look at, and To the other end, if the row is about a packet between them.
 	From, To netip.Addr
-	// worst is the worst severity of a pod's open findings.
-	worst model.Severity
 
 	hay   []string
 	addrs []netip.Prefix

@@ -9,24 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// tail are the latest changes.
-func (f Frame) tail(h int) []string {
-	var lines []string
-	for _, r := range f.Data.Events() {
-		if len(lines) == h {
-			break
-		}
-		if r.Cells[1].Text == packet {
-			continue
-		}
-		lines = append(lines, " "+r.Cells[0].Text+" "+f.Theme.paint(r.Style, f.Theme.fit(r.Cells[1].Text, 6))+" "+f.Theme.cut(r.Cells[3].Text, f.Width-17))
-	}
-	if len(lines) == 0 {
-		lines = append(lines, " none yet")
-	}
-	return pad(lines, h)
-}
-
 // preview is what is known of the selected row, in at most h lines of w columns, below a rule.
 func (f Frame) preview(w, h int) []string {
 	r := f.List.Selected()

@@ -37,7 +37,6 @@ var (
 		{Title: "LOST/S", Width: 7, Right: true},
 		{Title: "CONF", Width: 8, From: 96},
 		{Title: "LAST HOP ALIVE", Width: 21, Fit: true, From: 150},
-		{Title: "SEEN", Width: 11, From: 130},
 		{Title: "AGE", Width: 4, Right: true},
 		{Title: "TREND", Width: 8, From: 110},
 	}
@@ -125,28 +124,24 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	now := d.Reading.At
 	rank := float64(f.Severity.Rank())
 	per := float64(f.Packets) / judgedIn(&d.Reading)
-	lost := model.Either(f.Packets > 0 && !f.Closed && per < math.Inf(1), figure(rate(per), per), nothing())
+	lost := model.Either(per > 0 && per < math.Inf(1) && !f.Closed, figure(rate(per), per), nothing())
 	word := severityWord(f.Severity)
 	title, where := clean(report.Brief(d.called, f.Title)), clean(report.LastHopAlive(&f.Finding))
 	pods := Cell{Text: report.ThisNode, Order: math.NaN()}
 	if n := len(f.Pods); n > 0 {
 		pods = figure(d.name(f.Pods[0])+model.Either(n > 1, fmt.Sprintf(" +%d", n-1), ""), float64(n))
 	}
-	ageOf, since, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), f.First.Format("15:04"), "now"
-	if f.First.IsZero() {
-		ageOf, since = nothing(), ""
-	}
+	ageOf := model.Either(f.First.IsZero(), nothing(), figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()))
 	if f.Closed {
 		rank -= 5
 		ageOf.Text = "over"
-		until = f.Last.Format("15:04")
 	}
 	r := Row{
 		ID: "finding " + FindingID(f), Finding: f, Style: severityStyle(f.Severity), Faint: f.Closed,
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(clean(string(f.Code)), rank)), text(title), pods, lost, text(string(f.Confidence)),
-			text(where), figure(since+"-"+until, ageOf.Order), ageOf, styled(severityStyle(f.Severity), trend(d.findingRates(f))),
+			text(where), ageOf, styled(severityStyle(f.Severity), trend(d.findingRates(f))),
 		},
 	}
 	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
@@ -297,7 +292,7 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
 		trend(d.podRates(p, model.AsDestination)), styled(Critical, trend(d.podLost(p))),
 	}
-	r.worst, r.Style, r.Word, r.Brief = sum.worst, word.Style, model.Either(word.Text == unknown, "", word.Text), name+" "+ip.Text
+	r.Style, r.Word, r.Brief = word.Style, model.Either(word.Text == unknown, "", word.Text), name+" "+ip.Text
 	r.found(p.Namespace, p.Name, p.NetnsName, p.Link, name)
 	return r
 }

@@ -138,22 +138,15 @@ func (f Frame) strip() []string {
 			put(x.First, mark{t.Sign(s), s, 4 + x.Severity.Rank()})
 		}
 	}
-	per := rate(f.Data.lossRate())
 	cursor := model.Either(!k.At.IsZero(), column(k.At), -1)
-	left, right, end := "-"+age(k.To.Sub(k.From)), "now", ""
+	left, right := "-"+age(k.To.Sub(k.From)), model.Either(cursor >= 0, clock(k.At), "now")
 	if k.Recorded {
 		left, right = clock(k.From), clock(k.To)
 	}
-	if cursor >= 0 && !k.Recorded {
-		end = clock(k.At)
-	}
-	a := t.paint(Heading, t.fit("lost/s", labelWidth)) + t.rates(drops, cursor) + " " + t.right(per, 7)
-	b := t.paint(Heading, t.fit(left, labelWidth)) + t.marks(marks, cursor) + " " + t.paint(Heading, t.fit(end+model.Either(end == "", right, ""), labelWidth-1))
-	lines := []string{a, b}
-	for _, x := range f.bars() {
-		lines = append(lines, t.span(&x, column, n, cursor))
-	}
-	return lines
+	a := t.paint(Heading, t.fit("lost/s", labelWidth)) + t.rates(drops, cursor) + " " + t.right(rate(f.Data.lossRate()), 7)
+	b := t.paint(Heading, t.fit(left, labelWidth)) + t.marks(marks, cursor) + " " + t.paint(Heading, t.fit(right, labelWidth-1))
+	spans := model.Map(f.bars(), func(x model.Tracked) string { return t.span(&x, column, n, cursor) })
+	return append([]string{a, b}, spans...)
 }
 
 // span is a finding from when it opened to when it closed, with its name before it or on it.
