@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // TestFooterKeepsItsWord presses each key that the foot of the screen names,
@@ -293,4 +295,43 @@ func TestFrozenGoesOn(t *testing.T) {
 	shows(t, s, "FROZEN", "p continue")
 	press(t, s, "p")
 	shows(t, s, "LIVE", "p pause")
+}
+
+// TestJudging: before there is a verdict the screen says for how long, and what is lost already. The first finding is then
+// selected, unless the user moved.
+func TestJudging(t *testing.T) {
+	early := kubenetNode(3)
+	early.Findings = nil
+	early.Snapshot.Window.Start = early.Snapshot.Window.End.Add(-4 * time.Second)
+	s := opened(t, Options{Env: utf8Env}, 120, 40, early)
+	shows(t, s, "judging", "5s to go; 94 drops/s so far", "who reaches whom")
+	hides(t, s, "no loss")
+	later := kubenetNode(3)
+	send(s, readingMsg{later})
+	if got := cursorLine(s); !strings.Contains(got, "MissingUDR") {
+		t.Errorf("selected is %q", got)
+	}
+	press(t, s, "down")
+	worse := kubenetNode(3)
+	worse.Findings[0], worse.Findings[1] = worse.Findings[1], worse.Findings[0]
+	send(s, readingMsg{worse})
+	if got := cursorLine(s); !strings.Contains(got, "StaleMACRewrite") {
+		t.Errorf("the user chose another than %q", got)
+	}
+}
+
+// TestOneFigure: the header, the list and the strip have the same for one loss.
+func TestOneFigure(t *testing.T) {
+	r := kubenetNode(3)
+	r.Snapshot.Traffic.Drops, r.Drops = nil, []float64{0}
+	r.Findings = r.Findings[:1]
+	n := r.Findings[0].Packets
+	r.Verdict = model.Verdict{On: r.Snapshot, Silences: []model.Silence{{Local: podAddr(0), Remote: addr("10.244.3.21"), Packets: n, Code: "MissingUDR"}}}
+	s := opened(t, Options{Env: utf8Env}, 120, 40, r)
+	per := report.Rate(float64(n) / r.Snapshot.Window.Duration().Seconds())
+	shows(t, s, "lost "+per+"/s", " +2      "+per+" ")
+	_, strip, _ := strings.Cut(ansi.Strip(frame(s)), "\nlost/s ")
+	if line, _, _ := strings.Cut(strip, "\n"); !strings.HasSuffix(line, " "+per) {
+		t.Errorf("the strip has %q, not %s", line, per)
+	}
 }

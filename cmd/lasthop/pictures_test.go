@@ -156,9 +156,9 @@ func layout(lines []string) []string {
 		return nil
 	}
 	kept := []string{lines[1], lines[2], lines[len(lines)-1]}
-	sign := regexp.MustCompile(`^[✕▲] [A-Z]`)
+	sign := regexp.MustCompile(`^[✕▲] `)
 	if at := slices.IndexFunc(lines, sign.MatchString); at > 0 {
-		end := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "Evidence") })
+		end := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "SEEN") })
 		kept = append(kept, lines[at:max(end, at)]...)
 	}
 	return letters.FindAllString(strings.Join(kept, " "), -1)
