@@ -326,7 +326,6 @@ func TestOneFigure(t *testing.T) {
 	r.Snapshot.Traffic.Drops, r.Drops = nil, []float64{0}
 	r.Findings = r.Findings[:1]
 	n := r.Findings[0].Packets
-	r.Verdict = model.Verdict{On: r.Snapshot, Silences: []model.Silence{{Local: podAddr(0), Remote: addr("10.244.3.21"), Packets: n, Code: "MissingUDR"}}}
 	s := opened(t, Options{Env: utf8Env}, 120, 40, r)
 	per := report.Rate(float64(n) / r.Snapshot.Window.Duration().Seconds())
 	shows(t, s, "lost "+per+"/s", " +2      "+per+" ")

@@ -172,14 +172,14 @@ func (d *Data) perSecond(n uint64) float64 {
 	return math.NaN()
 }
 
-// lossRate is drops and unanswered requests per second of the window; NaN where drops are not watched.
+// lossRate is packets lost per second: drops, and what findings tell of; NaN where drops are not watched.
 func (d *Data) lossRate() float64 {
-	return model.Either(d.dropped.Known, d.perSecond(d.dropped.N)+unanswered(&d.Reading), math.NaN())
+	return model.Either(d.dropped.Known, max(d.perSecond(d.dropped.N), told(&d.Reading)), math.NaN())
 }
 
-// unanswered are requests without a reply per second that findings are about.
-func unanswered(r *model.Reading) float64 {
-	n := model.Sum(r.Verdict.Silences, func(x model.Silence) uint64 { return model.Either(x.Code != "", x.Packets, 0) })
+// told is how many packets the open findings lost per second, among them requests without a reply.
+func told(r *model.Reading) float64 {
+	n := model.Sum(r.Findings, func(f model.Tracked) uint64 { return model.Either(f.Closed || f.Passes, 0, f.Packets) })
 	return model.Either(n == 0, 0, float64(n)/judgedIn(r))
 }
 

@@ -22,7 +22,7 @@ type Moment struct {
 func NewMoment(r model.Reading) Moment {
 	m := Moment{At: r.At, Drops: math.NaN()}
 	if n := len(r.Drops); n > 0 {
-		m.Drops = r.Drops[n-1] + unanswered(&r)
+		m.Drops = max(r.Drops[n-1], told(&r))
 	}
 	// The order in which the kernel lists them says nothing, so the sum has none.
 	for p := range model.Each(r.Snapshot.Pods) {
