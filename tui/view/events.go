@@ -106,10 +106,7 @@ func (d *Data) changeEvents() []Row {
 	return rows
 }
 
-const (
-	podCame = "POD+"
-	packet  = "PACKET"
-)
+const podCame, packet = "POD+", "PACKET"
 
 func (d *Data) sampleEvents() []Row {
 	samples := d.Reading.Snapshot.Traffic.Samples

@@ -32,9 +32,6 @@ func (f Frame) preview(w, h int) []string {
 				p.prose(c.Text)
 			}
 		}
-		if f.Tab == Events && r.Faint {
-			p.prose("No loss: the packet was already delivered, or it is a copy that a bridge flooded.")
-		}
 	}
 	return p.lines
 }
