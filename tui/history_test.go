@@ -194,7 +194,7 @@ func TestSelectedKeepsItsColour(t *testing.T) {
 	for term, red := range map[string]string{"xterm": "\x1b[7;91;1m", "xterm-256color": ";38;5;", "xterm-direct": "38;2;255;95;109"} {
 		s := opened(t, Options{Env: []string{"TERM=" + term, "LANG=C.UTF-8"}, Theme: "dark"}, 80, 24, kubenetNode(3))
 		line := strings.Split(frame(s), "\n")[3]
-		if !strings.Contains(line, red) || !strings.Contains(ansi.Strip(line), ">✕ CRIT") {
+		if !strings.Contains(line, red) || !strings.Contains(ansi.Strip(line), ">✕ MissingUDR") {
 			t.Errorf("%s: the selected row is %q", term, line)
 		}
 	}

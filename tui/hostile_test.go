@@ -146,7 +146,10 @@ func TestEveryMoment(t *testing.T) {
 		})
 	}
 	s := opened(t, Options{Env: utf8Env}, 80, 24, blind)
-	shows(t, s, "LOST lasthop itself", "3 drop samples lost", "drops -")
+	shows(t, s, "(!)", "lost -")
+	press(t, s, "!")
+	shows(t, s, "3 drop samples lost")
+	press(t, s, "esc")
 	press(t, s, "2")
 	shows(t, s, "     -      -      -")
 }

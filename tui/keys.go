@@ -6,6 +6,7 @@ import (
 	"charm.land/bubbles/v2/key"
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/tui/view"
 )
 
@@ -75,7 +76,7 @@ func keyTable() []binding {
 		{bind("y", "y", "copy"), "Screen", canCopy, nil, (*screen).copy},
 		{bind("e", "e", "export"), "Screen", onListToExport, canExport, (*screen).export},
 		{bind("m", "m", "mouse on, off"), "Screen", nil, nil, do((*screen).toggleMouse)},
-		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
+		{bind("!", "!", "what is missing"), "Screen", hasGaps, nil, page(view.Coverage)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, do((*screen).nextTheme)},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
 		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(s *screen) tea.Cmd { return suspend(s.opts.Shell) }},
@@ -86,6 +87,7 @@ func keyTable() []binding {
 }
 
 func always(*screen) bool           { return true }
+func hasGaps(s *screen) bool        { return onList(s) && len(report.Unread(s.Data.Reading.Snapshot)) > 0 }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool {
 	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s))

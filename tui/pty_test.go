@@ -39,6 +39,7 @@ func program(how string) int {
 	defer stop()
 	source := newCanned(kubenetNode(41))
 	o := Options{
+		Reach:  whoReaches,
 		Source: source, Window: time.Minute, Env: os.Environ(), Input: os.Stdin, Output: os.Stdout,
 		Trace: kubenetPath, Export: func(model.Reading) (string, error) { return "/tmp/report.json", nil },
 	}
@@ -451,7 +452,7 @@ func TestTerminalColors(t *testing.T) {
 	c.awaitText("clipboard")
 	c.write("\x03")
 	c.wait(0)
-	for what, seq := range map[string]string{"red, and a sign beside it": "\x1b[91;1m✕ CRIT", "OSC 52": "\x1b]52;c;"} {
+	for what, seq := range map[string]string{"red, and a sign beside it": "\x1b[91;1m✕ 2 CRIT", "OSC 52": "\x1b]52;c;"} {
 		if !bytes.Contains(c.raw.Bytes(), []byte(seq)) {
 			t.Errorf("%s was not written: %q", what, c.raw.String())
 		}

@@ -76,7 +76,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	// Reading the clipboard would start a process.
 	input.KeyMap.Paste.SetEnabled(false)
 	s := &screen{
-		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, nil), Tab: view.Findings, Column: -1},
+		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, 0, nil), Tab: view.Findings, Column: -1},
 		opts:  o, history: history{at: -1},
 		// A shell restores the terminal of what is killed. In a container nothing does where the
 		// connection breaks, and each move of the mouse would write into the user's own shell.
@@ -212,9 +212,9 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 }
 
 func (s *screen) use(r model.Reading) {
-	s.Data = view.NewData(r, s.opts.Describe)
+	s.Data = view.NewData(r, s.windows[s.window], s.opts.Describe)
 	if s.opts.Reach != nil && len(r.Nodes) == 0 {
-		s.Data.Reach(func() model.Matrix { return s.opts.Reach(r) })
+		s.Data.Reach(func() model.Matrix { return s.opts.Reach(s.Data.Reading) })
 	}
 	s.refresh()
 }

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // TestFooterKeepsItsWord presses each key that the foot of the screen names,
@@ -90,7 +92,7 @@ func TestPathTurnsToWhereItEnds(t *testing.T) {
 		t.Errorf("the cursor is at %q", got)
 	}
 	press(t, s, "r")
-	shows(t, s, "Path bank/ledger-0 10.244.1.6 > 10.240.0.9", "✕ packets end here: known MAC")
+	shows(t, s, "Path bank/ledger-0 10.244.1.6 > 10.240.0.9", "✕ ends at bridge cbr0: known MAC")
 	send(s, readingMsg{kubenetNode(41)})
 	shows(t, s, "Path bank/ledger-0 10.244.1.6 > ")
 }
@@ -115,17 +117,15 @@ func TestDropsAreLosses(t *testing.T) {
 		{Src: podAddr(0), Dst: addr("10.240.0.9"), Proto: 6, Reason: "QUEUE_PURGE", Location: "sk_stream_kill_queues", Packets: 600, Last: noon},
 	}
 	s := opened(t, Options{Env: utf8Env}, 160, 50, r)
-	shows(t, s, "drops 0/s", "no loss seen in 1m")
+	shows(t, s, "lost 0/s", "no loss seen in 1m")
 	hides(t, s, "QUEUE_PURGE", "drops without a finding")
 	press(t, s, "2")
 	if line := cursorLine(s); !strings.Contains(line, "0 -") {
 		t.Errorf("the pod has drops: %q", line)
 	}
-	press(t, s, "4")
-	shows(t, s, "FREED", "600x QUEUE_PURGE: shop/cart-7d9f > 10.240.0.9 tcp, at sk_stream_kill_queues", "No loss")
 	r.Snapshot.Traffic.Drops[0].Reason, r.Snapshot.Traffic.Drops[0].Location = "NETFILTER_DROP", "nf_hook_slow"
 	s = opened(t, Options{Env: utf8Env}, 160, 50, r)
-	shows(t, s, "drops 10/s", "drops without a finding", "DROP   600x NETFILTER_DROP")
+	shows(t, s, "lost 10/s", "drops without a finding")
 }
 
 // TestNarrowKeepsTheMeaning looks for what must be read whole where there is
@@ -146,7 +146,7 @@ func TestNarrowKeepsTheMeaning(t *testing.T) {
 		{80, 24, "2", []string{"x0z", ":eeee:f000 ", "x1z", ":eeee:f001 ", "2001:db8:aaaa:bbbb:cccc:dddd:eeee:f000/128 eth0"}, nil},
 		{40, 12, "2", []string{":f000", ":f001"}, nil},
 		{120, 40, "2", []string{"behind veth03f2", "x2z"}, nil},
-		{80, 24, "1", []string{"the cluster's nodes are unknown: use --nodes FILE"}, nil},
+		{80, 24, "!", []string{"the cluster's nodes are unknown: use --nodes FILE"}, nil},
 		{40, 12, "?", nil, []string{"…"}},
 		{80, 24, "?", nil, []string{"…"}},
 		{80, 24, "5 G", []string{"rp_filter = 1"}, nil},
@@ -188,9 +188,9 @@ func TestPreviewUsesTheRoom(t *testing.T) {
 	r := kubenetNode(41)
 	r.Findings, r.Snapshot.Sources = r.Findings[:1], nil
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
-	shows(t, s, "CRITICAL MissingUDR: no route to 10.244.3.0/24", "10.240.0.7")
+	shows(t, s, "✕ no route to 10.244.3.0/24", "10.240.0.7")
 	s = opened(t, Options{Env: utf8Env}, 120, 40, r)
-	shows(t, s, "╭ uplink eth0 ╮", "✕ 412 packets end here: no SYN-ACK, no ICMP", "no packet returns")
+	shows(t, s, "╭ uplink eth0 ╮", "✕ 412 packets end here: no SYN-ACK, no ICMP", "0 packets in 1m at uplink eth0")
 	r.Findings[0].Why = strings.Repeat("And then some more of it. ", 100)
 	s = opened(t, Options{Env: utf8Env}, 80, 24, r)
 	shows(t, s, "more lines ─")
@@ -202,8 +202,8 @@ func TestFirstReading(t *testing.T) {
 	r.Findings = nil
 	r.Snapshot.Window.Start = r.Snapshot.Window.End
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
-	shows(t, s, "win 0s/1m", "nothing counted yet", "drops -")
-	hides(t, s, "no loss", "-/s", "LOST/1m")
+	shows(t, s, "win 0s/1m", "judging", "lost -")
+	hides(t, s, "no loss")
 }
 
 func TestPagesAreCopied(t *testing.T) {
@@ -264,7 +264,7 @@ func TestFindingOfTheNode(t *testing.T) {
 	r.Findings[0].Pods, r.Findings[0].Peers = nil, nil
 	r.Findings[0].LastHopAlive = model.Place{}
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
-	if line := cursorLine(s); !strings.Contains(line, "the node itself") || strings.Contains(line, " 0 ") {
+	if line := cursorLine(s); !strings.Contains(line, "this node") || strings.Contains(line, " 0 ") {
 		t.Errorf("the finding of the node is %q", line)
 	}
 	press(t, s, "enter")
@@ -295,4 +295,42 @@ func TestFrozenGoesOn(t *testing.T) {
 	shows(t, s, "FROZEN", "p continue")
 	press(t, s, "p")
 	shows(t, s, "LIVE", "p pause")
+}
+
+// TestJudging: before there is a verdict the screen says for how long, and what is lost already. The first finding is then
+// selected, unless the user moved.
+func TestJudging(t *testing.T) {
+	early := kubenetNode(3)
+	early.Findings = nil
+	early.Snapshot.Window.Start = early.Snapshot.Window.End.Add(-4 * time.Second)
+	s := opened(t, Options{Env: utf8Env}, 120, 40, early)
+	shows(t, s, "judging", "5s to go; 94 drops/s so far", "who reaches whom")
+	hides(t, s, "no loss")
+	later := kubenetNode(3)
+	send(s, readingMsg{later})
+	if got := cursorLine(s); !strings.Contains(got, "MissingUDR") {
+		t.Errorf("selected is %q", got)
+	}
+	press(t, s, "down")
+	worse := kubenetNode(3)
+	worse.Findings[0], worse.Findings[1] = worse.Findings[1], worse.Findings[0]
+	send(s, readingMsg{worse})
+	if got := cursorLine(s); !strings.Contains(got, "StaleMACRewrite") {
+		t.Errorf("the user chose another than %q", got)
+	}
+}
+
+// TestOneFigure: the header, the list and the strip have the same for one loss.
+func TestOneFigure(t *testing.T) {
+	r := kubenetNode(3)
+	r.Snapshot.Traffic.Drops, r.Drops = nil, []float64{0}
+	r.Findings = r.Findings[:1]
+	n := r.Findings[0].Packets
+	s := opened(t, Options{Env: utf8Env}, 120, 40, r)
+	per := report.Rate(float64(n) / r.Snapshot.Window.Duration().Seconds())
+	shows(t, s, "lost "+per+"/s", " +2      "+per+" ")
+	_, strip, _ := strings.Cut(ansi.Strip(frame(s)), "\nlost/s ")
+	if line, _, _ := strings.Cut(strip, "\n"); !strings.HasSuffix(line, " "+per) {
+		t.Errorf("the strip has %q, not %s", line, per)
+	}
 }

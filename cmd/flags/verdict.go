@@ -137,7 +137,7 @@ func (r *Reports) Write(w io.Writer, kind string, d report.Document, j report.Ju
 
 // Drawn reports whether paths are drawn in a format.
 func Drawn(f string) bool {
-	return slices.Contains([]report.Format{report.Markdown, report.HTML, report.SVG}, report.Format(f))
+	return slices.Contains([]report.Format{report.Text, report.Wide, report.Markdown, report.HTML, report.SVG}, report.Format(f))
 }
 
 // SummaryVariable names the file that GitHub shows at the end of a job.

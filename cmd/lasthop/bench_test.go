@@ -31,7 +31,7 @@ func BenchmarkScreenMemory(b *testing.B) {
 		m.keys("Enter")
 		m.awaitWords(fmt.Sprintf("2 Pods %d", pods))
 		// That is when the window is full.
-		m.awaitWords("LOST/10s")
+		m.awaitWords("win 10s")
 		for _, key := range []string{"2", "3", "4", "5", "1"} {
 			m.keys(key)
 			m.awaitWords("[" + key + "]")

@@ -184,7 +184,7 @@ func TestMCPNode(t *testing.T) {
 	if text, doc, _ := c.call(t.Context(), "doctor", nil); doc["kind"] != "Doctor" || !strings.Contains(text, "NET_ADMIN") {
 		t.Errorf("doctor: %s", text)
 	}
-	if text, _, failed := c.call(t.Context(), "check", map[string]any{"window": "2s"}); failed || !strings.Contains(text, "watched         2") {
+	if text, _, failed := c.call(t.Context(), "check", map[string]any{"window": "2s"}); failed || !strings.Contains(text, "s by tc/") {
 		t.Errorf("check: %s", text)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

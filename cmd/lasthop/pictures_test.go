@@ -24,19 +24,19 @@ var pictured = []struct {
 	{
 		scenario: "missing-udr", code: "MissingUDR",
 		shows: []string{
-			"eth0 > fabric", "✕ packets end here: no reply to", "Cause Packets from pods to any other node's pods",
-			"Fix az network vnet subnet update", "az network route-table route create",
+			"✕ no reply to", "WHY Packets from pods to any other node's pods",
+			"FIX az network vnet subnet update", "az network route-table route create",
 		},
 		tabs: map[string]string{"0": "map", "2": "pods", "3": "path", "4": "events", "5": "node"},
 	},
 	{
 		scenario: "stale-mac-rewrite", code: "StaleMACRewrite",
 		shows: []string{
-			"fabric > eth0", "✕ packets end here: frames are for", "Cause An ebtables rule sets the destination MAC",
-			"Fix ebtables-nft -t nat -D PREROUTING",
+			"✕ packets end here: frames are for", "WHY An ebtables rule sets the destination MAC",
+			"FIX ebtables-nft -t nat -D PREROUTING",
 		},
 		tour: []struct{ key, caption string }{
-			{"", "lasthop: the worst finding, where its packets end, why, and the fix"},
+			{"", "lasthop: the worst finding, where its packets end, the fix, and why"},
 			{"0", "0  who reaches whom"},
 			{"2", "2  the pods, with what came, went, and was lost"},
 			{"3", "3  a path hop by hop, there and back"},
@@ -46,15 +46,15 @@ var pictured = []struct {
 	{
 		scenario: "policy-drop", code: "PolicyDrop",
 		shows: []string{
-			"fabric > eth0", "packets end here: dropped by filter FORWARD rule 1", "Cause A rule in table filter, chain FORWARD",
-			"Fix iptables-nft -t filter -D FORWARD -d",
+			"packets end here: dropped by filter FORWARD rule 1", "WHY A rule in table filter, chain FORWARD",
+			"FIX iptables-nft -t filter -D FORWARD -d",
 		},
 	},
 	{
 		scenario: "missing-masquerade", code: "MissingMasquerade",
 		shows: []string{
-			"eth0 > fabric", "✕ packets end here: no reply to", "Cause No MASQUERADE rule matches",
-			"Fix iptables-nft -t nat -A IP-MASQ-AGENT",
+			"✕ no reply to", "WHY No MASQUERADE rule matches",
+			"FIX iptables-nft -t nat -A IP-MASQ-AGENT",
 		},
 	},
 }
@@ -73,7 +73,7 @@ func TestPictures(t *testing.T) {
 			pid, _, _ = strings.Cut(pid, ".")
 			m.awaitWords("Enter to start")
 			m.keys("Enter")
-			words := append(p.shows, " "+p.code+": ", "Verify lasthop check --only "+p.code, "Evidence")
+			words := append(p.shows, " "+p.code+", ", "SEEN", "who reaches whom")
 			first := m.shows(p.scenario, fmt.Sprintf("a finding with %q", words), func(text string) bool {
 				flat := strings.Join(strings.Fields(text), " ")
 				lacks := func(words string) bool { return !strings.Contains(flat, words) }
@@ -156,9 +156,9 @@ func layout(lines []string) []string {
 		return nil
 	}
 	kept := []string{lines[1], lines[2], lines[len(lines)-1]}
-	sign := regexp.MustCompile(`^[✕▲] [A-Z]`)
+	sign := regexp.MustCompile(`^[✕▲] `)
 	if at := slices.IndexFunc(lines, sign.MatchString); at > 0 {
-		end := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "Evidence") })
+		end := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "SEEN") })
 		kept = append(kept, lines[at:max(end, at)]...)
 	}
 	return letters.FindAllString(strings.Join(kept, " "), -1)

@@ -40,7 +40,7 @@ func (a *audit) destinations() []destination {
 		out = append(out, destination{kind: model.AuditNode, addr: to, name: p.String()})
 	}
 	for _, to := range outside {
-		out = append(out, destination{kind: model.AuditOutside, addr: to, port: 443, proto: node.TCP})
+		out = append(out, destination{kind: model.AuditOutside, addr: to, port: 443, proto: model.TCP})
 	}
 	return out
 }
@@ -51,7 +51,7 @@ func (a *audit) destinationsOf(pod int, from netip.Addr, all []destination) []de
 	add := func(kind model.AuditKind, to netip.Addr) {
 		d := destination{kind: kind, addr: to}
 		if kind == model.AuditNames {
-			d.port, d.proto = node.DNSPort, node.UDP
+			d.port, d.proto = node.DNSPort, model.UDP
 		}
 		like := func(x destination) bool { return x.addr == to }
 		known := slices.ContainsFunc(out, like) || kind == model.AuditNames && slices.ContainsFunc(all, like)
@@ -111,7 +111,7 @@ func (a *audit) services() []destination {
 		switch service, of, _ := strings.Cut(name, ":"); {
 		case service == "default/kubernetes":
 			kind = model.AuditAPI
-		case strings.HasPrefix(service, "kube-system/") && strings.HasPrefix(of, "dns") && proto == node.UDP:
+		case strings.HasPrefix(service, "kube-system/") && strings.HasPrefix(of, "dns") && proto == model.UDP:
 			kind = model.AuditNames
 		}
 		d := destination{kind, addr, port, proto, name}
@@ -135,13 +135,13 @@ func (a *audit) services() []destination {
 			port, err2 := strconv.ParseUint(key[2], 10, 16)
 			parts := strings.Split(chain[2], "/")
 			if err == nil && err2 == nil && len(parts) == 4 {
-				add(parts[0]+"/"+parts[1]+":"+parts[3], addr, uint16(port), model.Either[uint8](key[1] == "udp", node.UDP, node.TCP))
+				add(parts[0]+"/"+parts[1]+":"+parts[3], addr, uint16(port), model.Either[uint8](key[1] == "udp", model.UDP, model.TCP))
 			}
 		}
 	}
 	for s := range model.Each(a.Cilium.Services) {
-		if s.Addr.Port() == node.DNSPort && s.Proto == node.UDP {
-			out = append(out, destination{model.AuditNames, s.Addr.Addr(), node.DNSPort, node.UDP, ""})
+		if s.Addr.Port() == node.DNSPort && s.Proto == model.UDP {
+			out = append(out, destination{model.AuditNames, s.Addr.Addr(), node.DNSPort, model.UDP, ""})
 		}
 	}
 	return out

@@ -7,7 +7,6 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -80,7 +79,7 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 		case foreign:
 			for n := range uint16(4) {
 				port := uint16(40000+i*8) + n
-				s.Flows = append(s.Flows, model.Flow{Proto: node.TCP, Start: start.Add(time.Second), State: "SYN_SENT",
+				s.Flows = append(s.Flows, model.Flow{Proto: model.TCP, Start: start.Add(time.Second), State: "SYN_SENT",
 					Original: model.Tuple{Src: d.ends.Pod, Dst: d.ends.To, SrcPort: port, DstPort: 443},
 					Reply:    model.Tuple{Src: d.ends.To, Dst: d.fate.As, SrcPort: 443, DstPort: port}})
 			}
@@ -160,7 +159,7 @@ func (a *audit) drop(g *group, d *death) (model.Drop, bool) {
 	out := model.Drop{Src: f.Src, Dst: f.Dst, Proto: d.ends.Proto, Reason: model.Reason(text[0]), Location: text[1],
 		Netns: a.Node.Netns, Packets: imaginedPackets}
 	if out.Proto == 0 {
-		out.Proto = node.TCP
+		out.Proto = model.TCP
 	}
 	if f.Netns != 0 {
 		out.Netns = f.Netns

@@ -991,7 +991,7 @@ func TestRulesInPod(t *testing.T) {
 			if len(found) != 1 || !slices.Equal(found[0].Pods, []netip.Addr{addr(pod5)}) {
 				t.Fatalf("found %+v", found)
 			}
-			if got := string(found[0].Confidence) + " " + found[0].Title + ": " + found[0].Fix[0]; got != tt.want {
+			if got := string(found[0].Confidence) + " " + found[0].Title + ": " + append(found[0].Fix, found[0].Next...)[0]; got != tt.want {
 				t.Errorf("got\n%s, want\n%s", got, tt.want)
 			}
 		})

@@ -30,7 +30,7 @@ func TestAzureNames(t *testing.T) {
 		associate, route string
 	}{
 		{"nothing is known", model.AzureNode{}, nil, nil,
-			"--resource-group RESOURCE_GROUP --vnet-name VNET --name SUBNET --route-table ROUTE_TABLE", "--resource-group RESOURCE_GROUP --route-table-name ROUTE_TABLE"},
+			"--resource-group RESOURCE_GROUP --vnet-name VNET --name SUBNET --route-table ROUTE_TABLE # if the subnet has none yet", "--resource-group RESOURCE_GROUP --route-table-name ROUTE_TABLE"},
 		{"all in the cluster's group", aks, nil, nil,
 			"--resource-group MC_rg --vnet-name vnet --name nodes --route-table rt", "--resource-group mc_RG --route-table-name rt"},
 		{"the network is in another group", ownVNet, nil, nil,
@@ -38,7 +38,7 @@ func TestAzureNames(t *testing.T) {
 		{"in another group, without a subscription", noSubscription, nil, nil,
 			"--resource-group corp --vnet-name vnet --name nodes --route-table ROUTE_TABLE_ID", "--resource-group mc_RG --route-table-name rt"},
 		{"only the group", model.AzureNode{ResourceGroup: "g", VNetResourceGroup: "g", RouteTableResourceGroup: "g"}, nil, nil,
-			"--resource-group g --vnet-name VNET --name SUBNET --route-table ROUTE_TABLE", "--resource-group g --route-table-name ROUTE_TABLE"},
+			"--resource-group g --vnet-name VNET --name SUBNET --route-table ROUTE_TABLE # if the subnet has none yet", "--resource-group g --route-table-name ROUTE_TABLE"},
 		{"files given", aks, subnet, table,
 			"--resource-group net --vnet-name v --name s --route-table " + table.ID, "--resource-group net --route-table-name given"},
 		{"a subnet given, no table", aks, subnet, &model.RouteTable{},

@@ -23,7 +23,7 @@ func (n *testNode) scans(local, remote string, ports int) {
 
 func TestScans(t *testing.T) {
 	const pod5, pod6 = "172.20.1.5", "172.20.1.6"
-	const unreachable = "no route beyond ens5 to 172.20.3.0/24, or none back"
+	const unreachable = "pods here cannot reach 172.20.3.0/24: no route beyond ens5, or none back"
 	scanned := func(addresses, ports int) *testNode {
 		n := kubenet().live()
 		n.answered(pod6, "172.20.2.9")

@@ -87,8 +87,11 @@ func (h *PathHop) Name() string {
 	return Either(h.Link == "" || h.Kind == HopNeighbor, name, name+" "+h.Link)
 }
 
-// Dead returns the first hop at which packets end, on the forward path or else the return path; nil if there is none.
+// Dead returns the first hop at which packets end, on the forward path or else the return path; nil if there is none, or no path.
 func (p *Path) Dead() *PathHop {
+	if p == nil {
+		return nil
+	}
 	dead := func(h *PathHop) bool { return h.Dead }
 	return cmp.Or(First(p.Forward, dead), First(p.Return, dead))
 }

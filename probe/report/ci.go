@@ -105,6 +105,14 @@ func (r Path) outline() outline {
 	return c
 }
 
+// path shows the i-th finding, nil if none does.
+func (c outline) path(i int) *model.Path {
+	if i >= len(c.paths) {
+		return nil
+	}
+	return c.paths[i]
+}
+
 func (c *outline) add(node string, sources []model.Source) {
 	of := func(src model.Source) nodeSource { return nodeSource{src, Clean(node)} }
 	c.sources = append(c.sources, model.Map(sources, of)...)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,8 +27,7 @@ type Drawing struct {
 	Scope  string
 	// Decisions has what the tables decide below each hop.
 	Decisions bool
-	// Width is filled. Rows bounds the lines, 0 does not: where there are fewer, the direction in
-	// which nothing ends is one line.
+	// Width is filled. Rows bounds the lines, 0 does not.
 	Width, Rows int
 	// Return and Hop choose the hop at an index of a direction, -1 for none.
 	Return bool
@@ -94,23 +94,16 @@ func (d Drawing) Lines() [][]Piece {
 	}
 	from, to := PathEnds(d.Names, d.Path)
 	ends := d.ends(CleanColumns(from), CleanColumns(to))
-	forward, back := d.direction(false), d.direction(true)
-	if len(forward) == 1 || len(back) == 1 && len(d.Path.Return) > 0 {
-		forward, back = d.summary(false), d.summary(true)
+	// Only the direction in which packets end is drawn, or that of the chosen hop.
+	drawn := d.hops(true).dead() != nil && d.hops(false).dead() == nil
+	if d.Hop >= 0 {
+		drawn = d.Return
 	}
-	over := func(a, b [][]Piece) bool { return d.Rows > 0 && len(a)+len(b)+1 > d.Rows }
-	// What packets do not reach says least.
-	if over(forward, back) {
-		if d.hops(true).dead() != nil && d.hops(false).dead() == nil {
-			forward = d.summary(false)
-		} else {
-			back = d.summary(true)
-		}
+	boxes, line := d.direction(drawn), d.summary(!drawn)
+	if d.Rows > 0 && len(boxes)+2 > d.Rows {
+		boxes = d.summary(drawn)
 	}
-	if over(forward, back) {
-		forward, back = d.summary(false), d.summary(true)
-	}
-	return slices.Concat([][]Piece{ends}, forward, back)
+	return slices.Concat([][]Piece{ends}, model.Either(drawn, line, boxes), model.Either(drawn, boxes, line))
 }
 
 // ends has the pod at the left, the other end at the right.
@@ -159,7 +152,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 		top = 1
 	}
 	end := top + 3
-	noted, note, is := d.notable(boxes, back)
+	noted, note, is := d.notable(boxes)
 	for i := range boxes {
 		c.box(top, &boxes[i])
 		room := d.Width - boxes[i].at
@@ -195,16 +188,16 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 			ended = true
 		}
 		if h.Kind == model.HopBeyond {
-			b.body = "not visible from this node"
-			switch {
-			case d.Width < 60:
-				b.body = "unseen"
-			case d.Width < 100:
-				b.body = "not visible"
-			}
+			text := "not visible from this node"
 			if h.Dead {
-				b.body = d.strokes().end + " " + b.body
+				text = d.strokes().end + " no reply"
+				if why := CleanColumns(h.Decision); strings.HasPrefix(why, "no reply") && d.Width >= 100 {
+					text, _, _ = strings.Cut(d.strokes().end+" "+why, ";")
+				}
+			} else if d.Width < 100 {
+				text = model.Either(d.Width < 60, "unseen", "not visible")
 			}
+			b.body = text
 		}
 		out = append(out, b)
 	}
@@ -455,23 +448,20 @@ func (d Drawing) nodes(c *canvas, boxes []box) {
 	}
 }
 
-// notable is the box that most has to be said of: where packets end, or else are lost, or where none
-// comes back.
-func (d Drawing) notable(boxes []box, back bool) (b *box, text string, is Meaning) {
+// notable is the box that most has to be said of: where packets end, or else are lost.
+func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 	at := slices.IndexFunc(boxes, func(b box) bool { return b.is == Ends })
+	if at >= 0 && boxes[at].hop.Kind == model.HopBeyond {
+		return nil, "", 0
+	}
 	if at < 0 {
 		at = slices.IndexFunc(boxes, func(b box) bool { return b.is == Lossy && b.hop != nil })
 	}
 	if at < 0 {
-		for i := len(boxes) - 1; i >= 0 && back && d.silent(); i-- {
-			if h := boxes[i].hop; h != nil && h.In.Known {
-				return &boxes[i], "no packet returns", Lossy
-			}
-		}
 		return nil, "", 0
 	}
 	b = &boxes[at]
-	text = CleanColumns(Prose(d.Names, b.hop.Decision))
+	text = d.why(b.hop)
 	switch end := d.strokes().end; {
 	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
 		text = end + " " + model.Quantity(b.hop.Lost.N, "packet") + " end here: " + text
@@ -483,21 +473,13 @@ func (d Drawing) notable(boxes []box, back bool) (b *box, text string, is Meanin
 	return b, text, b.is
 }
 
-// silent reports whether packets leave, and none comes back, and no hop says why.
-func (d Drawing) silent() bool {
-	counted := func(hops []model.PathHop) (n uint64, seen bool) {
-		for i := range hops {
-			if hops[i].Dead {
-				return 0, false
-			}
-			if in, ok := hopCounted(&hops[i]); ok {
-				n, seen = n+in, true
-			}
-		}
-		return n, seen
-	}
-	back, seen := counted(d.Path.Return)
-	return seen && back == 0 && slices.ContainsFunc(d.Path.Forward, func(h model.PathHop) bool { return h.In.N > 0 })
+// passes are decisions that let packets on.
+var passes = regexp.MustCompile("^(accept|arrives|delivered|leaves|no translation|port of|up to)")
+
+// why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
+func (d Drawing) why(h *model.PathHop) string {
+	text := CleanColumns(Prose(d.Names, h.Decision))
+	return model.Either(h.Dead && h.Finding != "" && passes.MatchString(text), string(h.Finding), text)
 }
 
 // twoRows wraps a text. What does not fit into two rows is cut.
@@ -540,13 +522,12 @@ func (d Drawing) summary(back bool) [][]Piece {
 	arrow := model.Either(back, s.left+s.live+s.live, s.live+s.live+s.right)
 	text, is := "unknown", Unseen
 	if h := x.dead(); h != nil {
-		text, is = fmt.Sprintf("%s ends at %s: %s", s.end, h.Name(), Prose(d.Names, h.Decision)), Ends
-	} else if i := slices.IndexFunc(x.hops, func(h model.PathHop) bool { _, seen := hopCounted(&h); return seen }); i >= 0 {
-		h := &x.hops[i]
+		text, is = fmt.Sprintf("%s ends at %s: %s", s.end, h.Name(), d.why(h)), Ends
+	} else if h := model.First(x.hops, func(h *model.PathHop) bool { _, seen := hopCounted(h); return seen && h.Kind != model.HopBeyond }); h != nil {
 		n, _ := hopCounted(h)
 		text, is = fmt.Sprintf("%s in %s at %s", model.Quantity(n, "packet"), Duration(d.Window), h.Name()), Alive
 		if n == 0 {
-			text, is = fmt.Sprintf("none arrived: %s, expected at %s", text[:strings.Index(text, " at ")], h.Name()), Around
+			is, arrow = Around, strings.ReplaceAll(arrow, s.live, s.idle)
 		}
 	} else if len(x.hops) > 0 {
 		text = "not counted"

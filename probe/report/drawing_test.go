@@ -131,7 +131,7 @@ func TestDrawingEndsShort(t *testing.T) {
 
 // TestDrawingFitsItsRows: with few lines, the direction in which packets end is drawn, the other told.
 func TestDrawingFitsItsRows(t *testing.T) {
-	for rows, want := range map[int][]string{0: {"╭ uplink eth0 ╮", "◄"}, 8: {"╭ uplink eth0 ╮", "return  ◄━━"}, 3: {"forward ━━► ✕ ends at uplink eth0", "return  ◄━━"}} {
+	for rows, want := range map[int][]string{0: {"╭ uplink eth0 ╮", "◄"}, 8: {"╭ uplink eth0 ╮", "return  ◄──"}, 3: {"forward ━━► ✕ ends at uplink eth0: PolicyDrop", "return  ◄──"}} {
 		got := drawn(Drawing{Path: aPath(8), Width: 120, Rows: rows, Window: time.Second, Hop: -1})
 		for _, w := range want {
 			if !strings.Contains(got, w) {

@@ -95,7 +95,7 @@ func (r Report) ledger(p *printer, names map[netip.Addr]string) {
 	}
 	p.table(heading, rows)
 	for _, n := range notes {
-		for _, line := range Wrap(Clean(n), columns-2) {
+		for _, line := range Wrap(Clean(n), p.columns()-2) {
 			p.line("  " + line)
 		}
 	}

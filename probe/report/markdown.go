@@ -40,11 +40,7 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 	}
 	for i := range o.findings {
 		f := &o.findings[i]
-		var p *model.Path
-		if i < len(o.paths) {
-			p = o.paths[i]
-		}
-		markdownFinding(w, o.of(f), o.names, f, p)
+		markdownFinding(w, o.of(f), o.names, f, o.path(i))
 	}
 }
 

@@ -137,26 +137,17 @@ func (r Path) text(p *printer, wide bool) {
 	}
 	p.line("")
 	for _, f := range r.Findings {
-		p.finding(s, names, &f)
+		p.finding(s, names, &f, &r.Path)
 	}
 	for _, f := range r.Others {
 		severity, rest := Headline(names, &f)
 		p.field("also of the pod", severity+" "+rest)
 	}
-	p.watched(r, s, names)
-	if r.Far != nil {
-		p.watched(r, r.Far, names)
+	for _, on := range []*model.Snapshot{s, r.Far} {
+		if on != nil {
+			p.watched(on, names, "(counts "+r.scope(on)+")", r.Limits)
+		}
 	}
-}
-
-// watched says what the path of a node rests on.
-func (p *printer) watched(r Path, s *model.Snapshot, names map[netip.Addr]string) {
-	p.field("node", NodeText(s.Node))
-	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", Duration(s.Window.Duration()), EngineText(s.Node), r.scope(s)))
-	p.field("filters", r.Limits...)
-	p.field("sources", SourcesText(s)...)
-	p.field("probes", probeRows(s, names)...)
-	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
 }
 
 func (r Path) scope(s *model.Snapshot) string {
@@ -185,7 +176,7 @@ func (p *printer) pathHops(names map[netip.Addr]string, hops []model.PathHop, wi
 		if h.Dead {
 			line = p.paint(magenta, line)
 		}
-		for _, row := range Wrap(Clean(HopDecision(names, h)), max(columns-used-2, 30)) {
+		for _, row := range Wrap(Clean(HopDecision(names, h)), max(p.columns()-used-2, 30)) {
 			p.line(line + "  " + row)
 			line = strings.Repeat(" ", used)
 		}

@@ -41,7 +41,7 @@ type Report struct {
 	Policies bool
 	// Limits say what was not judged, by request.
 	Limits []string
-	// Paths are those that show the findings best, in their order, for what draws them; nil where there is none.
+	// Paths are those that show the findings best, in their order, for text and what draws them; nil where there is none.
 	Paths []*model.Path
 }
 
@@ -94,7 +94,8 @@ func ASCII(s string) string {
 	return b.String()
 }
 
-var plainSigns = map[rune]string{'—': "-", '–': "-", '…': "...", '→': "->", '←': "<-", '×': "x", '·': "*", '≥': ">=", '≤': "<="}
+var plainSigns = map[rune]string{'—': "-", '–': "-", '…': "...", '→': "->", '←': "<-", '×': "x", '·': "*", '≥': ">=", '≤': "<=",
+	'━': "=", '►': ">", '✕': "X", '╌': "."}
 
 // UTF8 reports whether an environment is that of a terminal which shows UTF-8. As for any
 // program, the first locale variable that is set decides.

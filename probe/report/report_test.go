@@ -442,7 +442,7 @@ func TestVolumeCountsPods(t *testing.T) {
 		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: a, Side: model.AsSource, Packets: 2})
 	}
 	var b strings.Builder
-	if err := (report.Report{Snapshot: s}).Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), "2 pods here; with traffic: 2 pods, 6 packets out") {
+	if err := (report.Report{Snapshot: s}).Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), "; 2 pods, 6 packets out") {
 		t.Errorf("%v:\n%s", err, &b)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/loss"
@@ -12,10 +13,10 @@ import (
 )
 
 const (
-	// columns is the width that prose is wrapped to, the narrowest terminal that people still use.
-	columns = 80
-	// indent is the column at which the values stand behind their labels.
-	indent = 18
+	// columns is the width that prose is wrapped to where no terminal has another, widest the most that people read.
+	columns, widest = 100, 120
+	// indent is the column at which the values stand behind their labels; in a short finding it is narrow.
+	indent, narrow = 18, 8
 )
 
 // The ANSI colours. Colour-blind people can tell them apart.
@@ -31,6 +32,8 @@ type printer struct {
 	w     *bufio.Writer
 	style Style
 	wide  bool
+	// indent is that of the values where it is not the usual one.
+	indent int
 }
 
 func (p *printer) paint(code, s string) string {
@@ -44,7 +47,7 @@ func (p *printer) line(s string) {
 
 // prose prints wrapped text; each row after the first begins with hang.
 func (p *printer) prose(color, hang, text string) {
-	for i, row := range Wrap(Clean(text), columns) {
+	for i, row := range Wrap(Clean(text), p.columns()-len(hang)) {
 		if i > 0 {
 			row = hang + row
 		}
@@ -52,17 +55,21 @@ func (p *printer) prose(color, hang, text string) {
 	}
 }
 
+func (p *printer) columns() int { return max(60, min(cmp.Or(p.style.Columns, columns), widest)) }
+
 // field prints a label and wrapped prose behind it, one value below another.
 func (p *printer) field(label string, values ...string) {
 	for _, v := range values {
-		for _, row := range Wrap(Clean(v), columns-indent) {
+		for _, row := range Wrap(Clean(v), p.columns()-max(cmp.Or(p.indent, indent), len(label)+3)) {
 			p.row(label, row)
 			label = ""
 		}
 	}
 }
 
-func (p *printer) row(label, text string) { p.line(fmt.Sprintf("  %-*s", indent-2, label) + text) }
+func (p *printer) row(label, text string) {
+	p.line(fmt.Sprintf("  %-*s ", cmp.Or(p.indent, indent)-3, label) + text)
+}
 
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer, wide bool) {
@@ -86,8 +93,9 @@ func (p *printer) findings(o outline) {
 		}
 		p.line("")
 	}
-	for f := range model.Each(o.findings) {
-		p.finding(o.of(f), o.names, f)
+	for i := range o.findings {
+		f := &o.findings[i]
+		p.finding(o.of(f), o.names, f, o.path(i))
 	}
 }
 
@@ -113,71 +121,114 @@ func (r Report) verdict() string {
 func (p *printer) headline(names map[netip.Addr]string, f *model.Finding) {
 	severity, rest := Headline(names, f)
 	color := map[model.Severity]string{model.Critical: magenta, model.Warning: yellow}[f.Severity]
-	for i, row := range Wrap(Clean(rest), columns-len(severity)-1) {
+	for i, row := range Wrap(Clean(rest), p.columns()-len(severity)-1) {
 		before := model.Either(i == 0, p.paint(cmp.Or(color, cyan), severity), " ")
 		p.line(before + " " + p.paint(bold, row))
 	}
 }
 
-func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {
+// finding prints a finding in the order in which a person needs it: where packets end, what to do, why, what shows it.
+// Unless wide, it is short. at is the path that shows it, if any.
+func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding, at *model.Path) {
 	p.headline(names, f)
-	for _, x := range Sections(s, names, f) {
-		if x.Name == Surer && !p.wide {
-			continue
-		}
+	defer func() { p.indent = 0 }()
+	p.indent = model.Either(p.wide, indent, narrow)
+	p.field("path", p.ends(s, names, f, at))
+	for _, x := range model.Either(p.wide, Sections, Short)(s, names, f) {
 		if !x.Verbatim {
 			p.field(x.Name, x.Values...)
 			continue
 		}
 		for i, v := range x.Values {
-			label := model.Either(i > 0, "", x.Name)
-			p.row(label, Clean(v))
+			p.row(model.Either(i > 0, "", x.Name), Clean(v))
 		}
 	}
 	p.line("")
 }
 
-// summary says what the verdict rests on: where and how packets were watched,
-// what could not be read, what was dropped, what lasthop itself lost.
-func (r Report) summary(p *printer, names map[netip.Addr]string) {
-	s := r.Snapshot
-	p.field("node", NodeText(s.Node))
-	if r.Audit != nil {
-		p.audit(r, names)
-		p.field("filters", r.Limits...)
-		p.field("sources", SourcesText(s)...)
-		return
+// ends is where a finding's packets end, in one line, with how many they are.
+func (p *printer) ends(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding, at *model.Path) string {
+	t, last := Drawing{ASCII: p.style.ASCII}.strokes(), f.LastHopAlive
+	called := func(a netip.Addr) string { return cmp.Or(displayName(names[a]), addrText(a)) }
+	from := several(model.Map(f.Pods, called))
+	to := several(model.Map(f.Peers, func(x netip.Prefix) string {
+		return model.Either(x.IsSingleIP(), called(x.Addr()), prefixText(x))
+	}))
+	inside := last.Role == model.RolePodLink || last.Role == model.RoleBridge
+	if last.Direction != "" && from != "" && inside == (last.Direction == model.Egress) {
+		from, to = cmp.Or(to, "packets"), from
 	}
-	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
-	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Quantity(len(s.Pods), "pod"), r.traffic()))
-	p.field("filters", r.Limits...)
-	p.field("sources", SourcesText(s)...)
-	p.field("probes", probeRows(s, names)...)
-	drops, harmless := r.dropSummary()
-	p.field("drops", drops...)
-	p.field("not lost", harmless...)
-	p.field("unexplained", r.unexplained(names)...)
-	p.field("lasthop missed", LostText(s.Traffic.Lost)...)
+	lost, dead := lostText(s, f), ""
+	if h := at.Dead(); h != nil && h.Finding == f.Code {
+		if dead = hopTitle(h); h.Kind == model.HopPod || last.Link != "" && strings.HasSuffix(dead, last.Link) {
+			dead = ""
+		}
+		lost += model.Either(h.Kind == model.HopBeyond && f.Packets > 0, ", no reply", "")
+	}
+	line, arrow := cmp.Or(from, ThisNode), " "+t.live+t.live+t.right+" "
+	if last.Link != "" {
+		line += arrow + last.Link
+	}
+	switch {
+	case f.Passes:
+		line += model.Either(to == "", "", arrow+to)
+	case dead == "" || to == "":
+		line += " " + strings.TrimSpace(t.end+" "+dead+to)
+	default:
+		line += " " + t.end + " " + dead + " " + t.ended + t.ended + " " + to
+	}
+	return line + ": " + strings.Join(slices.DeleteFunc([]string{lost, seenAt(f)}, func(x string) bool { return x == "" }), "; ")
 }
 
-// dropSummary sums the drops of all pods by reason and location, apart from the frees that are no loss.
-func (r Report) dropSummary() (drops, harmless []string) {
-	var lost, freed Tally
-	for _, d := range r.dropRows() {
-		switch {
-		case d.node:
-		case d.class == loss.Lost:
-			lost.Add(DropText(d.reason, d.cilium.Reason, d.location, d.link), d.packets)
-		default:
-			freed.Add(DropText(d.reason, d.cilium.Reason, d.location, d.link), d.packets)
+// several are the first of some names, and how many more there are. A namespace stands once.
+func several(names []string) string {
+	const shown = 2
+	more, before := len(names)-shown, ""
+	names = slices.Clone(names[:min(len(names), shown)])
+	for i, name := range names {
+		switch ns, own, is := strings.Cut(name, "/"); {
+		case is && ns == before && !strings.Contains(own, "/"):
+			names[i] = own
+		case is:
+			before = ns
 		}
 	}
-	drops = lost.rows()
-	if len(drops) == 0 {
-		none := map[model.Status]string{model.Missing: "not watched", model.Partial: "none seen"}
-		drops = []string{cmp.Or(none[r.Snapshot.Status(model.SourceDrops)], "no pod packets")}
+	return strings.Join(names, ", ") + model.Either(more > 0, fmt.Sprintf(" +%d", more), "")
+}
+
+// summary says what the verdict rests on, and what no finding explains; wide has all drops.
+func (r Report) summary(p *printer, names map[netip.Addr]string) {
+	if r.Audit != nil {
+		p.prose("", "  ", fmt.Sprintf("%s; %s", NodeText(r.Snapshot.Node), SourcesText(r.Snapshot)))
+		p.audit(r, names)
+		p.field("filters", r.Limits...)
+		p.field("not read", model.Map(Gaps(r.Snapshot), SourceText)...)
+		return
 	}
-	return drops, freed.rows()
+	p.watched(r.Snapshot, names, "on "+UplinksText(r.Snapshot.Node)+"; "+r.traffic(), r.Limits)
+	p.field("drops", r.dropSummary(func(d *dropRow) bool { return d.class == loss.Lost && (p.wide || d.cause.Code == "") })...)
+	p.field("not lost", r.dropSummary(func(d *dropRow) bool { return d.class != loss.Lost && p.wide })...)
+	p.field("unexplained", r.unexplained(names)...)
+}
+
+// watched says in a line what was looked at, and below it what was not read.
+func (p *printer) watched(s *model.Snapshot, names map[netip.Addr]string, which string, limits []string) {
+	p.prose("", "  ", fmt.Sprintf("%s: %s by %s %s; %s; lasthop missed %s", NodeText(s.Node), Duration(s.Window.Duration()),
+		EngineText(s.Node), which, SourcesText(s), strings.Join(LostText(s.Traffic.Lost), ", ")))
+	p.field("filters", limits...)
+	p.field("not read", model.Map(Gaps(s), SourceText)...)
+	p.field("probes", probeRows(s, names)...)
+}
+
+// dropSummary sums the drops of all pods that are chosen, by reason and location.
+func (r Report) dropSummary(chosen func(*dropRow) bool) []string {
+	var sum Tally
+	for _, d := range r.dropRows() {
+		if !d.node && chosen(&d) {
+			sum.Add(DropText(d.reason, d.cilium.Reason, d.location, d.link), d.packets)
+		}
+	}
+	return sum.rows()
 }
 
 // Tally sums packets by what they have in common.

@@ -29,15 +29,12 @@ type Section struct {
 	Names bool
 }
 
-// Surer is the section with the steps of Next, which the short texts leave out.
+// Surer is the section with the steps of Next, of which short texts have the first at most.
 const Surer = "to confirm"
 
-// Sections are the parts of a finding below its headline. names are those of Called.
+// Sections are the parts of a finding below its headline, in the order in which a person needs them. names are those of
+// Called.
 func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
-	lost := "not counted"
-	if f.Packets > 0 {
-		lost = fmt.Sprintf("%s in %s", model.Quantity(f.Packets, "packet"), Duration(s.Window.Duration()))
-	}
 	evidence := model.Map(f.Evidence, func(e model.Evidence) string {
 		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
 	})
@@ -48,22 +45,52 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 	})
 	next := model.Map(Next(s, names, f), func(x Step) string { return x.Command + " # " + x.Why })
 	sections := []Section{
-		{Name: "nodes", Values: bounded(f.Nodes), Names: true},
-		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
-		{Name: "lost", Values: []string{lost}},
-		{Name: "seen", Values: []string{seenAt(f)}},
-		{Name: "pods", Values: bounded(pods), Names: true},
-		{Name: "peers", Values: bounded(peers), Names: true},
+		{Name: "fix", Values: Fix(f), Verbatim: true},
+		{Name: "next", Values: model.Either(f.Mended, nil, f.Next), Verbatim: true},
 		{Name: "why", Values: []string{Prose(names, f.Why)}},
+		{Name: "nodes", Values: bounded(f.Nodes), Names: true},
 		{Name: "evidence", Values: evidence},
 		{Name: "not seen", Values: model.Map(f.Unseen, prose)},
 		{Name: "could also be", Values: model.Map(f.Alternatives, prose)},
-		{Name: "fix", Values: Fix(f), Verbatim: true},
-		{Name: "next", Values: model.Either(f.Mended, nil, f.Next), Verbatim: true},
 		{Name: Surer, Values: next, Verbatim: true},
+		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
+		{Name: "lost", Values: []string{lostText(s, f)}},
+		{Name: "seen", Values: []string{seenAt(f)}},
+		{Name: "pods", Values: bounded(pods), Names: true},
+		{Name: "peers", Values: bounded(peers), Names: true},
 		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
 	}
 	return slices.DeleteFunc(sections, func(x Section) bool { return strings.Join(x.Values, "") == "" })
+}
+
+// Short are the sections that the short text has: of what shows a finding the first two, of what would confirm it the
+// first step.
+func Short(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
+	var out []Section
+	for _, x := range Sections(s, names, f) {
+		switch x.Name {
+		case "fix", "next", "why":
+		case "nodes":
+			x.Values = []string{strings.Join(x.Values, ", ")}
+		case "evidence":
+			x.Name, x.Values = "seen", model.Map(f.Evidence[:min(len(f.Evidence), 2)], func(e model.Evidence) string {
+				return strings.TrimSpace(e.Node + " " + Prose(names, e.Text))
+			})
+		case "could also be":
+			x.Name, x.Values = "could be", []string{strings.Join(x.Values, "; ")}
+		case Surer:
+			x.Name, x.Values = "prove", x.Values[:1]
+		default:
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+func lostText(s *model.Snapshot, f *model.Finding) string {
+	lost := fmt.Sprintf("%s in %s", model.Quantity(f.Packets, "packet"), Duration(s.Window.Duration()))
+	return model.Either(f.Packets == 0, "not counted", lost)
 }
 
 // Fix are the commands that fix a finding, or that would have.
@@ -302,11 +329,11 @@ func SourceText(src model.Source) string {
 	return fmt.Sprintf("%s %s: %s", src.Name, src.Status, cmp.Or(src.Detail, "no reason given"))
 }
 
-// SourcesText says how many sources were read whole, then names the others.
-func SourcesText(s *model.Snapshot) []string {
-	unread := Unread(s)
-	count := fmt.Sprintf("%d of %d complete", len(s.Sources)-len(unread), len(s.Sources))
-	return append([]string{count}, model.Map(unread, SourceText)...)
+// SourcesText says how many sources were read whole, and which were not.
+func SourcesText(s *model.Snapshot) string {
+	unread := model.Map(Unread(s), func(src model.Source) string { return src.Name + " " + string(src.Status) })
+	names := model.Either(len(unread) == 0, "", " ("+strings.Join(unread, ", ")+")")
+	return fmt.Sprintf("%d of %d sources%s", len(s.Sources)-len(unread), len(s.Sources), names)
 }
 
 // NodeText is the node's name and what runs on it.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
@@ -37,6 +38,8 @@ type Data struct {
 	// kernel dropped them; loss reports whether a drop is a loss.
 	dropped model.Count
 	loss    func(*model.Drop) bool
+	// wait is how long a window must be to be judged.
+	wait time.Duration
 	// nodes are those of a reading of several nodes.
 	nodes []*Data
 }
@@ -102,9 +105,12 @@ func last(rates []float64) float64 {
 	return rates[len(rates)-1]
 }
 
-// NewData prepares a reading to be drawn. The reading's snapshot may be nil: nothing has been read yet. decode
-// puts a packet's head into words; it may be nil.
-func NewData(r model.Reading, decode func(model.Sample) string) *Data {
+// judged is how long a window must be for requests without a reply to be judged.
+const judged = 10 * time.Second
+
+// NewData prepares a reading to be drawn. The reading's snapshot may be nil: nothing has been read yet. window is the
+// requested one, 0 for all. decode puts a packet's head into words; it may be nil.
+func NewData(r model.Reading, window time.Duration, decode func(model.Sample) string) *Data {
 	if len(r.Nodes) > 0 {
 		d := newJoint(r, decode)
 		d.Reach(func() (none model.Matrix) { return none })
@@ -114,7 +120,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 		r.Snapshot = &model.Snapshot{}
 	}
 	s := r.Snapshot
-	d := &Data{Reading: r, decode: decode, names: report.Names(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
+	d := &Data{Reading: r, wait: min(cmp.Or(window, judged), judged), decode: decode, names: report.Names(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
 	for x := range model.Each(r.Series) {
 		d.series[x.Addr] = append(d.series[x.Addr], x)
 	}
@@ -124,7 +130,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	d.Findings = d.findingRows() // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(func() []Row {
-		return latestFirst(slices.Concat(d.findingEvents(), d.changeEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
+		return latestFirst(slices.Concat(d.findingEvents(), d.changeEvents(), d.podEvents(), d.sampleEvents()))
 	})
 	d.Reach(func() (none model.Matrix) { return none })
 	return d
@@ -164,6 +170,22 @@ func (d *Data) perSecond(n uint64) float64 {
 		return float64(n) / secs
 	}
 	return math.NaN()
+}
+
+// lossRate is packets lost per second: drops, and what findings tell of; NaN where drops are not watched.
+func (d *Data) lossRate() float64 {
+	return model.Either(d.dropped.Known, max(d.perSecond(d.dropped.N), told(&d.Reading)), math.NaN())
+}
+
+// told is how many packets the open findings lost per second, among them requests without a reply.
+func told(r *model.Reading) float64 {
+	n := model.Sum(r.Findings, func(f model.Tracked) uint64 { return model.Either(f.Closed || f.Passes, 0, f.Packets) })
+	return model.Either(n == 0, 0, float64(n)/judgedIn(r))
+}
+
+// judgedIn are the seconds of the window that the findings count packets in.
+func judgedIn(r *model.Reading) float64 {
+	return cmp.Or(r.Verdict.On, r.Snapshot).Window.Duration().Seconds()
 }
 
 // maxPeers bounds the peers that are offered for one pod.

@@ -106,37 +106,7 @@ func (d *Data) changeEvents() []Row {
 	return rows
 }
 
-const podCame = "POD+"
-
-func (d *Data) dropEvents() []Row {
-	var rows []Row
-	latest := slices.Collect(model.Each(d.Reading.Snapshot.Traffic.Drops))
-	// Most were read at one time: among these the losses come first.
-	slices.SortStableFunc(latest, func(a, b *model.Drop) int {
-		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
-	})
-	for _, x := range latest[:min(len(latest), maxEvents)] {
-		id := fmt.Sprint("drop", x.Src, x.Dst, x.Range, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns, x.Cilium)
-		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason, x.Cilium.Reason),
-			d.dropEnd(x, x.Src), d.dropEnd(x, x.Dst), model.ProtoName(x.Proto), report.DropPlace(x.Location, x.Link))
-		kind, style := "FREED", Info
-		if d.loss(x) {
-			kind, style = "DROP", Warning
-		}
-		r := d.packetEvent(cmp.Or(x.Last, d.Reading.At), id, kind, style, what, x.Src, x.Dst)
-		r.Faint = !d.loss(x)
-		rows = append(rows, r)
-	}
-	return rows
-}
-
-// dropEnd names an end of a drop, or the range that it is in.
-func (d *Data) dropEnd(x *model.Drop, end netip.Addr) string {
-	if far := x.Far(end); far.IsValid() && !far.IsSingleIP() {
-		return far.String()
-	}
-	return d.name(end)
-}
+const podCame, packet = "POD+", "PACKET"
 
 func (d *Data) sampleEvents() []Row {
 	samples := d.Reading.Snapshot.Traffic.Samples
@@ -145,7 +115,7 @@ func (d *Data) sampleEvents() []Row {
 		x := &samples[i]
 		what := fmt.Sprintf("%s: %s, %s", report.ReasonText(x.Reason, x.Cilium.Reason), d.describe(x), report.DropPlace(x.Location, x.Link))
 		id := fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i)
-		r := d.packetEvent(x.Time, id, "PACKET", Warning, what, x.Src, x.Dst)
+		r := d.packetEvent(x.Time, id, packet, Warning, what, x.Src, x.Dst)
 		drop := x.Drop()
 		r.Faint = !d.loss(&drop)
 		rows = append(rows, r)

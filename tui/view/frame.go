@@ -3,6 +3,8 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -149,18 +151,14 @@ func (f Frame) scrolled(lines []string, w, h int) []string {
 // is left out, the least important first.
 func (f Frame) header() string {
 	s := f.Data.Reading.Snapshot
-	narrow := f.Width < oneColumn
 	parts := []struct {
 		text  string
 		style Style
 		rank  int // the highest is left out first
 	}{
-		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 5}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
-		{f.verdict(model.Critical), Critical, 1}, {f.verdict(model.Warning), Warning, 1},
-		{"win " + f.window(), Plain, 2}, {clean(f.Data.engine()) + " " + f.sources(), Plain, 3}, {"drops " + f.drops(), Plain, 4},
-	}
-	if narrow {
-		parts[7].text = f.sources()
+		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 0}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
+		{f.verdict(model.Critical), Critical, 0}, {f.verdict(model.Warning), Warning, 0},
+		{strings.Replace("lost "+rate(f.Data.lossRate())+"/s", "-/s", "-", 1), Plain, 1}, {f.affected(), Plain, 4}, {"win " + f.window(), Plain, 2}, {"sources " + f.sources(), Plain, 3},
 	}
 	for out := 8; ; out-- {
 		var keep []string
@@ -181,29 +179,20 @@ func (f Frame) verdict(s model.Severity) string {
 	return model.Either(n == 0, "", fmt.Sprintf("%s %d %s", f.Theme.Sign(severityStyle(s)), n, severityWord(s)))
 }
 
-// window is the time that the figures are of and, while that differs, the requested window.
+// window is the time that the figures are of and, while that differs, the requested window. Windows begin where the node's
+// state was read.
 func (f Frame) window() string {
-	have := f.Data.Reading.Snapshot.Window.Duration()
-	if f.Window <= 0 {
-		return "all " + age(have)
-	}
-	return cmp.Or(f.windowName(), report.Duration(have)+"/"+report.Duration(f.Window))
-}
-
-// windowName is the window in the heading of a column; empty while the figures
-// are not of the requested one, or nearly so: windows begin where the node's state was read.
-func (f Frame) windowName() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
 	switch {
 	case f.Window <= 0:
-		return "all"
+		return "all " + age(have)
 	case f.Data.Reading.At.IsZero(), have > f.Window*9/10 && have < f.Window*11/10+2*time.Second:
 		return report.Duration(f.Window)
 	}
-	return ""
+	return report.Duration(have) + "/" + report.Duration(f.Window)
 }
 
-// sources is how many sources were read whole, with a mark where lasthop missed something on the node itself.
+// sources is how many were read whole, with a mark where lasthop missed something on the node itself.
 func (f Frame) sources() string {
 	all, read, whole := 0, 0, true
 	for _, n := range f.Data.each() {
@@ -216,11 +205,11 @@ func (f Frame) sources() string {
 	return fmt.Sprintf("%d/%d%s", read, all, model.Either(whole && f.Data.compared(), "", "(!)"))
 }
 
-func (f Frame) drops() string {
-	if per := rate(f.Data.perSecond(f.Data.dropped.N)); f.Data.dropped.Known && per != unknown {
-		return per + "/s"
-	}
-	return unknown
+// affected says how many of the pods an open finding concerns, if any.
+func (f Frame) affected() string {
+	pods := slices.Concat(model.Map(f.Data.open, func(x model.Finding) []netip.Addr { return x.Pods })...)
+	n := len(slices.DeleteFunc(model.Unique(pods), func(a netip.Addr) bool { return !f.Data.isPod(a) }))
+	return model.Either(n == 0, "", fmt.Sprintf("%d of %s affected", n, model.Quantity(len(f.Data.Reading.Snapshot.Pods), "pod")))
 }
 
 // tabName is a tab as it is named at the top, empty where there is none.
@@ -324,10 +313,19 @@ func (f Frame) keys() string {
 func (f Frame) listTab(h int) []string {
 	t := f.Theme
 	listed, detail := f.listed(h)
-	lines := t.list(f.columns(), f.List, f.windowName(), f.Width, listed, f.empty())
+	lines := t.list(f.columns(), f.List, f.Width, listed, f.empty())
 	lines = append(lines, t.limit(detail, f.Width, min(len(detail), h-listed))...)
-	if left := h - len(lines); left > 3 && f.Tab == Findings && f.Filter == "" && f.Width >= oneColumn {
-		lines = append(append(lines, t.separator("events", f.Width)), f.tail(left-1)...)
+	if f.Tab != Findings || f.Filter != "" || f.Width < oneColumn {
+		return pad(lines, h)
+	}
+	// The room that is left has the map, and what changed.
+	if left := h - len(lines); left > 6 && len(f.Data.Pods) > 0 {
+		l := List{Rows: slices.Collect(model.Each(f.Data.reachable())), Cursor: -1, By: -1}
+		lines = append(append(lines, t.separator("who reaches whom", f.Width)), t.list(f.Data.mapColumns(), l, f.Width, min(len(l.Rows)+1, left-5), "")...)
+	}
+	if left := h - len(lines); left > 3 {
+		changes := List{Rows: model.Chosen(f.Data.Events(), func(r *Row) bool { return r.Cells[1].Text != packet }), Cursor: -1, By: -1}
+		lines = append(append(lines, t.separator("events", f.Width)), t.list(eventColumns, changes, f.Width, left, " none yet")[1:]...)
 	}
 	return pad(lines, h)
 }

@@ -18,14 +18,13 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 	text := cmp.Or(intro, "lasthop: waiting for the first reading.")
 	if d != nil && !d.Reading.At.IsZero() {
 		s := d.Reading.Snapshot
-		sources := report.SourcesText(s)
 		begin, end := "lasthop on ", " It only observes."
 		if d.Reading.Replay {
 			begin, end = "a recording of ", ""
 		}
-		text = fmt.Sprintf("%s%s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s.%s",
+		text = fmt.Sprintf("%s%s: %s, %s, packets watched by %s, uplinks: %s; %s.%s",
 			begin, report.NodeText(s.Node), model.Quantity(len(s.Pods), "pod"), model.Quantity(len(s.Links), "link"),
-			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "), end)
+			report.EngineText(s.Node), report.UplinksText(s.Node), report.SourcesText(s), end)
 		if len(d.nodes) > 0 {
 			text = fmt.Sprintf("lasthop on %s, recorded at the same time: %s. %s.",
 				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Quantity(len(s.Pods), "pod"))

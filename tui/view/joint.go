@@ -27,7 +27,7 @@ func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
 		s.Node.Name = x.Name
 		elsewhere := func(f model.Tracked) bool { return !slices.Contains(f.Nodes, x.Name) }
 		findings := slices.DeleteFunc(slices.Clone(r.Findings), elsewhere)
-		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: findings}, decode))
+		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: findings}, 0, decode))
 	}
 	for _, n := range d.nodes {
 		n.called = d.calledOn(n)
@@ -108,10 +108,6 @@ func (d *Data) where(is func(*Data) bool) *Data { return cmp.Or(model.Find(d.nod
 
 func (d *Data) on(n *Data) string { return model.Either(n == d, "", " on "+n.nodeName()) }
 
-func (d *Data) engine() string {
-	return joined(d.each(), "+", func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
-}
-
 // joined are what differs among several nodes.
 func joined(nodes []*Data, by string, of func(*Data) string) string {
 	return strings.Join(model.With(nil, model.Map(nodes, of)...), by)
@@ -154,7 +150,7 @@ func (d *Data) Columns(t TabID) []Column {
 	cols := t.tab().columns
 	from := map[TabID]map[string]int{
 		// Below the list of a narrow screen the preview names the nodes.
-		Findings: {"NODE": 96, "SEEN": never, "AGE": never, "TREND": never},
+		Findings: {"NODE": 96, "AGE": never, "TREND": never},
 		Pods:     {"LINK": 110, "OUT TREND": never, "IN TREND": never, "LOST TREND": never},
 	}[t]
 	if len(d.nodes) == 0 || from == nil {

@@ -53,8 +53,8 @@ func (l *List) Choose(at int) {
 // oneColumn is the width below which a list is one column.
 const oneColumn = 72
 
-// list draws a heading and the rows in exactly h lines. window is the time in the heading of LOST.
-func (t Theme) list(cols []Column, l List, window string, w, h int, empty string) []string {
+// list draws a heading and the rows in exactly h lines.
+func (t Theme) list(cols []Column, l List, w, h int, empty string) []string {
 	if h <= 0 || w <= 0 {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (t Theme) list(cols []Column, l List, window string, w, h int, empty string
 		return t.brief(l, w, h, empty)
 	}
 	widths := columnWidths(cols, l.Rows, w-1)
-	lines := []string{t.paint(Heading, t.heading(cols, widths, l, window, w))}
+	lines := []string{t.paint(Heading, t.heading(cols, widths, l, w))}
 	for i := l.window(h - 1); i < len(l.Rows) && len(lines) < h; i++ {
 		lines = append(lines, t.row(cols, widths, l.Rows[i], i == l.Cursor, w))
 	}
@@ -103,20 +103,17 @@ func columnWidths(cols []Column, rows []*Row, w int) []int {
 func (c Column) fitted(rows []*Row, i int) int {
 	need := len(c.Title) + 1
 	for _, r := range rows {
-		if i < len(r.Cells) && !r.Span {
-			need = max(need, width(r.Cells[i].Text))
+		if i < len(r.Cells) && (i == 0 || !r.Span) {
+			need = max(need, width(r.Cells[i].Text)+model.Either(c.Sign, 2, 0))
 		}
 	}
 	return min(need, c.Width)
 }
 
-func (t Theme) heading(cols []Column, widths []int, l List, window string, w int) string {
+func (t Theme) heading(cols []Column, widths []int, l List, w int) string {
 	var r Row
 	for i, c := range cols {
 		title := c.Title
-		if title == "LOST" && window != "" {
-			title += "/" + window
-		}
 		if i == l.By && widths[i] > 0 {
 			title = title[:min(len(title), widths[i]-1)] + model.Either(l.Reverse, "v", "^")
 		}

@@ -282,7 +282,7 @@ func (d *Data) links(p *page) {
 			Brief: clean(fmt.Sprintf("%s %s %s", x.Name, state, addrs)),
 		})
 	}
-	p.lines = append(p.lines, p.list(cols, l, "", p.w, len(l.Rows)+1, "")...)
+	p.lines = append(p.lines, p.list(cols, l, p.w, len(l.Rows)+1, "")...)
 }
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
@@ -358,4 +358,9 @@ func (p *page) help(hints []Hint) {
 	for i := 1; i < h; i++ {
 		p.add(strings.TrimRight(p.fit(left[i], column)+right[i], " "))
 	}
+	if p.w < wideWidth {
+		return
+	}
+	p.prose(fmt.Sprintf("%s packets end  %s some end  %s well  %s unknown  %s inferred, route changed  + pod came, went  %s note  faint: over, no loss",
+		p.Sign(Critical), p.Sign(Warning), p.Sign(Healthy), p.Sign(Unknown), p.Sign(Likely), p.Sign(Info)))
 }

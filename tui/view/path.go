@@ -161,7 +161,7 @@ func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
 		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&x.hops[i]), 8) + " " + r.Cells[8].Text
 		l.Rows = append(l.Rows, r)
 	}
-	return t.list(cols, l, "", w, h, "no hop is known")
+	return t.list(cols, l, w, h, "no hop is known")
 }
 
 // counts is what was counted at a hop, in one figure or, where they differ, two.

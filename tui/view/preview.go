@@ -3,36 +3,18 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-func (f Frame) tail(h int) []string {
-	var lines []string
-	for _, r := range f.Data.Events() {
-		if len(lines) == h {
-			break
-		}
-		if r.Faint {
-			continue
-		}
-		lines = append(lines, " "+r.Cells[0].Text+" "+f.Theme.paint(r.Style, f.Theme.fit(r.Cells[1].Text, 6))+" "+f.Theme.cut(r.Cells[3].Text, f.Width-17))
-	}
-	if len(lines) == 0 {
-		lines = append(lines, " none yet")
-	}
-	return pad(lines, h)
-}
-
 // preview is what is known of the selected row, in at most h lines of w columns, below a rule.
 func (f Frame) preview(w, h int) []string {
 	r := f.List.Selected()
 	p := &page{Theme: f.Theme, w: w}
 	switch {
-	case r == nil || h < 2:
+	case r == nil || h < 2 || r.Span && width(r.Word+r.Brief)+12 < w:
 		return nil
 	case f.Tab == Map:
 		f.cellPreview(p, r, h)
@@ -50,40 +32,29 @@ func (f Frame) preview(w, h int) []string {
 				p.prose(c.Text)
 			}
 		}
-		if f.Tab == Events && r.Faint {
-			p.prose("No loss: the packet was already delivered, or it is a copy that a bridge flooded.")
-		}
 	}
 	return p.lines
 }
 
 // findingPreview is where packets end, why, and what to do, in h lines. What to do and where come before what shows it.
 func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
-	severity, rest := report.Headline(f.Data.called, &x.Finding)
 	style := severityStyle(x.Severity)
-	of := ""
-	if n := len(f.List.Rows); n > 1 {
-		of = fmt.Sprintf(" %d of %d", f.List.Cursor+1, n)
-	}
-	title := p.cut(p.Sign(style)+" "+severity+" "+clean(rest), p.w-1-width(of))
+	of := clean(fmt.Sprintf(" %s, %s", x.Code, x.Confidence))
+	title := p.cut(p.Sign(style)+" "+clean(report.Prose(f.Data.called, x.Title)), max(p.w-1-width(of), p.w/2))
 	p.lines = append(p.lines, p.paint(style, title)+" "+p.paint(Dim, strings.Repeat(p.rule, max(p.w-1-width(title)-width(of), 0))+of))
-	part := map[string][]string{}
-	for _, s := range report.Sections(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
+	var sections [][]string
+	for _, s := range report.Short(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
 		q := &page{Theme: p.Theme, w: p.w}
-		if name := previewNames[s.Name]; s.Verbatim {
+		if name := strings.ToUpper(s.Name); s.Verbatim {
 			q.commands(name, s.Values)
 		} else {
 			q.field(name, s.Values...)
 		}
-		part[s.Name] = q.lines
-	}
-	if part["fix"] == nil {
-		part["fix"], part["verify"] = slices.Concat(part["not seen"], part["verify"]), nil
+		sections = append(sections, q.lines)
 	}
 	// Each gets what the more important ones leave: what to do, where, why, what shows it.
 	left := h - 1
-	take := func(name string, most int) []string {
-		lines := part[name]
+	take := func(lines []string, most int) []string {
 		all := len(lines)
 		lines = p.limit(lines, p.w, max(0, min(all, most, left)))
 		if n := len(lines); 0 < n && n <= 2 && n < all {
@@ -93,19 +64,17 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 		left -= len(lines)
 		return lines
 	}
-	fix := take("fix", max((h-1)*5/12, 3))
-	drawn := f.drawing(f.Preview, p.w, max(left-2, 6), false, -1)
-	drawn = drawn[:min(len(drawn), left)]
-	left -= len(drawn)
-	p.lines = slices.Concat(p.lines, drawn, take("why", h), fix)
-	for _, name := range []string{"verify", "evidence", "nodes", "could also be"} {
-		p.lines = append(p.lines, take(name, h)...)
+	var rest []string
+	for i, lines := range sections {
+		rest = append(rest, take(lines, model.Either(i == 0, max((h-1)*5/12, 3), h))...)
+		if i == 0 {
+			drawn := f.drawing(f.Preview, p.w, max(left-2, 6), false, -1)
+			drawn = drawn[:min(len(drawn), left)]
+			left -= len(drawn)
+			p.lines = append(p.lines, drawn...)
+		}
 	}
-}
-
-// previewNames are the labels of a finding's parts, as short as the column.
-var previewNames = map[string]string{
-	"why": "Cause", "fix": "Fix", "verify": "Verify", "evidence": "Evidence", "nodes": "Nodes", "could also be": "Or else", "not seen": "Not seen",
+	p.lines = append(p.lines, rest...)
 }
 
 // commands are to be pasted: nothing but the width breaks them.

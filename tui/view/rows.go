@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -30,14 +31,12 @@ type Column struct {
 // The columns of the lists. "LOST" gets the window's name.
 var (
 	findingColumns = []Column{
-		{Title: "SEV", Width: 6, Sign: true},
-		{Title: "LAST HOP ALIVE", Width: 21, Fit: true},
+		{Title: "FINDING", Width: 22, Fit: true, Sign: true},
 		{Title: "WHAT"},
-		{Title: "WORKLOAD", Width: 16, From: 110, Ends: true},
-		{Title: "PODS", Width: 4, Right: true},
-		{Title: "LOST", Width: 8, Right: true},
-		{Title: "CONF", Width: 8},
-		{Title: "SEEN", Width: 11, From: 96},
+		{Title: "PODS", Width: 18, Fit: true, Ends: true},
+		{Title: "LOST/S", Width: 7, Right: true},
+		{Title: "CONF", Width: 8, From: 96},
+		{Title: "LAST HOP ALIVE", Width: 21, Fit: true, From: 150},
 		{Title: "AGE", Width: 4, Right: true},
 		{Title: "TREND", Width: 8, From: 110},
 	}
@@ -63,17 +62,21 @@ var (
 	}
 )
 
-// findingRows are the open findings, then the checks that could not be made: a source
-// that was not read is a row, never silence. What is over comes behind what is open and what is not known.
+// findingRows are the open findings, then the nodes that were not compared, then what is over. The header counts the
+// sources that were not read.
 func (d *Data) findingRows() []Row {
 	var rows []Row
 	// What closed in several nodes' window was seen in it.
 	told := len(d.Reading.Nodes) > 0 && len(d.Reading.Findings) > 0
-	if len(d.open) == 0 && !told && !d.Reading.At.IsZero() {
-		rows = append(rows, skipped("none", "NONE", "", d.silence(), model.Either(d.calm(), Healthy, Unknown)))
-	}
-	if d.Reading.At.IsZero() {
-		return readingRows()
+	switch left := d.wait*9/10 - d.Reading.Snapshot.Window.Duration(); {
+	case d.Reading.At.IsZero():
+		return []Row{skipped("none", "WAIT", "reading the node's state", Unknown)}
+	case len(d.open) > 0 || told:
+	case left > 0 && !d.Reading.Replay && d.dropped.Known:
+		text := fmt.Sprintf("%s to go; %s drops/s so far", report.Duration(max(left, time.Second).Round(time.Second)), rate(d.perSecond(d.dropped.N)))
+		rows = append(rows, skipped("none", "judging", text, Unknown))
+	default:
+		rows = append(rows, skipped("none", "NONE", d.silence(), model.Either(d.calm(), Healthy, Unknown)))
 	}
 	var over []Row
 	for i := range d.Reading.Findings {
@@ -88,11 +91,8 @@ func (d *Data) findingRows() []Row {
 	}
 	for _, n := range d.Reading.Nodes {
 		if n.Reason != "" {
-			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason, Unknown))
+			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", n.Name+" is not compared: "+n.Reason, Unknown))
 		}
-	}
-	for _, n := range d.each() {
-		rows = append(rows, n.unreadRows(model.Either(n != d, n.nodeName()+": ", ""))...)
 	}
 	return append(rows, over...)
 }
@@ -108,59 +108,40 @@ func (d *Data) calm() bool {
 	return d.compared()
 }
 
-// unreadRows are the sources that were not read, and what lasthop lost. on stands before the reasons.
-func (d *Data) unreadRows(on string) []Row {
-	var rows []Row
-	s := d.Reading.Snapshot
-	if report.Lost(s.Traffic.Lost) {
-		rows = append(rows, skipped("lost"+on, "LOST", "lasthop itself", on+strings.Join(report.LostText(s.Traffic.Lost), "; "), Warning))
-	}
-	for _, src := range report.Unread(s) {
-		word := model.Either(src.Status == model.Partial, "PART", "SKIP")
-		rows = append(rows, skipped("source "+on+src.Name, word, src.Name, on+cmp.Or(src.Detail, string(src.Status)), Unknown))
-	}
-	return rows
-}
-
 // skipped is a row for what could not be judged; its figures are unknown.
-func skipped(id, word, where, why string, style Style) Row {
-	where, why = clean(where), clean(why)
-	cells := []Cell{styled(style, figure(word, -10)), {Text: where, ByText: true}, text(why)}
+func skipped(id, word, why string, style Style) Row {
+	why = clean(why)
+	cells := []Cell{styled(style, figure(word, -10)), text(why)}
 	for len(cells) < len(findingColumns) {
 		cells = append(cells, nothing())
 	}
-	brief := strings.TrimPrefix(where+": "+why, ": ")
-	r := Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: style, Span: true}
-	r.found(word, where, why)
+	r := Row{ID: id, Cells: cells, Word: word, Brief: why, Style: style, Span: true}
+	r.found(word, why)
 	return r
 }
 
 func (d *Data) findingRow(f *model.Tracked) Row {
 	now := d.Reading.At
 	rank := float64(f.Severity.Rank())
-	lost := model.Either(f.Packets > 0, whole(f.Packets), nothing())
+	per := float64(f.Packets) / judgedIn(&d.Reading)
+	lost := model.Either(per > 0 && per < math.Inf(1) && !f.Closed, figure(rate(per), per), nothing())
 	word := severityWord(f.Severity)
 	title, where := clean(report.Brief(d.called, f.Title)), clean(report.LastHopAlive(&f.Finding))
-	workload, pods := nothing(), nothing()
-	if len(f.Pods) > 0 {
-		workload, pods = text(d.name(f.Pods[0])), whole(len(f.Pods))
+	pods := Cell{Text: report.ThisNode, Order: math.NaN()}
+	if n := len(f.Pods); n > 0 {
+		pods = figure(d.name(f.Pods[0])+model.Either(n > 1, fmt.Sprintf(" +%d", n-1), ""), float64(n))
 	}
-	ageOf, since, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), f.First.Format("15:04"), "now"
-	if f.First.IsZero() {
-		ageOf, since = nothing(), ""
-	}
+	ageOf := model.Either(f.First.IsZero(), nothing(), figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()))
 	if f.Closed {
 		rank -= 5
 		ageOf.Text = "over"
-		until = f.Last.Format("15:04")
 	}
 	r := Row{
 		ID: "finding " + FindingID(f), Finding: f, Style: severityStyle(f.Severity), Faint: f.Closed,
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
-			styled(severityStyle(f.Severity), figure(word, rank)), text(where), text(title), workload,
-			pods, lost, text(string(f.Confidence)),
-			figure(since+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
+			styled(severityStyle(f.Severity), figure(clean(string(f.Code)), rank)), text(title), pods, lost, text(string(f.Confidence)),
+			text(where), ageOf, styled(severityStyle(f.Severity), trend(d.findingRates(f))),
 		},
 	}
 	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))

@@ -12,7 +12,7 @@ import (
 // Moment is what the strip shows of one reading.
 type Moment struct {
 	At time.Time
-	// Drops are per second; NaN is not known.
+	// Drops and unanswered requests are per second; NaN is not known.
 	Drops float64
 	// Pods and Routes differ where these do.
 	Pods, Routes uint64
@@ -22,7 +22,7 @@ type Moment struct {
 func NewMoment(r model.Reading) Moment {
 	m := Moment{At: r.At, Drops: math.NaN()}
 	if n := len(r.Drops); n > 0 {
-		m.Drops = r.Drops[n-1]
+		m.Drops = max(r.Drops[n-1], told(&r))
 	}
 	// The order in which the kernel lists them says nothing, so the sum has none.
 	for p := range model.Each(r.Snapshot.Pods) {
@@ -68,7 +68,12 @@ func (f Frame) stripHeight() int {
 	if f.Height < 16 || f.Width < oneColumn || f.Page == Help || f.Page == Coverage || f.Track == nil || len(f.Track.Moments) == 0 {
 		return 0
 	}
-	return 2
+	return 2 + len(f.bars())
+}
+
+// bars are the findings that have a bar each, as many as there is room for.
+func (f Frame) bars() []model.Tracked {
+	return f.Track.Findings[:max(0, min(len(f.Track.Findings), (f.Height-30)/3, 5))]
 }
 
 // columns of the axis, and the time that each stands for. Whole steps keep marks in their columns.
@@ -133,22 +138,35 @@ func (f Frame) strip() []string {
 			put(x.First, mark{t.Sign(s), s, 4 + x.Severity.Rank()})
 		}
 	}
-	now := f.Data.dropped.Known
-	per := unknown
-	if r := f.Data.Reading.Drops; now && len(r) > 0 {
-		per = rate(r[len(r)-1])
-	}
 	cursor := model.Either(!k.At.IsZero(), column(k.At), -1)
-	left, right, end := "-"+age(k.To.Sub(k.From)), "now", ""
+	left, right := "-"+age(k.To.Sub(k.From)), model.Either(cursor >= 0, clock(k.At), "now")
 	if k.Recorded {
 		left, right = clock(k.From), clock(k.To)
 	}
-	if cursor >= 0 && !k.Recorded {
-		end = clock(k.At)
-	}
-	a := t.paint(Heading, t.fit("drops/s", labelWidth)) + t.bars(drops, cursor) + " " + t.right(per, 7)
-	b := t.paint(Heading, t.fit(left, labelWidth)) + t.marks(marks, cursor) + " " + t.paint(Heading, t.fit(end+model.Either(end == "", right, ""), labelWidth-1))
-	return []string{a, b}
+	a := t.paint(Heading, t.fit("lost/s", labelWidth)) + t.rates(drops, cursor) + " " + t.right(rate(f.Data.lossRate()), 7)
+	b := t.paint(Heading, t.fit(left, labelWidth)) + t.marks(marks, cursor) + " " + t.paint(Heading, t.fit(right, labelWidth-1))
+	spans := model.Map(f.bars(), func(x model.Tracked) string { return t.span(&x, column, n, cursor) })
+	return append([]string{a, b}, spans...)
+}
+
+// span is a finding from when it opened to when it closed, with its name before it or on it.
+func (t Theme) span(x *model.Tracked, column func(time.Time) int, n, cursor int) string {
+	s, name := severityStyle(x.Severity), plainASCII(clean(string(x.Code)))
+	from, to := max(column(x.First), 0), model.Either(x.Closed, min(column(x.Last), n-1), n-1)
+	at := model.Either(from > len(name), from-len(name)-1, from+2)
+	return strings.TrimRight(t.fit("", labelWidth)+t.run(n, cursor, func(i int) (string, Style) {
+		switch {
+		case i >= at && i < at+len(name):
+			return name[i-at : i-at+1], s
+		case i == from && column(x.First) >= 0:
+			return t.Sign(s), s
+		case i == to && x.Closed:
+			return model.Either(t.ASCII, "v", "✓"), Healthy
+		case i > from && i <= to:
+			return t.solid, s
+		}
+		return " ", Plain
+	}), " ")
 }
 
 // mark is an event on the axis. In one column the highest rank is shown.
@@ -158,8 +176,8 @@ type mark struct {
 	rank  int
 }
 
-// bars draws rates against the highest; nothing where none is known.
-func (t Theme) bars(rates []float64, cursor int) string {
+// rates draws rates against the highest; nothing where none is known.
+func (t Theme) rates(rates []float64, cursor int) string {
 	top := 0.0
 	for _, r := range rates {
 		if r > top {
@@ -207,17 +225,4 @@ func (t Theme) run(n, cursor int, cell func(i int) (string, Style)) string {
 	}
 	flush()
 	return b.String()
-}
-
-// sources are those that are being read before the first reading.
-var sources = []string{
-	model.SourceTC, model.SourceDrops, model.SourcePods, model.SourceNames, model.SourceLinks, model.SourceBridge, model.SourceEbtables,
-	model.SourceNAT, model.SourceConntrack, model.SourceRoutes, model.SourceNeighbors, model.SourceQueues, model.SourceSysctl, model.SourceFiles,
-}
-
-// readingRows stand in the place of findings until there is something to judge.
-func readingRows() []Row {
-	return model.Map(sources, func(name string) Row {
-		return skipped("reading "+name, "WAIT", name, "reading …", Unknown)
-	})
 }

@@ -81,12 +81,13 @@ type glyphs struct {
 	more   string // text was cut here
 	bar    string // between panes
 	rule   string // under lists
+	solid  string // as long as a finding is open
 	levels []string
 }
 
 var (
-	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", levels: []string{".", ":", "|"}}
-	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
+	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", solid: "=", levels: []string{".", ":", "|"}}
+	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", solid: "━", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
 )
 
 // Themes lists the themes; the first is the default, the last has no colours.

@@ -187,7 +187,7 @@ func TestColumnsFit(t *testing.T) {
 	for tab := range Tabs {
 		for w := 1; w < 300; w++ {
 			sum := 1
-			for _, n := range columnWidths(NewData(model.Reading{}, nil).Columns(tab), nil, w-1) {
+			for _, n := range columnWidths(NewData(model.Reading{}, 0, nil).Columns(tab), nil, w-1) {
 				if n > 0 {
 					sum += n + 1
 				}
