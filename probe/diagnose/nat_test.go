@@ -375,6 +375,8 @@ func (n *testNode) sampled(d *model.Drop, h []byte) {
 	case !d.Src.IsValid() || !d.Dst.IsValid() || !bytes.Equal(h[12:20], make([]byte, 8)):
 	case d.Src.Is4():
 		copy(h[12:], append(d.Src.AsSlice(), d.Dst.AsSlice()...))
+	case h[0]>>4 == 6:
+		copy(h[8:], append(d.Src.AsSlice(), d.Dst.AsSlice()...))
 	default:
 		h = slices.Concat([]byte{0x60, 0, 0, 0, 0, 0, h[9], 64}, d.Src.AsSlice(), d.Dst.AsSlice(), h[20:])
 	}

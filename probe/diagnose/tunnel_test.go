@@ -3,7 +3,6 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -51,24 +50,6 @@ func TestTunnelSilence(t *testing.T) {
 		}, nil},
 		{"by the uplink, which counts pairs itself", func() *testNode { return tunnel("172.20.3.9", 5, false) }, nil},
 	})
-}
-
-// TestTunnelCarrier: a rule of OUTPUT drops what carries a tunnel. Such drops bear the
-// node's address, and are not counted.
-func TestTunnelCarrier(t *testing.T) {
-	for chain, want := range map[string]bool{"OUTPUT": true, "FORWARD": false} {
-		n := kubenet()
-		n.Links = append(n.Links, model.Link{Index: 7, Name: "vx0", Kind: "vxlan", Up: true, Carrier: true, Role: model.RoleTunnel})
-		n.route(model.Route{Dst: prefix("172.20.2.0/24"), Gateway: addr("172.20.2.0"), IfIndex: 7})
-		n.answered(pod5, "203.0.113.9")
-		n.tracked(pod5, far, tcp, 80, 5, false)
-		n.chain(model.NFT, "ip", "filter", chain, chain, "ACCEPT", 0)
-		n.filter(model.NFT, chain, 9, model.PacketRule{Proto: udp, Target: "DROP", Text: "-p udp --dport 8472 -j DROP"})
-		f := Diagnose(&n.Snapshot)[0]
-		if got := strings.Contains(strings.Join(steps(f), "\n"), "--dport 8472"); f.Code != "NoReply" || got != want {
-			t.Errorf("a rule of %s: %s %q", chain, f.Code, f.Next)
-		}
-	}
 }
 
 // TestTunnelEnds: where a tunnel sends what is for a pod is shown, and whether anything comes from there.

@@ -35,7 +35,7 @@ type part struct {
 var Drop = fault.Kind{Code: "PolicyDrop", Severity: model.Warning, Find: findDrop,
 	Rests: fault.Sources{model.SourceLinks, model.SourceDrops}, Ends: fault.Hops{model.HopPolicy, model.HopPod},
 	Objects: append(fault.Objects{"calico", "service", "pod.Link"}, ruleObjects...),
-	Else:    fault.Else{"others", "doubts", "PolicyDrop-carrier !rule.Counted"}}
+	Else:    fault.Else{"others", "doubts", "PolicyDrop-carrier uncounted"}}
 
 func findDrop(v *fault.Input) {
 	drops, unread, unmatched, unknown := netfilterDrops(v)
@@ -158,7 +158,7 @@ func refusedCarriers(v *fault.Input) {
 			continue
 		}
 		f := fault.Fault{Page: "PolicyDrop-carrier", Lost: &x.Lost, Undoes: c.object(), Packet: x.outer}
-		if f.Facts = (words.Facts{"rule": c, "link": v.LinkName(k.Link), "requests": x.Requests, "accept": accept, "peers": node.Sorted(x.Peers),
+		if f.Facts = (words.Facts{"rule": c, "link": v.LinkName(k.Link), "requests": x.Requests, "uncounted": !c.Counted, "accept": accept, "peers": node.Sorted(x.Peers),
 			"ends": node.Sorted(x.ends), "ranges": rangesOf(v.Index, node.Sorted(x.Pods)), "leaving": x.outer.SrcLocal}); c.Counted {
 			f.Confidence = model.Proven
 		}
