@@ -25,8 +25,9 @@
 #define DST_NOREF 1UL
 /* mac_header of a packet without one. */
 #define UNSET 0xffff
-/* What _nfct has beside the connection's address: how the packet belongs to it. */
-#define NFCT_INFO 7UL
+/* What _nfct has beside the connection's address: how the packet belongs to it.
+ */
+#define NFCT_INFO      7UL
 #define IP_CT_IS_REPLY 3
 /* The index of lo, in every network namespace. */
 #define LOOPBACK 1
