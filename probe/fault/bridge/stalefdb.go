@@ -75,9 +75,12 @@ func tunnelEndsWrong(v *fault.Input) {
 	for hop, g := range byHop.All() {
 		e, link := g.first, v.LinkName(hop.Ifindex)
 		other, shared := answers[place{hop.Ifindex, e.End}]
-		f := fault.Fault{Page: "StaleFDB-end", Lost: &g.Lost, Facts: words.Facts{"end": e, "link": link, "requests": g.Requests, "peers": node.Sorted(g.Peers)}}
+		f := fault.Fault{Page: "StaleFDB-end", Lost: &g.Lost, Facts: words.Facts{
+			"end": e, "link": link, "requests": g.Requests, "peers": node.Sorted(g.Peers)}}
 		f.Confidence = model.Likely
-		if far := v.NodeOf(v.Remote(e.Remote)); far != nil && len(node.Internal(far)) > 0 {
+		// An address that a node borrowed has a route of its own, and so have blocks that are no node's range.
+		cidr, route := v.Remote(e.Remote), v.Lookup(e.Remote)
+		if far := v.NodeOf(cidr); far != nil && len(node.Internal(far)) > 0 && route != nil && route.Dst == cidr {
 			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
 			if shared = !slices.Contains(node.Internal(far), e.End); shared {
 				f.Confidence = model.Proven

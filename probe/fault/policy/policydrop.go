@@ -158,11 +158,12 @@ func refusedCarriers(v *fault.Input) {
 			continue
 		}
 		f := fault.Fault{Page: "PolicyDrop-carrier", Lost: &x.Lost, Undoes: c.object(), Packet: x.outer}
-		if f.Facts = (words.Facts{"rule": c, "link": v.LinkName(k.Link), "requests": x.Requests, "uncounted": !c.Counted, "accept": accept, "peers": node.Sorted(x.Peers),
-			"ends": node.Sorted(x.ends), "ranges": rangesOf(v.Index, node.Sorted(x.Pods)), "leaving": x.outer.SrcLocal}); c.Counted {
-			f.Confidence = model.Proven
+		link := v.LinkName(k.Link)
+		f.Facts = words.Facts{
+			"rule": c, "link": link, "requests": x.Requests, "uncounted": !c.Counted, "accept": accept, "peers": node.Sorted(x.Peers),
+			"ends": node.Sorted(x.ends), "ranges": rangesOf(v.Index, node.Sorted(x.Pods)), "leaving": x.outer.SrcLocal,
 		}
-		f.LastHopAlive = v.Place(v.LinkName(k.Link), model.Egress)
+		f.Confidence, f.LastHopAlive = model.Either(c.Counted, model.Proven, model.Likely), v.Place(link, model.Egress)
 		v.Report(f)
 	}
 }
