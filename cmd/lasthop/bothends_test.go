@@ -496,7 +496,7 @@ func showBothEnds(t *testing.T, files []string) {
 	m.keys("w")
 	m.awaitWords("10s")
 	m.keys("Q")
-	if shown = m.awaitWords("left 0"); !strings.Contains(shown, "verify") {
+	if shown = m.awaitWords("left 0"); !strings.Contains(shown, "could be") {
 		t.Errorf("the summary:\n%s", shown)
 	}
 }

@@ -195,7 +195,7 @@ traffic:
 			said := model.Find(f.Evidence, func(e model.Evidence) bool { return e.Source == model.SourceChanges })
 			var pid, parent int
 			_, rest, _ := strings.Cut(said.Text, " ")
-			if n, _ := fmt.Sscanf(rest, tt.wants, &pid, &parent); n != 2 || !strings.HasPrefix(f.Why, said.Text+"; the loss ") {
+			if n, _ := fmt.Sscanf(rest, tt.wants, &pid, &parent); n != 2 || !strings.HasPrefix(f.Why, said.Text) {
 				t.Errorf("%s: %q in %q, want %q", tt.code, said.Text, f.Why, tt.wants)
 			}
 			t.Log(f.Why)
