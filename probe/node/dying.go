@@ -74,7 +74,9 @@ func (v *Index) findDying() []*Dying {
 		if d.Half = len(d.half) > len(d.Silent); d.Half {
 			d.Silent, d.half = d.half, d.Silent
 		}
-		return len(d.Silent) < MinAsks || !v.follow(d, answered[Pair{d.Pod, d.Remote}]) || !v.steadily(d, d.Port.Proto == model.TCP)
+		// Replies that came and a rule that surely drops these need no more.
+		return len(d.Silent) < MinAsks || !v.follow(d, answered[Pair{d.Pod, d.Remote}]) ||
+			d.Refused == nil && !v.steadily(d, d.Port.Proto == model.TCP)
 	})
 	return sorted(list)
 }

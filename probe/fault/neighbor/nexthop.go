@@ -97,7 +97,11 @@ func nobodyBeyond(v *node.Index, ifindex int, hops map[netip.Addr]*node.SilentHo
 		f.Facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
 	}
 	if l != nil && l.Role == model.RoleBridge && !v.Outer[ifindex] && f.Facts["taken"] == nil {
-		f.Facts["inner"] = model.Find(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) }).Masked()
+		inner := model.Find(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) }).Masked()
+		f.Facts["inner"] = inner
+		if r := v.Lookup(remotes[0]); r != nil && r.IfIndex == ifindex && !r.Gateway.IsValid() && !inner.IsValid() {
+			f.Facts["stray"], f.Undoes = v.Shown(r), r
+		}
 	}
 	f.Facts["bad"], f.Facts["instead"] = spareOf(v, ifindex, hops)
 	f.Claims = func(d *model.Drop) bool {
