@@ -199,7 +199,7 @@ func several(names []string) string {
 // summary says what the verdict rests on, and what no finding explains; wide has all drops.
 func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	if r.Audit != nil {
-		p.prose("", "  ", fmt.Sprintf("%s; %s", NodeText(r.Snapshot.Node), SourcesText(r.Snapshot)))
+		p.prose("", "  ", fmt.Sprintf("%s; %s", aNode(r.Snapshot.Node), SourcesText(r.Snapshot)))
 		p.audit(r, names)
 		p.field("filters", r.Limits...)
 		p.field("not read", model.Map(Gaps(r.Snapshot), SourceText)...)
@@ -211,9 +211,12 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	p.field("unexplained", r.unexplained(names)...)
 }
 
+// aNode is NodeText at the beginning of a line, which is never a name's own.
+func aNode(n model.Node) string { return model.Either(n.Name == "", "", "node ") + NodeText(n) }
+
 // watched says in a line what was looked at, and below it what was not read.
 func (p *printer) watched(s *model.Snapshot, names map[netip.Addr]string, which string, limits []string) {
-	p.prose("", "  ", fmt.Sprintf("%s: %s by %s %s; %s; lasthop missed %s", NodeText(s.Node), Duration(s.Window.Duration()),
+	p.prose("", "  ", fmt.Sprintf("%s: %s by %s %s; %s; lasthop missed %s", aNode(s.Node), Duration(s.Window.Duration()),
 		EngineText(s.Node), which, SourcesText(s), strings.Join(LostText(s.Traffic.Lost), ", ")))
 	p.field("filters", limits...)
 	p.field("not read", model.Map(Gaps(s), SourceText)...)
