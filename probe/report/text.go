@@ -155,7 +155,11 @@ func (p *printer) ends(s *model.Snapshot, names map[netip.Addr]string, f *model.
 		return model.Either(x.IsSingleIP(), called(x.Addr()), prefixText(x))
 	}))
 	inside := last.Role == model.RolePodLink || last.Role == model.RoleBridge
-	if last.Direction != "" && from != "" && inside == (last.Direction == model.Egress) {
+	toPods := last.Direction != "" && inside == (last.Direction == model.Egress)
+	if sent, came := between(s, f); sent+came > 0 {
+		toPods = came > sent
+	}
+	if toPods && from != "" {
 		from, to = cmp.Or(to, "packets"), from
 	}
 	lost, dead := lostText(s, f), ""
@@ -178,6 +182,20 @@ func (p *printer) ends(s *model.Snapshot, names map[netip.Addr]string, f *model.
 		line += " " + t.end + " " + dead + " " + t.ended + t.ended + " " + to
 	}
 	return line + ": " + strings.Join(slices.DeleteFunc([]string{lost, seenAt(f)}, func(x string) bool { return x == "" }), "; ")
+}
+
+// between counts the dropped packets that a finding's pods sent to its peers, and those that came from there.
+func between(s *model.Snapshot, f *model.Finding) (sent, came uint64) {
+	pods := model.SetOf(f.Pods)
+	for d := range model.Each(s.Traffic.Drops) {
+		switch {
+		case pods[d.Src] && model.InAny(f.Peers, d.Dst):
+			sent += d.Packets
+		case pods[d.Dst] && model.InAny(f.Peers, d.Src):
+			came += d.Packets
+		}
+	}
+	return sent, came
 }
 
 // several are the first of some names, and how many more there are. A namespace stands once.
