@@ -104,3 +104,27 @@ func TestTranslated(t *testing.T) {
 		}, []string{"warning NoReply"}, "br-pods, which is no uplink", ""},
 	})
 }
+
+// TestAdvertisementsDropped: a rule that drops neighbour advertisements is the one cause of what waits for the pods' MACs.
+func TestAdvertisementsDropped(t *testing.T) {
+	const pod = "fd20:0:0:1::6"
+	dropped := func(kind byte) func() *testNode {
+		return func() *testNode {
+			n := dual().live()
+			h := make([]byte, 60)
+			h[0], h[6], h[40] = 0x60, icmp6, kind
+			n.chain(model.NFT, "ip6", "filter", "INPUT", "INPUT", "ACCEPT", 0)
+			n.filter(model.NFT, "INPUT", 9, model.PacketRule{Proto: icmp6, Target: "DROP", Text: "-p ipv6-icmp -j DROP"}).Family = "ip6"
+			d := n.dropOn("br-pods", "NETFILTER_DROP", "nft_do_chain", pod, "fd20:0:0:1::1", 9)
+			d.Proto, d.First, d.Last = icmp6, start, end
+			n.sampled(d, h)
+			n.neighbor(pod, "", 3, "INCOMPLETE")
+			n.dropOn("br-pods", "NEIGH_FAILED", "neigh_invalidate", "fd20:0:0:2::9", pod, 20)
+			return n
+		}
+	}
+	situations(t, []situation{
+		{"advertisements", dropped(136), []string{"warning PolicyDrop"}, "-D INPUT -p ipv6-icmp -j DROP", "resolve the MAC"},
+		{"echo requests alone: why the pod is not resolved is another matter", dropped(128), []string{"warning StaleNeighbor", "warning PolicyDrop"}, "", ""},
+	})
+}

@@ -126,6 +126,13 @@ func (s *Sample) Late() bool {
 	return is && flags&(syn|ack) != syn
 }
 
+// Advertises reports whether the packet is a neighbour advertisement: what replies to a request for a MAC of IPv6.
+func (s *Sample) Advertises() bool {
+	const advertisement = 136
+	t := s.Transport()
+	return len(t) > 0 && s.Proto() == ICMPv6 && t[0] == advertisement
+}
+
 // Redirects reports whether the packet is an ICMP redirect.
 func (s *Sample) Redirects() bool {
 	const redirect4, redirect6 = 5, 137

@@ -21,6 +21,13 @@ var StaleNeighbor = fault.Kind{Code: "StaleNeighbor", Severity: model.Critical, 
 
 func staleNeighbor(v *fault.Input) {
 	silent := map[int][]unresolved{} // by the link, where several may have one cause
+	// Whose replies a rule drops is no fault of the pod or its entry.
+	refused := node.AddrSet{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if d.Proto == model.ICMPv6 && d.Is(model.Netfilter) && slices.ContainsFunc(v.Classifier.Samples.All(d), (*model.Sample).Advertises) {
+			refused.Add(d.Src)
+		}
+	}
 	for n := range model.Each(v.Neighbors) {
 		if n.Proxy || len(v.Owners[n.Addr]) == 0 {
 			continue
@@ -41,7 +48,7 @@ func staleNeighbor(v *fault.Input) {
 		}
 		// Without packets lost to it the entry is only a memory.
 		p, drops := owners[0], v.Dropped(func(d *model.Drop) bool { return d.Dst == n.Addr && d.Is(model.NeighborFailed) })
-		if drops >= node.MinDrops && v.PresentWholeWindow(p) && p.Up {
+		if drops >= node.MinDrops && !refused[n.Addr] && v.PresentWholeWindow(p) && p.Up {
 			silent[n.IfIndex] = append(silent[n.IfIndex], unresolved{n, p, drops})
 		}
 	}

@@ -167,7 +167,7 @@ func invalid(v *node.Index, group *invalidDrops) fault.Fault {
 		seen = append(seen, a.shown()...)
 	}
 	most := node.MostDropped(all.Drops)[0]
-	f := fault.Fault{Lost: &all, Claims: filteredDrops(all.Drops), Facts: words.Facts{
+	f := fault.Fault{Lost: &all, Claims: filteredDrops(v, all.Drops), Facts: words.Facts{
 		"rule": group.rules[0].candidateRule, "seen": seen, "excluded": group.excluded, "most": most,
 		"several": len(group.rules) > 1,
 	}}

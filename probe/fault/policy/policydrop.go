@@ -314,16 +314,18 @@ func (a *attribution) sum(of func(*model.Drop) []netip.Addr) {
 
 // filteredDrops accounts for what was dropped and, where that was a pod's ICMPv6, for what the pod could not send:
 // ip6tables drops the replies to its neighbour solicitations too, which a bridge takes through it. ARP is not filtered.
-func filteredDrops(drops []*model.Drop) func(*model.Drop) bool {
-	unresolved := map[netip.Addr]bool{}
+// What advertises a MAC and is dropped leaves those who asked for it without.
+func filteredDrops(v *node.Index, drops []*model.Drop) func(*model.Drop) bool {
+	unresolved, unknown := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, d := range drops {
 		if d.Proto == model.ICMPv6 {
 			unresolved[d.Dst] = true
+			unknown[d.Src] = unknown[d.Src] || slices.ContainsFunc(v.Classifier.Samples.All(d), (*model.Sample).Advertises)
 		}
 	}
 	these := model.SetOf(drops) // There may be thousands.
 	return func(d *model.Drop) bool {
-		return these[d] || unresolved[d.Src] && d.Link == "" && d.Is(model.NeighborFailed)
+		return these[d] || d.Is(model.NeighborFailed) && (unresolved[d.Src] && d.Link == "" || unknown[d.Dst])
 	}
 }
 
@@ -371,7 +373,7 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 		unsure, rivals := doubts(v, a)
 		against, others = append(against, unsure...), model.With(others, rivals...)
 	}
-	f := fault.Fault{Lost: &all, Claims: filteredDrops(all.Drops), Facts: words.Facts{
+	f := fault.Fault{Lost: &all, Claims: filteredDrops(v, all.Drops), Facts: words.Facts{
 		"rule": first.candidateRule, "pods": node.Sorted(first.Pods), "asked": node.Sorted(first.Peers), "packets": first.Lost.Packets,
 		"ranges": rangesOf(v, node.Sorted(all.Pods)), "policies": first.policies(v),
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(against),
