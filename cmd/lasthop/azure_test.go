@@ -92,7 +92,7 @@ func azureOf(t *testing.T, s *scenario.Scenario, refuse ...string) *azure.Client
 // TestAzure: what is inferred by silence, or is not seen at all, is proven or refuted by what Azure tells, and each fix is complete.
 func TestAzure(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
+	for _, tt := range few([]struct {
 		scenario string
 		refuse   []string
 		want     string
@@ -109,8 +109,9 @@ func TestAzure(t *testing.T) {
 		{"no-reply-denied", nil, "NoReply likely", ""},
 		{"missing-udr", []string{"Microsoft.Network", "Microsoft.Compute"}, "MissingUDR likely", ""},
 		{"healthy-kubenet", nil, "", ""},
-	} {
+	}, 3) {
 		t.Run(tt.scenario+strings.Join(tt.refuse, ""), func(t *testing.T) {
+			t.Parallel()
 			l := upLab(t, tt.scenario)
 			r := checkAzure(t, l, azureOf(t, l.Scenario(), tt.refuse...))
 			got := strings.Join(model.Map(r.Findings, func(f model.Finding) string { return fmt.Sprintf("%s %s", f.Code, f.Confidence) }), ", ")
