@@ -5,7 +5,10 @@ import (
 	"hash/maphash"
 	"maps"
 	"net/netip"
+	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -58,7 +61,10 @@ func (w *watch) listFlows(ctx context.Context) {
 	if now := w.now(); w.options.Rarely || now.Before(w.listing) || len(w.flows) >= maxUnlisted {
 		return
 	}
-	before := w.options.Used()
+	// Of this thread alone: what the process does besides may be anything.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := used(unix.RUSAGE_THREAD)
 	flows, _ := w.collector.Flows(ctx)
 	now := w.now()
 	for f := range model.Each(flows) {
@@ -67,7 +73,7 @@ func (w *watch) listFlows(ctx context.Context) {
 			w.flows[k] = now.UnixNano()
 		}
 	}
-	w.listing = now.Add(listShare * (w.options.Used() - before))
+	w.listing = now.Add(listShare * (used(unix.RUSAGE_THREAD) - before))
 }
 
 // endsOf returns one flow for each set of addresses, of which many flows have few.

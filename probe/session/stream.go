@@ -207,10 +207,13 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-func processorTime() time.Duration {
+func processorTime() time.Duration { return used(unix.RUSAGE_SELF) }
+
+// used is the CPU time that the process or the thread has used.
+func used(who int) time.Duration {
 	var u unix.Rusage
 	// It fails for a bad argument alone.
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	_ = unix.Getrusage(who, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
