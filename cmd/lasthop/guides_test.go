@@ -174,7 +174,7 @@ func (g *guide) commands() string {
 }
 
 var (
-	summaryLine = regexp.MustCompile(`(?m)^\S+ \([^\n]*Linux [0-9][^\n]*\n(?s:.*)`)
+	summaryLine = regexp.MustCompile(`(?m)^(?:this )?node (?:\S+ )?\([^\n]*Linux [0-9][^\n]*\n(?s:.*)`)
 	straggling  = regexp.MustCompile(`; [0-9]+ drops? without a finding`)
 	spareNumber = regexp.MustCompile(`^([("]?)[0-9]+(\.[0-9]+)?(ms|s)?([),.:;"]*)$`)
 )
