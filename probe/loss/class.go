@@ -465,6 +465,11 @@ func (x Samples) All(d *model.Drop) []*model.Sample {
 	return x[sampleKey{d.Src, d.Dst, d.Proto, d.Reason, d.Netns, d.IfIndex}]
 }
 
+// Advertised reports whether a drop's packets were neighbour advertisements, as far as samples show.
+func (x Samples) Advertised(d *model.Drop) bool {
+	return d.Proto == model.ICMPv6 && slices.ContainsFunc(x.All(d), (*model.Sample).Advertises)
+}
+
 // Of is the latest sample of a drop, nil where there is none.
 func (x Samples) Of(d *model.Drop) *model.Sample {
 	list := x.All(d)

@@ -24,7 +24,7 @@ func staleNeighbor(v *fault.Input) {
 	// Whose replies a rule drops is no fault of the pod or its entry.
 	refused := node.AddrSet{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Proto == model.ICMPv6 && d.Is(model.Netfilter) && slices.ContainsFunc(v.Classifier.Samples.All(d), (*model.Sample).Advertises) {
+		if d.Is(model.Netfilter) && v.Classifier.Samples.Advertised(d) {
 			refused.Add(d.Src)
 		}
 	}

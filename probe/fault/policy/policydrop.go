@@ -320,7 +320,7 @@ func filteredDrops(v *node.Index, drops []*model.Drop) func(*model.Drop) bool {
 	for _, d := range drops {
 		if d.Proto == model.ICMPv6 {
 			unresolved[d.Dst] = true
-			unknown[d.Src] = unknown[d.Src] || slices.ContainsFunc(v.Classifier.Samples.All(d), (*model.Sample).Advertises)
+			unknown[d.Src] = unknown[d.Src] || v.Classifier.Samples.Advertised(d)
 		}
 	}
 	these := model.SetOf(drops) // There may be thousands.

@@ -124,8 +124,8 @@ func unheld(v *node.Index, by discard, l *node.Lost) fault.Fault {
 // livesElsewhere reports whether a pod of another node has an address: packets came from
 // it by an uplink or a tunnel, or the files have a pod with it that is not here.
 func livesElsewhere(v *node.Index, a netip.Addr) bool {
-	return !v.Classifier.Past[a] && (slices.ContainsFunc(v.Traffic.Drops,
-		func(d model.Drop) bool { return d.Src == a && d.Is(model.ReverseFiltered) && v.IsTunnel(d.IfIndex) }) || slices.ContainsFunc(v.Cluster.Pods,
+	refused := func(d model.Drop) bool { return d.Src == a && d.Is(model.ReverseFiltered) && v.IsTunnel(d.IfIndex) }
+	return !v.Classifier.Past[a] && (slices.ContainsFunc(v.Traffic.Drops, refused) || slices.ContainsFunc(v.Cluster.Pods,
 		func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
 		slices.ContainsFunc(v.Peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
 }

@@ -64,9 +64,7 @@ func missingNodeRoute(v *fault.Input) {
 		ranges := slices.SortedFunc(maps.Keys(groups), netip.Prefix.Compare)
 		all := groups[ranges[0]]
 		for _, cidr := range ranges[1:] {
-			all.Pods.AddAll(groups[cidr].Pods)
-			all.Peers.AddAll(groups[cidr].Peers)
-			all.Packets += groups[cidr].Packets
+			all.Merge(&groups[cidr].Lost)
 		}
 		f := withoutNodeRoute(v.Index, ranges[0], all, siblings)
 		f.Peers = ranges
@@ -169,8 +167,9 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 	}
 	f.Facts["siblings"] = model.Map(siblings[:min(len(siblings), 2)], v.Shown)
 	// Packets from there are refused as well, since they come by a link that leads to nothing.
+	own := model.SetOf(g.Drops)
 	f.Claims = func(d *model.Drop) bool {
-		return slices.Contains(g.Drops, d) || d.Is(model.ReverseFiltered) && cidr.Contains(d.Src)
+		return own[d] || d.Is(model.ReverseFiltered) && cidr.Contains(d.Src)
 	}
 	if i := slices.IndexFunc(siblings, func(r *model.Route) bool { return v.IsTunnel(r.IfIndex) }); i >= 0 {
 		over := siblings[i].IfIndex
