@@ -28,10 +28,10 @@ var (
 	proving = []string{"probe/diagnose", "probe/path", "probe/join", "probe/loss", "probe/agree"}
 )
 
-// chosen is what conditions are replaced by calls of. One of them is another when the environment says so, so that all
+// mutating is what conditions are replaced by calls of. One of them is another when the environment says so, so that all
 // changes need one compilation.
-const chosen = `// Package chosen changes one condition of the judge.
-package chosen
+const mutating = `// Package mutated changes one condition of the judge.
+package mutated
 
 import (
 	"os"
@@ -84,7 +84,7 @@ func TestMutate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	replace("probe/chosen/chosen.go", chosen)
+	replace("probe/mutated/mutated.go", mutating)
 	for _, pkg := range judging {
 		files, err := filepath.Glob(pkg + "/*.go")
 		if err != nil {
@@ -177,12 +177,12 @@ func changed(t *testing.T, file string, all *[]mutant) string {
 		n := len(*all)
 		at := set.Position(e.Pos())
 		where := fmt.Sprintf("%s:%d", at.Filename, at.Line)
-		before, after := fmt.Sprintf("chosen.Not(%d, ", n), ")"
+		before, after := fmt.Sprintf("mutated.Not(%d, ", n), ")"
 		what := mutant{where, "not " + source(e)}
 		if b, ok := e.(*ast.BinaryExpr); ok {
 			if other := map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}[b.Op]; other != "" {
 				shifted := source(b.X) + " " + other + " " + source(b.Y)
-				before, after = fmt.Sprintf("chosen.Shift(%d, ", n), ", func() bool { return "+shifted+" })"
+				before, after = fmt.Sprintf("mutated.Shift(%d, ", n), ", func() bool { return "+shifted+" })"
 				what.change = source(e) + " as " + shifted
 			}
 		}
@@ -240,7 +240,7 @@ func changed(t *testing.T, file string, all *[]mutant) string {
 		return ""
 	}
 	// On the same line, so that lines keep their numbers.
-	edits = append(edits, edit{offset(tree.Name.End()), "; import \"" + module + "/probe/chosen\""})
+	edits = append(edits, edit{offset(tree.Name.End()), "; import \"" + module + "/probe/mutated\""})
 	slices.SortStableFunc(edits, func(a, b edit) int { return a.at - b.at })
 	var out bytes.Buffer
 	from := 0
