@@ -25,7 +25,7 @@ var every = flag.Int("every", 1, "try each `n`-th change")
 // judging are the packages whose conditions are changed, and proving those whose unit tests should notice.
 var (
 	judging = []string{"probe/loss", "probe/path", "probe/node", "probe/fault", "probe/fault/*", "probe/diagnose", "probe/join"}
-	proving = []string{"probe/diagnose", "probe/path", "probe/join", "probe/loss", "probe/agree"}
+	proving = []string{"probe/diagnose", "probe/path", "probe/join", "probe/loss"}
 )
 
 // mutating is what conditions are replaced by calls of. One of them is another when the environment says so, so that all
