@@ -44,7 +44,7 @@ func TestBothEnds(t *testing.T) {
 			names = append(names, name)
 		}
 	}
-	for _, name := range few(names, 4) {
+	for _, name := range few(names, 3) {
 		s, err := kind.Load(name)
 		if err != nil {
 			t.Fatal(err)

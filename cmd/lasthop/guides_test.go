@@ -28,7 +28,7 @@ func TestGuides(t *testing.T) {
 	}
 	// The first leads to the others, and runs nothing (TestNamedCommands).
 	files = slices.DeleteFunc(files, func(f string) bool { return filepath.Base(f) == "README.md" })
-	for _, file := range append(few(files, 2), "../../docs/tutorial.md") {
+	for _, file := range append(few(files, 1), "../../docs/tutorial.md") {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			text, err := os.ReadFile(file)

@@ -83,7 +83,7 @@ func runScripts(t *testing.T, dir string) {
 		t.Fatalf("%s has %d scripts: %v", dir, len(scripts), err)
 	}
 	testscript.Run(t, testscript.Params{
-		Files:               few(scripts, 3), // Each command is a process that starts.
+		Files:               few(scripts, 2), // Each command is a process that starts.
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {

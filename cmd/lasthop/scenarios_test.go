@@ -349,7 +349,7 @@ func healthyScenarios() []string {
 
 // whole is of how many scenarios one is judged in every way in the short form of TestDemos: also without each source in
 // turn, redacted, and in every format.
-const whole = 10
+const whole = 15
 
 // demo makes the faults of a scenario in a lab without any, and adds what came of it to all. Then nothing is broken again.
 func demo(t *testing.T, all *matrix, l *lab.Lab, s stop) {

@@ -117,7 +117,7 @@ func TestLadder(t *testing.T) {
 	})
 	var lesser []profile
 	for i, c := range readme.capabilities {
-		if !testing.Short() || i%12 == 0 {
+		if !testing.Short() || i == 0 {
 			lesser = append(lesser, readme.without(c))
 		}
 	}
