@@ -25,8 +25,8 @@ func FuzzRule(f *testing.F) {
 
 func FuzzRoute(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		_, _, _ = decode(m)
-		_, _, _ = decodeNexthop(m)
+		_, _ = decode(m)
+		_, _ = decodeNexthop(m)
 	})
 }
 
