@@ -93,8 +93,6 @@ type SecurityRule struct {
 	Name           string `redact:"rule"`
 	Priority       int
 	Outbound, Deny bool
-	// Default: Azure made it, and it cannot be deleted.
-	Default bool
 	// Protocol is the number of the IP protocol, 0 for any.
 	Protocol uint8
 	From, To SecurityEnd

@@ -57,9 +57,6 @@ type Link struct {
 	Duplicates []netip.Addr
 	// XDP are the IDs of the XDP programs: native, generic, offloaded.
 	XDP []uint32
-	// OtherHost is the receive counter of frames for other MACs
-	// (rx_otherhost_dropped).
-	OtherHost uint64
 }
 
 // Counted reports whether packets of one of the link's addresses are counted apart. Those of services, which kube-proxy
@@ -186,7 +183,6 @@ type Route struct {
 	Link    string `redact:"link"`
 	// Type is unicast, local, blackhole, unreachable, prohibit, throw, …
 	Type     string `redact:"keep"`
-	Scope    string `redact:"keep"`
 	Protocol string `redact:"keep"`
 	Priority int
 	// Nexthop is the number of the nexthop object (ip-nexthop(8)) that it is by, 0 for none.

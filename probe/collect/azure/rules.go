@@ -41,9 +41,7 @@ func (d *decoder) group(f fields, id string) {
 	g := model.SecurityGroup{ID: id, File: d.path}
 	for _, name := range []string{"securityRules", "defaultSecurityRules"} {
 		for _, v := range f.list(name) {
-			r := d.rule(d.fields(v))
-			r.Default = name == "defaultSecurityRules"
-			g.Rules = append(g.Rules, r)
+			g.Rules = append(g.Rules, d.rule(d.fields(v)))
 		}
 	}
 	sortRules(g.Rules)
@@ -55,9 +53,8 @@ func (d *decoder) effectiveGroup(f fields) model.SecurityGroup {
 	g := model.SecurityGroup{ID: d.reference(f, "networkSecurityGroup"), File: d.path}
 	for _, v := range f.list("effectiveSecurityRules") {
 		r := d.rule(d.fields(v))
-		list, name, found := strings.Cut(r.Name, "/")
-		if found {
-			r.Name, r.Default = name, strings.EqualFold(list, "defaultSecurityRules")
+		if _, name, found := strings.Cut(r.Name, "/"); found {
+			r.Name = name
 		}
 		g.Rules = append(g.Rules, r)
 	}

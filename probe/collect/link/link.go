@@ -21,11 +21,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Attributes and offsets that golang.org/x/sys/unix lacks.
-const (
-	otherHostDropped = 192 // offset in struct rtnl_link_stats64, Linux 5.19
-	ifaTargetNetnsid = 10  // IFA_TARGET_NETNSID
-)
+const ifaTargetNetnsid = 10 // IFA_TARGET_NETNSID, which golang.org/x/sys/unix lacks
 
 // Here is the namespace number that stands for the socket's own namespace.
 const Here = -1
@@ -110,14 +106,9 @@ func decodeLink(m []byte) (l model.Link, counts Counts, afSpec []byte, err error
 		unix.IFLA_IFNAME: &l.Name, unix.IFLA_MTU: &l.MTU, unix.IFLA_MASTER: &l.Master, unix.IFLA_LINK: &peer,
 		unix.IFLA_LINK_NETNSID: &l.PeerNetNSID, unix.IFLA_AF_SPEC: &afSpec, unix.IFLA_ADDRESS: &l.MAC,
 		unix.IFLA_PROMISCUITY: func(a *dump.Attrs) { l.Promisc = a.Uint32() > 0 },
-		unix.IFLA_STATS64: func(a *dump.Attrs) {
-			counts = decodeCounts(a.Data)
-			if len(a.Data) >= otherHostDropped+8 {
-				l.OtherHost = binary.NativeEndian.Uint64(a.Data[otherHostDropped:])
-			}
-		},
-		unix.IFLA_XDP:      dump.Fields{unix.IFLA_XDP_DRV_PROG_ID: xdp, unix.IFLA_XDP_SKB_PROG_ID: xdp, unix.IFLA_XDP_HW_PROG_ID: xdp},
-		unix.IFLA_LINKINFO: func(a *dump.Attrs) { a.Fail(decodeInfo(a.Nested(), &l)) },
+		unix.IFLA_STATS64:     func(a *dump.Attrs) { counts = decodeCounts(a.Data) },
+		unix.IFLA_XDP:         dump.Fields{unix.IFLA_XDP_DRV_PROG_ID: xdp, unix.IFLA_XDP_SKB_PROG_ID: xdp, unix.IFLA_XDP_HW_PROG_ID: xdp},
+		unix.IFLA_LINKINFO:    func(a *dump.Attrs) { a.Fail(decodeInfo(a.Nested(), &l)) },
 	})
 	if err != nil {
 		return l, counts, nil, fmt.Errorf("link %d: %w", l.Index, err)

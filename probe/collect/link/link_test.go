@@ -278,26 +278,6 @@ func checkSettings(t *testing.T, ns *nstest.NS, got []model.Sysctl) {
 	}
 }
 
-// TestOtherHost sends a frame to another MAC and wants it counted.
-func TestOtherHost(t *testing.T) {
-	node, pod := nstest.New(t), nstest.New(t)
-	node.Run("ip link add v type veth peer name e netns "+pod.Path(), "ip link set v up", "ip addr add 10.7.0.1/24 dev v")
-	pod.Run("ip link set e up", "ip addr add 10.7.0.2/24 dev e", "ip neigh add 10.7.0.1 lladdr 02:de:ad:00:00:01 dev e nud permanent")
-	pod.Output("ping -c 1 -W 0.2 10.7.0.1 || true")
-	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	table, err := Read(context.Background(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := find(t, table.Links, "v"); v.OtherHost == 0 {
-		t.Errorf("no frame for another host counted: %+v", v)
-	}
-}
-
 func TestWatch(t *testing.T) {
 	ns := nstest.New(t)
 	w, err := Watch(ns.NS)

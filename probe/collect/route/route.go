@@ -65,7 +65,6 @@ func decode(m []byte) (r model.Route, err error) {
 	r = model.Route{
 		Table:    int(m[4]),
 		Type:     cmp.Or(typeNames[int(m[7])], strconv.Itoa(int(m[7]))),
-		Scope:    cmp.Or(scopeNames[int(m[6])], strconv.Itoa(int(m[6]))),
 		Protocol: netlink.RouteProtocol(m[5]).String(),
 		Dst:      netip.PrefixFrom(model.Either(m[0] == unix.AF_INET6, netip.IPv6Unspecified(), netip.IPv4Unspecified()), 0),
 	}
@@ -119,16 +118,10 @@ func via(to *netip.Addr) func(*dump.Attrs) {
 	}
 }
 
-// Names of the kernel's numbers (include/uapi/linux/rtnetlink.h).
-var (
-	typeNames = map[int]string{
-		unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
-		unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole",
-		unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
-		unix.RTN_NAT: "nat",
-	}
-	scopeNames = map[int]string{
-		unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_SITE: "site", unix.RT_SCOPE_LINK: "link",
-		unix.RT_SCOPE_HOST: "host", unix.RT_SCOPE_NOWHERE: "nowhere",
-	}
-)
+// typeNames are the names of the kernel's numbers (include/uapi/linux/rtnetlink.h).
+var typeNames = map[int]string{
+	unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
+	unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole",
+	unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
+	unix.RTN_NAT: "nat",
+}
