@@ -64,11 +64,7 @@ func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 	}
 	_ = rlimit.RemoveMemlock()
 	p := &Processes{netns: ns.Inode()}
-	spec, err := bpf.LoadProcess()
-	if err != nil {
-		return nil, err
-	}
-	if p.coll, err = ebpf.NewCollection(spec); err != nil {
+	if p.coll, err = load("process"); err != nil {
 		return nil, loadError(feature, err, debug)
 	}
 	for _, name := range []string{bpf.ProcessProgLasthopFork, bpf.ProcessProgLasthopExec, bpf.ProcessProgLasthopExit} {
