@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -170,12 +171,5 @@ func (a *Attrs) decode(order binary.ByteOrder, fields Fields) {
 
 // Append appends an attribute and its padding to b.
 func Append(b []byte, typ uint16, data []byte) []byte {
-	n := unix.SizeofNlAttr + len(data)
-	b = binary.NativeEndian.AppendUint16(b, uint16(n))
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	b = append(b, data...)
-	for len(b)%unix.NLA_ALIGNTO != 0 {
-		b = append(b, 0)
-	}
-	return b
+	return append(b, nl.NewRtAttr(int(typ), data).Serialize()...)
 }
