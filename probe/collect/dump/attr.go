@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -108,7 +109,7 @@ func (a *Attrs) String() string { return unix.ByteSliceToString(a.Data) }
 func (a *Attrs) Nested() Attrs { return Parse(a.Data) }
 
 // Fields are where attributes go, by their types: text to a *string, bytes to a *[]byte, a
-// byte that is not zero to a *bool, numbers to pointers to such (*int takes 32 bits with a
+// number that is not zero to a *bool, numbers to pointers to such (*int takes 32 bits with a
 // sign), addresses to pointers to such, zero for what is none, nested attributes to Fields,
 // and anything to a func(*Attrs).
 type Fields map[uint16]any
@@ -138,7 +139,7 @@ func (a *Attrs) decode(order binary.ByteOrder, fields Fields) {
 		case *[]byte:
 			*to = a.Data
 		case *bool:
-			*to = a.Uint8() != 0
+			*to = slices.ContainsFunc(a.bytes(1), func(b byte) bool { return b != 0 })
 		case *uint8:
 			*to = a.Uint8()
 		case *uint16:

@@ -14,14 +14,6 @@ import (
 // rtextFilterBRVLANCompressed asks for VLANs as ranges (RTEXT_FILTER_BRVLAN_COMPRESSED of linux/rtnetlink.h).
 const rtextFilterBRVLANCompressed = 1 << 2
 
-func decodeBridge(a dump.Attrs, l *model.Link) error {
-	l.Bridge = &model.Bridge{}
-	return a.Decode(binary.NativeEndian, dump.Fields{
-		nl.IFLA_BR_STP_STATE:      func(a *dump.Attrs) { l.Bridge.STP = a.Uint32() != 0 },
-		nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering, nl.IFLA_BR_MCAST_SNOOPING: &l.Bridge.Snooping,
-	})
-}
-
 // portStates are those of linux/if_bridge.h, by their number.
 var portStates = []model.PortState{model.PortDisabled, model.PortListening, model.PortLearning, model.PortForwarding, model.PortBlocking}
 

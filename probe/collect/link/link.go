@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -142,7 +143,11 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 		unix.IFLA_INFO_DATA: func(a *dump.Attrs) {
 			switch l.Kind {
 			case "bridge":
-				a.Fail(decodeBridge(a.Nested(), l))
+				l.Bridge = &model.Bridge{}
+				a.Fail(a.Nested().Decode(binary.NativeEndian, dump.Fields{
+					nl.IFLA_BR_STP_STATE: &l.Bridge.STP, nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering,
+					nl.IFLA_BR_MCAST_SNOOPING: &l.Bridge.Snooping,
+				}))
 			case "vxlan", "geneve":
 				// A tunnel's port is in network byte order.
 				kind := model.Either[uint16](l.Kind == "geneve", unix.IFLA_GENEVE_PORT, unix.IFLA_VXLAN_PORT)
