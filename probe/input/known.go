@@ -1,6 +1,7 @@
 package input
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"time"
@@ -41,3 +42,26 @@ func (k *Known[T]) Read(path string, limit int64, decode func(text []byte, writt
 
 // Forget forgets the files that were not read since it was called before.
 func (k *Known[T]) Forget() { k.last, k.next = k.next, nil }
+
+// Loss counts what could not be read, and has the first reason.
+type Loss struct {
+	n     int
+	first error
+}
+
+// Add adds an error, unless there is none.
+func (l *Loss) Add(err error) {
+	if err != nil {
+		if l.n++; l.n == 1 {
+			l.first = err
+		}
+	}
+}
+
+// Err says what could not be read, nil if nothing.
+func (l *Loss) Err() error {
+	if l.n < 2 {
+		return l.first
+	}
+	return fmt.Errorf("%w, and %d more", l.first, l.n-1)
+}

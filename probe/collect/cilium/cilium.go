@@ -66,8 +66,7 @@ func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail 
 // endpoints reads the endpoints of a directory. What cannot be read is left out, and the error says so.
 func (r *Reader) endpoints(dir string, entries []string) ([]model.CiliumEndpoint, error) {
 	var out []model.CiliumEndpoint
-	var failed error
-	left := 0
+	var loss input.Loss
 	slices.Sort(entries)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,19 +78,14 @@ func (r *Reader) endpoints(dir string, entries []string) ([]model.CiliumEndpoint
 		}
 		// The agent puts a new file in its place to change it.
 		e, err := r.files.Read(filepath.Join(dir, name, "ep_config.json"), maxFile, decodeEndpoint)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went away, or is not yet there
+		switch {
+		case err == nil:
+			out = append(out, e)
+		case !errors.Is(err, fs.ErrNotExist): // then it went away, or is not yet there
+			loss.Add(fmt.Errorf("endpoint %s: %w", name, err))
 		}
-		if err != nil {
-			left, failed = left+1, fmt.Errorf("endpoint %s: %w", name, err)
-			continue
-		}
-		out = append(out, e)
 	}
-	if left > 1 {
-		failed = fmt.Errorf("%w, and %d more", failed, left-1)
-	}
-	return out, failed
+	return out, loss.Err()
 }
 
 // endpoint is the JSON of a file, as far as it is of use.

@@ -156,20 +156,7 @@ type found struct {
 	records []record
 	// dirs are the directories that were read, below the root.
 	dirs []string
-	loss loss
-}
-
-// loss counts what could not be read, and has the first reason.
-type loss struct {
-	n     int
-	first error
-}
-
-func (l *loss) add(n int, err error) {
-	if l.n == 0 {
-		l.first = err
-	}
-	l.n += n
+	loss input.Loss
 }
 
 func (c *cache) read() found {
@@ -178,9 +165,7 @@ func (c *cache) read() found {
 	for _, dir := range cacheDirs {
 		path := filepath.Join(c.root, dir)
 		names, err := input.Entries(path, maxFiles, "files")
-		if err != nil {
-			out.loss.add(1, err)
-		}
+		out.loss.Add(err)
 		if names != nil {
 			c.readDir(path, names, &out)
 			out.dirs = append(out.dirs, "/"+dir)
@@ -205,7 +190,7 @@ func (c *cache) readDir(dir string, names []string, out *found) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotOurs):
 		case err != nil:
-			out.loss.add(1, fmt.Errorf("%s: %w", name, err))
+			out.loss.Add(fmt.Errorf("%s: %w", name, err))
 		default:
 			out.records = append(out.records, r)
 		}
