@@ -55,7 +55,7 @@ var directions = []direction{
 	{"probe/record", []string{"probe/model", "probe/loss", "probe/timeline"}, "a recording is of the model, not of what filled it"},
 	{"probe/ring", []string{"probe/model", "probe/loss", "probe/timeline", "probe/record"}, "recordings that are kept for a while are files, whoever makes their readings"},
 	{"probe/collect", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
-	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "bpf"}, "the counters become the model here and nowhere else"},
+	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect/dump", "probe/collect/kmod", "probe/collect/program", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
 	{"probe/session", []string{"probe/model", "probe/netns", "probe/input", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/node", "probe/fault", "probe/diagnose", "probe/loss", "probe/path", "probe/words", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
 	{"tui", []string{"probe/model", "probe/loss", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},

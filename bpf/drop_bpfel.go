@@ -4,13 +4,7 @@
 package bpf
 
 import (
-	"bytes"
-	_ "embed"
-	"fmt"
-
 	"structs"
-
-	"github.com/cilium/ebpf"
 )
 
 type DropAddr struct {
@@ -82,8 +76,6 @@ type DropQuota struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DropMapAddrLosses     = "addr_losses"
-	DropMapCountedAddrs   = "counted_addrs"
 	DropMapDropCounts     = "drop_counts"
 	DropMapDropShares     = "drop_shares"
 	DropMapDrops          = "drops"
@@ -98,29 +90,10 @@ const (
 	DropVarDropGeneration = "drop_generation"
 	DropVarDropQuota      = "drop_quota"
 	DropVarEventRate      = "event_rate"
-	DropVarEventType      = "event_type"
-	DropVarHasReason      = "has_reason"
-	DropVarHookReasonType = "hook_reason_type"
-	DropVarHookReasons    = "hook_reasons"
-	DropVarKfreeSkbAt     = "kfree_skb_at"
-	DropVarKfreeSkbSize   = "kfree_skb_size"
-	DropVarLinks          = "links"
-	DropVarRemoteBits     = "remote_bits"
-	DropVarSlots          = "slots"
+
+	DropVarHasReason = "has_reason"
+
+	DropVarHookReasons  = "hook_reasons"
+	DropVarKfreeSkbAt   = "kfree_skb_at"
+	DropVarKfreeSkbSize = "kfree_skb_size"
 )
-
-// LoadDrop returns the embedded CollectionSpec for Drop.
-func LoadDrop() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_DropBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
-	if err != nil {
-		return nil, fmt.Errorf("can't load Drop: %w", err)
-	}
-
-	return spec, err
-}
-
-// Do not access this directly.
-//
-//go:embed drop_bpfel.o
-var _DropBytes []byte

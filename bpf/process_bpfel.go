@@ -4,13 +4,7 @@
 package bpf
 
 import (
-	"bytes"
-	_ "embed"
-	"fmt"
-
 	"structs"
-
-	"github.com/cilium/ebpf"
 )
 
 type ProcessProcess struct {
@@ -34,19 +28,3 @@ const (
 	ProcessProgLasthopExit = "lasthop_exit"
 	ProcessProgLasthopFork = "lasthop_fork"
 )
-
-// LoadProcess returns the embedded CollectionSpec for Process.
-func LoadProcess() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_ProcessBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
-	if err != nil {
-		return nil, fmt.Errorf("can't load Process: %w", err)
-	}
-
-	return spec, err
-}
-
-// Do not access this directly.
-//
-//go:embed process_bpfel.o
-var _ProcessBytes []byte

@@ -3,14 +3,6 @@
 
 package bpf
 
-import (
-	"bytes"
-	_ "embed"
-	"fmt"
-
-	"github.com/cilium/ebpf"
-)
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -19,19 +11,3 @@ const (
 	StubProgLasthopStubIn  = "lasthop_stub_in"
 	StubProgLasthopStubOut = "lasthop_stub_out"
 )
-
-// LoadStub returns the embedded CollectionSpec for Stub.
-func LoadStub() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_StubBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
-	if err != nil {
-		return nil, fmt.Errorf("can't load Stub: %w", err)
-	}
-
-	return spec, err
-}
-
-// Do not access this directly.
-//
-//go:embed stub_bpfel.o
-var _StubBytes []byte

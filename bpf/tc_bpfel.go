@@ -4,13 +4,7 @@
 package bpf
 
 import (
-	"bytes"
-	_ "embed"
-	"fmt"
-
 	"structs"
-
-	"github.com/cilium/ebpf"
 )
 
 type TCAddr struct {
@@ -27,13 +21,6 @@ const (
 	TCAddrKindKIND_NODE   TCAddrKind = 2
 	TCAddrKindKIND_REMOTE TCAddrKind = 3
 )
-
-type TCAddrRow struct {
-	_    structs.HostLayout
-	Addr TCCountedAddr
-	Hops [2]uint16
-	_    [4]byte
-}
 
 type TCAllocator struct {
 	_    structs.HostLayout
@@ -231,33 +218,16 @@ const (
 	TCMapPrefixes        = "prefixes"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
-	TCVarFarType         = "far_type"
-	TCVarFirstRemote     = "first_remote"
-	TCVarHopMask         = "hop_mask"
-	TCVarLimitType       = "limit_type"
-	TCVarLinkFlagsType   = "link_flags_type"
-	TCVarLinks           = "links"
-	TCVarMacMask         = "mac_mask"
-	TCVarPeerAddrs       = "peer_addrs"
-	TCVarPeerMask        = "peer_mask"
-	TCVarPeerRanges      = "peer_ranges"
-	TCVarRemoteBits      = "remote_bits"
-	TCVarRowMask         = "row_mask"
-	TCVarSlots           = "slots"
+
+	TCVarFirstRemote = "first_remote"
+	TCVarHopMask     = "hop_mask"
+
+	TCVarLinks      = "links"
+	TCVarMacMask    = "mac_mask"
+	TCVarPeerAddrs  = "peer_addrs"
+	TCVarPeerMask   = "peer_mask"
+	TCVarPeerRanges = "peer_ranges"
+	TCVarRemoteBits = "remote_bits"
+	TCVarRowMask    = "row_mask"
+	TCVarSlots      = "slots"
 )
-
-// LoadTC returns the embedded CollectionSpec for TC.
-func LoadTC() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_TCBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
-	if err != nil {
-		return nil, fmt.Errorf("can't load TC: %w", err)
-	}
-
-	return spec, err
-}
-
-// Do not access this directly.
-//
-//go:embed tc_bpfel.o
-var _TCBytes []byte

@@ -1,4 +1,5 @@
-// Command trim takes out of files that bpf2go wrote what nobody uses: the structs that it would load objects into.
+// Command trim takes out of files that bpf2go wrote what nobody uses: what loads each object, into structs or not, since
+// one function loads all of them, and what C alone needs.
 package main
 
 import (
@@ -22,8 +23,10 @@ func main() {
 	}
 }
 
-// unused are the names of those structs and of the functions that fill and close them, and the import that these need.
-var unused = regexp.MustCompile(`(Specs|Objects|Maps|Variables|Programs|Close)$|^"io"$`)
+// unused are the names of those structs and functions, of the objects' bytes, and of the imports that these need; of
+// variables that tell bpf2go of a type, and of what belongs to another object.
+var unused = regexp.MustCompile(`(Specs|Objects|Maps|Variables|Programs|Close|Bytes)$|^Load|^"(io|bytes|embed|fmt|github.com/cilium/ebpf)"$|` +
+	`Var\w+Type$|^TCAddrRow$|^Drop(MapAddrLosses|MapCountedAddrs|VarLinks|VarRemoteBits|VarSlots)$`)
 
 func trim(name string) error {
 	files := token.NewFileSet()
@@ -41,6 +44,8 @@ func trim(name string) error {
 			switch s := s.(type) {
 			case *ast.TypeSpec:
 				return unused.MatchString(s.Name.Name)
+			case *ast.ValueSpec:
+				return unused.MatchString(s.Names[0].Name)
 			case *ast.ImportSpec:
 				return unused.MatchString(s.Path.Value)
 			}

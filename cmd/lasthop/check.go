@@ -15,6 +15,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/fault/bridge"
@@ -132,10 +133,12 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 		cloud = &azure.Client{}
 	}
 	return session.Options{
-		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
-		Attach: o.attach.Value, Janitor: newJanitor,
-		Diagnose: o.diagnose(), For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
-		PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,
+		Options: collect.Options{
+			NS: ns, HostRoot: hostRoot(o.hostRoot), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes, NodesHint: hint,
+			PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin,
+		},
+		NodeName: name, Engine: o.watchedBy(), Attach: o.attach.Value, Janitor: newJanitor,
+		Diagnose: o.diagnose(), For: time.Duration(o.window), Active: o.active, Debug: o.debug,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
@@ -122,8 +123,8 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 		return nil
 	}
 	return e.try(ctx, session.Options{
-		NS: ns, NodeName: node, HostRoot: hostRoot(root), For: glance, Engine: session.EngineTC,
-		Janitor: newJanitor, KeepLeftovers: true, NodesHint: "use check --nodes FILE, or kubectl lasthop check",
+		Options:  collect.Options{NS: ns, HostRoot: hostRoot(root), NodesHint: "use check --nodes FILE, or kubectl lasthop check"},
+		NodeName: node, For: glance, Engine: session.EngineTC, Janitor: newJanitor, KeepLeftovers: true,
 	})
 }
 

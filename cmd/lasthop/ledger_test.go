@@ -21,6 +21,7 @@ import (
 
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
@@ -235,7 +236,7 @@ func (l *ledgerLab) observe(send func() error) map[string]model.LedgerRow {
 	}()
 	once := false
 	s, err := session.Observe(l.t.Context(), session.Options{
-		NS: ns, HostRoot: l.t.TempDir(), For: 40 * time.Second, // far more than sending takes
+		Options: collect.Options{NS: ns, HostRoot: l.t.TempDir()}, For: 40 * time.Second, // far more than sending takes
 		Progress: func(model.Window, time.Time) {
 			if !once {
 				once = true

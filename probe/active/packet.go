@@ -73,50 +73,34 @@ func (r *reply) answers(p *model.Probe) bool {
 	return r.kind == p.Kind && r.from == p.To && r.to == p.From
 }
 
-// decoder decodes replies. It is not safe for concurrent use.
-type decoder struct {
-	eth    layers.Ethernet
-	ip     layers.IPv4
-	icmp   layers.ICMPv4
-	ip6    layers.IPv6
-	icmp6  layers.ICMPv6
-	echo6  layers.ICMPv6Echo
-	arp    layers.ARP
-	parser *gopacket.DecodingLayerParser
-	found  []gopacket.LayerType
-}
-
-func newDecoder() *decoder {
-	d := &decoder{}
-	d.parser = gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &d.eth, &d.ip, &d.icmp, &d.ip6, &d.icmp6, &d.echo6, &d.arp)
-	d.parser.IgnoreUnsupported = true
-	return d
-}
-
-// The headers that each kind of reply has. Any other order is no reply: ICMPv6 in
-// IPv4, say, would be read with the IPv6 addresses of an earlier frame.
-var (
-	echoHeaders  = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeIPv4, layers.LayerTypeICMPv4}
-	echo6Headers = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeIPv6, layers.LayerTypeICMPv6, layers.LayerTypeICMPv6Echo}
-	arpHeaders   = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeARP}
-)
-
 // decode decodes a frame. It returns false for anything but a complete ICMP or ICMPv6 echo reply or ARP reply.
-func (d *decoder) decode(frame []byte) (reply, bool) {
-	if err := d.parser.DecodeLayers(frame, &d.found); err != nil {
-		return reply{}, false
+func decode(frame []byte) (r reply, ok bool) {
+	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
+	headers := append(p.Layers(), nil, nil, nil, nil)
+	if p.ErrorLayer() != nil {
+		return r, false
 	}
-	a := &d.arp
-	switch {
-	case slices.Equal(d.found, echoHeaders) && d.icmp.TypeCode == layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoReply, 0):
-		return reply{kind: model.ProbeEcho, from: addr(d.ip.SrcIP), to: addr(d.ip.DstIP), id: d.icmp.Id, seq: d.icmp.Seq}, true
-	case slices.Equal(d.found, echo6Headers) && d.icmp6.TypeCode == layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoReply, 0):
-		return reply{kind: model.ProbeEcho, from: addr(d.ip6.SrcIP), to: addr(d.ip6.DstIP), id: d.echo6.Identifier, seq: d.echo6.SeqNumber}, true
-	case slices.Equal(d.found, arpHeaders) && a.Operation == layers.ARPReply && a.Protocol == layers.EthernetTypeIPv4 &&
-		len(a.SourceHwAddress) == 6 && len(a.SourceProtAddress) == 4:
-		return reply{kind: model.ProbeARP, from: addr(a.SourceProtAddress), to: addr(a.DstProtAddress), mac: model.MACFrom(a.SourceHwAddress)}, true
+	// In any other order of headers, such as ICMPv6 in IPv4, it is no reply.
+	switch network := headers[1].(type) {
+	case *layers.IPv4:
+		echo, is := headers[2].(*layers.ICMPv4)
+		if is && echo.TypeCode == layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoReply, 0) {
+			return reply{kind: model.ProbeEcho, from: addr(network.SrcIP), to: addr(network.DstIP), id: echo.Id, seq: echo.Seq}, true
+		}
+	case *layers.IPv6:
+		icmp, is := headers[2].(*layers.ICMPv6)
+		echo, whole := headers[3].(*layers.ICMPv6Echo)
+		if is && whole && icmp.TypeCode == layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoReply, 0) {
+			return reply{kind: model.ProbeEcho, from: addr(network.SrcIP), to: addr(network.DstIP), id: echo.Identifier, seq: echo.SeqNumber}, true
+		}
+	case *layers.ARP:
+		if network.Operation == layers.ARPReply && network.Protocol == layers.EthernetTypeIPv4 &&
+			len(network.SourceHwAddress) == 6 && len(network.SourceProtAddress) == 4 {
+			from, to := addr(network.SourceProtAddress), addr(network.DstProtAddress)
+			return reply{kind: model.ProbeARP, from: from, to: to, mac: model.MACFrom(network.SourceHwAddress)}, true
+		}
 	}
-	return reply{}, false
+	return r, false
 }
 
 func addr(b []byte) netip.Addr {

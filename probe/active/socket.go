@@ -59,14 +59,13 @@ func openHere(at port, id uint16) (*os.File, error) {
 
 // read delivers replies until reading fails or done is closed.
 func read(s *os.File, at port, replies chan<- heard, done <-chan struct{}) {
-	d := newDecoder()
 	frame := make([]byte, 2048)
 	for {
 		n, err := s.Read(frame)
 		h := heard{port: at, at: time.Now(), err: err}
 		if err == nil {
 			var ok bool
-			if h.reply, ok = d.decode(frame[:n]); !ok {
+			if h.reply, ok = decode(frame[:n]); !ok {
 				continue
 			}
 		}

@@ -75,7 +75,7 @@ func (n *naming) name(list []model.Pod, far map[int]*pods.Namespace, owners map[
 	}
 	detail = strings.TrimSuffix(fmt.Sprintf("%d of %d pods: %s", len(list)-len(without), len(list), strings.Join(parts, ", ")), ": ")
 	if len(without) > 0 {
-		detail += "; unnamed: " + some(without) + found.Lack()
+		detail += "; unnamed: " + model.Some(without, 8, "more") + found.Lack()
 	}
 	return detail, err
 }
@@ -132,13 +132,4 @@ func place(p *model.Pod) string {
 		return known[0].String()
 	}
 	return "the pod behind " + p.Link
-}
-
-// some joins the first few of a list.
-func some(list []string) string {
-	const shown = 8
-	if len(list) <= shown {
-		return strings.Join(list, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ", "), len(list)-shown)
 }

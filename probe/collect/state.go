@@ -111,7 +111,7 @@ func (c *Collector) State(ctx context.Context, losses Losses) (*model.Snapshot, 
 	})
 	g.Go(func() { r.readPackets(ctx) })
 	g.Go(func() {
-		r.readSettings()
+		r.settings, r.settingsErr = sysctl.Read(r.c.ns)
 		r.readFiles()
 		r.readCilium(ctx)
 	})
@@ -148,8 +148,6 @@ func (r *reading) readPackets(ctx context.Context) {
 	r.s.PacketRules, r.s.Sets, r.packetChains = t.Rules, t.Sets, t.Chains
 	r.report(model.SourceNAT, detail, len(t.Chains) > 0, err)
 }
-
-func (r *reading) readSettings() { r.settings, r.settingsErr = sysctl.Read(r.c.ns) }
 
 func (r *reading) readFiles() {
 	if r.c.noFiles != nil {
@@ -356,7 +354,7 @@ func (c *Collector) Flows(ctx context.Context) ([]model.Flow, error) {
 	c.mu.Lock()
 	local := c.local
 	c.mu.Unlock()
-	flows, err := conntrack.Read(ctx, ct, int(c.flows.Load()), conntrack.Involves(local))
+	flows, err := conntrack.Read(ctx, ct, int(c.flows.Load()), local)
 	c.flows.Store(int64(len(flows)))
 	return flows, err
 }

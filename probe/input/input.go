@@ -3,6 +3,7 @@
 package input
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -79,6 +80,25 @@ func All(r io.Reader, limit int64) ([]byte, error) {
 		return nil, &SizeError{limit}
 	}
 	return text, err
+}
+
+// maxLines is more than any list of modules or of a kernel's symbols has, in bytes.
+const maxLines = 64 << 20
+
+// Lines calls f with each line of a file.
+func Lines(path string, f func(string)) error {
+	file, err := Open(path, Regular)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	s := bufio.NewScanner(io.LimitReader(file, maxLines))
+	// A line of modules.dep has all that a module needs.
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		f(s.Text())
+	}
+	return s.Err()
 }
 
 // Entries are the names in a directory, nil if it does not exist, and of too many some.

@@ -20,19 +20,20 @@ type Azure struct {
 // AzureNode is where Azure has a node, by the configuration of the cloud provider on it (/etc/kubernetes/azure.json). A
 // name that the file does not have is empty. That of a route table need not mean that there is one.
 type AzureNode struct {
-	SubscriptionID string
+	SubscriptionID string `redact:"uid"`
 	// ResourceGroup is that of the node.
-	ResourceGroup           string
-	VNet, VNetResourceGroup string
-	Subnet                  string
-	RouteTable              string
-	RouteTableResourceGroup string
+	ResourceGroup           string `redact:"rg"`
+	VNet                    string `redact:"vnet"`
+	VNetResourceGroup       string `redact:"rg"`
+	Subnet                  string `redact:"subnet"`
+	RouteTable              string `redact:"table"`
+	RouteTableResourceGroup string `redact:"rg"`
 }
 
 // RouteTable is a table of user-defined routes.
 type RouteTable struct {
 	// ID is the resource ID, empty for a list of routes without IDs.
-	ID     string
+	ID     string `redact:"azureID"`
 	Routes []UDR
 	// Whole says that the table itself was given, with all of its routes and
 	// subnets. A list of routes does not include the subnets.
@@ -40,9 +41,9 @@ type RouteTable struct {
 	// Part says that routes may be missing: a single route was given.
 	Part bool
 	// Subnets are the IDs of the associated subnets.
-	Subnets []string
+	Subnets []string `redact:"azureID"`
 	// File is the source.
-	File string
+	File string `redact:"file"`
 }
 
 // Name returns the last part of the table's ID, or an empty string.
@@ -50,11 +51,11 @@ func (t *RouteTable) Name() string { return lastPart(t.ID) }
 
 // UDR is a route of a route table, or an effective route of a NIC.
 type UDR struct {
-	Name string
+	Name string `redact:"route"`
 	// Prefixes are the destinations, without service tags.
 	Prefixes []netip.Prefix
 	// Type is VirtualAppliance, VirtualApplianceEcmp, VnetLocal, Internet, None, …
-	Type     string
+	Type     string `redact:"keep"`
 	NextHops []netip.Addr
 	// Active is false for an effective route that another overrides.
 	Active bool
@@ -63,17 +64,17 @@ type UDR struct {
 // EffectiveRoutes are the routes that apply to one NIC.
 type EffectiveRoutes struct {
 	// NIC is the ID; empty is this node's.
-	NIC    string
+	NIC    string `redact:"azureID"`
 	Routes []UDR
-	File   string
+	File   string `redact:"file"`
 }
 
 // SecurityGroup is a network security group.
 type SecurityGroup struct {
-	ID string
+	ID string `redact:"azureID"`
 	// Rules are its own and Azure's default ones. Of each direction, the one with the lowest priority that matches decides.
 	Rules []SecurityRule
-	File  string
+	File  string `redact:"file"`
 }
 
 // Name returns the last part of the group's ID, or an empty string.
@@ -82,18 +83,16 @@ func (g *SecurityGroup) Name() string { return lastPart(g.ID) }
 // EffectiveRules are all security groups that apply to one NIC, with Azure's expansion of names to addresses.
 type EffectiveRules struct {
 	// NIC is the ID; empty is this node's.
-	NIC    string
+	NIC    string `redact:"azureID"`
 	Groups []SecurityGroup
-	File   string
+	File   string `redact:"file"`
 }
 
 // SecurityRule is a rule of a network security group.
 type SecurityRule struct {
-	Name           string
+	Name           string `redact:"rule"`
 	Priority       int
 	Outbound, Deny bool
-	// Default: Azure made it, and it cannot be deleted.
-	Default bool
 	// Protocol is the number of the IP protocol, 0 for any.
 	Protocol uint8
 	From, To SecurityEnd
@@ -103,18 +102,18 @@ type SecurityRule struct {
 // addresses are not known. Without Ports all match.
 type SecurityEnd struct {
 	Prefixes []netip.Prefix
-	Names    []string
+	Names    []string `redact:"tag"`
 	Ports    []PortRange
 }
 
 // Subnet is a part of the virtual network.
 type Subnet struct {
-	ID       string
+	ID       string `redact:"azureID"`
 	Prefixes []netip.Prefix
 	// RouteTable and SecurityGroup are IDs, empty if none is associated.
-	RouteTable    string
-	SecurityGroup string
-	File          string
+	RouteTable    string `redact:"azureID"`
+	SecurityGroup string `redact:"azureID"`
+	File          string `redact:"file"`
 }
 
 // Name returns the last part of the subnet's ID, or an empty string.
@@ -122,16 +121,16 @@ func (s *Subnet) Name() string { return lastPart(s.ID) }
 
 // NIC is a virtual network interface of the cloud.
 type NIC struct {
-	ID string
+	ID string `redact:"azureID"`
 	// Forwards is Azure's IP forwarding: whether the NIC receives and sends packets for addresses that are not its own.
 	// ForwardsKnown is false if the file does not say.
 	Forwards, ForwardsKnown bool
 	Addresses               []netip.Addr
 	// Subnets are the IDs of its addresses' subnets.
-	Subnets []string
+	Subnets []string `redact:"azureID"`
 	// SecurityGroup is an ID, empty if none is associated.
-	SecurityGroup string
-	File          string
+	SecurityGroup string `redact:"azureID"`
+	File          string `redact:"file"`
 }
 
 // Name returns the last part of the NIC's ID, or an empty string.

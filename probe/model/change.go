@@ -29,12 +29,14 @@ type Change struct {
 	Dst, From netip.Prefix
 	// Table is the routing table, Link the link's index, Type a route's.
 	Table, Link int
-	Type        string
+	Type        string `redact:"keep"`
 	MAC         MAC
 	// Family, Filter, Chain and Handle are those of a rule of nftables: its table is Filter. Without a Handle it is the chain,
 	// without a Chain it is more than is kept of one change.
-	Family, Filter, Chain string
-	Handle                uint64
+	Family string `redact:"keep"`
+	Filter string `redact:"text"`
+	Chain  string `redact:"text"`
+	Handle uint64
 	// By made it, as far as is known: one of these if they are several. Without any it is not known who.
 	By []Process
 }
@@ -42,10 +44,10 @@ type Change struct {
 // Process is a program that ran. Its arguments are never read.
 type Process struct {
 	PID  int
-	Name string
+	Name string `redact:"program"`
 	// Parent started it; the name is empty where that is not known.
 	Parent     int
-	ParentName string
+	ParentName string `redact:"program"`
 }
 
 // Author says who made the change.

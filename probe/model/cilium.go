@@ -2,9 +2,12 @@ package model
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 )
 
 // Cilium is what its agent keeps on the node: its endpoints in files, and what its programs
@@ -26,12 +29,13 @@ type Cilium struct {
 
 // CiliumEndpoint is a pod as the agent has it.
 type CiliumEndpoint struct {
-	ID              uint16
-	Identity        CiliumIdentity
-	Labels          []string
-	Namespace, Name string
-	IfIndex         int
-	Addresses       []netip.Addr
+	ID        uint16
+	Identity  CiliumIdentity
+	Labels    []string `redact:"label"`
+	Namespace string   `redact:"ns"`
+	Name      string   `redact:"pod"`
+	IfIndex   int
+	Addresses []netip.Addr
 	// Quiet: its programs leave no reason in what they drop.
 	Quiet bool
 }
@@ -106,7 +110,7 @@ type CiliumDrop struct {
 	File uint8
 	Line uint16
 	// Name is the file's name, by the line information of the programs, where several had its number (CiliumFiles).
-	Name string
+	Name string `redact:"keep"`
 }
 
 // Compare orders them.
@@ -143,68 +147,26 @@ func (r CiliumReason) NoTarget() bool { return r >= 150 && r <= 152 }
 
 // String is the reason as Cilium names it.
 func (r CiliumReason) String() string {
-	if name, ok := ciliumReasons[r]; ok {
-		return name
-	}
-	return fmt.Sprintf("reason %d", uint8(r))
+	return cmp.Or(strings.Join(ciliumNames()[fmt.Sprintf("drop %d", uint8(r))], ""), fmt.Sprintf("reason %d", uint8(r)))
 }
 
-var ciliumReasons = map[CiliumReason]string{
-	130: "invalid source MAC", 131: "invalid destination MAC", 132: "invalid source IP", 133: "policy denied",
-	134: "invalid packet", 135: "CT: truncated or invalid header", 136: "fragmentation needed",
-	137: "CT: unknown L4 protocol", 138: "CT: can't create entry from packet", 139: "unsupported L3 protocol",
-	140: "missed tail call", 141: "error writing to packet", 142: "unknown L4 protocol", 143: "unknown ICMPv4 code",
-	144: "unknown ICMPv4 type", 145: "unknown ICMPv6 code", 146: "unknown ICMPv6 type",
-	147: "error retrieving tunnel key", 148: "error retrieving tunnel options", 149: "invalid Geneve option",
-	150: "unknown L3 target address", 151: "stale or unroutable IP", 152: "no matching local container found",
-	153: "error while correcting L3 checksum", 154: "error while correcting L4 checksum",
-	155: "CT: map insertion failed", 156: "invalid IPv6 extension header", 157: "IP fragmentation not supported",
-	158: "service backend not found", 160: "no tunnel endpoint", 161: "NAT 46/64 not enabled",
-	162: "reached EDT rate-limiting drop horizon", 163: "unknown connection tracking state",
-	164: "local host is unreachable", 165: "no configuration available to perform policy decision",
-	166: "unsupported L2 protocol", 167: "no mapping for NAT masquerade",
-	168: "unsupported protocol for NAT masquerade", 169: "FIB lookup failed",
-	170: "encapsulation traffic is prohibited", 171: "invalid identity", 172: "unknown sender", 173: "NAT not needed",
-	174: "is a ClusterIP", 175: "first logical datagram fragment not found", 176: "forbidden ICMPv6 message",
-	177: "denied by LB source range check", 178: "socket lookup failed", 179: "socket assign failed",
-	180: "proxy redirection not supported for protocol", 181: "policy denied by denylist",
-	182: "VLAN traffic disallowed by VLAN filter", 183: "incorrect VNI from VTEP",
-	184: "failed to update or look up TC buffer", 185: "no SID was found for the IP address",
-	186: "SRv6 state was removed during tail call", 187: "L3 translation from IPv4 to IPv6 failed",
-	188: "L3 translation from IPv6 to IPv4 failed", 189: "authentication required", 190: "no conntrack map found",
-	191: "no NAT map found", 192: "invalid cluster ID", 193: "unsupported packet protocol for DSR encapsulation",
-	194: "no egress gateway found", 195: "traffic is unencrypted", 196: "TTL exceeded", 197: "no node ID found",
-	198: "rate limited", 199: "IGMP handled", 200: "IGMP subscribed", 201: "multicast handled",
-	202: "host datapath not ready", 203: "endpoint policy program not available", 204: "no egress IP configured",
-	205: "punt to proxy", 206: "no device", 207: "first fragment not found",
-}
+//go:embed cilium.txt
+var ciliumText string
 
-// CiliumFiles are the names that the numbers of pkg/monitor/api/files.go have had, up to 1.18 and from 1.19 on; none for
-// an unknown number.
-func CiliumFiles(number uint8) (names []string) {
-	for _, files := range []map[uint8]string{ciliumHeaders118, ciliumHeaders119, ciliumPrograms} {
-		if name := files[number]; name != "" {
-			names = With(names, name)
+// ciliumNames are the names of Cilium's numbers: "drop 133: policy denied".
+var ciliumNames = sync.OnceValue(func() map[string][]string {
+	names := map[string][]string{}
+	for line := range strings.Lines(ciliumText) {
+		if number, name, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+			names[number] = With(names[number], name)
 		}
 	}
 	return names
-}
+})
 
-var (
-	ciliumPrograms = map[uint8]string{
-		1: "bpf_host.c", 2: "bpf_lxc.c", 3: "bpf_overlay.c", 4: "bpf_xdp.c", 5: "bpf_sock.c", 6: "bpf_network.c", 7: "bpf_wireguard.c",
-	}
-	ciliumHeaders118 = map[uint8]string{
-		101: "arp.h", 102: "drop.h", 103: "srv6.h", 104: "icmp6.h", 105: "nodeport.h", 106: "lb.h", 107: "mcast.h",
-		108: "ipv4.h", 109: "conntrack.h", 110: "local_delivery.h", 111: "trace.h", 112: "encap.h", 113: "encrypt.h",
-		114: "host_firewall.h", 115: "nodeport_egress.h", 116: "ipv6.h", 117: "classifiers.h",
-	}
-	ciliumHeaders119 = map[uint8]string{
-		101: "drop.h", 102: "srv6.h", 103: "icmp6.h", 104: "nodeport.h", 105: "lb.h", 106: "mcast.h", 107: "ipv4.h",
-		108: "conntrack.h", 109: "local_delivery.h", 110: "trace.h", 111: "encap.h", 112: "host_firewall.h",
-		113: "nodeport_egress.h", 114: "ipv6.h", 115: "classifiers.h",
-	}
-)
+// CiliumFiles are the names that the numbers of pkg/monitor/api/files.go have had, up to 1.18 and from 1.19 on; none for
+// an unknown number.
+func CiliumFiles(number uint8) []string { return ciliumNames()[fmt.Sprintf("file %d", number)] }
 
 // CiliumIdentity is the number that Cilium gives to all pods with the same labels, and to what is no pod.
 type CiliumIdentity uint32
@@ -218,13 +180,8 @@ func (i CiliumIdentity) Reserved() string {
 	case nodes:
 		return "a node by its labels"
 	}
-	return ciliumIdentities[i]
+	return strings.Join(ciliumNames()[fmt.Sprintf("identity %d", i)], "")
 }
 
 // World reports whether it is that of what is outside of the cluster.
 func (i CiliumIdentity) World() bool { return i == 2 || i == 9 || i == 10 }
-
-var ciliumIdentities = map[CiliumIdentity]string{
-	1: "host", 2: "world", 3: "unmanaged", 4: "health", 5: "init", 6: "remote-node", 7: "kube-apiserver", 8: "ingress",
-	9: "world-ipv4", 10: "world-ipv6", 11: "encrypted-overlay",
-}

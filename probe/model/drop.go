@@ -20,10 +20,10 @@ type Drop struct {
 	Proto  uint8
 	Reason Reason
 	// Location is the function that freed the packet.
-	Location string
+	Location string `redact:"keep"`
 	// IfIndex and Link are the packet's device, 0 when it had none. Netns is the inode of the namespace it was in.
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	Netns   uint32
 	// DstMAC is the frame's destination, zero where there was no Ethernet header.
 	DstMAC MAC

@@ -26,9 +26,9 @@ const (
 // Link is one network interface in the node's namespace.
 type Link struct {
 	Index int
-	Name  string
+	Name  string `redact:"link"`
 	// Kind is the kernel's link kind (veth, bridge, vxlan), empty for a hardware device.
-	Kind string
+	Kind string `redact:"keep"`
 	MAC  MAC
 	MTU  int
 	// Up is the administrative flag, Carrier the operational state.
@@ -57,9 +57,6 @@ type Link struct {
 	Duplicates []netip.Addr
 	// XDP are the IDs of the XDP programs: native, generic, offloaded.
 	XDP []uint32
-	// OtherHost is the receive counter of frames for other MACs
-	// (rx_otherhost_dropped).
-	OtherHost uint64
 }
 
 // Counted reports whether packets of one of the link's addresses are counted apart. Those of services, which kube-proxy
@@ -133,11 +130,11 @@ type VLANRange struct{ First, Last int }
 // link's egress has counted; what it drops is not sent.
 type Queue struct {
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// Kind is the kernel's: tbf, fq_codel, …
-	Kind string
+	Kind string `redact:"keep"`
 	// Handle is as tc prints it, such as 8001:, and 0: without one.
-	Handle string
+	Handle string `redact:"keep"`
 	// Rate in bytes a second and Burst in bytes are those of a tbf. Limit is in bytes
 	// for a tbf, in packets for other kinds. 0: none, or not known.
 	Rate, Burst, Limit uint64
@@ -183,11 +180,10 @@ type Route struct {
 	Gateway netip.Addr
 	Src     netip.Addr
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// Type is unicast, local, blackhole, unreachable, prohibit, throw, …
-	Type     string
-	Scope    string
-	Protocol string
+	Type     string `redact:"keep"`
+	Protocol string `redact:"keep"`
 	Priority int
 	// Nexthop is the number of the nexthop object (ip-nexthop(8)) that it is by, 0 for none.
 	Nexthop uint32
@@ -200,16 +196,16 @@ type RoutingRule struct {
 	Family     int // 4 or 6
 	Priority   int
 	From, To   netip.Prefix
-	In, Out    string
+	In, Out    string `redact:"link"`
 	Mark, Mask uint32
 	Table      int
 	// Action is lookup, blackhole, unreachable, prohibit or goto.
-	Action string
+	Action string `redact:"keep"`
 	// Goto is the priority of the rule to continue at.
 	Goto int
 	Not  bool
 	// Unknown names further selectors, which the fields do not express.
-	Unknown []string
+	Unknown []string `redact:"keep"`
 }
 
 // Neighbor is one entry of the neighbour table.
@@ -217,9 +213,9 @@ type Neighbor struct {
 	Addr    netip.Addr
 	MAC     MAC
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// State is the kernel's NUD state: PERMANENT, REACHABLE, STALE, FAILED, …
-	State string
+	State string `redact:"keep"`
 	Proxy bool
 }
 
@@ -240,7 +236,9 @@ type FDBEntry struct {
 // Pod is one network namespace with a link to the node.
 type Pod struct {
 	// Namespace, Name and UID are those of Kubernetes, empty if no source has them.
-	Namespace, Name, UID string
+	Namespace string `redact:"ns"`
+	Name      string `redact:"pod"`
+	UID       string `redact:"uid"`
 	// Labels are those of the Kubernetes API, nil where it was not asked.
 	Labels map[string]string
 	// Addresses are the global addresses of its interface, IPv4 first.
@@ -252,13 +250,13 @@ type Pod struct {
 	Given []netip.Addr
 	MAC   MAC
 	// Interface is the name inside the pod, Link the name of the pod link.
-	Interface string
-	Link      string
+	Interface string `redact:"link"`
+	Link      string `redact:"link"`
 	LinkIndex int
 	LinkMAC   MAC
 	// Netns is the inode of the pod's namespace, NetnsName its name or path if it has one.
 	Netns     uint32
-	NetnsName string
+	NetnsName string `redact:"netns"`
 	// NetnsCookie is the namespace's cookie (SO_NETNS_COOKIE in socket(7)), which no other
 	// namespace has until the next boot; 0 before Linux 5.14.
 	NetnsCookie uint64
@@ -367,7 +365,7 @@ type Flow struct {
 	Replied bool
 	Assured bool
 	// State is the TCP state, empty for other protocols.
-	State string
+	State string `redact:"keep"`
 	// Timeout is the time until the entry expires.
 	Timeout time.Duration
 	// Start is when lasthop first listed the flow, zero if it was there at the start.

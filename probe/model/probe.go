@@ -19,7 +19,7 @@ type Probe struct {
 	Kind ProbeKind
 	// IfIndex and Link are the egress link.
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// From is an address of the node, To the target.
 	From, To netip.Addr
 	// SrcMAC is the link's MAC, DstMAC the next hop's, broadcast for ARP.

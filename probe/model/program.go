@@ -29,24 +29,24 @@ type Program struct {
 	ID uint32
 	// Name is the name of the tc filter, or that of the program, which the kernel truncates to 15 characters. It is empty
 	// if there is none or if reading it was not permitted.
-	Name string
+	Name string `redact:"text"`
 	// BPFLink is the ID of the BPF link of a tcx program, 0 if it was attached without one.
 	BPFLink uint32
 	// Netns, IfIndex and Link are the link, zero for a cgroup program.
 	Netns   uint32
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// Direction is that of the link in its own namespace.
 	Direction Direction
 	// Filter is the kind of a tc filter: bpf, flower, u32, …. Priority and Handle identify it.
-	Filter   string
+	Filter   string `redact:"keep"`
 	Priority uint16
 	Handle   uint32
 	// Classic says that it is a tc filter with a classic BPF program in
 	// direct-action mode. It cannot call helpers, so it cannot redirect.
 	Classic bool
 	// Cgroup is the path of a cgroup below the mount of its file system.
-	Cgroup string
+	Cgroup string `redact:"text"`
 }
 
 // TCHandle returns the handle in the syntax of tc.

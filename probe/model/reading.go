@@ -74,7 +74,7 @@ type Tracked struct {
 type Series struct {
 	Addr      netip.Addr
 	IfIndex   int
-	Link      string
+	Link      string `redact:"link"`
 	Direction Direction
 	Side      Side
 	// Rates are packets per second.

@@ -39,7 +39,7 @@ func (c Counter) Unused(native bool) bool { return c.Covers(native) && c.Delta =
 // IfMatch matches an interface name. A Name that ends in '+' matches every
 // name that starts with what is before it. An empty Name matches all.
 type IfMatch struct {
-	Name string
+	Name string `redact:"match"`
 	Not  bool
 }
 
@@ -118,11 +118,12 @@ const (
 type FrameRule struct {
 	Backend Backend
 	// Table and Chain as ebtables names them: nat PREROUTING.
-	Table, Chain string
+	Table string `redact:"keep"`
+	Chain string `redact:"text"`
 	// Number is the rule's place in its chain, from 1.
 	Number int
 	// Text is the rule as `ebtables -L` prints it, without the chain; what `ebtables -D CHAIN` takes.
-	Text string
+	Text string `redact:"ruleText"`
 	// Handle is what nft deletes the rule by, 0 where nft does not hold it.
 	Handle uint64
 	// Native is true for a rule that nft wrote and ebtables does not know:
@@ -143,11 +144,11 @@ type FrameRule struct {
 	ARPOpNot       bool
 	ARPSrc, ARPDst AddrMatch
 	// Unknown names matches that were not decoded. A rule with any may match less than the fields above say.
-	Unknown []string
+	Unknown []string `redact:"text"`
 
 	Target FrameTarget
 	// TargetName is the jump's chain, or the name of another target.
-	TargetName string
+	TargetName string `redact:"text"`
 	// MAC is what dnat, snat and arpreply write.
 	MAC MAC
 	// Verdict is the decision after such a target: ACCEPT, DROP, CONTINUE or RETURN.
@@ -160,18 +161,18 @@ type FrameRule struct {
 type PacketRule struct {
 	Backend Backend
 	// Family is that of the table: "ip", "ip6" or "inet".
-	Family string
+	Family string `redact:"keep"`
 	// NFProto is the IP version that a rule of an inet table matches: 4 or 6,
 	// 0 for both. It is 0 in the other tables, which see one version only.
 	NFProto      int
-	Table, Chain string
+	Table, Chain string `redact:"text"`
 	Number       int
 	// Text is the rule as `iptables -S` prints it, without "-A CHAIN".
-	Text string
+	Text string `redact:"ruleText"`
 	// Handle and Native are as in FrameRule.
 	Handle  uint64
 	Native  bool
-	Comment string
+	Comment string `redact:"comment"`
 
 	In, Out  IfMatch
 	Src, Dst AddrMatch
@@ -185,15 +186,15 @@ type PacketRule struct {
 	// Mark matches the packet's mark.
 	Mark MarkMatch
 	// Unknown names matches that were not decoded.
-	Unknown []string
+	Unknown []string `redact:"text"`
 	// Lookups are what the rule looks up in sets and maps of its table.
 	Lookups []Lookup
 	// Map is the nft map whose elements decide where the packet goes and are not known. It is empty where there is none.
-	Map string
+	Map string `redact:"text"`
 
 	// Target is ACCEPT, DROP, RETURN, REJECT, MASQUERADE, SNAT, DNAT, a
 	// chain's name, or empty for a rule that only counts.
-	Target string
+	Target string `redact:"text"`
 	Goto   bool
 	// To is the address that SNAT or DNAT writes, where it is a single one.
 	To netip.AddrPort
@@ -208,19 +209,21 @@ const TargetForward = "FWD"
 
 // Lookup is what a rule of nft looks up in a set, which is a match, or in a map, whose element decides.
 type Lookup struct {
-	Set string
+	Set string `redact:"text"`
 	// Key are the parts of the packet that are looked up, in nft's words: "ip daddr", "meta l4proto", "th dport".
-	Key []string
+	Key []string `redact:"keep"`
 	Not bool
 	Map bool
 	// Element is the key of one element of the map, in a rule that stands for it alone.
-	Element string
+	Element string `redact:"text"`
 }
 
 // Set is a set or map of nft whose elements were read.
 type Set struct {
 	// Family is that of the table: "ip", "ip6" or "inet".
-	Family, Table, Name string
+	Family string `redact:"keep"`
+	Table  string `redact:"text"`
+	Name   string `redact:"text"`
 	// Anonymous: it is part of the one rule that uses it.
 	Anonymous bool
 	Elements  []Element
@@ -228,7 +231,10 @@ type Set struct {
 
 // Element is one of a set, in nft's words: the Key "10.96.0.1 . tcp . 443", "*" for what
 // no other has, and in a map the Value "goto service-443" or "10.244.0.7 . 8443".
-type Element struct{ Key, Value, Comment string }
+type Element struct {
+	Key, Value string `redact:"element"`
+	Comment    string `redact:"comment"`
+}
 
 // PortRange is an inclusive range of ports.
 type PortRange struct{ First, Last uint16 }
@@ -237,15 +243,15 @@ type PortRange struct{ First, Last uint16 }
 type Chain struct {
 	Backend Backend
 	// Family is "ip", "ip6", "inet", "bridge", "netdev".
-	Family      string
-	Table, Name string
+	Family      string `redact:"keep"`
+	Table, Name string `redact:"text"`
 	// Hook is PREROUTING, FORWARD, …; empty for a chain that is only jumped to. Priority orders the chains of one hook.
 	// An INGRESS or EGRESS is that of Devices, separated by commas.
-	Hook     string
-	Devices  string
+	Hook     string `redact:"keep"`
+	Devices  string `redact:"links"`
 	Priority int
 	// Policy is ACCEPT or DROP for a chain with a hook, and for a chain of ebtables' users that has one.
-	Policy  string
+	Policy  string `redact:"keep"`
 	Counter Counter
 }
 

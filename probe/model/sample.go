@@ -12,9 +12,9 @@ type Sample struct {
 	// Began is when the first of its kind was freed, zero if that is not known.
 	Began    time.Time `json:",omitzero"`
 	Reason   Reason
-	Location string
+	Location string `redact:"keep"`
 	IfIndex  int
-	Link     string
+	Link     string `redact:"link"`
 	Netns    uint32
 	// Src and Dst are those of the drop; see Ends.
 	Src, Dst       netip.Addr

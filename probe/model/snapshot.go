@@ -74,22 +74,22 @@ func Lasted(first, last time.Time) bool { return last.Sub(first) >= 2*settled }
 
 // Node is the machine, or a network namespace in its place.
 type Node struct {
-	Name   string
-	Kernel string
+	Name   string `redact:"node"`
+	Kernel string `redact:"keep"`
 	// Netns is the inode of the node's network namespace.
 	Netns uint32
 	// Plugin is the network plugin: kubenet, azure-bridge, …, or "unknown".
-	Plugin string
+	Plugin string `redact:"keep"`
 	// PluginBy are the signs of the plugin, in words.
-	PluginBy []string
+	PluginBy []string `redact:"withhold"`
 	// Policy is what enforces network policies beside the plugin ("calico"), Residue the earlier plugin whose state
 	// remains ("azure-vnet"). Empty if none was recognised.
-	Policy, Residue string
+	Policy, Residue string `redact:"keep"`
 	// Engine is how packets were counted: tc, or state if they were not.
 	// Attach is the mechanism that attached the programs: tcx or clsact.
-	Engine, Attach string
+	Engine, Attach string `redact:"keep"`
 	// Uplinks are the names of the links that lead off the node.
-	Uplinks []string
+	Uplinks []string `redact:"link"`
 	// Networkd is nil where systemd-networkd does not manage links.
 	Networkd *Networkd
 }
@@ -136,10 +136,10 @@ const (
 
 // Source says how much of one kind of state could be read.
 type Source struct {
-	Name   string
+	Name   string `redact:"keep"`
 	Status Status
 	// Detail says what was read, or why it was not and what would help.
-	Detail string
+	Detail string `redact:"withhold"`
 }
 
 // Status returns the status of the named source, Missing if there is none.
@@ -166,24 +166,28 @@ type Cluster struct {
 
 // ClusterNode is one node of the cluster, from its API object.
 type ClusterNode struct {
-	Name      string
+	Name      string `redact:"node"`
 	Addresses []netip.Addr
 	// External are the Addresses that cannot be a next hop within the virtual network.
 	External []netip.Addr
 	PodCIDRs []netip.Prefix
 	// NoRoute is the reason in condition NetworkUnavailable why the cloud controller created no route to the node's pods.
 	// An empty one proves nothing: the controller does not check the subnet's route table.
-	NoRoute string
+	NoRoute string `redact:"keep"`
 }
 
 // ClusterPod is a pod of the cluster, wherever it runs.
 type ClusterPod struct {
-	Namespace, Name string
-	Addresses       []netip.Addr
+	Namespace string `redact:"ns"`
+	Name      string `redact:"pod"`
+	Addresses []netip.Addr
 }
 
 // Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a link's name, as in sysctl(8).
-type Sysctl struct{ Name, Value string }
+type Sysctl struct {
+	Name  string `redact:"sysctl"`
+	Value string `redact:"keep"`
+}
 
 // PodAddrs are the addresses of the pods there are.
 func (s *Snapshot) PodAddrs() map[netip.Addr]bool {

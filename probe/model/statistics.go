@@ -4,9 +4,9 @@ package model
 // link's ingress, or that left by the one at its egress and were not sent (ethtool -S, ip -s -s link).
 type Device struct {
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// Driver is hv_netvsc, ena, mlx5_core, …; empty where the kernel did not tell it.
-	Driver string
+	Driver string `redact:"keep"`
 	// RxRing and TxRing are the packets that a queue of the NIC holds, RxRingMax and
 	// TxRingMax the most that it can be set to (ethtool -g). 0: not known.
 	RxRing, RxRingMax, TxRing, TxRingMax uint64
@@ -39,7 +39,7 @@ const (
 // DeviceLoss is a counter of what a device lost.
 type DeviceLoss struct {
 	// Name is the driver's, with * for numbers: its queues' counters are added up.
-	Name string
+	Name string `redact:"keep"`
 	Kind LossKind
 	// Total is since the driver was loaded, Delta what was added in the window.
 	Total, Delta uint64
@@ -71,7 +71,7 @@ type Softnet struct {
 // SocketLimit is how much of a limit of the machine's sockets is in use.
 type SocketLimit struct {
 	// Name is the setting's below net.ipv4: udp_mem and tcp_mem, in pages, or tcp_max_orphans.
-	Name        string
+	Name        string `redact:"keep"`
 	Used, Limit uint64
 }
 
@@ -81,7 +81,7 @@ func (l *SocketLimit) Near() bool { return l.Used >= l.Limit-l.Limit/8 }
 // NeighborTable is one of the kernel's tables of neighbours. All network namespaces of the machine share it.
 type NeighborTable struct {
 	// Name is arp_cache or ndisc_cache.
-	Name    string
+	Name    string `redact:"keep"`
 	Entries uint64
 	// Fulls is how often no entry was made, as the table was full; FullsDelta in the window.
 	Fulls, FullsDelta uint64

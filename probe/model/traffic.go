@@ -81,7 +81,7 @@ type Lost struct {
 // Uncounted is how many packets were not counted for one reason, which is in words without names or addresses.
 type Uncounted struct {
 	Packets uint64
-	Why     string
+	Why     string `redact:"keep"`
 }
 
 func (u Uncounted) String() string { return fmt.Sprint(u.Packets, " ", u.Why) }
@@ -136,7 +136,7 @@ type HopCount struct {
 	Addr    netip.Addr
 	Prefix  netip.Prefix
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 
 	Direction Direction
 	Side      Side
@@ -182,7 +182,7 @@ type Peer struct {
 	// did not reply proves nothing of any.
 	Range   netip.Prefix
 	IfIndex int
-	Link    string
+	Link    string `redact:"link"`
 	// Out counts packets on egress, In on ingress.
 	Out, In PeerCount
 	// FirstOut is the first poll that saw a packet on egress.
@@ -200,7 +200,7 @@ func (p *Peer) Far() netip.Prefix {
 type PairCount struct {
 	Src, Dst  netip.Addr
 	IfIndex   int
-	Link      string
+	Link      string `redact:"link"`
 	Direction Direction
 	Packets   uint64
 }
@@ -209,7 +209,7 @@ type PairCount struct {
 type MACPair struct {
 	Addr      netip.Addr
 	IfIndex   int
-	Link      string
+	Link      string `redact:"link"`
 	Direction Direction
 	Side      Side
 
@@ -220,7 +220,7 @@ type MACPair struct {
 // ARPCount counts ARP or neighbour discovery messages at one link.
 type ARPCount struct {
 	IfIndex   int
-	Link      string
+	Link      string `redact:"link"`
 	Direction Direction
 	// Reply is false for a request (ARP request, neighbour solicitation).
 	Reply bool

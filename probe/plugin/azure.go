@@ -71,16 +71,16 @@ func azureRouted(g *signs) (string, []string) {
 	if c := g.chainPrefix("SWIFT"); c != "" {
 		return AzurePodSubnet, append(by, "chain "+c)
 	}
-	if strings.Contains(p.IPAMMode, "overlay") {
-		return AzureOverlay, append(by, "IPAM mode "+p.IPAMMode)
+	if strings.Contains(p.IPAM.Mode, "overlay") {
+		return AzureOverlay, append(by, "IPAM mode "+p.IPAM.Mode)
 	}
 	if excluded := overlay(g); excluded != "" {
 		return AzureOverlay, append(by, excluded)
 	}
-	if p.IPAM == "azure-cns" && p.IPAMMode == "v4swift" {
-		return AzurePodSubnet, append(by, "IPAM mode "+p.IPAMMode)
+	if p.IPAM.Type == "azure-cns" && p.IPAM.Mode == "v4swift" {
+		return AzurePodSubnet, append(by, "IPAM mode "+p.IPAM.Mode)
 	}
-	if p.IPAM == "" {
+	if p.IPAM.Type == "" {
 		if routed, own := apart(g); routed != "" {
 			return AzurePodSubnet, append(by, routed)
 		} else if own != "" {

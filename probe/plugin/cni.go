@@ -161,7 +161,7 @@ func cilium(g *signs) (string, []string) {
 		by = append(by, "chain "+c)
 	}
 	if p, ok := g.conf("cilium-cni"); ok {
-		azure = azure || p.IPAM == "azure-ipam"
+		azure = azure || p.IPAM.Type == "azure-ipam"
 	}
 	by = g.file(by, "cilium-cni")
 	if rule := podRule(g); rule != "" {

@@ -11,25 +11,25 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Conf is one plugin of a CNI configuration.
+// Conf is one plugin of a CNI configuration: of the list Network, in File.
 type Conf struct {
-	File, Network string
-	Type          string
-	Bridge, Mode  string
-	IPAM          string
-	IPAMMode      string
+	File    string `json:"-"`
+	Network string `json:"-"`
+	Type    string
+	Bridge  string
+	IPAM    IPAM
 }
+
+// IPAM is what gives its pods addresses.
+type IPAM struct{ Type, Mode string }
 
 // Config holds what the plugins' files say.
 type Config struct {
 	Plugins []Conf
 	// AzureMode is the mode of the network in azure-vnet's state.
 	AzureMode string
-	// AzureCNS says that azure-cns manages the endpoints.
-	AzureCNS bool
-	// HostLocal are the networks of the host-local IPAM, Taken the addresses that it has assigned.
-	HostLocal []string
-	Taken     []netip.Addr
+	// Taken are the addresses that the host-local IPAM has assigned.
+	Taken []netip.Addr
 }
 
 // The plugins.

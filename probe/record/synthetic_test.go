@@ -62,7 +62,7 @@ func (n *node) pod(i int, a netip.Addr) {
 	}
 	s.Pods = append(s.Pods, p)
 	s.Links = append(s.Links, model.Link{Index: index, Name: link, Kind: "veth", MAC: p.LinkMAC, MTU: 1500, Up: true, Carrier: true, Role: model.RolePodLink, Master: 3})
-	s.Routes = append(s.Routes, model.Route{Table: 254, Dst: netip.PrefixFrom(a, 32), IfIndex: index, Link: link, Type: "unicast", Scope: "link", Protocol: "boot"})
+	s.Routes = append(s.Routes, model.Route{Table: 254, Dst: netip.PrefixFrom(a, 32), IfIndex: index, Link: link, Type: "unicast", Protocol: "boot"})
 	s.Neighbors = append(s.Neighbors, model.Neighbor{Addr: a, MAC: p.MAC, IfIndex: index, Link: link, State: "REACHABLE"})
 	s.FDB = append(s.FDB, model.FDBEntry{MAC: p.MAC, IfIndex: index, Bridge: 3})
 	for _, name := range []string{"forwarding", "rp_filter", "proxy_arp", "accept_local", "route_localnet", "send_redirects"} {

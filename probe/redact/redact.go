@@ -53,7 +53,15 @@ func (r *Redactor) Snapshot(s *model.Snapshot) *model.Snapshot {
 		return s
 	}
 	r.learn(s)
-	return new(r.copy(reflect.ValueOf(*s)).Interface().(model.Snapshot))
+	return new(redacted(r, *s))
+}
+
+// redacted is a deep copy of a value without names and addresses, the value itself without a Redactor.
+func redacted[T any](r *Redactor, x T) T {
+	if r == nil {
+		return x
+	}
+	return r.copy(reflect.ValueOf(x)).Interface().(T)
 }
 
 // Reading returns the reading without names and addresses. Its findings stay: they are to be
@@ -66,26 +74,16 @@ func (r *Redactor) Reading(x model.Reading) model.Reading {
 	r.learn(x.Point.Snapshot)
 	findings := x.Findings
 	x.Findings = nil
-	out := r.copy(reflect.ValueOf(x)).Interface().(model.Reading)
+	out := redacted(r, x)
 	out.Findings = findings
 	return out
 }
 
 // Samples returns samples of packets that hold no payload, and other addresses.
-func (r *Redactor) Samples(list []model.Sample) []model.Sample {
-	if r == nil {
-		return list
-	}
-	return r.copy(reflect.ValueOf(list)).Interface().([]model.Sample)
-}
+func (r *Redactor) Samples(list []model.Sample) []model.Sample { return redacted(r, list) }
 
 // Addrs are other addresses in place of some.
-func (r *Redactor) Addrs(list []netip.Addr) []netip.Addr {
-	if r == nil {
-		return list
-	}
-	return model.Map(list, r.Addr)
-}
+func (r *Redactor) Addrs(list []netip.Addr) []netip.Addr { return redacted(r, list) }
 
 // Node is another name for a node.
 func (r *Redactor) Node(name string) string {
@@ -119,65 +117,15 @@ func keep(_ *Redactor, s string) string { return s }
 // search them for names, nothing is shown of them.
 func withhold(_ *Redactor, s string) string { return strings.Repeat("redacted", min(len(s), 1)) }
 
-func as(kind string) treatment {
-	return func(r *Redactor, s string) string { return r.called(kind, s) }
-}
-
-var (
-	text    treatment = (*Redactor).Text
-	link    treatment = (*Redactor).link
-	comment treatment = (*Redactor).comment
-	element treatment = (*Redactor).element
-	rule    treatment = (*Redactor).rule
-	azureID treatment = (*Redactor).azureID
-	file    treatment = (*Redactor).file
-)
-
-// fields are the treatments of all plain strings of the model. Strings of a type of
-// their own, such as roles and reasons, are lasthop's or the kernel's words.
-var fields = map[string]treatment{
-	"Node.Name": as("node"), "Node.Kernel": keep, "Node.Plugin": keep, "Node.PluginBy": withhold, "Node.Policy": keep,
-	"Node.Residue": keep, "Node.Engine": keep, "Node.Attach": keep, "Node.Uplinks": link,
-	"NodeSeen.Name": as("node"), "NodeSeen.Recording": file, "NodeSeen.Reason": withhold,
-	"Source.Name": keep, "Source.Detail": withhold,
-	"Link.Name": link, "Link.Kind": keep,
-	"Queue.Link": link, "Queue.Kind": keep, "Queue.Handle": keep,
-	"Device.Link": link, "Device.Driver": keep, "DeviceLoss.Name": keep, "NeighborTable.Name": keep, "SocketLimit.Name": keep,
-	"Route.Link": link, "Route.Type": keep, "Route.Scope": keep, "Route.Protocol": keep,
-	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": keep,
-	"Neighbor.Link": link, "Neighbor.State": keep,
-	"Sysctl.Name": (*Redactor).sysctl, "Sysctl.Value": keep,
-	"Pod.Namespace": as("ns"), "Pod.Name": as("pod"), "Pod.UID": (*Redactor).uid, "Pod.Interface": link, "Pod.Link": link,
-	"Pod.NetnsName":   (*Redactor).netns,
-	"Resolver.By":     keep,
-	"FrameRule.Table": keep, "FrameRule.Chain": text, "FrameRule.Text": rule, "FrameRule.Unknown": text, "FrameRule.TargetName": text,
-	"IfMatch.Name":      (*Redactor).match,
-	"PacketRule.Family": keep, "PacketRule.Table": text, "PacketRule.Chain": text, "PacketRule.Text": rule, "PacketRule.Comment": comment,
-	"Lookup.Set": text, "Lookup.Key": keep, "Lookup.Element": text,
-	"Set.Family": keep, "Set.Table": text, "Set.Name": text, "Element.Key": element, "Element.Value": element, "Element.Comment": comment,
-	"PacketRule.Unknown": text, "PacketRule.Map": text, "PacketRule.Target": text,
-	"Chain.Family": keep, "Chain.Table": text, "Chain.Name": text, "Chain.Hook": keep, "Chain.Policy": keep,
-	"Chain.Devices": func(r *Redactor, s string) string { return strings.Join(model.Map(strings.Split(s, ","), r.link), ",") },
-	"Flow.State":    keep,
-	"Program.Name":  text, "Program.Link": link, "Program.Filter": keep, "Program.Cgroup": text,
-	"CiliumEndpoint.Labels": as("label"), "CiliumEndpoint.Namespace": as("ns"), "CiliumEndpoint.Name": as("pod"),
-	"ClusterNode.Name": as("node"), "ClusterNode.NoRoute": keep,
-	"ClusterPod.Namespace": as("ns"), "ClusterPod.Name": as("pod"),
-	"AzureNode.SubscriptionID": (*Redactor).uid, "AzureNode.ResourceGroup": as("rg"), "AzureNode.VNet": as("vnet"),
-	"AzureNode.VNetResourceGroup": as("rg"), "AzureNode.Subnet": as("subnet"), "AzureNode.RouteTable": as("table"),
-	"AzureNode.RouteTableResourceGroup": as("rg"),
-	"RouteTable.ID":                     azureID, "RouteTable.Subnets": azureID, "RouteTable.File": file,
-	"UDR.Name": as("route"), "UDR.Type": keep,
-	"Subnet.ID": azureID, "Subnet.RouteTable": azureID, "Subnet.SecurityGroup": azureID, "Subnet.File": file,
-	"EffectiveRoutes.NIC": azureID, "EffectiveRoutes.File": file, "EffectiveRules.NIC": azureID, "EffectiveRules.File": file,
-	"NIC.ID": azureID, "NIC.Subnets": azureID, "NIC.SecurityGroup": azureID, "NIC.File": file,
-	"SecurityGroup.ID": azureID, "SecurityGroup.File": file, "SecurityRule.Name": as("rule"),
-	"SecurityEnd.Names": (*Redactor).tag,
-	"HopCount.Link":     link, "Peer.Link": link, "PairCount.Link": link, "MACPair.Link": link, "ARPCount.Link": link, "Series.Link": link,
-	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link, "CiliumDrop.Name": keep,
-	"Uncounted.Why": keep, "Probe.Link": link,
-	"Change.Type": keep, "Change.Family": keep, "Change.Filter": text, "Change.Chain": text,
-	"Process.Name": as("program"), "Process.ParentName": as("program"),
+// treatments are those of plain strings of the model, by what their fields' tags say. Any other tag is the kind of thing
+// that is called so. Strings of a type of their own, such as roles and reasons, are lasthop's or the kernel's words.
+var treatments = map[string]treatment{
+	"keep": keep, "withhold": withhold, "text": (*Redactor).Text, "link": (*Redactor).link, "comment": (*Redactor).comment,
+	"element": (*Redactor).element, "ruleText": (*Redactor).rule, "azureID": (*Redactor).azureID, "file": (*Redactor).file,
+	"uid": (*Redactor).uid, "netns": (*Redactor).netns, "match": (*Redactor).match, "sysctl": (*Redactor).sysctl, "tag": (*Redactor).tag,
+	"links": func(r *Redactor, s string) string { return strings.Join(model.Map(strings.Split(s, ","), r.link), ",") },
+	// A field without a tag: a test holds that there is none.
+	"": withhold,
 }
 
 // copy is a deep copy of a value of the model, redacted.
@@ -236,10 +184,10 @@ func (r *Redactor) field(v reflect.Value, i int) reflect.Value {
 	if f.Type() != plain && f.Type() != reflect.TypeFor[[]string]() {
 		return r.copy(f)
 	}
-	treat := fields[v.Type().Name()+"."+v.Type().Field(i).Name]
+	kind := v.Type().Field(i).Tag.Get("redact")
+	treat := treatments[kind]
 	if treat == nil {
-		// A field without a treatment: a test holds that there is none.
-		treat = withhold
+		treat = func(r *Redactor, s string) string { return r.called(kind, s) }
 	}
 	if f.Type() == plain {
 		return reflect.ValueOf(treat(r, f.String()))

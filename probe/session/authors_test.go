@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns/nstest"
@@ -33,7 +34,7 @@ func TestAuthors(t *testing.T) {
 		"ip rule add from 10.9.1.0/24 to 10.8.0.0/16 lookup 100", "ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev up0",
 		"nft add table ip own", "nft add chain ip own guard", "iptables-nft -P FORWARD ACCEPT", "ebtables-nft -P FORWARD ACCEPT",
 	)
-	s, err := session.Open(t.Context(), session.Options{NS: n.NS, HostRoot: "/", For: timeline.Short, Diagnose: diagnose.Judge})
+	s, err := session.Open(t.Context(), session.Options{Options: collect.Options{NS: n.NS, HostRoot: "/"}, For: timeline.Short, Diagnose: diagnose.Judge})
 	check(t, err)
 	defer s.Close()
 	within := func(command ...string) *exec.Cmd {

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/session"
@@ -40,7 +41,7 @@ func TestCgroupProgram(t *testing.T) {
 	id, _ := info.ID()
 
 	var once sync.Once
-	s, err := session.Observe(t.Context(), session.Options{NS: n.ns, HostRoot: "/", For: 2 * time.Second,
+	s, err := session.Observe(t.Context(), session.Options{Options: collect.Options{NS: n.ns, HostRoot: "/"}, For: 2 * time.Second,
 		Progress: func(model.Window, time.Time) { once.Do(func() { n.sendFrom(t, group) }) }})
 	check(t, err)
 	want := fmt.Sprintf("cgroup program group_guard, id %d, on %s", id, "/"+filepath.Base(group.Name()))

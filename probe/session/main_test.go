@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/session"
@@ -36,7 +37,7 @@ func watchForever(path string) error {
 	defer ns.Close()
 	said := false
 	_, err = session.Observe(context.Background(), session.Options{
-		NS: ns, HostRoot: "/nonexistent", For: time.Hour,
+		Options: collect.Options{NS: ns, HostRoot: "/nonexistent"}, For: time.Hour,
 		Progress: func(model.Window, time.Time) {
 			if !said {
 				fmt.Println("attached")

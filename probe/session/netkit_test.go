@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -71,7 +72,7 @@ func TestNetkit(t *testing.T) {
 			check(t, err)
 			id, _ := info.ID()
 			var once sync.Once
-			s, err := session.Observe(t.Context(), session.Options{NS: n.ns, HostRoot: "/", For: 2 * time.Second,
+			s, err := session.Observe(t.Context(), session.Options{Options: collect.Options{NS: n.ns, HostRoot: "/"}, For: 2 * time.Second,
 				Progress: func(model.Window, time.Time) { once.Do(func() { sendTo(t, tt.from, tt.to) }) }})
 			check(t, err)
 			if s.Status(model.SourcePrograms) != model.OK {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/traffic"
@@ -76,7 +77,7 @@ func TestNamespacesOfTheLiving(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	w := &watch{options: Options{NS: ns}}
+	w := &watch{options: Options{Options: collect.Options{NS: ns}}}
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	w.roster.see(t0, []model.Pod{{Netns: 1, LinkIndex: 7}, {Netns: 2, LinkIndex: 8}})
 	w.roster.see(t0.Add(time.Second), []model.Pod{{Netns: 2, NetnsCookie: 9, LinkIndex: 8}})

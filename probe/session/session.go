@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/netip"
@@ -16,9 +15,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/collect"
-	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/timeline"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
@@ -33,9 +30,8 @@ const (
 
 // Options say which node to observe, how and for how long.
 type Options struct {
-	// NS is the node's network namespace. The caller closes it.
-	NS                 *netns.NS
-	NodeName, HostRoot string
+	collect.Options
+	NodeName string
 	// Engine is one of the Engine constants; empty is EngineAuto.
 	Engine string
 	// Attach, Janitor and KeepLeftovers are those of traffic.Config.
@@ -51,17 +47,7 @@ type Options struct {
 	// as there is room, and timeline.Long at least.
 	Keep time.Duration
 	// Rarely has a Stream take less of the CPU, and so read more seldom, while nothing is lost and nothing changes.
-	Rarely              bool
-	Uplinks             []string
-	PodCIDRs            []netip.Prefix
-	NodesFile, PodsFile string
-	// NodesHint says how the user can give NodesFile; empty where that is not possible.
-	NodesHint string
-	// RoutesFiles hold output of `az network … -o json`. Stdin is what the name "-" of any of these files stands for.
-	RoutesFiles []string
-	// Azure, if set, is asked for the same.
-	Azure *azure.Client
-	Stdin io.Reader
+	Rarely bool
 	// Active allows a few probes after the window.
 	Active bool
 	// CountPairs, if set, is called with the node's state before the window. It returns the addresses whose
@@ -142,10 +128,7 @@ func newWatch(o Options) (*watch, error) {
 	if o.Used == nil {
 		o.Used = processorTime
 	}
-	c, err := collect.Open(collect.Options{
-		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile, NodesHint: o.NodesHint,
-		PodsFile: o.PodsFile, RoutesFiles: o.RoutesFiles, Azure: o.Azure, Stdin: o.Stdin,
-	})
+	c, err := collect.Open(o.Options)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns/nstest"
 	"github.com/lasthop/lasthop/probe/timeline"
@@ -30,7 +31,7 @@ func TestStorm(t *testing.T) {
 	}
 	var once sync.Once
 	w, err := newWatch(Options{
-		NS: ns, HostRoot: t.TempDir(), Engine: EngineState, For: 2 * time.Second,
+		Options: collect.Options{NS: ns, HostRoot: t.TempDir()}, Engine: EngineState, For: 2 * time.Second,
 		Progress: func(window model.Window, _ time.Time) { once.Do(func() { go storm(window.End) }) },
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -158,7 +159,7 @@ func TestStreamAsked(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	sent, stop := n.send(t)
-	s, err := session.Open(t.Context(), session.Options{NS: n.ns, HostRoot: "/nonexistent", Diagnose: diagnose.Judge, For: timeline.Short})
+	s, err := session.Open(t.Context(), session.Options{Options: collect.Options{NS: n.ns, HostRoot: "/nonexistent"}, Diagnose: diagnose.Judge, For: timeline.Short})
 	check(t, err)
 	until := func(what string, is func(model.Reading) bool) model.Reading {
 		for r := range s.Readings() {
@@ -234,7 +235,7 @@ func stream(t *testing.T, l *lab.Lab, window time.Duration) *session.Stream {
 	ns, err := netns.Named(nodes[slices.IndexFunc(nodes, func(n lab.Node) bool { return n.Observed })].Netns)
 	check(t, err)
 	t.Cleanup(func() { ns.Close() })
-	s, err := session.Open(t.Context(), session.Options{NS: ns, HostRoot: "/nonexistent", Diagnose: diagnose.Judge, For: window})
+	s, err := session.Open(t.Context(), session.Options{Options: collect.Options{NS: ns, HostRoot: "/nonexistent"}, Diagnose: diagnose.Judge, For: window})
 	check(t, err)
 	t.Cleanup(func() { check(t, s.Close()) })
 	return s

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/session"
@@ -246,7 +247,7 @@ func htons(v uint16) uint16 { return v<<8 | v>>8 }
 func (n *node) attachAndLeave(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := session.Observe(ctx, session.Options{NS: n.ns, HostRoot: "/nonexistent", For: time.Hour,
+	_, err := session.Observe(ctx, session.Options{Options: collect.Options{NS: n.ns, HostRoot: "/nonexistent"}, For: time.Hour,
 		Progress: func(model.Window, time.Time) { cancel() }})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("observe: %v, want it to end with its context", err)
@@ -257,7 +258,7 @@ func (n *node) attachAndLeave(t *testing.T) {
 func TestSeenWhileLeaving(t *testing.T) {
 	n := newNode(t)
 	seen := 0
-	s, err := session.Observe(t.Context(), session.Options{NS: n.ns, HostRoot: "/nonexistent", For: time.Second, Seen: func(s *model.Snapshot) {
+	s, err := session.Observe(t.Context(), session.Options{Options: collect.Options{NS: n.ns, HostRoot: "/nonexistent"}, For: time.Second, Seen: func(s *model.Snapshot) {
 		seen++
 		if s.Status(model.SourceTC) != model.OK {
 			t.Errorf("the snapshot is not whole: %+v", s.Sources)

@@ -95,19 +95,18 @@ func linkOf(name string) string {
 }
 
 func routeHash(r *model.Route) uint64 {
-	type hop struct {
-		gateway netip.Addr
-		ifindex int
-	}
-	var next uint64
-	for i := range r.NextHops {
-		next = next*31 + maphash.Comparable(seed, hop{r.NextHops[i].Gateway, r.NextHops[i].IfIndex})
-	}
-	return maphash.Comparable(seed, struct {
+	var hash maphash.Hash
+	hash.SetSeed(seed)
+	maphash.WriteComparable(&hash, struct {
 		table, priority int
 		dst             netip.Prefix
 		kind            string
-		hop             hop
-		next            uint64
-	}{r.Table, r.Priority, r.Dst, r.Type, hop{r.Gateway, r.IfIndex}, next})
+	}{r.Table, r.Priority, r.Dst, r.Type})
+	for _, hop := range append([]model.Route{*r}, r.NextHops...) {
+		maphash.WriteComparable(&hash, struct {
+			gateway netip.Addr
+			ifindex int
+		}{hop.Gateway, hop.IfIndex})
+	}
+	return hash.Sum64()
 }

@@ -33,15 +33,11 @@ type addrTable struct {
 	heads   map[uint16]uint16
 }
 
-func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *mapped, cfg Config) (*addrTable, error) {
-	rows, err := mapMemory(coll.Maps[bpf.TCMapCountedAddrs])
-	if err != nil {
-		return nil, err
-	}
+func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, mem memory, cfg Config) *addrTable {
 	first := uint16(cfg.MaxAddrs + 1)
 	return &addrTable{
-		rows:     rows,
-		bss:      bss,
+		rows:     mem[bpf.TCMapCountedAddrs],
+		bss:      mem[".bss"],
 		slotsOff: int(spec.Variables[bpf.TCVarSlots].Offset),
 		bitsOff:  int(spec.Variables[bpf.TCVarRemoteBits].Offset),
 		prefixes: coll.Maps[bpf.TCMapPrefixes],
@@ -49,7 +45,7 @@ func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *mapped,
 		ranges:   newPool[netip.Prefix](first, first+maxPrefixes),
 		written:  map[uint16]bpf.TCCountedAddr{},
 		heads:    map[uint16]uint16{},
-	}, nil
+	}
 }
 
 // release frees the slots of addresses and ranges removed before then, and returns them.

@@ -71,7 +71,7 @@ func BenchmarkStub(b *testing.B) {
 	packet := tcpPacket(b, other, pod, layers.TCP{ACK: true})
 	stub := func(calls *ebpf.Program) *ebpf.Program {
 		b.Helper()
-		spec, err := bpf.LoadStub()
+		spec, err := bpf.Load("stub")
 		if err != nil {
 			b.Fatal(err)
 		}

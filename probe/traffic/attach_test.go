@@ -10,10 +10,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf/link"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -273,7 +275,7 @@ func programsOn(t testing.TB, ns *netns.NS, index int) int {
 	})
 	inside(t, ns, func() error {
 		for _, at := range tcxHooks {
-			list, err := queryTCX(index, at)
+			list, err := program.Attached(link.QueryOptions{Target: index, Attach: at})
 			if errors.Is(err, unix.EINVAL) {
 				return nil // Linux before 6.6
 			}

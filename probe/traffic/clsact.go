@@ -47,11 +47,7 @@ func openClsact(ns *netns.NS, programs [len(hooks)]*ebpf.Program, tcx bool, jani
 	if c.net, err = openRTNL(ns); err != nil {
 		return nil, err
 	}
-	spec, err := bpf.LoadStub()
-	if err != nil {
-		return nil, err
-	}
-	if c.stub, err = ebpf.NewCollection(spec); err != nil {
+	if c.stub, err = load("stub"); err != nil {
 		return nil, err
 	}
 	for i, name := range stubs {

@@ -51,32 +51,23 @@ type hop struct {
 	first, last time.Time
 }
 
-func newCounters(coll *ebpf.Collection, addrs *addrTable) (*counters, error) {
-	c := &counters{
-		coll:      coll,
-		addrs:     addrs,
-		neighbors: newTable[bpf.TCNeighKey](coll.Maps[bpf.TCMapNeighbors]),
-		pairs:     newTable[bpf.TCPairKey](coll.Maps[bpf.TCMapPairs]),
+func newCounters(coll *ebpf.Collection, mem memory, addrs *addrTable) *counters {
+	cpus := int(coll.Maps[bpf.TCMapHopCounters].MaxEntries())
+	return &counters{
+		coll:        coll,
+		hopCounters: mem[bpf.TCMapHopCounters],
+		hopKeys:     mem[bpf.TCMapHopKeys],
+		freeHops:    mem[bpf.TCMapFreeHops],
+		addrLosses:  mem[bpf.TCMapAddrLosses],
+		addrs:       addrs,
+		cpus:        cpus,
+		macs:        newMoreMACs(mem[bpf.TCMapMoreMacs], cpus),
+		peers:       newPeers(mem, int(coll.Maps[bpf.TCMapPeerShares].MaxEntries()), cpus),
+		neighbors:   newTable[bpf.TCNeighKey](coll.Maps[bpf.TCMapNeighbors]),
+		pairs:       newTable[bpf.TCPairKey](coll.Maps[bpf.TCMapPairs]),
+		maxHops:     mem[bpf.TCMapHopCounters].stride / hopSize / sides,
+		lostOf:      make([][bpf.TCLostLOST_OF_ADDR]uint64, coll.Maps[bpf.TCMapAddrLosses].MaxEntries()),
 	}
-	for name, m := range map[string]**mapped{
-		bpf.TCMapHopCounters: &c.hopCounters, bpf.TCMapHopKeys: &c.hopKeys, bpf.TCMapFreeHops: &c.freeHops,
-		bpf.TCMapAddrLosses: &c.addrLosses,
-	} {
-		var err error
-		if *m, err = mapMemory(coll.Maps[name]); err != nil {
-			return nil, err
-		}
-	}
-	c.cpus = int(coll.Maps[bpf.TCMapHopCounters].MaxEntries())
-	more, err := mapMemory(coll.Maps[bpf.TCMapMoreMacs])
-	if err != nil {
-		return nil, err
-	}
-	c.macs = newMoreMACs(more, c.cpus)
-	c.maxHops = c.hopCounters.stride / hopSize / sides
-	c.lostOf = make([][bpf.TCLostLOST_OF_ADDR]uint64, coll.Maps[bpf.TCMapAddrLosses].MaxEntries())
-	c.peers, err = newPeers(coll, c.cpus)
-	return c, err
 }
 
 func (c *counters) poll(now time.Time) error {

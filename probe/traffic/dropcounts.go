@@ -30,21 +30,15 @@ type retiredDrop struct {
 
 const countSize = 8
 
-func newDropCounts(coll *ebpf.Collection) (*dropCounts, error) {
-	counts := coll.Maps[bpf.DropMapDropCounts]
+func newDropCounts(coll *ebpf.Collection, mem memory) (*dropCounts, error) {
 	c := &dropCounts{
-		table: newTable[bpf.DropDropKey](coll.Maps[bpf.DropMapDrops]),
-		cpus:  int(counts.MaxEntries()),
-		free:  coll.Maps[bpf.DropMapFreeDrops],
+		table:      newTable[bpf.DropDropKey](coll.Maps[bpf.DropMapDrops]),
+		counts:     mem[bpf.DropMapDropCounts],
+		cpus:       int(coll.Maps[bpf.DropMapDropCounts].MaxEntries()),
+		free:       coll.Maps[bpf.DropMapFreeDrops],
+		generation: mem[".data"],
 	}
 	c.count = c.sum
-	var err error
-	if c.counts, err = mapMemory(counts); err != nil {
-		return nil, err
-	}
-	if c.generation, err = mapMemory(coll.Maps[".data"]); err != nil {
-		return nil, err
-	}
 	for number := range uint64(c.free.MaxEntries()) {
 		if err := c.free.Put(nil, number); err != nil {
 			return nil, fmt.Errorf("watch drops: %w", err)

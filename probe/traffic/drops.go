@@ -89,10 +89,12 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 			d.coll.Close()
 		}
 	}()
-	if d.counts, err = newDropCounts(d.coll); err != nil {
+	mem, err := mapMemory(d.coll)
+	if err != nil {
 		return nil, err
 	}
-	if d.shares, err = mapMemory(d.coll.Maps[bpf.DropMapDropShares]); err != nil {
+	d.shares = mem[bpf.DropMapDropShares]
+	if d.counts, err = newDropCounts(d.coll, mem); err != nil {
 		return nil, err
 	}
 	if d.reader, err = ringbuf.NewReader(d.coll.Maps[bpf.DropMapEvents]); err != nil {
@@ -128,7 +130,7 @@ func (d *drops) attach() (err error) {
 }
 
 func dropSpec(cfg Config, reasons reasons) (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadDrop()
+	spec, err := bpf.Load("drop")
 	if err != nil {
 		return nil, err
 	}

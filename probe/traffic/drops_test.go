@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -438,8 +439,10 @@ ffffffff81000200 T third	[module]
 		}
 	}
 	hidden := newSymbols()
+	hidden.path = filepath.Join(t.TempDir(), "kallsyms")
 	hidden.want(1)
-	if err := hidden.scan(strings.NewReader(strings.Repeat("0000000000000000 T any\n", 3))); err != nil {
+	err := os.WriteFile(hidden.path, []byte(strings.Repeat("0000000000000000 T any\n", 3)), 0o600)
+	if err := errors.Join(err, hidden.resolve()); err != nil {
 		t.Fatal(err)
 	}
 	if hidden.readable {

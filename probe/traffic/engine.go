@@ -162,10 +162,15 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, ns: cfg.NS, coll: coll, noTCX: noTCX}
 	e.closeAll = sync.OnceValue(e.close)
-	if err := e.open(spec); err != nil {
+	mem, err := mapMemory(coll)
+	if err != nil {
 		coll.Close()
 		return nil, err
 	}
+	e.addrs, e.links = newAddrTable(coll, spec, mem, cfg), newLinks(spec, mem[".bss"], cfg)
+	e.counters = newCounters(coll, mem, e.addrs)
+	e.on, e.failed = map[int]*attachment{}, map[int]error{}
+	e.drops, e.dropsErr = openDrops(coll, cfg)
 	return e, nil
 }
 
@@ -186,23 +191,6 @@ func (cfg Config) check() error {
 	return nil
 }
 
-func (e *Engine) open(spec *ebpf.CollectionSpec) error {
-	bss, err := mapMemory(e.coll.Maps[".bss"])
-	if err != nil {
-		return err
-	}
-	if e.addrs, err = newAddrTable(e.coll, spec, bss, e.cfg); err != nil {
-		return err
-	}
-	e.links = newLinks(spec, bss, e.cfg)
-	if e.counters, err = newCounters(e.coll, e.addrs); err != nil {
-		return err
-	}
-	e.on, e.failed = map[int]*attachment{}, map[int]error{}
-	e.drops, e.dropsErr = openDrops(e.coll, e.cfg)
-	return nil
-}
-
 // rowCells is how many pairs of hop counters an address may have: those of each link, and of the unused slot 0.
 func rowCells(cfg Config) uint32 { return uint32(ways) << bits.Len32(uint32(cfg.MaxLinks)) }
 
@@ -210,7 +198,7 @@ func rowCells(cfg Config) uint32 { return uint32(ways) << bits.Len32(uint32(cfg.
 func perCPU(most, budget, size, cpus int) uint32 { return uint32(min(most, budget/size/cpus)) }
 
 func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadTC()
+	spec, err := bpf.Load("tc")
 	if err != nil {
 		return nil, err
 	}
@@ -245,6 +233,15 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("configure tc programs: %w", err)
 	}
 	return spec, nil
+}
+
+// load loads an object as it is.
+func load(name string) (*ebpf.Collection, error) {
+	spec, err := bpf.Load(name)
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewCollection(spec)
 }
 
 // sizeAddrTable sizes the tables by slot of an address that both objects declare.

@@ -71,11 +71,7 @@ func tryBTF() (string, error) {
 
 // withStub calls f with a program that passes every packet on: a stub without a program to call.
 func withStub(f func(*ebpf.Program) error) error {
-	spec, err := bpf.LoadStub()
-	if err != nil {
-		return err
-	}
-	coll, err := ebpf.NewCollection(spec)
+	coll, err := load("stub")
 	if err != nil {
 		return err
 	}

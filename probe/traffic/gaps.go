@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Other programs may remove ours from a link, or put theirs before ours: the clean-up of Retina deletes the whole
@@ -154,7 +156,7 @@ func gapTexts(gaps []*gap) []string {
 		}
 	}
 	for i, text := range out {
-		out[i] = "on " + someOf(links[text]) + text
+		out[i] = "on " + model.Some(links[text], 5, "other links") + text
 	}
 	return out
 }
@@ -168,13 +170,4 @@ func (g gap) when() string {
 		text += " to " + g.to.Format(time.TimeOnly)
 	}
 	return text
-}
-
-// someOf names a few of many links.
-func someOf(links []string) string {
-	const most = 5
-	if len(links) <= most {
-		return strings.Join(links, ", ")
-	}
-	return fmt.Sprintf("%s and %d other links", strings.Join(links[:most], ", "), len(links)-most)
 }

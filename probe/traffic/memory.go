@@ -24,18 +24,27 @@ type mapped struct {
 	stride int // bytes per element
 }
 
-// mapMemory maps the values of an array map. They stay mapped as long as they are
-// referred to, whether or not the map is open.
-func mapMemory(m *ebpf.Map) (*mapped, error) {
+// memory are the array maps of a collection that may be written in memory, by name.
+type memory map[string]*mapped
+
+// mapMemory maps the values of such maps. They stay mapped as long as they are referred to, whether or not the map is open.
+func mapMemory(coll *ebpf.Collection) (memory, error) {
 	const word = 8 // elements are aligned to it
-	mem := &mapped{stride: (int(m.ValueSize()) + word - 1) / word * word}
-	var err error
-	mem.b, err = unix.Mmap(m.FD(), 0, mem.stride*int(m.MaxEntries()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map memory of %s: %w", m, err)
+	all := memory{}
+	for name, m := range coll.Maps {
+		if m.Flags()&(unix.BPF_F_MMAPABLE|unix.BPF_F_RDONLY_PROG) != unix.BPF_F_MMAPABLE {
+			continue
+		}
+		mem := &mapped{stride: (int(m.ValueSize()) + word - 1) / word * word}
+		var err error
+		mem.b, err = unix.Mmap(m.FD(), 0, mem.stride*int(m.MaxEntries()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return nil, fmt.Errorf("map memory of %s: %w", m, err)
+		}
+		runtime.AddCleanup(mem, func(b []byte) { _ = unix.Munmap(b) }, mem.b)
+		all[name] = mem
 	}
-	runtime.AddCleanup(mem, func(b []byte) { _ = unix.Munmap(b) }, mem.b)
-	return mem, nil
+	return all, nil
 }
 
 // shared are the types that Go reads from memory in place. They hold no pointers,

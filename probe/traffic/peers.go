@@ -7,8 +7,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/lasthop/lasthop/bpf"
 )
 
@@ -64,18 +62,9 @@ type peer struct {
 	last     [bpf.TCDirectionDIRECTIONS]time.Time
 }
 
-func newPeers(coll *ebpf.Collection, cpus int) (*peers, error) {
-	table, err := mapMemory(coll.Maps[bpf.TCMapPeers])
-	if err != nil {
-		return nil, err
-	}
-	shares, err := mapMemory(coll.Maps[bpf.TCMapPeerShares])
-	if err != nil {
-		return nil, err
-	}
-	p := &peers{
-		shares: shares, slots: int(coll.Maps[bpf.TCMapPeerShares].MaxEntries()) / cpus, list: map[peerKey]*peer{}, othersLinks: map[uint16]uint16{},
-	}
+func newPeers(mem memory, shares, cpus int) *peers {
+	table := mem[bpf.TCMapPeers]
+	p := &peers{shares: mem[bpf.TCMapPeerShares], slots: shares / cpus, list: map[peerKey]*peer{}, othersLinks: map[uint16]uint16{}}
 	p.most = peerQuota(uint32(table.stride / peerSize))
 	p.cpuTable = newCPUTable(table, cpus, peerSize, int(unsafe.Offsetof(bpf.TCPeer{}.Local)),
 		func(e *bpf.TCPeer) (peerKey, bool) {
@@ -83,7 +72,7 @@ func newPeers(coll *ebpf.Collection, cpus int) (*peers, error) {
 		},
 		func(e *bpf.TCPeer) peerCounts { return e.Count })
 	p.freed = p.giveBack
-	return p, nil
+	return p
 }
 
 // peerQuota is how many addresses and ranges a local address may have on each CPU, of a number of entries.

@@ -7,16 +7,15 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/bpf"
-	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -40,8 +39,6 @@ const (
 	late = time.Second
 	// maxPID is more than any process's number (PID_MAX_LIMIT): other ports are no numbers of processes.
 	maxPID = 4 << 20
-	// maxStatus bounds what is read of a process, in bytes.
-	maxStatus = 64 << 10
 	// listEvery is how long /proc is not listed again where the map is nearly full, listLatest in any case.
 	listEvery, listLatest = 10 * time.Second, time.Minute
 )
@@ -64,11 +61,7 @@ func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 	}
 	_ = rlimit.RemoveMemlock()
 	p := &Processes{netns: ns.Inode()}
-	spec, err := bpf.LoadProcess()
-	if err != nil {
-		return nil, err
-	}
-	if p.coll, err = ebpf.NewCollection(spec); err != nil {
+	if p.coll, err = load("process"); err != nil {
 		return nil, loadError(feature, err, debug)
 	}
 	for _, name := range []string{bpf.ProcessProgLasthopFork, bpf.ProcessProgLasthopExec, bpf.ProcessProgLasthopExit} {
@@ -112,27 +105,18 @@ type process struct {
 
 // running reads a process, or that of a thread. Threads of the kernel are none.
 func running(pid uint32) (x process, ok bool) {
-	text, err := input.Read(fmt.Sprintf("/proc/%d/status", pid), input.NoLink, maxStatus)
+	p, err := procfs.NewProc(int(pid))
 	if err != nil {
 		return x, false
 	}
-	number := func(s string) int {
-		n, _ := strconv.Atoi(s)
-		return n
+	status, err := p.NewStatus()
+	stat, failed := p.Stat()
+	if err != nil || failed != nil {
+		return x, false
 	}
-	for l := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(l, ":")
-		value = strings.TrimSpace(value)
-		switch key {
-		case "Name":
-			x.Name = value
-		case "Tgid":
-			x.PID = number(value)
-		case "PPid":
-			x.Parent = number(value)
-		case "NSpid":
-			x.inner = uint32(number(value[strings.LastIndexByte(value, '\t')+1:]))
-		}
+	x.Process = model.Process{PID: status.TGID, Name: status.Name, Parent: stat.PPID}
+	if n := len(status.NSpids); n > 0 {
+		x.inner = uint32(status.NSpids[n-1])
 	}
 	const kernel = 2 // kthreadd, which starts all of them
 	var st unix.Stat_t

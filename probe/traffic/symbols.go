@@ -1,15 +1,13 @@
 package traffic
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/lasthop/lasthop/probe/input"
 )
 
 // symbols resolves kernel addresses to function names. It keeps only the names
@@ -56,28 +54,18 @@ func (s *symbols) name(address uint64) string {
 	return fmt.Sprintf("%#x", address)
 }
 
-// resolve looks up the addresses wanted since the last call.
+// resolve looks up the addresses wanted since the last call: it finds the last function that starts at or before each.
+// kallsyms is not sorted.
 func (s *symbols) resolve() error {
 	if len(s.wanted) == 0 {
 		return nil
 	}
-	f, err := os.Open(s.path)
-	if err != nil {
-		return fmt.Errorf("read kernel symbols: %w", err)
-	}
-	defer f.Close()
-	return s.scan(f)
-}
-
-// scan finds the last function that starts at or before each wanted address. kallsyms is not sorted.
-func (s *symbols) scan(r io.Reader) error {
 	best := make(map[uint64]uint64, len(s.wanted))
-	lines := bufio.NewScanner(r)
 	shown := false
-	for lines.Scan() {
-		start, name, ok := parseSymbol(lines.Text())
+	err := input.Lines(s.path, func(line string) {
+		start, name, ok := parseSymbol(line)
 		if !ok {
-			continue
+			return
 		}
 		shown = true
 		for address := range s.wanted {
@@ -86,8 +74,8 @@ func (s *symbols) scan(r io.Reader) error {
 				s.names[address] = name
 			}
 		}
-	}
-	if err := lines.Err(); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("read kernel symbols: %w", err)
 	}
 	s.readable = shown
@@ -106,20 +94,14 @@ func (s *symbols) scan(r io.Reader) error {
 func (s *symbols) extent(function string) (start, size uint64, err error) {
 	end := uint64(math.MaxUint64)
 	for range 2 { // kallsyms is not sorted
-		f, err := os.Open(s.path)
-		if err != nil {
-			return 0, 0, fmt.Errorf("read kernel symbols: %w", err)
-		}
-		lines := bufio.NewScanner(f)
-		for lines.Scan() {
-			line := lines.Text()
+		err := input.Lines(s.path, func(line string) {
 			if at, _, ok := parseSymbol(line); ok && strings.HasSuffix(line, " "+function) {
 				start = at
 			} else if start > 0 && at > start {
 				end = min(end, at)
 			}
-		}
-		if err := errors.Join(lines.Err(), f.Close()); err != nil {
+		})
+		if err != nil {
 			return 0, 0, fmt.Errorf("read kernel symbols: %w", err)
 		}
 	}

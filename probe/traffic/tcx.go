@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/claim"
+	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -107,9 +108,9 @@ var errNotAttached = errors.New("not attached")
 // they are 0, all that are there. The error is ENODEV if the link is gone, errNotAttached if one of ours is.
 func tcxBefore(index int, ours [len(hooks)]link.ID) (names []string, err error) {
 	for i, at := range tcxHooks {
-		list, err := queryTCX(index, at)
+		list, err := program.Attached(link.QueryOptions{Target: index, Attach: at})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list tcx programs: %w", err)
 		}
 		found := ours[i] == 0
 		for _, p := range list {
@@ -128,41 +129,11 @@ func tcxBefore(index int, ours [len(hooks)]link.ID) (names []string, err error) 
 	return names, nil
 }
 
-// queryTCX lists the programs of a hook in the order in which they run. The query
-// is repeated if programs were added between its two system calls.
-func queryTCX(index int, at ebpf.AttachType) ([]link.AttachedProgram, error) {
-	const attempts = 8
-	var err error
-	for range attempts {
-		var q *link.QueryResult
-		if q, err = link.QueryPrograms(link.QueryOptions{Target: index, Attach: at}); err == nil {
-			return q.Programs, nil
-		}
-		if !errors.Is(err, unix.ENOSPC) {
-			break
-		}
-	}
-	return nil, fmt.Errorf("list tcx programs: %w", err)
-}
-
 // foreign returns the name of a program that is not lasthop's, empty for one that is.
 // The names of programs take CAP_SYS_ADMIN. Without it, it is the program's number.
 func foreign(id ebpf.ProgramID) string {
-	name := programName(id)
+	name, _ := program.Name(id)
 	return model.Either(claim.Ours(name, uint32(id)), "", cmp.Or(name, fmt.Sprintf("with id %d", id)))
-}
-
-// programName is the name of a program, empty if it was refused.
-func programName(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return ""
-	}
-	defer p.Close()
-	if info, err := p.Info(); err == nil {
-		return info.Name
-	}
-	return ""
 }
 
 // loopback is the index of lo in every network namespace.
@@ -172,7 +143,7 @@ const loopback = 1
 func probeTCX(ns *netns.NS) error {
 	const feature = "attach tc programs by tcx"
 	err := ns.Do(func() error {
-		_, err := queryTCX(loopback, ebpf.AttachTCXIngress)
+		_, err := program.Attached(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
 		return err
 	})
 	switch {

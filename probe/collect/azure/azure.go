@@ -267,8 +267,9 @@ func (d *decoder) route(f fields, id string) {
 
 func (d *decoder) udr(f fields) model.UDR {
 	state := d.string(f, "state")
+	prefixes, _ := d.prefixes(f, "addressPrefix")
 	r := model.UDR{
-		Name: d.string(f, "name"), Type: d.string(f, "nextHopType"), Prefixes: d.prefixes(f, "addressPrefix"),
+		Name: d.string(f, "name"), Type: d.string(f, "nextHopType"), Prefixes: prefixes,
 		NextHops: d.addresses(f, "nextHopIpAddress"), Active: state == "" || strings.EqualFold(state, "Active"),
 	}
 	if r.Type == "" {
@@ -280,10 +281,9 @@ func (d *decoder) udr(f fields) model.UDR {
 	return r
 }
 
-// prefixes decodes address ranges and leaves out service tags, which are names.
-func (d *decoder) prefixes(f fields, name string) []netip.Prefix {
+// prefixes decodes address ranges and, apart from them, service tags, which are names.
+func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []string) {
 	want := "a range such as 10.244.1.0/24 at \"" + name + "\""
-	var out []netip.Prefix
 	for _, v := range f.list(name) {
 		s, ok := v.any.(string)
 		if !ok {
@@ -291,12 +291,16 @@ func (d *decoder) prefixes(f fields, name string) []netip.Prefix {
 		} else if p, err := netip.ParsePrefix(s); err == nil {
 			out = append(out, p.Masked())
 		} else if a, err := netip.ParseAddr(s); err == nil {
-			out = append(out, netip.PrefixFrom(a, a.BitLen()))
-		} else if !isTag(s) {
+			out = append(out, model.Host(a))
+		} else if s == "*" {
+			out = append(out, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+		} else if isTag(s) {
+			tags = append(tags, s)
+		} else if s != "" { // which stands for none
 			d.fail(v, want, "found %q", s)
 		}
 	}
-	return out
+	return out, tags
 }
 
 // isTag reports whether the text may be a service tag, such as AzureCloud.westeurope.
@@ -322,10 +326,10 @@ func (d *decoder) addresses(f fields, name string) []netip.Addr {
 
 func (d *decoder) subnet(f fields, id string) {
 	s := model.Subnet{
-		ID: id, File: d.path, Prefixes: d.prefixes(f, "addressPrefixes"),
-		RouteTable: d.reference(f, "routeTable"), SecurityGroup: d.reference(f, "networkSecurityGroup"),
+		ID: id, File: d.path, RouteTable: d.reference(f, "routeTable"), SecurityGroup: d.reference(f, "networkSecurityGroup"),
 	}
-	if one := d.prefixes(f, "addressPrefix"); len(s.Prefixes) == 0 {
+	s.Prefixes, _ = d.prefixes(f, "addressPrefixes")
+	if one, _ := d.prefixes(f, "addressPrefix"); len(s.Prefixes) == 0 {
 		s.Prefixes = one
 	}
 	if len(s.Prefixes) == 0 {

@@ -168,10 +168,10 @@ func TestAskNode(t *testing.T) {
 		To: model.SecurityEnd{Prefixes: prefixes("10.244.1.2/32", "10.244.2.0/24"), Ports: []model.PortRange{{First: 5432, Last: 5432}, {First: 8000, Last: 8080}}},
 	}
 	if rules := a.Groups[0].Rules; len(rules) != 3 || fmt.Sprint(rules[1]) != fmt.Sprint(deny) || rules[0].From.Names[0] != "/x/applicationSecurityGroups/a" ||
-		!rules[2].Default || rules[2].To.Names[0] != "VirtualNetwork" || len(rules[0].To.Prefixes) != 2 {
+		rules[2].To.Names[0] != "VirtualNetwork" || len(rules[0].To.Prefixes) != 2 {
 		t.Errorf("group %+v", rules)
 	}
-	if rules := a.Rules[0].Groups[0].Rules; rules[0].Name != "deny-db" || rules[0].Default || !rules[1].Default || len(rules[1].To.Names) > 0 ||
+	if rules := a.Rules[0].Groups[0].Rules; rules[0].Name != "deny-db" || len(rules[1].To.Names) > 0 ||
 		!model.InAny(rules[1].To.Prefixes, netip.MustParseAddr("10.240.9.9")) || rules[1].To.Ports != nil {
 		t.Errorf("effective %+v", rules)
 	}

@@ -2,7 +2,6 @@ package azure
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,9 +40,7 @@ func (d *decoder) group(f fields, id string) {
 	g := model.SecurityGroup{ID: id, File: d.path}
 	for _, name := range []string{"securityRules", "defaultSecurityRules"} {
 		for _, v := range f.list(name) {
-			r := d.rule(d.fields(v))
-			r.Default = name == "defaultSecurityRules"
-			g.Rules = append(g.Rules, r)
+			g.Rules = append(g.Rules, d.rule(d.fields(v)))
 		}
 	}
 	sortRules(g.Rules)
@@ -55,9 +52,8 @@ func (d *decoder) effectiveGroup(f fields) model.SecurityGroup {
 	g := model.SecurityGroup{ID: d.reference(f, "networkSecurityGroup"), File: d.path}
 	for _, v := range f.list("effectiveSecurityRules") {
 		r := d.rule(d.fields(v))
-		list, name, found := strings.Cut(r.Name, "/")
-		if found {
-			r.Name, r.Default = name, strings.EqualFold(list, "defaultSecurityRules")
+		if _, name, found := strings.Cut(r.Name, "/"); found {
+			r.Name = name
 		}
 		g.Rules = append(g.Rules, r)
 	}
@@ -100,38 +96,22 @@ func (d *decoder) oneOf(f fields, name, first, second string) (is, known bool) {
 // end decodes one end of a rule. Azure's expansion takes the place of the names.
 func (d *decoder) end(f fields, which string) model.SecurityEnd {
 	var e model.SecurityEnd
-	texts := func(names ...string) (out []string) {
-		for _, name := range names {
-			for _, v := range f.list(which + name) {
-				if s := as[string](d, v, "a string at \""+which+name+"\""); s != "" {
-					out = append(out, s)
-				}
-			}
-		}
-		return out
-	}
-	named := texts("AddressPrefix", "AddressPrefixes")
 	if expanded := "expanded" + which + "AddressPrefix"; f.has(expanded) && len(f.list(expanded)) > 0 {
-		e.Prefixes, named = d.prefixes(f, expanded), nil
-	}
-	for _, s := range named {
-		switch p, err := netip.ParsePrefix(s); {
-		case s == "*":
-			e.Prefixes = append(e.Prefixes, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
-		case err == nil:
-			e.Prefixes = model.With(e.Prefixes, p.Masked())
-		default:
-			if a, err := netip.ParseAddr(s); err == nil {
-				e.Prefixes = model.With(e.Prefixes, model.Host(a))
-			} else {
-				e.Names = model.With(e.Names, s)
-			}
+		e.Prefixes, _ = d.prefixes(f, expanded)
+	} else {
+		for _, name := range []string{"AddressPrefix", "AddressPrefixes"} {
+			prefixes, tags := d.prefixes(f, which+name)
+			e.Prefixes, e.Names = model.With(e.Prefixes, prefixes...), model.With(e.Names, tags...)
 		}
 	}
 	for _, v := range f.list(which + "ApplicationSecurityGroups") {
 		e.Names = append(e.Names, d.id(v))
 	}
-	for _, s := range texts("PortRange", "PortRanges") {
+	for _, v := range append(f.list(which+"PortRange"), f.list(which+"PortRanges")...) {
+		s := as[string](d, v, "a string at \""+which+"PortRange\"")
+		if s == "" {
+			continue
+		}
 		first, last, _ := strings.Cut(s, "-")
 		from, err := strconv.ParseUint(first, 10, 16)
 		to, err2 := strconv.ParseUint(cmp.Or(last, first), 10, 16)

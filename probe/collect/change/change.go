@@ -122,19 +122,9 @@ func follow(ctx context.Context, file *os.File, f func([]Change, bool)) {
 		}
 		before := len(d.found)
 		err := conn.Read(func(fd uintptr) bool {
-			for {
-				n, _, err := unix.Recvfrom(int(fd), b, 0)
-				switch {
-				case errors.Is(err, unix.EAGAIN):
-					return len(d.found) > before
-				case errors.Is(err, unix.ENOBUFS):
-					d.lost = true
-				case err != nil && !errors.Is(err, unix.EINTR):
-					return true
-				case err == nil:
-					d.decode(b[:n], time.Now())
-				}
-			}
+			lost, failed := dump.Drain(int(fd), b, func(m []byte) { d.decode(m, time.Now()) })
+			d.lost = d.lost || lost
+			return failed != nil || len(d.found) > before
 		})
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
@@ -173,20 +163,19 @@ func (d *decoder) decode(b []byte, now time.Time) {
 
 // read decodes a message of rtnetlink. Of others, and of what follows from an address, there is no Kind.
 func (c *Change) read(m *syscall.NetlinkMessage) error {
-	var from, to, mac []byte
+	var from, to []byte
 	var header int
-	to32 := func(at *int) func(*dump.Attrs) { return func(a *dump.Attrs) { *at = int(a.Uint32()) } }
 	var fields dump.Fields
 	switch m.Header.Type {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRoute
-		fields = dump.Fields{unix.RTA_DST: &to, unix.RTA_TABLE: to32(&c.Table), unix.RTA_OIF: to32(&c.Link)}
+		fields = dump.Fields{unix.RTA_DST: &to, unix.RTA_TABLE: dump.Unsigned(&c.Table), unix.RTA_OIF: &c.Link}
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRule
-		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: to32(&c.Table)}
+		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table)}
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		header, c.Kind = unix.SizeofNdMsg, model.ChangedNeighbor
-		fields = dump.Fields{unix.NDA_DST: &to, unix.NDA_LLADDR: &mac}
+		fields = dump.Fields{unix.NDA_DST: &to, unix.NDA_LLADDR: &c.MAC}
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		header, c.Kind = unix.SizeofIfAddrmsg, model.ChangedAddress
 		fields = dump.Fields{unix.IFA_ADDRESS: func(a *dump.Attrs) {
@@ -207,7 +196,6 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 		bits, c.Link = size, int(binary.NativeEndian.Uint32(h[4:]))
 		// What a program deletes fails first, by that program; the kernel then deletes it.
 		c.Deleted = c.Deleted || binary.NativeEndian.Uint16(h[8:])&unix.NUD_FAILED != 0
-		copy(c.MAC[:], mac)
 	case model.ChangedAddress:
 		bits, c.Link = int(h[1]), int(binary.NativeEndian.Uint32(h[4:]))
 	case model.ChangedRule:

@@ -13,12 +13,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/collect/names"
 	"github.com/lasthop/lasthop/probe/input"
@@ -42,15 +42,8 @@ var ErrNone = errors.New("no Cilium")
 // Reader reads again only the files that have changed: that of an endpoint takes longer than
 // all of its entries in maps. The zero Reader is ready.
 type Reader struct {
-	mu sync.Mutex
-	// read are the endpoints by the paths of their files.
-	read map[string]readFile
-}
-
-// readFile is what a file had. The agent puts a new one in its place to change it.
-type readFile struct {
-	info     fs.FileInfo
-	endpoint model.CiliumEndpoint
+	mu    sync.Mutex
+	files input.Known[model.CiliumEndpoint]
 }
 
 // Read reads the endpoints and maps below root. With an error, what could be read is returned too.
@@ -73,51 +66,26 @@ func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail 
 // endpoints reads the endpoints of a directory. What cannot be read is left out, and the error says so.
 func (r *Reader) endpoints(dir string, entries []string) ([]model.CiliumEndpoint, error) {
 	var out []model.CiliumEndpoint
-	var failed error
-	left := 0
+	var loss input.Loss
 	slices.Sort(entries)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.read
-	r.read = make(map[string]readFile, len(entries))
+	defer r.files.Forget()
 	for _, name := range entries {
 		// Beside them are directories of programs, and those of endpoints that are being made.
 		if _, err := strconv.ParseUint(name, 10, 16); err != nil {
 			continue
 		}
-		path := filepath.Join(dir, name, "ep_config.json")
-		f, err := readEndpoint(path, before[path])
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went away, or is not yet there
+		// The agent puts a new file in its place to change it.
+		e, err := r.files.Read(filepath.Join(dir, name, "ep_config.json"), maxFile, decodeEndpoint)
+		switch {
+		case err == nil:
+			out = append(out, e)
+		case !errors.Is(err, fs.ErrNotExist): // then it went away, or is not yet there
+			loss.Add(fmt.Errorf("endpoint %s: %w", name, err))
 		}
-		if err != nil {
-			left, failed = left+1, fmt.Errorf("endpoint %s: %w", name, err)
-			continue
-		}
-		r.read[path] = f
-		out = append(out, f.endpoint)
 	}
-	if left > 1 {
-		failed = fmt.Errorf("%w, and %d more", failed, left-1)
-	}
-	return out, failed
-}
-
-// readEndpoint reads a file, unless it is still what it was before.
-func readEndpoint(path string, before readFile) (readFile, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return readFile{}, err
-	}
-	if b := before.info; b != nil && os.SameFile(b, info) && b.ModTime().Equal(info.ModTime()) && b.Size() == info.Size() {
-		return before, nil
-	}
-	text, err := input.Read(path, input.NoLink, maxFile)
-	if err != nil {
-		return readFile{}, err
-	}
-	e, err := decodeEndpoint(text)
-	return readFile{info, e}, err
+	return out, loss.Err()
 }
 
 // endpoint is the JSON of a file, as far as it is of use.
@@ -134,7 +102,7 @@ type endpoint struct {
 	}
 }
 
-func decodeEndpoint(text []byte) (out model.CiliumEndpoint, err error) {
+func decodeEndpoint(text []byte, _ time.Time) (out model.CiliumEndpoint, err error) {
 	var e endpoint
 	if err := json.Unmarshal(text, &e); err != nil {
 		return out, err

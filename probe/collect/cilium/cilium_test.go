@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -35,25 +36,25 @@ var cart = model.CiliumEndpoint{
 }
 
 func TestEndpoint(t *testing.T) {
-	got, err := decodeEndpoint(file(t, "pod.json"))
+	got, err := decodeEndpoint(file(t, "pod.json"), time.Time{})
 	if err != nil || !reflect.DeepEqual(got, cart) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	host, err := decodeEndpoint(file(t, "host.json"))
+	host, err := decodeEndpoint(file(t, "host.json"), time.Time{})
 	if err != nil || host.ID != 109 || host.Identity != 1 || len(host.Labels)+len(host.Addresses) > 0 || host.Name != "" {
 		t.Errorf("the node's: %+v, %v", host, err)
 	}
-	quiet, err := decodeEndpoint([]byte(strings.Replace(string(file(t, "pod.json")), `"DropNotification":1`, `"DropNotification":0`, 1)))
+	quiet, err := decodeEndpoint([]byte(strings.Replace(string(file(t, "pod.json")), `"DropNotification":1`, `"DropNotification":0`, 1)), time.Time{})
 	if err != nil || !quiet.Quiet {
 		t.Errorf("without notifications: %+v, %v", quiet, err)
 	}
 	for name, text := range map[string]string{"no JSON": "{", "no number": "{}", "no address": `{"ID":1,"IPv4":"10.0.0"}`, "a text": `"ID"`} {
-		if e, err := decodeEndpoint([]byte(text)); err == nil {
+		if e, err := decodeEndpoint([]byte(text), time.Time{}); err == nil {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
 	// A name that none could be is no name.
-	odd, err := decodeEndpoint([]byte("{\"ID\":1,\"K8sNamespace\":\"a\",\"K8sPodName\":\"\\u001b[2J\"}"))
+	odd, err := decodeEndpoint([]byte("{\"ID\":1,\"K8sNamespace\":\"a\",\"K8sPodName\":\"\\u001b[2J\"}"), time.Time{})
 	if err != nil || odd.Name != "" {
 		t.Errorf("%+v, %v", odd, err)
 	}
@@ -369,7 +370,7 @@ func FuzzDecodeEndpoint(f *testing.F) {
 	f.Add(file(f, "host.json"))
 	f.Add([]byte(`{"ID":1,"SecLabel":{"id":-1,"labels":["k8s:a"]},"Options":{"map":null}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if e, err := decodeEndpoint(text); err == nil && (e.ID == 0 || len(e.Labels) > maxLabels || len(e.Addresses) > 2) {
+		if e, err := decodeEndpoint(text, time.Time{}); err == nil && (e.ID == 0 || len(e.Labels) > maxLabels || len(e.Addresses) > 2) {
 			t.Errorf("%+v", e)
 		}
 	})

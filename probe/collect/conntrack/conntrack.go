@@ -32,16 +32,17 @@ const (
 // request is a struct nfgenmsg for all address families.
 var request = make([]byte, nl.SizeofNfgenmsg)
 
-// Read lists the flows that keep accepts, about as many as are expected. With an error,
-// what could be read is returned too.
-func Read(ctx context.Context, c *dump.Conn, expected int, keep func(*model.Flow) bool) ([]model.Flow, error) {
+// Read lists the flows that have a local address as source or destination of either tuple, about as many as are
+// expected; all flows where local is nil. With an error, what could be read is returned too.
+func Read(ctx context.Context, c *dump.Conn, expected int, local map[netip.Addr]bool) ([]model.Flow, error) {
 	// A list that grows leaves several times its size behind.
-	out := make([]model.Flow, 0, expected+expected/8)
+	out, d := make([]model.Flow, 0, expected+expected/8), newDecoder()
 	err := dump.Retry(ctx, "list flows", func() error {
 		out = out[:0]
 		return c.Each(msgGet, request, msgNew, func(m []byte) error {
-			f, err := decode(m)
-			if err == nil && keep(&f) {
+			f, err := d.decode(m)
+			o, r := &f.Original, &f.Reply
+			if err == nil && (local == nil || local[o.Src] || local[o.Dst] || local[r.Src] || local[r.Dst]) {
 				out = append(out, f)
 			}
 			return err
@@ -50,97 +51,61 @@ func Read(ctx context.Context, c *dump.Conn, expected int, keep func(*model.Flow
 	return out, err
 }
 
-func decode(m []byte) (f model.Flow, err error) {
-	a := dump.ParseAfter(m, nl.SizeofNfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case nl.CTA_TUPLE_ORIG:
-			f.Original, err = tuple(a.Nested(), &f)
-			a.Fail(err)
-		case nl.CTA_TUPLE_REPLY:
-			f.Reply, err = tuple(a.Nested(), &f)
-			a.Fail(err)
-		case nl.CTA_STATUS:
-			s := a.BE32()
-			f.Replied = s&statusSeenReply != 0
-			f.Assured = s&statusAssured != 0
-		case nl.CTA_PROTOINFO:
-			f.State, err = state(a.Nested())
-			a.Fail(err)
-		case nl.CTA_TIMEOUT:
-			f.Timeout = time.Duration(a.BE32()) * time.Second
-		case nl.CTA_MARK:
-			f.Mark = a.BE32()
-		case nl.CTA_ZONE:
-			f.Zone = a.BE16()
-		}
-	}
-	if err = a.Err(); err != nil {
-		err = fmt.Errorf("flow: %w", err)
-	}
-	return f, err
-}
-
-// tuple decodes the tuple of one direction. The protocol, which is the same in
-// both, and a zone that applies to this direction alone are set in f.
-func tuple(a dump.Attrs, f *model.Flow) (t model.Tuple, err error) {
-	for a.Next() {
-		inner := a.Nested()
-		switch a.Type {
-		case nl.CTA_TUPLE_IP:
-			for inner.Next() {
-				ip, ok := netip.AddrFromSlice(inner.Data)
-				if !ok {
-					inner.Fail(fmt.Errorf("address of %d bytes", len(inner.Data)))
-					continue
-				}
-				switch inner.Type {
-				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
-					t.Src = ip
-				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
-					t.Dst = ip
-				}
-			}
-			a.Fail(inner.Err())
-		case nl.CTA_TUPLE_PROTO:
-			for inner.Next() {
-				switch inner.Type {
-				case nl.CTA_PROTO_NUM:
-					f.Proto = inner.Uint8()
-				case nl.CTA_PROTO_SRC_PORT:
-					t.SrcPort = inner.BE16()
-				case nl.CTA_PROTO_DST_PORT:
-					t.DstPort = inner.BE16()
-				}
-			}
-			a.Fail(inner.Err())
-		case tupleZone:
-			f.Zone = max(f.Zone, a.BE16())
-		}
-	}
-	return t, a.Err()
-}
-
 // tcpStates are the names of the states, by number (enum tcp_conntrack). Others have none.
 var tcpStates = [256]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT",
 	"CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
-func state(a dump.Attrs) (name string, err error) {
-	for a.Next() {
-		if a.Type != nl.CTA_PROTOINFO_TCP {
-			continue
-		}
-		tcp := a.Nested()
-		for tcp.Next() {
-			if tcp.Type == nl.CTA_PROTOINFO_TCP_STATE {
-				name = tcpStates[tcp.Uint8()]
+// decoder decodes one flow after the other, in one place: there may be very many.
+type decoder struct {
+	flow   model.Flow
+	fields dump.Fields
+}
+
+func newDecoder() *decoder {
+	d := &decoder{}
+	f := &d.flow
+	d.fields = dump.Fields{
+		nl.CTA_TUPLE_ORIG: d.tuple(&f.Original), nl.CTA_TUPLE_REPLY: d.tuple(&f.Reply), nl.CTA_MARK: &f.Mark, nl.CTA_ZONE: &f.Zone,
+		nl.CTA_STATUS: func(a *dump.Attrs) {
+			s := a.BE32()
+			f.Replied, f.Assured = s&statusSeenReply != 0, s&statusAssured != 0
+		},
+		nl.CTA_TIMEOUT: func(a *dump.Attrs) { f.Timeout = time.Duration(a.BE32()) * time.Second },
+		nl.CTA_PROTOINFO: dump.Fields{nl.CTA_PROTOINFO_TCP: dump.Fields{
+			nl.CTA_PROTOINFO_TCP_STATE: func(a *dump.Attrs) { f.State = tcpStates[a.Uint8()] },
+		}},
+	}
+	return d
+}
+
+// tuple takes the tuple of one direction, with the protocol, which is the same in both,
+// and a zone that applies to this direction alone.
+func (d *decoder) tuple(t *model.Tuple) dump.Fields {
+	ip := func(to *netip.Addr) func(*dump.Attrs) {
+		return func(a *dump.Attrs) {
+			var ok bool
+			if *to, ok = netip.AddrFromSlice(a.Data); !ok {
+				a.Fail(fmt.Errorf("address of %d bytes", len(a.Data)))
 			}
 		}
-		a.Fail(tcp.Err())
 	}
-	return name, a.Err()
+	src, dst := ip(&t.Src), ip(&t.Dst)
+	return dump.Fields{
+		nl.CTA_TUPLE_IP:    dump.Fields{nl.CTA_IP_V4_SRC: src, nl.CTA_IP_V6_SRC: src, nl.CTA_IP_V4_DST: dst, nl.CTA_IP_V6_DST: dst},
+		nl.CTA_TUPLE_PROTO: dump.Fields{nl.CTA_PROTO_NUM: &d.flow.Proto, nl.CTA_PROTO_SRC_PORT: &t.SrcPort, nl.CTA_PROTO_DST_PORT: &t.DstPort},
+		tupleZone:          func(a *dump.Attrs) { d.flow.Zone = max(d.flow.Zone, a.BE16()) },
+	}
+}
+
+func (d *decoder) decode(m []byte) (model.Flow, error) {
+	d.flow = model.Flow{}
+	err := dump.ParseAfter(m, nl.SizeofNfgenmsg).Decode(binary.BigEndian, d.fields)
+	if err != nil {
+		err = fmt.Errorf("flow: %w", err)
+	}
+	return d.flow, err
 }
 
 // Statistics reads the table's size and its counters, which count from the namespace's creation, summed over the CPUs.
@@ -148,8 +113,7 @@ func Statistics(ctx context.Context, c *dump.Conn) (model.Conntrack, error) {
 	var out model.Conntrack
 	err := dump.Retry(ctx, "read conntrack statistics", func() error {
 		out = model.Conntrack{}
-		size := func(m []byte) error { return decodeSize(m, &out) }
-		if err := c.Get(msgStats, request, 0, size); err != nil {
+		if err := c.Get(msgStats, request, 0, func(m []byte) error { return decodeSize(m, &out) }); err != nil {
 			return err
 		}
 		return c.Each(msgStatsCPU, request, 0, func(m []byte) error { return addCPU(m, &out) })
@@ -175,14 +139,11 @@ func counters(c *model.Conntrack) map[uint16]*uint64 {
 
 // addCPU adds the counters of one CPU.
 func addCPU(m []byte, out *model.Conntrack) error {
-	all := counters(out)
-	a := dump.ParseAfter(m, nl.SizeofNfgenmsg)
-	for a.Next() {
-		if c := all[a.Type]; c != nil {
-			*c += uint64(a.BE32())
-		}
+	fields := dump.Fields{}
+	for i, c := range counters(out) {
+		fields[i] = func(a *dump.Attrs) { *c += uint64(a.BE32()) }
 	}
-	return a.Err()
+	return dump.ParseAfter(m, nl.SizeofNfgenmsg).Decode(binary.BigEndian, fields)
 }
 
 // Since returns now with the counters of an earlier reading subtracted. The kernel's counters have 32 bits and wrap.
@@ -192,12 +153,4 @@ func Since(now, before model.Conntrack) model.Conntrack {
 		*c = uint64(uint32(*c) - uint32(*old[i]))
 	}
 	return now
-}
-
-// Involves returns a filter for Read: flows that have one of the addresses as source or destination of either tuple;
-// all flows where the addresses are nil.
-func Involves(local map[netip.Addr]bool) func(*model.Flow) bool {
-	return func(f *model.Flow) bool {
-		return local == nil || local[f.Original.Src] || local[f.Original.Dst] || local[f.Reply.Src] || local[f.Reply.Dst]
-	}
 }

@@ -17,7 +17,7 @@ import (
 
 func FuzzFlow(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		_, _ = decode(m)
+		_, _ = newDecoder().decode(m)
 		var c model.Conntrack
 		_ = addCPU(m, &c)
 		_ = decodeSize(m, &c)
@@ -44,7 +44,7 @@ func TestRead(t *testing.T) {
 	for _, s := range []string{"10.0.0.1", "10.0.0.3", "10.0.0.4", "fd00::2"} {
 		local[addr(s)] = true
 	}
-	got, err := Read(context.Background(), c, 0, Involves(local))
+	got, err := Read(context.Background(), c, 0, local)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,13 @@ package dump
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"slices"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Attrs iterates over the netlink attributes of a message. It never reads outside its bytes: a truncated or
@@ -104,48 +109,68 @@ func (a *Attrs) String() string { return unix.ByteSliceToString(a.Data) }
 func (a *Attrs) Nested() Attrs { return Parse(a.Data) }
 
 // Fields are where attributes go, by their types: text to a *string, bytes to a *[]byte, a
-// byte that is not zero to a *bool, numbers to pointers to such (*int takes 32 bits with a
-// sign), nested attributes to Fields, and anything to a func(*Attrs).
+// number that is not zero to a *bool, numbers to pointers to such (*int takes 32 bits with a
+// sign), addresses to pointers to such, zero for what is none, nested attributes to Fields,
+// and anything to a func(*Attrs).
 type Fields map[uint16]any
+
+// Others are the attributes that Fields have nothing else for.
+const Others = 1<<16 - 1
+
+// Unsigned takes a number of 32 bits without a sign.
+func Unsigned(to *int) func(*Attrs) { return func(a *Attrs) { *to = int(a.Uint32()) } }
 
 // Decode decodes the attributes that fields name, numbers in the given order.
 func (a Attrs) Decode(order binary.ByteOrder, fields Fields) error {
+	a.decode(order, fields)
+	return a.err
+}
+
+func (a *Attrs) decode(order binary.ByteOrder, fields Fields) {
 	for a.Next() {
-		switch to := fields[a.Type].(type) {
+		to, known := fields[a.Type]
+		if !known {
+			to = fields[Others]
+		}
+		switch to := to.(type) {
 		case nil:
 		case *string:
 			*to = a.String()
 		case *[]byte:
 			*to = a.Data
 		case *bool:
-			*to = a.Uint8() != 0
+			*to = slices.ContainsFunc(a.bytes(1), func(b byte) bool { return b != 0 })
+		case *uint8:
+			*to = a.Uint8()
 		case *uint16:
 			*to = order.Uint16(a.bytes(2))
 		case *uint32:
 			*to = order.Uint32(a.bytes(4))
+		case *int32:
+			*to = int32(order.Uint32(a.bytes(4)))
 		case *int:
 			*to = int(int32(order.Uint32(a.bytes(4))))
 		case *uint64:
 			*to = order.Uint64(a.bytes(8))
+		case *netip.Addr:
+			ip, _ := netip.AddrFromSlice(a.Data)
+			*to = ip.Unmap()
+		case *model.MAC:
+			*to = model.MACFrom(a.Data)
 		case Fields:
-			a.Fail(a.Nested().Decode(order, to))
+			rest := a.rest
+			a.rest = a.Data
+			a.decode(order, to)
+			a.rest = rest
 		case func(*Attrs):
-			to(&a)
+			to(a)
 		default:
 			a.Fail(fmt.Errorf("netlink attribute %d: no value of %T", a.Type, to))
 		}
 	}
-	return a.Err()
 }
 
 // Append appends an attribute and its padding to b.
 func Append(b []byte, typ uint16, data []byte) []byte {
-	n := unix.SizeofNlAttr + len(data)
-	b = binary.NativeEndian.AppendUint16(b, uint16(n))
-	b = binary.NativeEndian.AppendUint16(b, typ)
-	b = append(b, data...)
-	for len(b)%unix.NLA_ALIGNTO != 0 {
-		b = append(b, 0)
-	}
-	return b
+	return append(b, nl.NewRtAttr(int(typ), data).Serialize()...)
 }

@@ -34,3 +34,21 @@ func Subscribe(ns *netns.NS, protocol int, set func(fd int), groups ...int) (fil
 	}
 	return file, err
 }
+
+// Drain passes on what a subscribed socket has got, in b, until there is no more. lost says that more had come than the
+// socket had room for.
+func Drain(fd int, b []byte, take func(messages []byte)) (lost bool, err error) {
+	for {
+		n, _, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
+		switch {
+		case err == nil:
+			take(b[:n])
+		case errors.Is(err, unix.EAGAIN):
+			return lost, nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true
+		case !errors.Is(err, unix.EINTR):
+			return lost, err
+		}
+	}
+}

@@ -1,8 +1,8 @@
 package dump
 
 import (
-	"cmp"
 	"context"
+	"encoding/binary"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -49,35 +49,23 @@ func Filters(ctx context.Context, does string, c Dumper, index int, parent uint3
 }
 
 // decodeFilter decodes a message about a filter. One without a handle stands for all of one priority.
-func decodeFilter(m []byte) (f Filter, ok bool, err error) {
+func decodeFilter(m []byte) (f Filter, err error) {
 	a := ParseAfter(m, nl.SizeofTcMsg)
 	if err := a.Err(); err != nil {
-		return f, false, err
+		return f, err
 	}
 	head := nl.DeserializeTcMsg(m)
 	f.Handle, f.Priority, f.Protocol = head.Handle, uint16(head.Info>>16), nl.Swap16(uint16(head.Info))
-	var options Attrs
-	for a.Next() {
-		switch a.Type {
-		case nl.TCA_KIND:
-			f.Kind = a.String()
-		case nl.TCA_CHAIN:
-			f.Chain = a.Uint32()
-		case nl.TCA_OPTIONS:
-			options = a.Nested()
-		}
+	var options []byte
+	err = a.Decode(binary.NativeEndian, Fields{nl.TCA_KIND: &f.Kind, nl.TCA_CHAIN: &f.Chain, nl.TCA_OPTIONS: &options})
+	if err == nil && f.Kind == "bpf" {
+		err = Parse(options).Decode(binary.NativeEndian, Fields{
+			nl.TCA_BPF_NAME: &f.Name, nl.TCA_BPF_ID: &f.Program, nl.TCA_BPF_FLAGS: &f.Flags,
+			nl.TCA_BPF_OPS: func(*Attrs) { f.Classic = true },
+		})
 	}
-	for f.Kind == "bpf" && options.Next() {
-		switch options.Type {
-		case nl.TCA_BPF_NAME:
-			f.Name = options.String()
-		case nl.TCA_BPF_ID:
-			f.Program = options.Uint32()
-		case nl.TCA_BPF_FLAGS:
-			f.Flags = options.Uint32()
-		case nl.TCA_BPF_OPS:
-			f.Classic = true
-		}
+	if err == nil && f.Handle == 0 {
+		err = ErrSkip
 	}
-	return f, f.Handle != 0, cmp.Or(a.Err(), options.Err())
+	return f, err
 }

@@ -22,7 +22,7 @@ func FuzzFilter(f *testing.F) {
 	options := Append(Append(nil, nl.TCA_BPF_NAME, []byte("cil_from_netdev-eth0\x00")), nl.TCA_BPF_ID, []byte{7, 0, 0, 0})
 	f.Add(Append(Append(m, nl.TCA_KIND, []byte("bpf\x00")), unix.NLA_F_NESTED|nl.TCA_OPTIONS, options))
 	f.Fuzz(func(t *testing.T, m []byte) {
-		if f, _, err := decodeFilter(m); err == nil && f.Program != 0 && f.Kind != "bpf" {
+		if f, err := decodeFilter(m); err == nil && f.Program != 0 && f.Kind != "bpf" {
 			t.Errorf("a %s filter has program %d", f.Kind, f.Program)
 		}
 		if kinds, _ := Clsact(t.Context(), one(m)); len(kinds) > 0 && len(m) < nl.SizeofTcMsg {

@@ -52,13 +52,6 @@ func hookName(c nft.Chain) string {
 	return hookNames[c.Hook]
 }
 
-// isPolicy reports whether a rule is the policy of a chain without a hook, which ebtables-nft keeps as the
-// chain's last rule, marked in its user data (type 1, UDATA_TYPE_EBTABLES_POLICY).
-func isPolicy(r nft.Rule) bool {
-	const policy = 1
-	return len(r.UserData) > 0 && r.UserData[0] == policy
-}
-
 func fromSet(set nft.Ruleset) Tables {
 	var t Tables
 	native := map[string]bool{}
@@ -90,7 +83,9 @@ func fromSet(set nft.Ruleset) Tables {
 			b.item(item)
 		}
 		rule := b.build()
-		if i, ok := chains[at]; ok && isPolicy(r) {
+		// ebtables-nft keeps the policy of a chain without a hook as the chain's last rule, marked in its user data.
+		const policy = 1 // UDATA_TYPE_EBTABLES_POLICY
+		if i, ok := chains[at]; ok && len(r.UserData) > 0 && r.UserData[0] == policy {
 			t.Chains[i].Policy, t.Chains[i].Counter = string(rule.Target), rule.Counter
 			continue
 		}

@@ -74,13 +74,8 @@ func Read(root string) (Files, error) {
 // conflist is a CNI configuration: a list of plugins, or a single one in the older format.
 type conflist struct {
 	Name    string
-	Plugins []conf
-	conf
-}
-
-type conf struct {
-	Type, Bridge, Mode string
-	IPAM               struct{ Type, Mode string }
+	Plugins []plugin.Conf
+	plugin.Conf
 }
 
 func (f *Files) readConfigs(root string) error {
@@ -101,11 +96,9 @@ func (f *Files) readConfigsIn(root, dir string) error {
 			errs = append(errs, err)
 			continue
 		}
-		for _, p := range model.Either(len(list.Plugins) == 0, []conf{list.conf}, list.Plugins) {
-			f.Config.Plugins = append(f.Config.Plugins, plugin.Conf{
-				File: name, Network: list.Name, Type: p.Type, Bridge: p.Bridge, Mode: p.Mode,
-				IPAM: p.IPAM.Type, IPAMMode: p.IPAM.Mode,
-			})
+		for _, p := range model.Either(len(list.Plugins) == 0, []plugin.Conf{list.Conf}, list.Plugins) {
+			p.File, p.Network = name, list.Name
+			f.Config.Plugins = append(f.Config.Plugins, p)
 		}
 	}
 	return errors.Join(errs...)
@@ -192,7 +185,6 @@ func (f *Files) readAzureCNS(root string) error {
 	if err != nil {
 		return err
 	}
-	f.Config.AzureCNS = true
 	var errs []error
 	for _, e := range v.Endpoints {
 		for _, i := range e.IfnameToIPMap {
@@ -203,8 +195,8 @@ func (f *Files) readAzureCNS(root string) error {
 	return errors.Join(errs...)
 }
 
-// readHostLocal lists the networks of the IPAM plugin host-local and the addresses in use, which its files are
-// named after. They hold the id of a container, but not the name of its pod.
+// readHostLocal lists the addresses that the IPAM plugin host-local has assigned, by networks: its files are named
+// after them. They hold the id of a container, but not the name of its pod.
 func (f *Files) readHostLocal(root string) error {
 	entries, err := input.Entries(filepath.Join(root, hostLocalDir), maxEntries, "networks")
 	slices.Sort(entries)
@@ -221,7 +213,6 @@ func (f *Files) readHostLocal(root string) error {
 		}
 		slices.Sort(taken)
 		f.Names = append(f.Names, name)
-		f.Config.HostLocal = append(f.Config.HostLocal, network)
 		for _, t := range taken {
 			// Colons of IPv6 addresses are kept in file names.
 			if ip, err := netip.ParseAddr(t); err == nil {

@@ -91,12 +91,12 @@ func TestRead(t *testing.T) {
 	azure := configDir + "/10-azure.conflist"
 	config := plugin.Config{
 		Plugins: []plugin.Conf{
-			{File: azure, Network: "azure", Type: "azure-vnet", Bridge: "azure0", Mode: "bridge", IPAM: "azure-vnet-ipam"},
+			{File: azure, Network: "azure", Type: "azure-vnet", Bridge: "azure0", IPAM: plugin.IPAM{Type: "azure-vnet-ipam"}},
 			{File: azure, Network: "azure", Type: "portmap"},
-			{File: configDir + "/99-old.conf", Network: "cbr", Type: "bridge", Bridge: "cbr0", IPAM: "host-local"},
+			{File: configDir + "/99-old.conf", Network: "cbr", Type: "bridge", Bridge: "cbr0", IPAM: plugin.IPAM{Type: "host-local"}},
 			{File: k3sConfigDir + "/10-flannel.conflist", Network: "cbr0", Type: "flannel"},
 		},
-		AzureMode: "bridge", AzureCNS: true, HostLocal: []string{"kubenet"}, Taken: []netip.Addr{netip.MustParseAddr("10.244.0.7")},
+		AzureMode: "bridge", Taken: []netip.Addr{netip.MustParseAddr("10.244.0.7")},
 	}
 	if !reflect.DeepEqual(got.Config, config) {
 		t.Errorf("config:\n got %+v\nwant %+v", got.Config, config)

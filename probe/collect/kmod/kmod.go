@@ -6,10 +6,8 @@
 package kmod
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -156,7 +154,7 @@ func (k *Kernel) State(m Module) State {
 func (k *Kernel) modules() (map[string]bool, error) {
 	out := map[string]bool{}
 	// "ebtable_nat 16384 1 - Live 0xffffffffc0045000"
-	err := lines(filepath.Join(k.proc, "modules"), func(line string) {
+	err := input.Lines(filepath.Join(k.proc, "modules"), func(line string) {
 		name, _, _ := strings.Cut(line, " ")
 		out[name] = true
 	})
@@ -171,7 +169,7 @@ func readSymbols(proc string) (map[string]bool, error) {
 	}
 	empty := true
 	// "ffffffff81000000 t name	[module]"; everybody may read the names.
-	err := lines(filepath.Join(proc, "kallsyms"), func(line string) {
+	err := input.Lines(filepath.Join(proc, "kallsyms"), func(line string) {
 		_, rest, ok := strings.Cut(line, " ")
 		if !ok || len(rest) <= 2 {
 			return
@@ -205,25 +203,7 @@ func readFiles(root string) (files, error) {
 		return strings.ReplaceAll(base, "-", "_")
 	}
 	return f, errors.Join(
-		lines(filepath.Join(dir, "modules.builtin"), func(line string) { f.builtin[name(line)] = true }),
-		lines(filepath.Join(dir, "modules.dep"), func(line string) { f.loadable[name(line)] = true }),
+		input.Lines(filepath.Join(dir, "modules.builtin"), func(line string) { f.builtin[name(line)] = true }),
+		input.Lines(filepath.Join(dir, "modules.dep"), func(line string) { f.loadable[name(line)] = true }),
 	)
-}
-
-// maxList is more than any list of modules or of a kernel's symbols has, in bytes.
-const maxList = 64 << 20
-
-func lines(path string, f func(string)) error {
-	file, err := input.Open(path, input.Regular)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	s := bufio.NewScanner(io.LimitReader(file, maxList))
-	// A line of modules.dep has all that a module needs.
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		f(s.Text())
-	}
-	return s.Err()
 }

@@ -14,14 +14,6 @@ import (
 // rtextFilterBRVLANCompressed asks for VLANs as ranges (RTEXT_FILTER_BRVLAN_COMPRESSED of linux/rtnetlink.h).
 const rtextFilterBRVLANCompressed = 1 << 2
 
-func decodeBridge(a dump.Attrs, l *model.Link) error {
-	l.Bridge = &model.Bridge{}
-	return a.Decode(binary.NativeEndian, dump.Fields{
-		nl.IFLA_BR_STP_STATE:      func(a *dump.Attrs) { l.Bridge.STP = a.Uint32() != 0 },
-		nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering, nl.IFLA_BR_MCAST_SNOOPING: &l.Bridge.Snooping,
-	})
-}
-
 // portStates are those of linux/if_bridge.h, by their number.
 var portStates = []model.PortState{model.PortDisabled, model.PortListening, model.PortLearning, model.PortForwarding, model.PortBlocking}
 
@@ -53,15 +45,7 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 	request := make([]byte, unix.SizeofIfInfomsg)
 	request[0] = unix.AF_BRIDGE
 	request = dump.Append(request, unix.IFLA_EXT_MASK, binary.NativeEndian.AppendUint32(nil, rtextFilterBRVLANCompressed))
-	type allowed struct {
-		index int
-		vlans model.VLANs
-	}
-	decode := func(m []byte) (x allowed, ok bool, err error) {
-		x.index, x.vlans, err = decodeVLANs(m)
-		return x, true, err
-	}
-	list, err := dump.List(ctx, "list VLANs of bridges", c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, decode)
+	list, err := dump.List(ctx, "list VLANs of bridges", c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, decodeVLANs)
 	at := byIndex(links)
 	for _, x := range list {
 		l := at[x.index]
@@ -76,13 +60,20 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 	return err
 }
 
+// allowed are the VLANs of the link with an index.
+type allowed struct {
+	index int
+	vlans model.VLANs
+}
+
 // decodeVLANs decodes a port's VLANs from an RTM_NEWLINK message of AF_BRIDGE.
-func decodeVLANs(m []byte) (index int, v model.VLANs, err error) {
+func decodeVLANs(m []byte) (x allowed, err error) {
 	a := dump.ParseAfter(m, unix.SizeofIfInfomsg)
 	if err := a.Err(); err != nil {
-		return 0, v, err
+		return x, err
 	}
-	index = int(int32(binary.NativeEndian.Uint32(m[4:])))
+	v := &x.vlans
+	x.index = int(int32(binary.NativeEndian.Uint32(m[4:])))
 	first := 0
 	info := func(a *dump.Attrs) {
 		const size = 4 // struct bridge_vlan_info: flags, VLAN
@@ -101,5 +92,5 @@ func decodeVLANs(m []byte) (index int, v model.VLANs, err error) {
 		}
 	}
 	err = a.Decode(binary.NativeEndian, dump.Fields{unix.IFLA_AF_SPEC: dump.Fields{nl.IFLA_BRIDGE_VLAN_INFO: info}})
-	return index, v, err
+	return x, err
 }

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -21,11 +22,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Attributes and offsets that golang.org/x/sys/unix lacks.
-const (
-	otherHostDropped = 192 // offset in struct rtnl_link_stats64, Linux 5.19
-	ifaTargetNetnsid = 10  // IFA_TARGET_NETNSID
-)
+const ifaTargetNetnsid = 10 // IFA_TARGET_NETNSID, which golang.org/x/sys/unix lacks
 
 // Here is the namespace number that stands for the socket's own namespace.
 const Here = -1
@@ -54,12 +51,12 @@ func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 		counts Counts
 		conf   []model.Sysctl
 	}
-	decode := func(m []byte) (x linkConf, ok bool, err error) {
+	decode := func(m []byte) (x linkConf, err error) {
 		var afSpec []byte
 		if x.link, x.counts, afSpec, err = decodeLink(m); err == nil {
 			x.conf, err = sysctl.Decode(x.link.Name, afSpec)
 		}
-		return x, true, err
+		return x, err
 	}
 	body := request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid)
 	links, err := dump.List(ctx, "list links", c, unix.RTM_GETLINK, body, unix.RTM_NEWLINK, decode)
@@ -104,19 +101,15 @@ func decodeLink(m []byte) (l model.Link, counts Counts, afSpec []byte, err error
 		PeerNetNSID: Here,
 	}
 	peer := 0
+	// The programs' ids, one for each attach mode.
+	xdp := func(a *dump.Attrs) { l.XDP = append(l.XDP, a.Uint32()) }
 	err = a.Decode(binary.NativeEndian, dump.Fields{
 		unix.IFLA_IFNAME: &l.Name, unix.IFLA_MTU: &l.MTU, unix.IFLA_MASTER: &l.Master, unix.IFLA_LINK: &peer,
-		unix.IFLA_LINK_NETNSID: &l.PeerNetNSID, unix.IFLA_AF_SPEC: &afSpec,
-		unix.IFLA_ADDRESS:     func(a *dump.Attrs) { l.MAC = model.MACFrom(a.Data) },
+		unix.IFLA_LINK_NETNSID: &l.PeerNetNSID, unix.IFLA_AF_SPEC: &afSpec, unix.IFLA_ADDRESS: &l.MAC,
 		unix.IFLA_PROMISCUITY: func(a *dump.Attrs) { l.Promisc = a.Uint32() > 0 },
-		unix.IFLA_STATS64: func(a *dump.Attrs) {
-			counts = decodeCounts(a.Data)
-			if len(a.Data) >= otherHostDropped+8 {
-				l.OtherHost = binary.NativeEndian.Uint64(a.Data[otherHostDropped:])
-			}
-		},
-		unix.IFLA_XDP:      func(a *dump.Attrs) { a.Fail(decodeXDP(a.Nested(), &l)) },
-		unix.IFLA_LINKINFO: func(a *dump.Attrs) { a.Fail(decodeInfo(a.Nested(), &l)) },
+		unix.IFLA_STATS64:     func(a *dump.Attrs) { counts = decodeCounts(a.Data) },
+		unix.IFLA_XDP:         dump.Fields{unix.IFLA_XDP_DRV_PROG_ID: xdp, unix.IFLA_XDP_SKB_PROG_ID: xdp, unix.IFLA_XDP_HW_PROG_ID: xdp},
+		unix.IFLA_LINKINFO:    func(a *dump.Attrs) { a.Fail(decodeInfo(a.Nested(), &l)) },
 	})
 	if err != nil {
 		return l, counts, nil, fmt.Errorf("link %d: %w", l.Index, err)
@@ -150,9 +143,15 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 		unix.IFLA_INFO_DATA: func(a *dump.Attrs) {
 			switch l.Kind {
 			case "bridge":
-				a.Fail(decodeBridge(a.Nested(), l))
+				l.Bridge = &model.Bridge{}
+				a.Fail(a.Nested().Decode(binary.NativeEndian, dump.Fields{
+					nl.IFLA_BR_STP_STATE: &l.Bridge.STP, nl.IFLA_BR_VLAN_FILTERING: &l.Bridge.VLANFiltering,
+					nl.IFLA_BR_MCAST_SNOOPING: &l.Bridge.Snooping,
+				}))
 			case "vxlan", "geneve":
-				a.Fail(decodePortOf(a.Nested(), l))
+				// A tunnel's port is in network byte order.
+				kind := model.Either[uint16](l.Kind == "geneve", unix.IFLA_GENEVE_PORT, unix.IFLA_VXLAN_PORT)
+				a.Fail(a.Nested().Decode(binary.BigEndian, dump.Fields{kind: &l.TunnelPort}))
 			}
 		},
 		unix.IFLA_INFO_SLAVE_DATA: func(a *dump.Attrs) {
@@ -163,31 +162,13 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 	})
 }
 
-// decodePortOf decodes a tunnel's port, which is in network byte order.
-func decodePortOf(a dump.Attrs, l *model.Link) error {
-	kind := model.Either[uint16](l.Kind == "geneve", unix.IFLA_GENEVE_PORT, unix.IFLA_VXLAN_PORT)
-	return a.Decode(binary.BigEndian, dump.Fields{kind: &l.TunnelPort})
-}
-
-// decodeXDP decodes the programs' ids, one for each attach mode.
-func decodeXDP(a dump.Attrs, l *model.Link) error {
-	id := func(a *dump.Attrs) { l.XDP = append(l.XDP, a.Uint32()) }
-	return a.Decode(binary.NativeEndian, dump.Fields{
-		unix.IFLA_XDP_DRV_PROG_ID: id, unix.IFLA_XDP_SKB_PROG_ID: id, unix.IFLA_XDP_HW_PROG_ID: id,
-	})
-}
-
 // readAddresses sets each link's addresses, in the kernel's order: IPv4 first.
 func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.Link) error {
-	decode := func(m []byte) (address, bool, error) {
-		a, err := decodeAddress(m)
-		return a, a.prefix.IsValid(), err
-	}
 	body := request(unix.SizeofIfAddrmsg, ifaTargetNetnsid, nsid)
-	addresses, err := dump.List(ctx, "list addresses", c, unix.RTM_GETADDR, body, unix.RTM_NEWADDR, decode)
+	addresses, err := dump.List(ctx, "list addresses", c, unix.RTM_GETADDR, body, unix.RTM_NEWADDR, decodeAddress)
 	at := byIndex(links)
 	for _, a := range addresses {
-		if l := at[a.index]; l != nil {
+		if l := at[a.index]; l != nil && a.prefix.IsValid() {
 			l.Addresses = append(l.Addresses, a.prefix)
 			if a.flags&unix.IFA_F_DADFAILED != 0 {
 				l.Duplicates = append(l.Duplicates, a.prefix.Addr())

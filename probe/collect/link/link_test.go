@@ -37,7 +37,7 @@ func FuzzVLANs(f *testing.F) {
 	f.Add(m)
 	f.Add(m[:len(m)-3])
 	f.Fuzz(func(t *testing.T, m []byte) {
-		if _, v, err := decodeVLANs(m); err == nil && len(m) < unix.SizeofIfInfomsg {
+		if v, err := decodeVLANs(m); err == nil && len(m) < unix.SizeofIfInfomsg {
 			t.Errorf("%+v from %d bytes without an error", v, len(m))
 		}
 	})
@@ -275,26 +275,6 @@ func checkSettings(t *testing.T, ns *nstest.NS, got []model.Sysctl) {
 	const perLink = 10
 	if seen != perLink {
 		t.Errorf("%d settings of the link, want %d: %v", seen, perLink, got)
-	}
-}
-
-// TestOtherHost sends a frame to another MAC and wants it counted.
-func TestOtherHost(t *testing.T) {
-	node, pod := nstest.New(t), nstest.New(t)
-	node.Run("ip link add v type veth peer name e netns "+pod.Path(), "ip link set v up", "ip addr add 10.7.0.1/24 dev v")
-	pod.Run("ip link set e up", "ip addr add 10.7.0.2/24 dev e", "ip neigh add 10.7.0.1 lladdr 02:de:ad:00:00:01 dev e nud permanent")
-	pod.Output("ping -c 1 -W 0.2 10.7.0.1 || true")
-	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	table, err := Read(context.Background(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := find(t, table.Links, "v"); v.OtherHost == 0 {
-		t.Errorf("no frame for another host counted: %+v", v)
 	}
 }
 

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -46,21 +47,15 @@ func (w *Watcher) Run(ctx context.Context, f func()) {
 	}
 	// Only the arrival of a message counts; the kernel truncates its content.
 	b := make([]byte, 1)
-	for {
+	for err == nil {
 		var failed error
-		err := conn.Read(func(fd uintptr) bool {
-			_, _, failed = unix.Recvfrom(int(fd), b, unix.MSG_TRUNC)
-			return failed != unix.EAGAIN
+		err = conn.Read(func(fd uintptr) bool {
+			some, lost := false, false
+			lost, failed = dump.Drain(int(fd), b, func([]byte) { some = true })
+			return some || lost || failed != nil
 		})
-		if err != nil {
-			return
-		}
-		switch failed {
-		case nil, unix.ENOBUFS: // ENOBUFS: messages were lost.
+		if err = errors.Join(err, failed); err == nil {
 			f()
-		case unix.EINTR:
-		default:
-			return
 		}
 	}
 }

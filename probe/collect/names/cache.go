@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -148,61 +146,35 @@ func nameOfNetns(path string) string {
 	return model.Either(filepath.Base(filepath.Dir(path)) != "netns", "", filepath.Base(path))
 }
 
-// cache reads the files of the cache. It remembers what each said, and reads again
-// only those that changed. It is not safe for concurrent use.
+// cache reads the files of the cache. It is not safe for concurrent use.
 type cache struct {
 	root  string
-	known map[string]remembered
+	files input.Known[record]
 }
-
-type remembered struct {
-	stamp
-	record record
-	err    error
-}
-
-// stamp tells whether a file was changed.
-type stamp struct{ inode, size, nano, seconds int64 }
 
 type found struct {
 	records []record
 	// dirs are the directories that were read, below the root.
 	dirs []string
-	loss loss
-}
-
-// loss counts what could not be read, and has the first reason.
-type loss struct {
-	n     int
-	first error
-}
-
-func (l *loss) add(n int, err error) {
-	if l.n == 0 {
-		l.first = err
-	}
-	l.n += n
+	loss input.Loss
 }
 
 func (c *cache) read() found {
 	var out found
-	seen := map[string]remembered{}
+	defer c.files.Forget()
 	for _, dir := range cacheDirs {
 		path := filepath.Join(c.root, dir)
 		names, err := input.Entries(path, maxFiles, "files")
-		if err != nil {
-			out.loss.add(1, err)
-		}
+		out.loss.Add(err)
 		if names != nil {
-			c.readDir(path, names, &out, seen)
+			c.readDir(path, names, &out)
 			out.dirs = append(out.dirs, "/"+dir)
 		}
 	}
-	c.known = seen
 	return out
 }
 
-func (c *cache) readDir(dir string, names []string, out *found, seen map[string]remembered) {
+func (c *cache) readDir(dir string, names []string, out *found) {
 	// The order of a directory's names may differ from reading to reading.
 	slices.Sort(names)
 	for _, name := range names {
@@ -210,37 +182,17 @@ func (c *cache) readDir(dir string, names []string, out *found, seen map[string]
 		if strings.HasSuffix(name, "-lo") {
 			continue
 		}
-		path := filepath.Join(dir, name)
-		x, err := c.readFile(path)
+		r, err := c.files.Read(filepath.Join(dir, name), maxCached, func(text []byte, written time.Time) (record, error) {
+			r, err := decode(text)
+			r.written = written
+			return r, err
+		})
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotOurs):
 		case err != nil:
-			out.loss.add(1, fmt.Errorf("%s: %w", name, err))
+			out.loss.Add(fmt.Errorf("%s: %w", name, err))
 		default:
-			out.records = append(out.records, x.record)
-		}
-		if x.inode != 0 {
-			seen[path] = x
+			out.records = append(out.records, r)
 		}
 	}
-}
-
-// readFile reads one file, unless it is as it was. Without an inode in what it returns, the file was not read.
-func (c *cache) readFile(path string) (remembered, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return remembered{}, err
-	}
-	now := remembered{stamp: stamp{inode: int64(st.Ino), size: st.Size, seconds: st.Mtim.Sec, nano: st.Mtim.Nsec}}
-	if old, ok := c.known[path]; ok && old.stamp == now.stamp {
-		return old, old.err
-	}
-	text, err := input.Read(path, input.NoLink, maxCached)
-	if err != nil {
-		return remembered{}, err
-	}
-	if now.record, now.err = decode(text); now.err == nil {
-		now.record.written = time.Unix(now.seconds, now.nano)
-	}
-	return now, now.err
 }

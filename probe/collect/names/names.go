@@ -9,7 +9,6 @@ package names
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -85,9 +85,8 @@ func (f *Finder) Pods(pods []model.Pod, processes map[uint32][]string) Result {
 		if !cached && uids[p.Netns] != "" {
 			if logs == nil {
 				var err error
-				if logs, err = logFolders(f.root); err != nil {
-					r.loss.add(1, err)
-				}
+				logs, err = logFolders(f.root)
+				r.loss.Add(err)
 			}
 			o = logs[uids[p.Netns]]
 		}
@@ -126,18 +125,15 @@ type Result struct {
 	dirs            []string
 	// unseen is how many unnamed pods have no process that is visible.
 	unseen int
-	loss   loss
+	loss   input.Loss
 }
 
 // Err is what could not be read, nil if nothing.
 func (r Result) Err() error {
-	switch r.loss.n {
-	case 0:
-		return nil
-	case 1:
-		return fmt.Errorf("skipped: %w", r.loss.first)
+	if err := r.loss.Err(); err != nil {
+		return fmt.Errorf("skipped: %w", err)
 	}
-	return fmt.Errorf("skipped: %w, and %d more", r.loss.first, r.loss.n-1)
+	return nil
 }
 
 // Detail says in words how many names came from where.
@@ -159,7 +155,7 @@ func (r Result) Lack() string {
 	if r.unseen > 0 {
 		out += " (their processes are not visible, as in a container without hostPID)"
 	}
-	if len(r.dirs) == 0 && r.loss.n == 0 {
+	if len(r.dirs) == 0 && r.loss.Err() == nil {
 		out += "; no /" + cacheDirs[0]
 	}
 	return out
@@ -184,7 +180,7 @@ func choose(pods []model.Pod, records []record, uids map[uint32]string, netns fu
 		if !p.MAC.IsZero() {
 			list = append(list, byMAC[p.MAC]...)
 		}
-		if m, err := fittest(p, list, uids[p.Netns], netns); err == nil {
+		if m, ok := fittest(p, list, uids[p.Netns], netns); ok {
 			best[i], out[i] = m, m.record.owner
 		}
 	}
@@ -200,11 +196,9 @@ type match struct {
 	proof int
 }
 
-var errUnnamed = errors.New("no record, or more than one, matches the pod")
-
 // fittest is the record with the best proof, and of those the newest. Two of one
 // time that name different pods are none.
-func fittest(p *model.Pod, list []*record, uid string, netns func(string) uint32) (match, error) {
+func fittest(p *model.Pod, list []*record, uid string, netns func(string) uint32) (match, bool) {
 	var best match
 	ambiguous := false
 	for _, r := range list {
@@ -224,10 +218,7 @@ func fittest(p *model.Pod, list []*record, uid string, netns func(string) uint32
 			ambiguous = true
 		}
 	}
-	if best.record == nil || ambiguous {
-		return match{}, errUnnamed
-	}
-	return best, nil
+	return best, best.record != nil && !ambiguous
 }
 
 // fits reports whether nothing that is known of the pod contradicts the record, and how much of it the pod has.

@@ -57,14 +57,11 @@ func list[T any](
 ) ([]T, error) {
 	request := make([]byte, sizeofNdMsg)
 	request[0], request[10] = family, flags
-	take := func(m []byte) (x T, ok bool, err error) {
+	return dump.List(ctx, does, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, func(m []byte) (T, error) {
 		e, err := decode(m)
-		if err == nil {
-			x, ok = convert(e)
-		}
-		return x, ok, err
-	}
-	return dump.List(ctx, does, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, take)
+		x, ok := convert(e)
+		return x, cmp.Or(err, model.Either(ok, nil, dump.ErrSkip))
+	})
 }
 
 // entry is one RTM_NEWNEIGH message. Addr is invalid and mac zero where the message has none.
@@ -86,12 +83,9 @@ func decode(m []byte) (e entry, err error) {
 	}
 	e.index = int(int32(binary.NativeEndian.Uint32(m[4:])))
 	e.state, e.flags = binary.NativeEndian.Uint16(m[8:]), m[10]
-	var addr, mac []byte
 	err = a.Decode(binary.NativeEndian, dump.Fields{
-		unix.NDA_DST: &addr, unix.NDA_LLADDR: &mac, unix.NDA_VLAN: &e.vlan, unix.NDA_MASTER: &e.master,
+		unix.NDA_DST: &e.addr, unix.NDA_LLADDR: &e.mac, unix.NDA_VLAN: &e.vlan, unix.NDA_MASTER: &e.master,
 	})
-	ip, _ := netip.AddrFromSlice(addr)
-	e.addr, e.mac = ip.Unmap(), model.MACFrom(mac)
 	return e, err
 }
 

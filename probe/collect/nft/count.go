@@ -94,7 +94,7 @@ const perRequest = 16
 // socket is a dump.Conn.
 type socket interface {
 	Get(request uint16, body []byte, reply uint16, f func(m []byte) error) error
-	Scan(request uint16, body []byte, reply uint16, f func(m []byte) error) error
+	Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error
 }
 
 // read reads the counters again.
@@ -166,7 +166,7 @@ func (n *Counters) readPolicy(c socket, family nftables.TableFamily, i int) erro
 // readRules reads the counters of the rules that a request is answered with.
 func (n *Counters) readRules(c socket, request []byte, first, last int) error {
 	i := first
-	err := c.Scan(subsystem|unix.NFT_MSG_GETRULE, request, subsystem|unix.NFT_MSG_NEWRULE, func(m []byte) error {
+	err := c.Each(subsystem|unix.NFT_MSG_GETRULE, request, subsystem|unix.NFT_MSG_NEWRULE, func(m []byte) error {
 		now, err := decodeCount(m)
 		if err != nil {
 			return err

@@ -19,8 +19,8 @@ type counting struct {
 	rules int
 }
 
-func (c *counting) Scan(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
-	return c.Conn.Scan(request, body, reply, func(m []byte) error {
+func (c *counting) Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
+	return c.Conn.Each(request, body, reply, func(m []byte) error {
 		c.rules++
 		return f(m)
 	})

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables/expr"
@@ -187,25 +188,16 @@ func (d *decoder) value(n int) []byte {
 
 // value reads NFTA_DATA attributes: a constant or a verdict.
 func value(a dump.Attrs) (data []byte, v *Verdict, err error) {
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_DATA_VALUE:
-			data = a.Data
-		case unix.NFTA_DATA_VERDICT:
+	err = a.Decode(binary.BigEndian, dump.Fields{
+		unix.NFTA_DATA_VALUE: &data,
+		unix.NFTA_DATA_VERDICT: func(a *dump.Attrs) {
 			v = &Verdict{}
-			in := a.Nested()
-			for in.Next() {
-				switch in.Type {
-				case unix.NFTA_VERDICT_CODE:
-					v.Code = int32(in.BE32())
-				case unix.NFTA_VERDICT_CHAIN:
-					v.Chain = in.String()
-				}
-			}
-			a.Fail(in.Err())
-		}
-	}
-	return data, v, a.Err()
+			a.Fail(a.Nested().Decode(binary.BigEndian, dump.Fields{
+				unix.NFTA_VERDICT_CODE: &v.Code, unix.NFTA_VERDICT_CHAIN: &v.Chain,
+			}))
+		},
+	})
+	return data, v, err
 }
 
 // register is the one that attribute n names.

@@ -205,24 +205,16 @@ func counter(a dump.Attrs) (model.Counter, error) {
 // DecodeRule reads an NFT_MSG_NEWRULE message, without its netlink header.
 func DecodeRule(m []byte) (Rule, error) {
 	var r Rule
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_RULE_TABLE:
-			r.Table = a.String()
-		case unix.NFTA_RULE_CHAIN:
-			r.Chain = a.String()
-		case unix.NFTA_RULE_HANDLE:
-			r.Handle = a.BE64()
-		case unix.NFTA_RULE_USERDATA:
-			r.UserData = a.Data
-		case unix.NFTA_RULE_EXPRESSIONS:
+	err := decode(m, dump.Fields{
+		unix.NFTA_RULE_TABLE: &r.Table, unix.NFTA_RULE_CHAIN: &r.Chain, unix.NFTA_RULE_HANDLE: &r.Handle,
+		unix.NFTA_RULE_USERDATA: &r.UserData,
+		unix.NFTA_RULE_EXPRESSIONS: func(a *dump.Attrs) {
 			var err error
 			r.Items, err = decodeItems(a.Nested())
 			a.Fail(err)
-		}
-	}
-	if err := a.Err(); err != nil {
+		},
+	})
+	if err != nil {
 		return r, fmt.Errorf("rule %s %s handle %d: %w", r.Table, r.Chain, r.Handle, err)
 	}
 	return r, nil

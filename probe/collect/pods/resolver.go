@@ -30,7 +30,8 @@ func Resolver(processes []string, own func() []netip.Addr) *model.Resolver {
 		servers, search := resolvConf(text)
 		r := model.Resolver{Servers: servers}
 		switch {
-		case slices.ContainsFunc(search, ofServices):
+		// A domain of services, which kubelet writes where a pod asks the cluster's DNS.
+		case slices.ContainsFunc(search, func(domain string) bool { return slices.Contains(strings.Split(domain, "."), "svc") }):
 			r.By = model.ResolverCluster
 		case len(servers) > 0 && slices.Equal(servers, own()):
 			r.By = model.ResolverNode
@@ -51,10 +52,6 @@ func NodeServers(root string) []netip.Addr {
 	}
 	return nil
 }
-
-// ofServices reports whether a domain to search is that of a cluster's services: kubelet
-// writes such where a pod asks the cluster's DNS.
-func ofServices(domain string) bool { return slices.Contains(strings.Split(domain, "."), "svc") }
 
 // resolvConf are the servers and the domains to search of a resolv.conf(5).
 func resolvConf(text string) (servers []netip.Addr, search []string) {

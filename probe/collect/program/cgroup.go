@@ -83,7 +83,7 @@ func egress(path string) ([]link.AttachedProgram, error) {
 		return nil, err
 	}
 	defer f.Close()
-	list, err := attached(link.QueryOptions{Target: int(f.Fd()), Attach: ebpf.AttachCGroupInetEgress})
+	list, err := Attached(link.QueryOptions{Target: int(f.Fd()), Attach: ebpf.AttachCGroupInetEgress})
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}

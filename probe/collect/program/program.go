@@ -99,7 +99,7 @@ func (r *reader) tcx(l *model.Link, d direction) {
 }
 
 func (r *reader) query(l *model.Link, hook ebpf.AttachType, d model.Direction, kind model.ProgramKind) error {
-	list, err := attached(link.QueryOptions{Target: l.Index, Attach: hook})
+	list, err := Attached(link.QueryOptions{Target: l.Index, Attach: hook})
 	for _, p := range list {
 		held, _ := p.LinkID()
 		r.add(l, d, model.Program{Kind: kind, ID: uint32(p.ID), BPFLink: uint32(held)})
@@ -119,10 +119,10 @@ func (r *reader) netkit(l *model.Link, end ebpf.AttachType, d model.Direction) {
 	}
 }
 
-// attached queries the programs of a hook. The query is repeated if more programs
-// were attached between its two system calls, for the size and for the list.
-func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
-	const attempts = 4
+// Attached lists the programs of a hook in the order in which they run. The query is repeated if more
+// programs were attached between its two system calls, for the size and for the list.
+func Attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
+	const attempts = 8
 	var err error
 	for range attempts {
 		var q *link.QueryResult
@@ -170,17 +170,24 @@ func (n *names) of(id uint32) string {
 	if name, ok := n.by[id]; ok {
 		return name
 	}
-	name := ""
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-	switch {
-	case errors.Is(err, unix.EPERM):
+	name, err := Name(ebpf.ProgramID(id))
+	if errors.Is(err, unix.EPERM) {
 		n.refused = &model.UnsupportedError{Feature: "name BPF programs", Remedy: "needs CAP_SYS_ADMIN", Err: err}
-	case err == nil:
-		defer p.Close()
-		if info, err := p.Info(); err == nil {
-			name = info.Name
-		}
 	}
 	n.by[id] = name
 	return name
+}
+
+// Name is the name of a program. It takes CAP_SYS_ADMIN.
+func Name(id ebpf.ProgramID) (string, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return "", err
+	}
+	return info.Name, nil
 }

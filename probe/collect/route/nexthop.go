@@ -12,20 +12,15 @@ import (
 
 // nexthop is a nexthop object (ip-nexthop(8), Linux 5.3): one next hop, or a group of others.
 type nexthop struct {
+	id    uint32
 	hop   model.Route
 	group []uint32
 }
 
 // nexthops lists the objects by their numbers.
 func nexthops(ctx context.Context, c dump.Dumper) (map[uint32]nexthop, error) {
-	out := map[uint32]nexthop{}
-	_, err := dump.List(ctx, "list nexthop objects", c, unix.RTM_GETNEXTHOP, make([]byte, nexthopHeaderLen), unix.RTM_NEWNEXTHOP,
-		func(m []byte) (struct{}, bool, error) {
-			id, n, err := decodeNexthop(m)
-			out[id] = n
-			return struct{}{}, false, err
-		})
-	return out, err
+	list, err := dump.List(ctx, "list nexthop objects", c, unix.RTM_GETNEXTHOP, make([]byte, nexthopHeaderLen), unix.RTM_NEWNEXTHOP, decodeNexthop)
+	return model.Table(list, func(n *nexthop) (uint32, nexthop) { return n.id, *n }), err
 }
 
 // nexthopHeaderLen is the size of struct nhmsg, groupMember that of struct nexthop_grp, which begins with the number of
@@ -36,23 +31,16 @@ const (
 )
 
 // decodeNexthop decodes an RTM_NEWNEXTHOP message.
-func decodeNexthop(m []byte) (id uint32, n nexthop, err error) {
-	a := dump.ParseAfter(m, nexthopHeaderLen)
-	for a.Next() {
-		switch a.Type {
-		case unix.NHA_ID:
-			id = a.Uint32()
-		case unix.NHA_GROUP:
+func decodeNexthop(m []byte) (n nexthop, err error) {
+	err = dump.ParseAfter(m, nexthopHeaderLen).Decode(binary.NativeEndian, dump.Fields{
+		unix.NHA_ID: &n.id, unix.NHA_OIF: &n.hop.IfIndex, unix.NHA_GATEWAY: &n.hop.Gateway,
+		unix.NHA_GROUP: func(a *dump.Attrs) {
 			for b := a.Data; len(b) >= groupMember; b = b[groupMember:] {
 				n.group = append(n.group, binary.NativeEndian.Uint32(b))
 			}
-		case unix.NHA_OIF:
-			n.hop.IfIndex = int(a.Uint32())
-		case unix.NHA_GATEWAY:
-			n.hop.Gateway = addr(a.Data)
-		}
-	}
-	return id, n, a.Err()
+		},
+	})
+	return n, err
 }
 
 // resolve sets the next hops of the route's object. It reports whether all of them are known.

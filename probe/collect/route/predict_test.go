@@ -224,7 +224,8 @@ func kernel(t *testing.T, h *netlink.Handle, q path.Query) answer {
 	}
 	r := answer{Type: typeNames[got[0].Type]}
 	if r.Type == "unicast" {
-		r.Hop = fmt.Sprint(got[0].LinkIndex, addr(got[0].Gw))
+		gateway, _ := netip.AddrFromSlice(got[0].Gw)
+		r.Hop = fmt.Sprint(got[0].LinkIndex, gateway.Unmap())
 	}
 	return r
 }

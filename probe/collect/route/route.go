@@ -27,10 +27,10 @@ func Read(ctx context.Context, c dump.Dumper) ([]model.Route, error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, unix.SizeofRtMsg)
 		request[0] = family
-		found, err := dump.List(ctx, "list routes", c, unix.RTM_GETROUTE, request, unix.RTM_NEWROUTE, func(m []byte) (model.Route, bool, error) {
+		found, err := dump.List(ctx, "list routes", c, unix.RTM_GETROUTE, request, unix.RTM_NEWROUTE, func(m []byte) (model.Route, error) {
 			// A kernel without IPv6 lists the routes of the families that it has.
 			if len(m) > 0 && m[0] != family {
-				return model.Route{}, false, nil
+				return model.Route{}, dump.ErrSkip
 			}
 			return decode(m)
 		})
@@ -53,47 +53,32 @@ func Read(ctx context.Context, c dump.Dumper) ([]model.Route, error) {
 }
 
 // decode decodes an RTM_NEWROUTE message: struct rtmsg and attributes. The netlink library leaves out the nexthop object.
-func decode(m []byte) (r model.Route, ok bool, err error) {
+func decode(m []byte) (r model.Route, err error) {
 	const id = 30 // RTA_NH_ID, which golang.org/x/sys/unix lacks
 	a := dump.ParseAfter(m, unix.SizeofRtMsg)
 	if err := a.Err(); err != nil {
-		return r, false, err
+		return r, err
 	}
 	if binary.NativeEndian.Uint32(m[8:])&unix.RTM_F_CLONED != 0 {
-		return r, false, nil
+		return r, dump.ErrSkip
 	}
 	r = model.Route{
 		Table:    int(m[4]),
 		Type:     cmp.Or(typeNames[int(m[7])], strconv.Itoa(int(m[7]))),
-		Scope:    cmp.Or(scopeNames[int(m[6])], strconv.Itoa(int(m[6]))),
 		Protocol: netlink.RouteProtocol(m[5]).String(),
 		Dst:      netip.PrefixFrom(model.Either(m[0] == unix.AF_INET6, netip.IPv6Unspecified(), netip.IPv4Unspecified()), 0),
 	}
-	for a.Next() {
-		switch a.Type {
-		case unix.RTA_DST:
-			r.Dst = rulePrefix(&a, m[1])
-		case unix.RTA_GATEWAY:
-			r.Gateway = addr(a.Data)
-		case unix.RTA_VIA:
-			r.Gateway = via(a.Data)
-		case unix.RTA_PREFSRC:
-			r.Src = addr(a.Data)
-		case unix.RTA_OIF:
-			r.IfIndex = int(a.Uint32())
-		case unix.RTA_PRIORITY:
-			r.Priority = int(a.Uint32())
-		case unix.RTA_TABLE:
-			r.Table = int(a.Uint32())
-		case unix.RTA_MULTIPATH:
+	err = a.Decode(binary.NativeEndian, dump.Fields{
+		unix.RTA_DST: prefix(&r.Dst, m[1]), unix.RTA_GATEWAY: &r.Gateway, unix.RTA_VIA: via(&r.Gateway), unix.RTA_PREFSRC: &r.Src,
+		unix.RTA_OIF: &r.IfIndex, unix.RTA_PRIORITY: dump.Unsigned(&r.Priority), unix.RTA_TABLE: dump.Unsigned(&r.Table),
+		unix.RTA_MULTIPATH: func(a *dump.Attrs) {
 			hops, err := multipath(a.Data)
 			a.Fail(err)
 			setHops(&r, hops)
-		case id:
-			r.Nexthop = a.Uint32()
-		}
-	}
-	return r, true, a.Err()
+		},
+		id: &r.Nexthop,
+	})
+	return r, err
 }
 
 // setHops sets the next hops.
@@ -113,16 +98,11 @@ func multipath(b []byte) (out []model.Route, err error) {
 		if len(b) < n {
 			return out, fmt.Errorf("next hop of %d bytes, %d bytes left", n, len(b))
 		}
-		hop, a := model.Route{IfIndex: int(binary.NativeEndian.Uint32(b[4:]))}, dump.Parse(b[unix.SizeofRtNexthop:n])
-		for a.Next() {
-			switch a.Type {
-			case unix.RTA_GATEWAY:
-				hop.Gateway = addr(a.Data)
-			case unix.RTA_VIA:
-				hop.Gateway = via(a.Data)
-			}
-		}
-		if err := a.Err(); err != nil {
+		hop := model.Route{IfIndex: int(binary.NativeEndian.Uint32(b[4:]))}
+		err := dump.Parse(b[unix.SizeofRtNexthop:n]).Decode(binary.NativeEndian, dump.Fields{
+			unix.RTA_GATEWAY: &hop.Gateway, unix.RTA_VIA: via(&hop.Gateway),
+		})
+		if err != nil {
 			return out, err
 		}
 		out, b = append(out, hop), b[min((n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
@@ -130,24 +110,18 @@ func multipath(b []byte) (out []model.Route, err error) {
 	return out, nil
 }
 
-func addr(b []byte) netip.Addr {
-	a, _ := netip.AddrFromSlice(b)
-	return a.Unmap()
+// via takes struct rtvia: a gateway of another family, behind the number of that.
+func via(to *netip.Addr) func(*dump.Attrs) {
+	return func(a *dump.Attrs) {
+		ip, _ := netip.AddrFromSlice(a.Data[min(2, len(a.Data)):])
+		*to = ip.Unmap()
+	}
 }
 
-// via decodes struct rtvia: a gateway of another family, behind the number of that.
-func via(b []byte) netip.Addr { return addr(b[min(2, len(b)):]) }
-
-// Names of the kernel's numbers (include/uapi/linux/rtnetlink.h).
-var (
-	typeNames = map[int]string{
-		unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
-		unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole",
-		unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
-		unix.RTN_NAT: "nat",
-	}
-	scopeNames = map[int]string{
-		unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_SITE: "site", unix.RT_SCOPE_LINK: "link",
-		unix.RT_SCOPE_HOST: "host", unix.RT_SCOPE_NOWHERE: "nowhere",
-	}
-)
+// typeNames are the names of the kernel's numbers (include/uapi/linux/rtnetlink.h).
+var typeNames = map[int]string{
+	unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
+	unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole",
+	unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
+	unix.RTN_NAT: "nat",
+}

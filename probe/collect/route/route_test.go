@@ -25,8 +25,8 @@ func FuzzRule(f *testing.F) {
 
 func FuzzRoute(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		_, _, _ = decode(m)
-		_, _, _ = decodeNexthop(m)
+		_, _ = decode(m)
+		_, _ = decodeNexthop(m)
 	})
 }
 
@@ -65,12 +65,12 @@ func TestRead(t *testing.T) {
 	v := find("10.1.0.0/24", 254)
 	want := model.Route{
 		Table: 254, Dst: prefixOf("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.1.0.254"), IfIndex: v.IfIndex,
-		Type: "unicast", Scope: "global", Protocol: "static", Priority: 50,
+		Type: "unicast", Protocol: "static", Priority: 50,
 	}
 	if r := find("0.0.0.0/0", 254); !reflect.DeepEqual(r, want) {
 		t.Errorf("default route:\n got %+v\nwant %+v", r, want)
 	}
-	if v.Scope != "link" || v.Protocol != "kernel" || v.Src != netip.MustParseAddr("10.1.0.1") {
+	if v.Protocol != "kernel" || v.Src != netip.MustParseAddr("10.1.0.1") {
 		t.Errorf("network route: %+v", v)
 	}
 	multi := find("10.2.0.0/16", 100)
@@ -89,7 +89,7 @@ func TestRead(t *testing.T) {
 	if r := find("::/0", 254); r.Gateway != netip.MustParseAddr("fd00:1::2") {
 		t.Errorf("IPv6 default route: %+v", r)
 	}
-	if r := find("10.1.0.1/32", 255); r.Type != "local" || r.Scope != "host" {
+	if r := find("10.1.0.1/32", 255); r.Type != "local" {
 		t.Errorf("local route: %+v", r)
 	}
 }

@@ -50,11 +50,7 @@ func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, ruleHeaderLen)
 		request[0] = family
-		decode := func(m []byte) (model.RoutingRule, bool, error) {
-			r, err := decodeRule(m)
-			return r, true, err
-		}
-		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, decode)
+		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, decodeRule)
 		out = append(out, rules...)
 		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
 			return out, err
@@ -82,51 +78,39 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 	if m[3] != 0 {
 		r.Unknown = append(r.Unknown, "tos")
 	}
-	for a.Next() {
-		switch a.Type {
-		case unix.FRA_DST:
-			r.To = rulePrefix(&a, m[1])
-		case unix.FRA_SRC:
-			r.From = rulePrefix(&a, m[2])
-		case unix.FRA_IIFNAME:
-			r.In = a.String()
-		case unix.FRA_OIFNAME:
-			r.Out = a.String()
-		case unix.FRA_GOTO:
-			r.Goto = int(a.Uint32())
-		case unix.FRA_SUPPRESS_IFGROUP, unix.FRA_SUPPRESS_PREFIXLEN:
-			// All ones mean that nothing is suppressed.
-			if a.Uint32() != math.MaxUint32 {
-				r.Unknown = append(r.Unknown, "suppress")
-			}
-		case unix.FRA_PRIORITY:
-			r.Priority = int(a.Uint32())
-		case unix.FRA_FWMARK:
-			r.Mark = a.Uint32()
-		case unix.FRA_FWMASK:
-			r.Mask = a.Uint32()
-		case unix.FRA_TABLE:
-			r.Table = int(a.Uint32())
-		default:
+	suppress := func(a *dump.Attrs) {
+		// All ones mean that nothing is suppressed.
+		if a.Uint32() != math.MaxUint32 {
+			r.Unknown = append(r.Unknown, "suppress")
+		}
+	}
+	err := a.Decode(binary.NativeEndian, dump.Fields{
+		unix.FRA_DST: prefix(&r.To, m[1]), unix.FRA_SRC: prefix(&r.From, m[2]), unix.FRA_IIFNAME: &r.In, unix.FRA_OIFNAME: &r.Out,
+		unix.FRA_GOTO: dump.Unsigned(&r.Goto), unix.FRA_PRIORITY: dump.Unsigned(&r.Priority), unix.FRA_TABLE: dump.Unsigned(&r.Table),
+		unix.FRA_FWMARK: &r.Mark, unix.FRA_FWMASK: &r.Mask,
+		unix.FRA_SUPPRESS_IFGROUP: suppress, unix.FRA_SUPPRESS_PREFIXLEN: suppress,
+		dump.Others: func(a *dump.Attrs) {
 			if condition, ok := moreConditions[a.Type]; ok {
 				r.Unknown = append(r.Unknown, condition)
 			} else if a.Type > fraLastMask {
 				// An attribute of a later kernel may be a condition.
 				r.Unknown = append(r.Unknown, fmt.Sprintf("attribute %d", a.Type))
 			}
-		}
-	}
+		},
+	})
 	// The order of the attributes depends on the kernel.
 	slices.Sort(r.Unknown)
-	return r, a.Err()
+	return r, err
 }
 
-// rulePrefix decodes an address whose prefix length is in the rule's header.
-func rulePrefix(a *dump.Attrs, bits byte) netip.Prefix {
-	ip, ok := netip.AddrFromSlice(a.Data)
-	if !ok || int(bits) > ip.BitLen() {
-		a.Fail(fmt.Errorf("address of %d bytes with prefix length %d", len(a.Data), bits))
-		return netip.Prefix{}
+// prefix takes an address whose prefix length is in the message's header.
+func prefix(to *netip.Prefix, bits byte) func(*dump.Attrs) {
+	return func(a *dump.Attrs) {
+		ip, ok := netip.AddrFromSlice(a.Data)
+		if !ok || int(bits) > ip.BitLen() {
+			a.Fail(fmt.Errorf("address of %d bytes with prefix length %d", len(a.Data), bits))
+			return
+		}
+		*to = netip.PrefixFrom(ip, int(bits)).Masked()
 	}
-	return netip.PrefixFrom(ip, int(bits)).Masked()
 }

@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -32,13 +33,18 @@ const dir = "/proc/thread-self/net/"
 func Read(ns *netns.NS) (*model.Backlog, error) {
 	out := &model.Backlog{}
 	err := ns.Do(func() error {
-		err := open("netstat", func(r io.Reader) (err error) {
-			out.Overflows, err = overflows(r)
-			return err
-		})
-		if err != nil || out.Overflows == 0 {
+		thread, err := procfs.NewProc(unix.Gettid())
+		if err != nil {
 			return err
 		}
+		n, err := thread.Netstat()
+		if err == nil && n.ListenOverflows == nil {
+			err = errors.New("no ListenOverflows in netstat")
+		}
+		if err != nil || *n.ListenOverflows == 0 {
+			return err
+		}
+		out.Overflows = uint64(*n.ListenOverflows)
 		return tables("tcp", func(r io.Reader) error {
 			found, err := listeners(r, tcpListen)
 			found = slices.DeleteFunc(found, func(l model.Listener) bool { return l.Queue == 0 })
@@ -94,27 +100,6 @@ func open(file string, read func(io.Reader) error) error {
 		return fmt.Errorf("parse %s: %w", file, err)
 	}
 	return nil
-}
-
-// overflows returns the counter of full queues. netstat has pairs of lines, one with the names and one with the values.
-func overflows(r io.Reader) (uint64, error) {
-	const group, counter = "TcpExt:", "ListenOverflows"
-	var names []string
-	for s := bufio.NewScanner(r); s.Scan(); {
-		fields := strings.Fields(s.Text())
-		switch {
-		case len(fields) == 0 || fields[0] != group:
-		case names == nil:
-			names = fields
-		default:
-			i := slices.Index(names, counter)
-			if i < 0 || i >= len(fields) {
-				return 0, errors.New("no " + counter)
-			}
-			return strconv.ParseUint(fields[i], 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("read %s: no values", group)
 }
 
 // The states of sockets that anybody may send to.

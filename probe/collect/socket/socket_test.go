@@ -79,15 +79,6 @@ func TestRead(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	n, err := overflows(strings.NewReader("TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 33\nIpExt: InNoRoutes\nIpExt: 4\n"))
-	if n != 22 || err != nil {
-		t.Errorf("overflows: %d, %v", n, err)
-	}
-	for _, text := range []string{"", "TcpExt: A\nTcpExt: 1\n", "TcpExt: A ListenOverflows\nTcpExt: 1\n", "TcpExt: ListenOverflows\nTcpExt: x\n"} {
-		if _, err := overflows(strings.NewReader(text)); err == nil {
-			t.Errorf("overflows of %q: no error", text)
-		}
-	}
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when\n"
 	found, err := listeners(strings.NewReader(head+
 		"   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000\n"+
@@ -142,6 +133,5 @@ func FuzzListeners(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text string) {
 		_, _ = listeners(strings.NewReader(text), tcpListen)
 		_, _ = listeners(strings.NewReader(text), udpUnconnected)
-		_, _ = overflows(strings.NewReader(text))
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/link"
@@ -47,29 +48,39 @@ func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Sta
 				}
 			}
 		}
-		err := read("softnet_stat", func(text string) (err error) {
-			out.Softnet, err = decodeSoftnet(text)
-			return err
+		// That of the thread, which is in the namespace.
+		proc, err := procfs.NewFS("/proc/thread-self")
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		out.Softnet, err = softnet(proc)
+		errs = append(errs, unlessAbsent(err))
+		out.Sockets, err = sockets(proc, func(name string) string {
+			b, _ := os.ReadFile("/proc/sys/net/ipv4/" + name)
+			return string(b)
 		})
-		errs = append(errs, err, read("sockstat", func(text string) (err error) {
-			out.Sockets, err = decodeSockets(text, func(name string) string {
-				b, _ := os.ReadFile("/proc/sys/net/ipv4/" + name)
-				return string(b)
-			})
-			return err
-		}))
+		errs = append(errs, unlessAbsent(err))
 		for _, name := range []string{model.NeighborTable4, model.NeighborTable6} {
-			errs = append(errs, read("stat/"+name, func(text string) error {
-				t, err := decodeTable(name, text)
-				if err == nil {
+			text, err := os.ReadFile("/proc/thread-self/net/stat/" + name)
+			if err == nil {
+				var t model.NeighborTable
+				if t, err = decodeTable(name, string(text)); err == nil {
 					out.Tables = append(out.Tables, t)
 				}
-				return err
-			}))
+			}
+			errs = append(errs, unlessAbsent(err))
 		}
 		return errors.Join(errs...)
 	})
 	return out, err
+}
+
+// unlessAbsent is the error of a file that is there: one that is not has nothing.
+func unlessAbsent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // IsNIC reports whether a link leads off the node: an uplink, or hardware, such as a port of a
@@ -78,41 +89,15 @@ func IsNIC(l *model.Link) bool {
 	return l.Role == model.RoleUplink || l.Kind == "" && l.Up && l.Name != "lo"
 }
 
-// read decodes a file of the thread's network namespace; one that is not there has nothing.
-func read(name string, decode func(string) error) error {
-	b, err := os.ReadFile("/proc/thread-self/net/" + name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// softnet are the CPUs that are online.
+func softnet(proc procfs.FS) (out []model.Softnet, err error) {
+	list, err := proc.NetSoftnetStat()
+	for _, c := range list {
+		out = append(out, model.Softnet{
+			CPU: int(c.Index), Processed: uint64(c.Processed), Dropped: uint64(c.Dropped), Squeezed: uint64(c.TimeSqueezed),
+		})
 	}
-	if err == nil {
-		err = decode(string(b))
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
-	}
-	return nil
-}
-
-// decodeSoftnet decodes /proc/net/softnet_stat: a line of hexadecimal numbers for each CPU that
-// is online. The thirteenth is the CPU's since Linux 5.10.
-func decodeSoftnet(text string) ([]model.Softnet, error) {
-	const columnCPU = 12
-	var out []model.Softnet
-	for line := range strings.Lines(text) {
-		n, err := numbers(strings.Fields(line))
-		if err == nil && len(n) < 3 {
-			err = errors.New("too few columns")
-		}
-		if err != nil {
-			return nil, err
-		}
-		c := model.Softnet{CPU: len(out), Processed: n[0], Dropped: n[1], Squeezed: n[2]}
-		if len(n) > columnCPU {
-			c.CPU = int(n[columnCPU])
-		}
-		out = append(out, c)
-	}
-	return out, nil
+	return out, err
 }
 
 // decodeTable decodes /proc/net/stat/arp_cache or ndisc_cache: names, then a line of hexadecimal
@@ -123,55 +108,48 @@ func decodeTable(name, text string) (model.NeighborTable, error) {
 	names := strings.Fields(head)
 	entries, fulls := slices.Index(names, "entries"), slices.Index(names, "table_fulls")
 	if entries < 0 || fulls < 0 {
-		return t, errors.New("no column entries or table_fulls")
+		return t, fmt.Errorf("read %s: no column entries or table_fulls", name)
 	}
 	for line := range strings.Lines(rows) {
-		n, err := numbers(strings.Fields(line))
-		if err == nil && len(n) <= max(entries, fulls) {
-			err = errors.New("too few columns")
+		fields := append(strings.Fields(line), make([]string, len(names))...) // a column that is missing is no number
+		n, err := strconv.ParseUint(fields[entries], 16, 32)
+		full, failed := strconv.ParseUint(fields[fulls], 16, 32)
+		if err := errors.Join(err, failed); err != nil {
+			return t, fmt.Errorf("read %s: %w", name, err)
 		}
-		if err != nil {
-			return t, err
-		}
-		t.Entries, t.Fulls = n[entries], t.Fulls+n[fulls]
+		t.Entries, t.Fulls = n, t.Fulls+full
 	}
 	return t, nil
 }
 
-// socketLimits are the settings of limits, with the row and column of sockstat that count against each.
-var socketLimits = []struct{ setting, row, column string }{
-	{"udp_mem", "UDP:", "mem"}, {"tcp_mem", "TCP:", "mem"}, {"tcp_max_orphans", "TCP:", "orphan"},
+// socketLimits are the settings of limits, with what counts against each.
+var socketLimits = []struct {
+	setting, protocol string
+	used              func(*procfs.NetSockstatProtocol) *int
+}{
+	{"udp_mem", "UDP", func(p *procfs.NetSockstatProtocol) *int { return p.Mem }},
+	{"tcp_mem", "TCP", func(p *procfs.NetSockstatProtocol) *int { return p.Mem }},
+	{"tcp_max_orphans", "TCP", func(p *procfs.NetSockstatProtocol) *int { return p.Orphan }},
 }
 
-// decodeSockets decodes /proc/net/sockstat: a name, then names of columns, each before its number.
-// The last number of a setting is the limit; only the machine's own namespace has these settings.
-func decodeSockets(text string, setting func(string) string) ([]model.SocketLimit, error) {
-	var out []model.SocketLimit
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
+// sockets are the limits that the namespace has: the last number of a setting is the limit, and only the machine's own
+// namespace has these settings.
+func sockets(proc procfs.FS, setting func(string) string) (out []model.SocketLimit, err error) {
+	stat, err := proc.NetSockstat()
+	if err != nil {
+		return nil, err
+	}
+	for p := range model.Each(stat.Protocols) {
 		for _, l := range socketLimits {
-			at, limits := slices.Index(fields, l.column)+1, strings.Fields(setting(l.setting))
-			if len(fields) == 0 || fields[0] != l.row || at < 1 || at >= len(fields) || len(limits) == 0 {
+			used, limits := l.used(p), strings.Fields(setting(l.setting))
+			if p.Protocol != l.protocol || used == nil || len(limits) == 0 {
 				continue
 			}
-			used, err := strconv.ParseUint(fields[at], 10, 64)
-			limit, failed := strconv.ParseUint(limits[len(limits)-1], 10, 64)
-			if err = errors.Join(err, failed); err != nil {
-				return nil, err
+			limit, err := strconv.ParseUint(limits[len(limits)-1], 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", l.setting, err)
 			}
-			out = append(out, model.SocketLimit{Name: l.setting, Used: used, Limit: limit})
-		}
-	}
-	return out, nil
-}
-
-// numbers are hexadecimal, of 32 bits each.
-func numbers(fields []string) ([]uint64, error) {
-	out := make([]uint64, len(fields))
-	for i, f := range fields {
-		var err error
-		if out[i], err = strconv.ParseUint(f, 16, 32); err != nil {
-			return nil, err
+			out = append(out, model.SocketLimit{Name: l.setting, Used: uint64(*used), Limit: limit})
 		}
 	}
 	return out, nil

@@ -87,15 +87,16 @@ func owner(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	if rev == 0 {
 		return Undecoded
 	}
-	match, invert := i.U8(16), i.U8(17)
-	flag := func(bit uint8, option, value string) string {
-		return when(match&bit != 0, strings.TrimSpace(Not(invert&bit != 0)+option+" "+value))
-	}
+	o := options{set: uint32(i.U8(16)), invert: uint32(i.U8(17))}
 	ids := func(at int) string {
 		from, to := i.U32(at), i.U32(at+4)
 		return fmt.Sprint(from) + when(from != to, fmt.Sprintf("-%d", to))
 	}
-	return Join(flag(4, "--socket-exists", ""), flag(1, "--uid-owner", ids(0)), flag(2, "--gid-owner", ids(8)), flag(8, "--suppl-groups", ""))
+	o.add(4, "--socket-exists")
+	o.add(1, "--uid-owner "+ids(0))
+	o.add(2, "--gid-owner "+ids(8))
+	o.add(8, "--suppl-groups")
+	return o.String()
 }
 
 // connLimit is Calico's, for a limit of connections by annotation.

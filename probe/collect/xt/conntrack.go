@@ -38,38 +38,23 @@ var ctStates = []struct {
 var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
 
 func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
-	flags, invert := i.U16(146), i.U16(148)
+	o := options{set: uint32(i.U16(146)), invert: uint32(i.U16(148))}
 	states, statuses := uint16(i.U8(150)), uint16(i.U8(151))
 	if rev >= 2 {
 		states, statuses = i.U16(150), i.U16(152)
 	}
-	var out []string
-	say := func(bit uint16, text string) {
-		if flags&bit != 0 {
-			out = append(out, Not(invert&bit != 0)+text)
-		}
-	}
-	say(ctState, model.Either(flags&ctAlias != 0, "--state ", "--ctstate ")+stateNames(states))
-	say(ctProto, fmt.Sprintf("--ctproto %d", i.U16(136)))
+	o.add(ctState, model.Either(o.set&ctAlias != 0, "--state ", "--ctstate ")+stateNames(states))
+	o.add(ctProto, fmt.Sprintf("--ctproto %d", i.U16(136)))
 	for n, end := range ctTuple {
-		if bit := uint16(ctAddress << n); flags&bit != 0 {
-			say(bit, "--ct"+end+" "+i.network(32*n, r.Family))
-		}
+		o.add(ctAddress<<n, "--ct"+end+" "+i.network(32*n, r.Family))
 	}
 	for n, end := range ctTuple {
-		if bit := uint16(ctPort << n); flags&bit != 0 {
-			say(bit, "--ct"+end+"port "+i.ctPorts(n, rev))
-		}
+		o.add(ctPort<<n, "--ct"+end+"port "+i.ctPorts(n, rev))
 	}
-	say(ctStatus, "--ctstatus "+cmp.Or(BitNames(ctStatuses, statuses, ","), "NONE"))
-	if flags&ctExpires != 0 {
-		from, to := i.U32(128), i.U32(132)
-		say(ctExpires, fmt.Sprintf("--ctexpire %d", from)+when(from != to, fmt.Sprintf(":%d", to)))
-	}
-	if flags&ctDirection != 0 {
-		out = append(out, "--ctdir "+model.Either(invert&ctDirection != 0, "REPLY", "ORIGINAL"))
-	}
-	return strings.Join(out, " ")
+	o.add(ctStatus, "--ctstatus "+cmp.Or(BitNames(ctStatuses, statuses, ","), "NONE"))
+	from, to := i.U32(128), i.U32(132)
+	o.add(ctExpires, fmt.Sprintf("--ctexpire %d", from)+when(from != to, fmt.Sprintf(":%d", to)))
+	return Join(o.String(), when(o.set&ctDirection != 0, "--ctdir "+model.Either(o.invert&ctDirection != 0, "REPLY", "ORIGINAL")))
 }
 
 // ctPorts are the ports of one end. Before revision 3 there is one, in network order.

@@ -15,9 +15,9 @@ import (
 
 var matches = map[string]decoder{
 	"addrtype": addrType, "comment": comment, "connmark": unsaid(connMark), "connlimit": unsaid(connLimit),
-	"conntrack": unsaid(connTrack), "icmp": icmp, "icmp6": icmp, "iprange": ipRange, "limit": unsaid(limit),
+	"conntrack": unsaid(connTrack), "icmp": icmp, "icmp6": icmp, "iprange": unsaid(ipRange), "limit": unsaid(limit),
 	"mac": unsaid(mac), "mark": mark, "multiport": multiPort, "nfacct": unsaid(nfAcct),
-	"owner": unsaid(owner), "physdev": physDev, "pkttype": unsaid(pktType), "recent": unsaid(recent),
+	"owner": unsaid(owner), "physdev": unsaid(physDev), "pkttype": unsaid(pktType), "recent": unsaid(recent),
 	"rpfilter": unsaid(rpFilter), "sctp": sctp, "set": unsaid(ipSet), "socket": unsaid(socket),
 	"state": unsaid(stateMatch), "statistic": unsaid(statistic), "tcp": tcp, "udp": udp,
 }
@@ -210,33 +210,22 @@ func mac(_ *model.PacketRule, _ uint32, i *Bytes) string {
 // MACText formats an Ethernet address, the zero address too.
 func MACText(m model.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-func ipRange(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	flags := i.U8(64)
-	one := func(on, invert uint8, at int, option string) string {
-		if flags&on == 0 {
-			return ""
-		}
-		return fmt.Sprintf("%s%s %s-%s", Not(flags&invert != 0), option, i.ip(at, r.Family), i.ip(at+16, r.Family))
-	}
-	text := Join(one(1, 16, 0, "--src-range"), one(2, 32, 32, "--dst-range"))
-	return text, text
+func ipRange(r *model.PacketRule, _ uint32, i *Bytes) string {
+	flags := uint32(i.U8(64))
+	o := options{set: flags, invert: flags >> 4}
+	o.add(1, fmt.Sprintf("--src-range %s-%s", i.ip(0, r.Family), i.ip(16, r.Family)))
+	o.add(2, fmt.Sprintf("--dst-range %s-%s", i.ip(32, r.Family), i.ip(48, r.Family)))
+	return o.String()
 }
 
-func physDev(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	invert, set := i.U8(64), i.U8(65)
-	device := func(bit uint8, at int, option string) string {
-		if set&bit == 0 {
-			return ""
-		}
-		return Not(invert&bit != 0) + option + " " + Interface(i.Slice(at, 16), i.Slice(at+16, 16))
-	}
-	flag := func(bit uint8, option string) string { return when(set&bit != 0, Not(invert&bit != 0)+option) }
-	text := Join(
-		device(1, 0, "--physdev-in"), flag(8, "--physdev-is-in"),
-		device(2, 32, "--physdev-out"), flag(16, "--physdev-is-out"),
-		flag(4, "--physdev-is-bridged"),
-	)
-	return text, text
+func physDev(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	o := options{set: uint32(i.U8(65)), invert: uint32(i.U8(64))}
+	o.add(1, "--physdev-in "+Interface(i.Slice(0, 16), i.Slice(16, 16)))
+	o.add(8, "--physdev-is-in")
+	o.add(2, "--physdev-out "+Interface(i.Slice(32, 16), i.Slice(48, 16)))
+	o.add(16, "--physdev-is-out")
+	o.add(4, "--physdev-is-bridged")
+	return o.String()
 }
 
 // Interface formats an interface match from its name and mask. A mask that covers the terminating NUL matches

@@ -143,6 +143,20 @@ func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator strin
 	return strings.Join(out, separator)
 }
 
+// options are those of a match that has a bit for each that is given, and one for each that is negated.
+type options struct {
+	set, invert uint32
+	text        []string
+}
+
+func (o *options) add(bit uint32, text string) {
+	if o.set&bit != 0 {
+		o.text = append(o.text, Not(o.invert&bit != 0)+text)
+	}
+}
+
+func (o *options) String() string { return strings.Join(o.text, " ") }
+
 func flags[N uint8 | uint16](bits N, options ...string) string { return BitNames(options, bits, " ") }
 
 func when(cond bool, text string) string { return model.Either(cond, text, "") }
