@@ -28,16 +28,7 @@ func (a *app) agentCommand() *cobra.Command {
 	var listen string
 	var events bool
 	cmd := &cobra.Command{
-		Use:     "agent",
-		Example: "  lasthop agent --keep 2h",
-		Short:   "Observe all the time, and keep the last minutes for --last and --at",
-		Long: "Observe until stopped, and keep the last minutes on disk, for --last and --at of\n" +
-			"check, explain, replay and record. The time around each finding is kept for a day,\n" +
-			"in at most half of --space.\n\n" +
-			"At --listen it serves /metrics, /healthz and /readyz: counts by kind, without names.\n" +
-			"Failures are reported there and on standard error; the agent continues and retries.\n\n" +
-			"Exit status: 2 usage; 3 cannot listen, or another agent writes to --dir;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "agent",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ringOptions.Space = int64(space)

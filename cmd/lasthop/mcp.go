@@ -30,12 +30,7 @@ func mcpFlags(name string) []string {
 func (a *app) mcpCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "mcp",
-		Short: "Serve verdicts to programs that troubleshoot (Model Context Protocol)",
-		Long: "Speak the Model Context Protocol on standard input and output: tools with the\n" +
-			"verdicts of check and explain, doctor, the catalogue, and recordings. With --replay\n" +
-			"they are about those recordings, without rights; otherwise about this node. No tool\n" +
-			"changes anything or runs a fix. Each call is logged on standard error.",
+		Use:  "mcp",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {

@@ -252,15 +252,7 @@ func (k *kept) near(at time.Time) string {
 func (a *app) pastCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "past",
-		Short: "List the incidents that this node's agent keeps",
-		Example: "  lasthop past\n" +
-			"  lasthop check --at 2026-11-28T03:12:07Z",
-		Long: "List the findings of at least severity warning that this node's agent had and keeps,\n" +
-			"one per line, oldest first: from, to, code, confidence, pods, packets lost, what it\n" +
-			"was. A finding without an end is open. FROM is a time for --at of check, explain,\n" +
-			"replay and record.\n\n" +
-			"Exit status: 0 listed; 2 usage; 3 no agent, or its recordings cannot be read.",
+		Use:  "past",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := o.validate(); err != nil {

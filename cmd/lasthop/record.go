@@ -23,18 +23,7 @@ func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
 	var pairs []string
 	cmd := &cobra.Command{
-		Use: "record FILE",
-		Example: "  lasthop record node.rec --for 10m\n" +
-			"  lasthop record node.rec --redact     to send it to somebody",
-		Short: "Record an observation in a file, for `lasthop replay`",
-		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
-			"to the new FILE: state, counts, samples of dropped packets, and findings. A FILE of\n" +
-			"- is standard output.\n\n" +
-			"Without --pairs, explain --replay has counts of a pair only between nodes. With\n" +
-			"--pairs POD, it has them for that pod and its peers at every hop.\n\n" +
-			"With --last or --at, write what this node's agent recorded.\n\n" +
-			"Exit status: 0 recorded, or the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "record FILE",
 		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.record(cmd.Context(), o, args[0], pairs) },
 	}

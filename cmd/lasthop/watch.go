@@ -23,17 +23,7 @@ import (
 func (a *app) watchCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:     "watch [POD…]",
-		Example: "  lasthop watch shop/cart | jq -c 'select(.kind == \"Finding\")'",
-		Short:   "Print findings, drops and rewrites as NDJSON until interrupted",
-		Long: "Observe until interrupted, and print one JSON object per line: a Finding when it\n" +
-			"opens, changes and closes; a Change of the node's routes, rules, neighbors, addresses\n" +
-			"or nftables, with who made it where that is known; the Drops of each second, without\n" +
-			"frees that are no loss; a MACRewrite once per window; and Lost, what lasthop itself\n" +
-			"missed. The first line is a Lost, as soon as everything is attached. With PODs, only\n" +
-			"what concerns them is printed.\n\n" +
-			"Exit status: 0 when the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "watch [POD…]",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
 	}
 	more := []string{"for", "namespace", "all-namespaces", "selector", "only", "skip", "redact", "debug", "pcap"}
