@@ -22,7 +22,7 @@ const screenMost = 50
 
 // showTogether shows several nodes' recordings of one time on the screen.
 func (a *app) showTogether(ctx context.Context, o *observing) error {
-	read := func(last time.Duration) (model.Reading, error) { return a.readTogether(o, last) }
+	read := func(last time.Duration) (model.Reading, error) { return readTogether(o, last) }
 	first, err := read(0)
 	if err != nil {
 		return err
@@ -55,17 +55,16 @@ func jointReport(o *observing, r model.Reading) report.Joint {
 }
 
 // readTogether judges the last of each recording together, 0 for all of it.
-func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, error) {
-	snapshots := map[string]*model.Snapshot{}
-	t := newTogether(a, o, nil, last)
-	t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
-	found, err := t.judge()
+func readTogether(o *observing, last time.Duration) (model.Reading, error) {
+	t := newTogether(o, last)
+	t.Snapshots = map[string]*model.Snapshot{}
+	found, err := t.judge(nil)
 	if err != nil {
 		return model.Reading{}, err
 	}
 	r := model.Reading{Replay: true}
 	for _, n := range found.Nodes {
-		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: snapshots[n.Recording]})
+		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: t.Snapshots[n.Recording]})
 		if n.Window.End.After(r.At) {
 			r.At = n.Window.End
 		}
