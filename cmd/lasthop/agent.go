@@ -15,6 +15,7 @@ import (
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/ring"
+	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
@@ -70,11 +71,8 @@ func (a *app) agent(ctx context.Context, o *observing, to ring.Options, listen s
 	if err != nil {
 		return err
 	}
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		g.record()
-	}()
+	var recording sync.WaitGroup
+	recording.Go(g.record)
 	if g.events != nil {
 		defer g.events.begin(ctx, a.say)()
 	}
@@ -95,7 +93,7 @@ func (a *app) agent(ctx context.Context, o *observing, to ring.Options, listen s
 		}
 	}
 	close(g.writes)
-	<-written
+	recording.Wait()
 	return errors.Join(err, stop(), ctx.Err())
 }
 
@@ -151,25 +149,18 @@ func (g *agent) update(how func(*health)) {
 }
 
 // observe observes the node until ctx ends or that fails.
-func (g *agent) observe(ctx context.Context) (err error) {
-	ns, name, err := g.o.openNode(ctx)
-	if err != nil {
-		return err
+func (g *agent) observe(ctx context.Context) error {
+	how := func(options *session.Options) {
+		options.For, options.Keep = timeline.Short, timeline.Long
+		options.Rarely, options.Used = true, g.used
 	}
-	defer ns.Close()
-	options := g.o.session(ns, name)
-	options.For, options.Keep, options.NodesHint = timeline.Short, timeline.Long, ""
-	options.Rarely, options.Used = true, g.used
-	stream, err := g.streamOf(ctx, options)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stream.Close()) }()
-	g.say("observing %s", report.Clean(name))
-	for r := range stream.Readings() {
-		g.take(r)
-	}
-	return nil
+	return g.streamNode(ctx, g.o, how, func(s *session.Stream, node string) error {
+		g.say("observing %s", report.Clean(node))
+		for r := range s.Readings() {
+			g.take(r)
+		}
+		return nil
+	})
 }
 
 // take learns from a reading, and has it written.

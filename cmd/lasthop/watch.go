@@ -17,6 +17,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
@@ -32,7 +33,7 @@ func (a *app) watchCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err error) {
+func (a *app) watchNode(ctx context.Context, o *observing, pods []string) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
@@ -40,31 +41,29 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	if err != nil {
 		return err
 	}
-	// No other window is ever asked for.
-	window := time.Duration(o.window)
-	stream, _, closeStream, err := a.stream(ctx, o, window, max(time.Minute, 2*window))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
 	w := &watcher{observing: o, hide: o.redactor(), names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
-	for reading := range stream.Readings() {
-		e, err := w.events(reading)
-		if err != nil {
-			return err
+	// No other window is ever asked for.
+	how := func(options *session.Options) { options.Keep = max(time.Minute, 2*options.For) }
+	return a.streamNode(ctx, o, how, func(s *session.Stream, _ string) (err error) {
+		defer func() { err = errors.Join(err, samples.close()) }()
+		for reading := range s.Readings() {
+			e, err := w.events(reading)
+			if err != nil {
+				return err
+			}
+			if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
+				return err
+			}
+			err = e.Write(flags.Document(a.stdout))
+			if abandoned(a.stdout) || samples.abandoned() {
+				return nil
+			}
+			if err != nil {
+				return ignoreClosedPipe(err)
+			}
 		}
-		if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
-			return err
-		}
-		err = e.Write(flags.Document(a.stdout))
-		if abandoned(a.stdout) || samples.abandoned() {
-			return nil
-		}
-		if err != nil {
-			return ignoreClosedPipe(err)
-		}
-	}
-	return ctx.Err()
+		return ctx.Err()
+	})
 }
 
 // abandoned reports whether the reader of a pipe or socket, or a terminal, has gone
