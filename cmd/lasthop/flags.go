@@ -180,11 +180,7 @@ const mayBeEmpty = "lasthop_empty"
 func checkTexts(given *pflag.FlagSet) error {
 	var err error
 	given.Visit(func(f *pflag.Flag) {
-		texts := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			texts = list.GetSlice()
-		}
-		if what, _ := pflag.UnquoteUsage(f); err == nil && f.Annotations[mayBeEmpty] == nil && slices.Contains(texts, "") {
+		if what, _ := pflag.UnquoteUsage(f); err == nil && f.Annotations[mayBeEmpty] == nil && slices.Contains(flags.Values(f), "") {
 			err = usagef("--%s: want a %s, got an empty value", f.Name, what)
 		}
 	})
