@@ -1,7 +1,6 @@
 package flags
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -77,16 +76,6 @@ func (v *Verdict) Between(all join.Result, near, far join.End, e path.Ends) repo
 	p.Path = join.Trace(near, far, findings, e)
 	p.Take(findings)
 	return p
-}
-
-// Call adds the names that a node has for addresses.
-func Call(names map[netip.Addr]string, s *model.Snapshot) {
-	for a, name := range report.Called(s) {
-		if name == report.ThisNode {
-			name = strings.TrimSpace("node " + s.Node.Name)
-		}
-		names[a] = cmp.Or(names[a], name)
-	}
 }
 
 // Formats are those of a report.

@@ -30,7 +30,7 @@ type Recordings struct {
 	// mu guards the rest: recordings are read at the same time.
 	mu sync.Mutex
 	// Names are those of addresses on any node, Read counts what could be read, and Unread is why not, by recording.
-	Names  map[netip.Addr]string
+	Names  report.Names
 	Read   int
 	Unread map[string]error
 	// Snapshots are what is shown of each recording, unless nil.
@@ -43,7 +43,7 @@ type Recordings struct {
 
 // New is without a recording.
 func New() *Recordings {
-	return &Recordings{Names: map[netip.Addr]string{}, Unread: map[string]error{}, told: map[string][]model.Tracked{}}
+	return &Recordings{Names: report.Names{}, Unread: map[string]error{}, told: map[string][]model.Tracked{}}
 }
 
 // Add adds a recording by its name, which open opens for as long as use takes. cut is why it is not whole. It is read
@@ -114,7 +114,7 @@ func (r *Recordings) learn(name string, f *record.File, s, shown *model.Snapshot
 	if r.Look != nil {
 		r.Look(name, s, shown)
 	}
-	flags.Call(r.Names, shown)
+	r.Names.Add(shown)
 	return nil
 }
 

@@ -193,8 +193,8 @@ func readKept(dir string) (out kept, err error) {
 		}
 		s := last.Point.Snapshot
 		latest = s.Window.Start
-		names := map[netip.Addr]string{}
-		flags.Call(names, s)
+		names := report.Names{}
+		names.Add(s)
 		for x := range model.Each(last.Findings) {
 			if x.Severity.Rank() < model.Warning.Rank() {
 				continue
@@ -222,9 +222,9 @@ func readKept(dir string) (out kept, err error) {
 }
 
 // someOf names pods, the first of many.
-func someOf(names map[netip.Addr]string, pods []netip.Addr) string {
+func someOf(names report.Names, pods []netip.Addr) string {
 	const most = 3
-	list := model.Map(pods[:min(len(pods), most)], func(a netip.Addr) string { return cmp.Or(names[a], a.String()) })
+	list := model.Map(pods[:min(len(pods), most)], func(a netip.Addr) string { return cmp.Or(names[a].String(), a.String()) })
 	if more := len(pods) - most; more > 0 {
 		list = append(list, fmt.Sprintf("and %d more", more))
 	}

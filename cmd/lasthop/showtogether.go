@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -43,11 +42,11 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 }
 
 func jointReport(o *observing, r model.Reading) report.Joint {
-	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
+	out := report.Joint{Names: report.Names{}, Limits: o.Limits()}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
-			flags.Call(out.Names, n.Snapshot)
+			out.Names.Add(n.Snapshot)
 		}
 	}
 	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +19,7 @@ import (
 type Drawing struct {
 	Path *model.Path
 	// Names are those of Called.
-	Names map[netip.Addr]string
+	Names Names
 	// Window is the time that the counts are of, Scope says of which packets; it may be empty.
 	Window time.Duration
 	Scope  string
@@ -104,6 +102,12 @@ func (d Drawing) Lines() [][]Piece {
 		boxes = d.summary(drawn)
 	}
 	return slices.Concat([][]Piece{ends}, model.Either(drawn, line, boxes), model.Either(drawn, boxes, line))
+}
+
+// wide is the drawing at another width.
+func (d Drawing) wide(columns int) Drawing {
+	d.Width = columns
+	return d
 }
 
 // ends has the pod at the left, the other end at the right.
@@ -191,8 +195,8 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 			text := "not visible from this node"
 			if h.Dead {
 				text = d.strokes().end + " no reply"
-				if why := CleanColumns(h.Decision); strings.HasPrefix(why, "no reply") && d.Width >= 100 {
-					text, _, _ = strings.Cut(d.strokes().end+" "+why, ";")
+				if h.Unanswered > 0 && d.Width >= 100 {
+					text += " to " + model.Quantity(h.Unanswered, "packet")
 				}
 			} else if d.Width < 100 {
 				text = model.Either(d.Width < 60, "unseen", "not visible")
@@ -206,7 +210,8 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 		b := box{hop: &model.PathHop{Kind: model.HopPod}, index: -2, title: "pod", body: "not reached", is: Ended, dashed: true}
 		if !back {
 			name := d.Names[d.Path.To]
-			b.title = CleanColumns(cmp.Or(name[strings.LastIndex(name, "/")+1:], addrText(d.Path.To)))
+			last := name.Other[strings.LastIndex(name.Other, "/")+1:]
+			b.title = CleanColumns(cmp.Or(name.Pod, last, name.String(), addrText(d.Path.To)))
 		}
 		out = append(out, b)
 	}
@@ -217,32 +222,24 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 }
 
 func (d Drawing) health(h *model.PathHop) Meaning {
-	in, seen := hopCounted(h)
+	seen := h.Counted()
 	switch {
 	case h.Dead:
 		return Ends
 	case h.Lost.Known && h.Lost.N > 0, h.Finding != "":
 		return Lossy
-	case !seen:
+	case !seen.Known:
 		return Unseen
-	case in == 0:
+	case seen.N == 0:
 		return Around
 	}
 	return Alive
 }
 
-// hopCounted is what came to a hop or, where that is not known, left it.
-func hopCounted(h *model.PathHop) (uint64, bool) {
-	if h.In.Known {
-		return h.In.N, true
-	}
-	return h.Out.N, h.Out.Known
-}
-
 // figures are a hop's packets per second and what it loses, as wide as they ever are.
 func (d Drawing) figures(h *model.PathHop) string {
-	n, seen := hopCounted(h)
-	if !seen {
+	seen := h.Counted()
+	if !seen.Known {
 		return "    -  "
 	}
 	per := func(n uint64) string {
@@ -251,21 +248,24 @@ func (d Drawing) figures(h *model.PathHop) string {
 		}
 		return Rate(float64(n)/d.Window.Seconds()) + "/s"
 	}
-	text := fmt.Sprintf("%7s", per(n))
+	text := fmt.Sprintf("%7s", per(seen.N))
 	switch {
 	case h.In.Known && h.Out.Known && h.In.N > 0 && h.Out.N == 0 && h.Dead:
-		text = per(n) + " > 0"
-	case h.Lost.Known && h.Lost.N > 0 && n > 0:
-		text += fmt.Sprintf(" -%d%%", max(1, min(100, int(math.Round(100*float64(h.Lost.N)/float64(n))))))
+		text = per(seen.N) + " > 0"
+	case h.Lost.Known && h.Lost.N > 0 && seen.N > 0:
+		text += fmt.Sprintf(" -%d%%", max(1, min(100, int(math.Round(100*float64(h.Lost.N)/float64(seen.N))))))
 	}
 	return text
 }
 
+// hopNames are the titles of the kinds of hop that do not name a link.
+var hopNames = map[model.HopKind]string{
+	model.HopPod: "pod", model.HopConntrack: "NAT", model.HopPolicy: "rules", model.HopRoute: "route", model.HopNeighbor: "neighbour",
+	model.HopLocal: "this node", model.HopBeyond: "network", model.HopBetween: "between the nodes",
+}
+
 func hopTitle(h *model.PathHop) string {
-	name := map[model.HopKind]string{
-		model.HopPod: "pod", model.HopConntrack: "NAT", model.HopPolicy: "rules", model.HopRoute: "route", model.HopNeighbor: "neighbour",
-		model.HopLocal: "this node", model.HopBeyond: "network", model.HopBetween: "between the nodes",
-	}[h.Kind]
+	name := hopNames[h.Kind]
 	switch {
 	case h.Kind == model.HopBridge:
 		name = strings.TrimSpace("bridge " + h.Link)
@@ -450,17 +450,11 @@ func (d Drawing) nodes(c *canvas, boxes []box) {
 
 // notable is the box that most has to be said of: where packets end, or else are lost.
 func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
-	at := slices.IndexFunc(boxes, func(b box) bool { return b.is == Ends })
-	if at >= 0 && boxes[at].hop.Kind == model.HopBeyond {
+	lossy := model.First(boxes, func(b *box) bool { return b.is == Lossy && b.hop != nil })
+	b = cmp.Or(model.First(boxes, func(b *box) bool { return b.is == Ends }), lossy)
+	if b == nil || b.is == Ends && b.hop.Kind == model.HopBeyond {
 		return nil, "", 0
 	}
-	if at < 0 {
-		at = slices.IndexFunc(boxes, func(b box) bool { return b.is == Lossy && b.hop != nil })
-	}
-	if at < 0 {
-		return nil, "", 0
-	}
-	b = &boxes[at]
 	text = d.why(b.hop)
 	switch end := d.strokes().end; {
 	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
@@ -473,13 +467,9 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 	return b, text, b.is
 }
 
-// passes are decisions that let packets on.
-var passes = regexp.MustCompile("^(accept|arrives|delivered|leaves|no translation|port of|up to)")
-
 // why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
 func (d Drawing) why(h *model.PathHop) string {
-	text := CleanColumns(Prose(d.Names, h.Decision))
-	return model.Either(h.Dead && h.Finding != "" && passes.MatchString(text), string(h.Finding), text)
+	return model.Either(h.Dead && h.Finding != "" && h.Passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
 }
 
 // twoRows wraps a text. What does not fit into two rows is cut.
@@ -523,8 +513,8 @@ func (d Drawing) summary(back bool) [][]Piece {
 	text, is := "unknown", Unseen
 	if h := x.dead(); h != nil {
 		text, is = fmt.Sprintf("%s ends at %s: %s", s.end, h.Name(), d.why(h)), Ends
-	} else if h := model.First(x.hops, func(h *model.PathHop) bool { _, seen := hopCounted(h); return seen && h.Kind != model.HopBeyond }); h != nil {
-		n, _ := hopCounted(h)
+	} else if h := model.First(x.hops, func(h *model.PathHop) bool { return h.Counted().Known && h.Kind != model.HopBeyond }); h != nil {
+		n := h.Counted().N
 		text, is = fmt.Sprintf("%s in %s at %s", model.Quantity(n, "packet"), Duration(d.Window), h.Name()), Alive
 		if n == 0 {
 			is, arrow = Around, strings.ReplaceAll(arrow, s.live, s.idle)
@@ -635,25 +625,18 @@ func Rate(f float64) string {
 	return "-"
 }
 
-// lineText is a line of a drawing without its meanings.
-func lineText(line []Piece) string {
-	var b strings.Builder
-	for _, p := range line {
-		b.WriteString(p.Text)
-	}
-	return b.String()
-}
-
 // wideColumns is the width of what is drawn where no terminal has another.
 const wideColumns = 120
 
-func (p *printer) drawing(d Drawing) {
+// drawing prints a drawing, each line behind some text.
+func (p *printer) drawing(before string, d Drawing) {
 	code := map[Meaning]string{Alive: cyan, Lossy: yellow, Ends: magenta, Both: bold}
 	for _, line := range d.Lines() {
 		if n := len(line); n > 0 {
 			line[n-1].Text = strings.TrimRight(line[n-1].Text, " ")
 		}
-		var b strings.Builder
+		b := strings.Builder{}
+		b.WriteString(before)
 		for _, x := range line {
 			b.WriteString(p.paint(code[x.Is], x.Text))
 		}

@@ -40,7 +40,7 @@ type Events struct {
 // Write writes one JSON object a line, each with its kind and time. The fields are those of the report.
 func (e Events) Write(w io.Writer) error {
 	d := Report{Snapshot: e.Counts, Rewrites: e.Rewrites}.document()
-	names := called(Called(e.Counts))
+	names := Called(e.Counts)
 	l := &lines{w: w, at: instant(e.At)}
 	for _, f := range e.Findings {
 		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, names.finding(e.Counts, f.Finding.Finding))

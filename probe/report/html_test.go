@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
@@ -84,7 +83,7 @@ func TestPagesAreInert(t *testing.T) {
 func hostileJoint(text string) report.Joint {
 	f := missingUDR()
 	f.Nodes, f.Title = []string{text}, text
-	return report.Joint{Nodes: []model.NodeSeen{{Name: text, Recording: text, Reason: text}}, Findings: []model.Finding{f}, Names: map[netip.Addr]string{cart: text}}
+	return report.Joint{Nodes: []model.NodeSeen{{Name: text, Recording: text, Reason: text}}, Findings: []model.Finding{f}, Names: report.Names{cart: {Other: text}}}
 }
 
 func wellFormed(t *testing.T, text string) {

@@ -332,7 +332,7 @@ func block(n *yaml.Node) {
 
 func (r Report) document() document {
 	s := r.Snapshot
-	names := called(Called(s))
+	names := Called(s)
 	d := document{
 		APIVersion: APIVersion, Kind: "Report", watchedDoc: watched(s.Node, s.Window, s.Sources), Pods: []podDoc{},
 		MACRewrites: model.Map(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
@@ -411,26 +411,23 @@ func addrTexts(addrs []netip.Addr) (first string, all []string) {
 	return first, all
 }
 
-// called are the names of Called. Documents have those that the cluster knows.
-type called map[netip.Addr]string
-
-// of is the name of an address; empty if it has none.
-func (c called) of(a netip.Addr) string {
-	return model.Either(inKubernetes(c[a]), c[a], "")
+// of is the name of an address that the cluster has for it; empty if it has none.
+func (names Names) of(a netip.Addr) string {
+	return model.Either(names[a].clustered(), names[a].String(), "")
 }
 
-func (c called) local(a netip.Addr) localDoc {
-	if c[a] == ThisNode {
-		return localDoc{PodName: c.of(a), Node: addrText(a)}
+func (names Names) local(a netip.Addr) localDoc {
+	if names[a].Own {
+		return localDoc{PodName: names.of(a), Node: addrText(a)}
 	}
-	return localDoc{PodName: c.of(a), Pod: addrText(a)}
+	return localDoc{PodName: names.of(a), Pod: addrText(a)}
 }
 
-func (c called) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
-	return model.Map(list, func(f model.Finding) findingDoc { return c.finding(s, f) })
+func (names Names) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
+	return model.Map(list, func(f model.Finding) findingDoc { return names.finding(s, f) })
 }
 
-func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
+func (names Names) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
 		Pods: model.Map(f.Pods, addrText), Peers: model.Map(f.Peers, prefixText),
@@ -438,7 +435,7 @@ func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 		Evidence:     model.Map(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
-		Next:         Next(s, c, &f),
+		Next:         Next(s, names, &f),
 		Fix:          append([]string{}, Fix(&f)...),
 		Steps:        f.Next,
 		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
@@ -446,7 +443,7 @@ func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	}
 	single := model.Map(model.Filter(f.Peers, netip.Prefix.IsSingleIP), netip.Prefix.Addr)
 	for _, a := range slices.Concat(f.Pods, single) {
-		if name := c.of(a); name != "" {
+		if name := names.of(a); name != "" {
 			d.Names[addrText(a)] = name
 		}
 	}

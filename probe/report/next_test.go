@@ -25,7 +25,7 @@ func TestNext(t *testing.T) {
 		}
 		return s
 	}
-	names := map[netip.Addr]string{netip.MustParseAddr("10.244.1.7"): "shop/cart", netip.MustParseAddr("10.244.2.7"): "web/front"}
+	names := report.Names{netip.MustParseAddr("10.244.1.7"): {Namespace: "shop", Pod: "cart"}, netip.MustParseAddr("10.244.2.7"): {Namespace: "web", Pod: "front"}}
 	of := func(c model.Confidence, peer string, means ...model.Means) *model.Finding {
 		return &model.Finding{
 			Code: "NoReply", Confidence: c, Surer: means, Packets: 3,

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -52,7 +51,7 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 
 func millis(d time.Duration) float64 { return math.Round(float64(d)/float64(time.Microsecond)) / 1000 }
 
-func probeRows(s *model.Snapshot, names map[netip.Addr]string) []string {
+func probeRows(s *model.Snapshot, names Names) []string {
 	if !probed(s) {
 		return nil
 	}

@@ -97,17 +97,20 @@ func ASCII(s string) string {
 var plainSigns = map[rune]string{'—': "-", '–': "-", '…': "...", '→': "->", '←': "<-", '×': "x", '·': "*", '≥': ">=", '≤': "<=",
 	'━': "=", '►': ">", '✕': "X", '╌': "."}
 
+// Getenv is a variable of an environment as os.Environ gives it; empty if it is not set.
+func Getenv(env []string, name string) (value string) {
+	for _, e := range env {
+		if v, is := strings.CutPrefix(e, name+"="); is {
+			value = v
+		}
+	}
+	return value
+}
+
 // UTF8 reports whether an environment is that of a terminal which shows UTF-8. As for any
 // program, the first locale variable that is set decides.
 func UTF8(env []string) bool {
-	var locale [3]string
-	for _, e := range env {
-		name, value, _ := strings.Cut(e, "=")
-		if i := slices.Index([]string{"LC_ALL", "LC_CTYPE", "LANG"}, name); i >= 0 {
-			locale[i] = strings.ToLower(value)
-		}
-	}
-	text := cmp.Or(locale[0], locale[1], locale[2])
+	text := strings.ToLower(cmp.Or(Getenv(env, "LC_ALL"), Getenv(env, "LC_CTYPE"), Getenv(env, "LANG")))
 	return strings.Contains(text, "utf-8") || strings.Contains(text, "utf8")
 }
 
