@@ -81,8 +81,8 @@ type box struct {
 	title, body    string
 	is             Meaning
 	dashed, chosen bool
-	// width is in columns; at is the first.
-	width, at int
+	// width is in columns; at is the first. gap is the length of the edge behind it.
+	width, at, gap int
 }
 
 // Lines draws the path. Where there is no room for boxes, it is one line a direction.
@@ -145,7 +145,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 	if len(hops) == 0 {
 		return d.summary(back)
 	}
-	boxes, edge := d.fit(d.boxes(back, hops), back)
+	boxes := d.fit(d.boxes(back, hops), back)
 	if boxes == nil {
 		return d.summary(back)
 	}
@@ -161,7 +161,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 		c.box(top, &boxes[i])
 		room := d.Width - boxes[i].at
 		if i+1 < len(boxes) {
-			d.edge(c, top+1, boxes, i, edge, back)
+			d.edge(c, top+1, boxes, i, back)
 			room = boxes[i+1].at - boxes[i].at - 1
 		}
 		if h := boxes[i].hop; h != nil && d.Decisions && &boxes[i] != noted && h.Kind != model.HopBeyond {
@@ -308,13 +308,14 @@ const least = 3
 
 // fit folds hops until the rest fits, and gives boxes their places and the edges their length.
 // It is nil where not even two boxes fit.
-func (d Drawing) fit(boxes []box, back bool) (out []box, edge func(i int) int) {
+func (d Drawing) fit(boxes []box, back bool) []box {
 	// What is drawn narrower has shorter titles.
 	for _, most := range []int{18, 12, 9, 7} {
-		out = slices.Clone(boxes)
+		out := slices.Clone(boxes)
 		for {
 			if used := d.measure(out, most); used <= d.Width {
-				return d.place(out, d.Width-used)
+				place(out, d.Width-used)
+				return out
 			}
 			lowest := -1
 			for i := range out {
@@ -328,7 +329,7 @@ func (d Drawing) fit(boxes []box, back bool) (out []box, edge func(i int) int) {
 			out = fold(out, lowest)
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // fold folds the box at i together with folded ones beside it.
@@ -367,25 +368,16 @@ func (d Drawing) measure(boxes []box, most int) int {
 }
 
 // place spreads boxes over the width.
-func (d Drawing) place(boxes []box, spare int) ([]box, func(i int) int) {
-	edges := max(len(boxes)-1, 1)
-	edge := func(i int) int {
-		n := least + spare/edges
-		if i < spare%edges {
-			n++
-		}
-		return n
-	}
-	at := 0
+func place(boxes []box, spare int) {
+	edges, at := max(len(boxes)-1, 1), 0
 	for i := range boxes {
-		boxes[i].at = at
-		at += boxes[i].width + edge(i)
+		boxes[i].at, boxes[i].gap = at, least+spare/edges+model.Either(i < spare%edges, 1, 0)
+		at += boxes[i].width + boxes[i].gap
 	}
-	return boxes, edge
 }
 
 // edge draws what leads from a box to the next, in the direction of the packets.
-func (d Drawing) edge(c *canvas, y int, boxes []box, i int, length func(int) int, back bool) {
+func (d Drawing) edge(c *canvas, y int, boxes []box, i int, back bool) {
 	s := d.strokes()
 	from, to := &boxes[i], &boxes[i+1]
 	if back {
@@ -406,7 +398,7 @@ func (d Drawing) edge(c *canvas, y int, boxes []box, i int, length func(int) int
 			is = Lossy
 		}
 	}
-	at, n := boxes[i].at+boxes[i].width, length(i)
+	at, n := boxes[i].at+boxes[i].width, boxes[i].gap
 	run := strings.Repeat(line, n-1)
 	switch {
 	case is == Ends:
@@ -438,11 +430,8 @@ func (d Drawing) nodes(c *canvas, boxes []box) {
 		}
 		name = b.hop.Node
 		end := d.Width
-		for _, next := range boxes[i+1:] {
-			if next.hop != nil && next.hop.Node != name {
-				end = next.at
-				break
-			}
+		if n := slices.IndexFunc(boxes[i:], func(next box) bool { return next.hop != nil && next.hop.Node != name }); n > 0 {
+			end = boxes[i+n].at
 		}
 		c.put(b.at, 0, d.cut(" "+CleanColumns(name), end-b.at), Both)
 	}
@@ -591,21 +580,20 @@ func (c *canvas) lines() [][]Piece {
 
 // SI is a count in at most five columns.
 func SI(n uint64) string {
-	unit, name := uint64(1), ""
 	for _, u := range []struct {
 		n    uint64
 		name string
 	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
 		// Below ten thousand all digits fit.
-		if n >= u.n && n >= 10_000 {
-			unit, name = u.n, u.name
-			break
+		switch {
+		case n < u.n || n < 10_000:
+		case n < 100*u.n:
+			return fmt.Sprintf("%d.%d%s", n/u.n, n%u.n*10/u.n, u.name)
+		default:
+			return strconv.FormatUint(n/u.n, 10) + u.name
 		}
 	}
-	if unit > 1 && n < 100*unit {
-		return fmt.Sprintf("%d.%d%s", n/unit, n%unit*10/unit, name)
-	}
-	return strconv.FormatUint(n/unit, 10) + name
+	return strconv.FormatUint(n, 10)
 }
 
 // Rate is a number per second; small ones keep a decimal.
