@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -26,7 +28,7 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 	if err != nil {
 		return err
 	}
-	from := newRecordings(first, read)
+	from, stop := newRecordings(first, read)
 	err = a.screen(ctx, o, from, fmt.Sprintf("Judging %d recordings together.", len(o.replay)), showing{
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			// Where a node was recorded twice, the later one is compared with the others.
@@ -38,7 +40,7 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 		},
 		report: func(r model.Reading) (report.Document, error) { return jointReport(o, r), nil },
 	})
-	return errors.Join(err, from.close())
+	return errors.Join(err, stop())
 }
 
 func jointReport(o *observing, r model.Reading) report.Joint {
@@ -78,54 +80,48 @@ func readTogether(o *observing, last time.Duration) (model.Reading, error) {
 // recordings is a source of readings of several recordings: of each window that is asked for one.
 type recordings struct {
 	// feed is asked how much of each recording is to be read, 0 for all of it.
-	feed       *timeline.Feed[*time.Duration]
-	stop, done chan struct{}
-	err        error // valid once done is closed
+	feed *timeline.Feed[*time.Duration]
 }
 
-func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
-	s := &recordings{feed: timeline.NewFeed[*time.Duration](), stop: make(chan struct{}), done: make(chan struct{})}
+// newRecordings reads what is asked for until it is stopped. stop returns why it ended before.
+func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) (s recordings, stop func() error) {
+	s.feed = timeline.NewFeed[*time.Duration]()
 	s.feed.Publish(first)
-	go func() {
-		defer close(s.done)
+	ctx, cancel := context.WithCancel(context.Background())
+	var reading errgroup.Group
+	reading.Go(func() error {
 		defer close(s.feed.Readings)
 		for {
 			select {
-			case <-s.stop:
-				return
+			case <-ctx.Done():
+				return nil
 			case <-s.feed.Asked:
-				last := s.feed.Take()
-				if last == nil { // taken with the one before
-					continue
-				}
+			}
+			if last := s.feed.Take(); last != nil { // else it was taken with the one before
 				r, err := read(*last)
 				if err != nil {
-					s.err = err
-					return
+					return err
 				}
 				s.feed.Publish(r)
 			}
 		}
-	}()
-	return s
+	})
+	return s, func() error {
+		cancel()
+		return reading.Wait()
+	}
 }
 
 // Readings gives the reading of the window that was asked for last.
-func (s *recordings) Readings() <-chan model.Reading { return s.feed.Readings }
+func (s recordings) Readings() <-chan model.Reading { return s.feed.Readings }
 
 // SetWindow asks for the last d of each recording, 0 for all of it.
-func (s *recordings) SetWindow(d time.Duration) {
+func (s recordings) SetWindow(d time.Duration) {
 	s.feed.Ask(func(last **time.Duration) { *last = &d })
 }
 
 // Rescan does nothing: recordings do not change.
-func (s *recordings) Rescan() {}
+func (recordings) Rescan() {}
 
 // Reset does nothing: nothing is counted any more.
-func (s *recordings) Reset() {}
-
-func (s *recordings) close() error {
-	close(s.stop)
-	<-s.done
-	return s.err
-}
+func (recordings) Reset() {}
