@@ -87,7 +87,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.nodes, "nodes", "", "read nodes from this `FILE` instead of the cluster; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "read pods from this `FILE` instead of the cluster; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
-	f.BoolVar(&o.azure, "azure", false, "ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
+	f.BoolVar(&o.azure, "azure", false,
+		"ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
 	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
 	f.Var(&o.reports, "report", "also write the verdict to a new file: html to forward, junit for CI; repeatable")
 	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+

@@ -27,7 +27,8 @@ func (a *app) explainCommand() *cobra.Command {
 		Args: oneArgument("POD"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.explain(cmd.Context(), o, args[0], to) },
 	}
-	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
+	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node "+
+		"(default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags(), "idle-exit", "pcap")
 	o.complete(cmd)
 	return cmd
