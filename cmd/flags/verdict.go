@@ -121,7 +121,7 @@ func (r *Reports) Write(w io.Writer, kind string, d report.Document, j report.Ju
 	if kind == ReportJUnit {
 		return report.JUnit(w, d, j)
 	}
-	return d.Write(w, report.Format(kind), report.Style{})
+	return report.Write(w, d, report.Format(kind), report.Style{})
 }
 
 // Drawn reports whether paths are drawn in a format.

@@ -164,7 +164,7 @@ func (how showing) export(reading model.Reading) (string, error) {
 			return "", err
 		}
 	}
-	if err := r.Write(f, report.JSON, report.Style{}); err != nil {
+	if err := report.Write(f, r, report.JSON, report.Style{}); err != nil {
 		return "", errors.Join(fmt.Errorf("export: %w", err), discard(f))
 	}
 	if err := f.Close(); err != nil {

@@ -57,7 +57,7 @@ func TestPagesAreInert(t *testing.T) {
 	for _, d := range []report.Document{evil, path, hostileJoint(long)} {
 		for _, format := range []report.Format{report.HTML, report.SVG} {
 			var b strings.Builder
-			if err := d.Write(&b, format, report.Style{}); err != nil {
+			if err := report.Write(&b, d, format, report.Style{}); err != nil {
 				t.Fatal(err)
 			}
 			text := b.String()
@@ -129,7 +129,7 @@ func TestSVG(t *testing.T) {
 		"none":    {report.Report{Snapshot: node()}, []string{"no loss seen"}},
 	} {
 		var b strings.Builder
-		if err := c.d.Write(&b, report.SVG, report.Style{}); err != nil {
+		if err := report.Write(&b, c.d, report.SVG, report.Style{}); err != nil {
 			t.Fatal(err)
 		}
 		wellFormed(t, b.String())
@@ -149,7 +149,7 @@ func TestBars(t *testing.T) {
 	g.Opened = start.Add(5 * time.Minute)
 	r := report.Joint{Nodes: []model.NodeSeen{{Name: "a", Window: model.Window{Start: start, End: start.Add(10 * time.Minute)}}}, Findings: []model.Finding{f, g}}
 	var b strings.Builder
-	if err := r.Write(&b, report.HTML, report.Style{}); err != nil {
+	if err := report.Write(&b, r, report.HTML, report.Style{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"02:50:00 to 03:10:00 UTC", `x="0.0%" y="2" width="50.0%"`, `x="75.0%" y="2" width="25.0%"`} {

@@ -24,9 +24,6 @@ type Joint struct {
 	Paths []*model.Path
 }
 
-// Write writes the report. Only Text and Wide heed the style.
-func (r Joint) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
-
 // Incomplete is the first node that was not seen whole; nil if all were.
 func (r Joint) Incomplete() *model.NodeSeen {
 	return model.First(r.Nodes, func(n *model.NodeSeen) bool {

@@ -57,7 +57,7 @@ func TestJointGolden(t *testing.T) {
 			}
 			path := filepath.Join("testdata", name+"."+string(format))
 			var b strings.Builder
-			if err := r.Write(&b, format, report.Style{}); err != nil {
+			if err := report.Write(&b, r, format, report.Style{}); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Contains(b.String(), "\x1b") {

@@ -67,7 +67,7 @@ func TestNext(t *testing.T) {
 		}
 		for format, wants := range map[report.Format]int{report.Text: 1, report.Wide: len(c.want), report.JSON: len(c.want)} {
 			var out bytes.Buffer
-			if err := (report.Report{Snapshot: c.s, Findings: []model.Finding{*c.f}}).Write(&out, format, report.Style{}); err != nil {
+			if err := report.Write(&out, report.Report{Snapshot: c.s, Findings: []model.Finding{*c.f}}, format, report.Style{}); err != nil {
 				t.Fatal(err)
 			}
 			for i, step := range report.Next(c.s, report.Called(c.s), c.f) {

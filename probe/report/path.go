@@ -40,9 +40,6 @@ func (r *Path) Take(findings []model.Finding) {
 	}
 }
 
-// Write writes the path. Only Text and Wide heed the style.
-func (r Path) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
-
 func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 
 func (r Path) verdict() string {

@@ -114,12 +114,8 @@ func UTF8(env []string) bool {
 	return strings.Contains(text, "utf-8") || strings.Contains(text, "utf8")
 }
 
-// Write writes the report. Only Text and Wide heed the style.
-func (r Report) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
-
-// Document is a Report, a Joint or a Path. Only Text and Wide heed the style.
+// Document is a Report, a Joint or a Path.
 type Document interface {
-	Write(w io.Writer, f Format, style Style) error
 	outline() outline
 	text(p *printer, wide bool)
 	markdown(w *bufio.Writer)
@@ -128,7 +124,8 @@ type Document interface {
 	doc() any
 }
 
-func write(to io.Writer, f Format, style Style, r Document) error {
+// Write writes a document. Only Text and Wide heed the style.
+func Write(to io.Writer, r Document, f Format, style Style) error {
 	w := bufio.NewWriter(to)
 	var err error
 	switch f {
