@@ -1,7 +1,7 @@
 package flags
 
 import (
-	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -33,11 +33,11 @@ func Complete(cmd *cobra.Command) {
 
 // Values are those of a flag, of which a list has several.
 func Values(f *pflag.Flag) []string {
-	switch list := f.Value.(type) {
-	case pflag.SliceValue:
-		return list.GetSlice()
-	case *Prefixes:
-		return strings.Split(list.String(), ",")
+	switch v := f.Value.(type) {
+	case interface{ GetSlice() []string }:
+		return v.GetSlice()
+	case *Time: // whoever gets it may be in another zone
+		return []string{v.Before(time.Now()).Format(time.RFC3339)}
 	}
 	return []string{f.Value.String()}
 }

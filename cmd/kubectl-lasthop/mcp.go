@@ -37,14 +37,10 @@ func (o *options) forTool(tool string) []string {
 		return model.Either(o.redact, []string{"--redact"}, nil)
 	}
 	args := flags.Given(o.given, func(f *pflag.Flag) bool {
-		_, passed := f.Value.(*passedFlag)
-		return !passed && !(tool == "doctor" && slices.Contains(fileFlags, f.Name))
+		return tool != "doctor" || !slices.Contains(slices.Concat(o.passes, fileFlags), f.Name)
 	})
 	if !o.given.Changed("max-nodes") {
 		args = append(args, fmt.Sprintf("--max-nodes=%d", mostAsked))
-	}
-	if tool != "doctor" {
-		args = append(args, o.passed...)
 	}
 	return args
 }

@@ -38,11 +38,10 @@ var (
 
 // allJudged refuses flags about the verdict that several nodes cannot have.
 func (o *options) allJudged() error {
-	for _, arg := range o.passed {
-		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if !slices.Contains(recorded, name) && !slices.Contains(judging, name) {
-			return usagef("--%s %s: not possible for several nodes: use one", name, value)
-		}
+	more := o.passed(func(name string) bool { return !slices.Contains(slices.Concat(recorded, judging), name) })
+	if len(more) > 0 {
+		flag, value, _ := strings.Cut(more[0], "=")
+		return usagef("%s %s: not possible for several nodes: use one", flag, value)
 	}
 	return nil
 }
@@ -56,11 +55,7 @@ func (r *runner) recordArgs(t target, known *facts) []string {
 	if !r.given.Changed("for") && !r.past() {
 		args = append(args, "--for=10s") // as check does
 	}
-	for _, arg := range r.passed {
-		if name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "="); slices.Contains(recorded, name) {
-			args = append(args, arg)
-		}
-	}
+	args = append(args, r.passed(func(name string) bool { return slices.Contains(recorded, name) })...)
 	args = append(args, known.args...)
 	if r.pcap != "" {
 		args = append(args, samplesFlag)
