@@ -393,22 +393,19 @@ func podDocument(p model.Pod, gone bool) podDoc {
 	if d.Netns == "" && p.Netns != 0 {
 		d.Netns = fmt.Sprintf("net:[%d]", p.Netns)
 	}
-	d.IP, d.IPs = addrTexts(model.Map(p.Addresses, netip.Prefix.Addr))
+	d.IP, d.IPs = severally(model.Map(p.Addresses, func(a netip.Prefix) string { return addrText(a.Addr()) }))
 	if r := p.Resolver; r != nil {
 		d.Resolver = &resolverDoc{model.Map(r.Servers, addrText), r.By}
 	}
 	return d
 }
 
-// addrTexts are the first of some addresses, and all of them if there are several.
-func addrTexts(addrs []netip.Addr) (first string, all []string) {
-	if len(addrs) > 0 {
-		first = addrText(addrs[0])
+// severally is the first of a list, and all of it if it has several.
+func severally[T any](list []T) (first T, all []T) {
+	if len(list) > 0 {
+		first = list[0]
 	}
-	if len(addrs) > 1 {
-		all = model.Map(addrs, addrText)
-	}
-	return first, all
+	return first, model.Either(len(list) > 1, list, nil)
 }
 
 // of is the name of an address that the cluster has for it; empty if it has none.

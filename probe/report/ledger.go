@@ -54,7 +54,7 @@ func (names Names) ledger(row model.LedgerRow) ledgerDoc {
 			return ledgerDropDoc{x.Reason, x.Location, x.Code, x.Expected(), x.Ordinary, x.Packets}
 		}),
 	}
-	d.Pod, d.IPs = addrTexts(row.Addrs)
+	d.Pod, d.IPs = severally(model.Map(row.Addrs, addrText))
 	if len(row.Addrs) > 0 {
 		d.PodName = names.of(row.Addrs[0])
 	}

@@ -39,12 +39,7 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 	}
 	return model.Map(s.Probes, func(p model.Probe) probeDoc {
 		d := answerDoc{Link: p.Link, From: addrText(p.From), To: addrText(p.To), Sent: p.Sent, Answered: p.Answered, Millis: millis(p.RTT)}
-		if len(p.MACs) > 0 {
-			d.MAC = p.MACs[0]
-		}
-		if len(p.MACs) > 1 {
-			d.MACs = p.MACs
-		}
+		d.MAC, d.MACs = severally(p.MACs)
 		return probeDoc{p.Kind, d}
 	})
 }
