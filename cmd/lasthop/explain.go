@@ -35,9 +35,6 @@ func (a *app) explainCommand() *cobra.Command {
 }
 
 func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	target, err := parseTarget(to)
 	if err != nil {
 		return err
