@@ -13,6 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -148,6 +149,14 @@ func Summarize(text []byte, how int) error {
 
 // RedactKey is the environment variable with the key of --redact.
 const RedactKey = "LASTHOP_REDACT_KEY"
+
+// Redactor replaces names and addresses in all that is written; it is nil unless that is wanted.
+func Redactor(wanted bool) *redact.Redactor {
+	if !wanted {
+		return nil
+	}
+	return redact.New(os.Getenv(RedactKey))
+}
 
 // Protocols are those that a destination may name.
 var Protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}

@@ -14,7 +14,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// Recordings are several nodes' recordings of one time, and what is learnt as they are read. The zero value has none.
+// Recordings are several nodes' recordings of one time, and what is learnt as they are read.
 type Recordings struct {
 	// Last is how much of each recording's end is judged, 0 for all of it.
 	Last time.Duration

@@ -88,7 +88,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	hide := r.redactor()
+	hide := flags.Redactor(r.redact) // as each node does in its recording
 	j := joint.New()
 	if r.command == "explain" || r.draws() && len(targets) <= joint.MostDrawn {
 		j.Snapshots = map[string]*model.Snapshot{}
@@ -139,18 +139,10 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	return worst(r.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
 }
 
-// redactor replaces names and addresses, as each node does in its recording; it is nil unless that is wanted.
-func (r *runner) redactor() *redact.Redactor {
-	if !r.redact {
-		return nil
-	}
-	return redact.New(os.Getenv(flags.RedactKey))
-}
-
 // replay judges recordings of this machine together. It needs no cluster.
 func (r *runner) replay() (int, error) {
 	j := joint.New()
-	j.Last, j.Hide = time.Duration(r.window), r.redactor
+	j.Last, j.Hide = time.Duration(r.window), func() *redact.Redactor { return flags.Redactor(r.redact) }
 	if r.draws() && len(r.words) <= joint.MostDrawn {
 		j.Snapshots = map[string]*model.Snapshot{}
 	}

@@ -210,12 +210,7 @@ func checkHostRoot(dir string) error {
 
 // redactor is nil unless names and addresses are to be replaced. What a command is asked
 // about is chosen by the real ones. Each goroutine takes its own.
-func (o *observing) redactor() *redact.Redactor {
-	if !o.redact {
-		return nil
-	}
-	return redact.New(os.Getenv(flags.RedactKey))
-}
+func (o *observing) redactor() *redact.Redactor { return flags.Redactor(o.redact) }
 
 // diagnose judges what is shown: with other names and addresses, if they are replaced.
 func (o *observing) diagnose() func(*model.Snapshot) model.Verdict {
