@@ -244,7 +244,7 @@ func (s *screen) nextSort() {
 		l.By = -1
 	} else {
 		// Large figures are the interesting ones.
-		l.Reverse = cols[l.By].Right || cols[l.By].Title == "SEV"
+		l.Reverse = cols[l.By].Right
 	}
 	s.restart()
 }

@@ -28,7 +28,7 @@ type Column struct {
 	From int
 }
 
-// The columns of the lists. "LOST" gets the window's name.
+// The columns of the lists.
 var (
 	findingColumns = []Column{
 		{Title: "FINDING", Width: 22, Fit: true, Sign: true},
