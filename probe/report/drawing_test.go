@@ -67,7 +67,9 @@ func drawn(d Drawing) string {
 	var b strings.Builder
 	p := &printer{w: bufio.NewWriter(&b)}
 	p.drawing("", d)
-	p.w.Flush()
+	if err := p.w.Flush(); err != nil {
+		return err.Error()
+	}
 	return b.String()
 }
 
