@@ -51,14 +51,7 @@ func call(f func()) tea.Cmd {
 }
 
 func turn(by int) func(*screen) tea.Cmd {
-	return do(func(s *screen) {
-		next := func(t view.TabID) view.TabID { return (t + view.TabID(by) + view.Tabs) % view.Tabs }
-		to := next(s.Tab)
-		for !to.Shown() {
-			to = next(to)
-		}
-		s.goTo(to)
-	})
+	return do(func(s *screen) { s.goTo((s.Tab + view.TabID(by) + view.Tabs) % view.Tabs) })
 }
 
 func show(t view.TabID) func(*screen) tea.Cmd { return do(func(s *screen) { s.goTo(t) }) }
@@ -251,7 +244,7 @@ func (s *screen) nextSort() {
 		l.By = -1
 	} else {
 		// Large figures are the interesting ones.
-		l.Reverse = cols[l.By].Right || cols[l.By].Title == "SEV"
+		l.Reverse = cols[l.By].Right
 	}
 	s.restart()
 }

@@ -110,7 +110,10 @@ func TestFrames(t *testing.T) {
 	for _, x := range shots {
 		name := fmt.Sprintf("%s-%dx%d-%s", x.name, x.w, x.h, x.look.name)
 		t.Run(name, func(t *testing.T) {
-			s := opened(t, Options{Env: x.look.env, Theme: x.look.theme, Export: func(model.Reading) (string, error) { return "", nil }}, x.w, x.h, kubenetNode(41))
+			s := opened(t, Options{Env: x.look.env, Export: func(model.Reading) (string, error) { return "", nil }}, x.w, x.h, kubenetNode(41))
+			if x.look.theme != "" {
+				s.setTheme(x.look.theme)
+			}
 			lived(s)
 			press(t, s, x.keys)
 			got := frame(s)

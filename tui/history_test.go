@@ -176,7 +176,8 @@ func TestBackground(t *testing.T) {
 	if s.Theme.Name != "light" {
 		t.Errorf("on white the theme is %s", s.Theme.Name)
 	}
-	s = opened(t, Options{Env: utf8Env, Theme: "dark"}, 80, 24, kubenetNode(3))
+	s = opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(3))
+	press(t, s, "t t t")
 	send(s, white)
 	if s.Theme.Name != "dark" {
 		t.Errorf("chosen was dark, and the theme is %s", s.Theme.Name)
@@ -192,7 +193,7 @@ func TestBackground(t *testing.T) {
 // are.
 func TestSelectedKeepsItsColour(t *testing.T) {
 	for term, red := range map[string]string{"xterm": "\x1b[7;91;1m", "xterm-256color": ";38;5;", "xterm-direct": "38;2;255;95;109"} {
-		s := opened(t, Options{Env: []string{"TERM=" + term, "LANG=C.UTF-8"}, Theme: "dark"}, 80, 24, kubenetNode(3))
+		s := opened(t, Options{Env: []string{"TERM=" + term, "LANG=C.UTF-8"}}, 80, 24, kubenetNode(3))
 		line := strings.Split(frame(s), "\n")[3]
 		if !strings.Contains(line, red) || !strings.Contains(ansi.Strip(line), ">✕ MissingUDR") {
 			t.Errorf("%s: the selected row is %q", term, line)

@@ -80,8 +80,8 @@ func newScreen(o Options, next tea.Cmd) *screen {
 		opts:  o, history: history{at: -1},
 		// A shell restores the terminal of what is killed. In a container nothing does where the
 		// connection breaks, and each move of the mouse would write into the user's own shell.
-		mouse:  o.Shell != nil,
-		themed: o.Theme != "", keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
+		mouse: o.Shell != nil,
+		keys:  keyTable(), next: next, filter: input, speed: 1, windows: windows,
 	}
 	if s.window = slices.Index(windows, o.Window); s.window < 0 {
 		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -67,8 +66,6 @@ type Options struct {
 	// Shell takes over when ctrl+z or a signal stops the process. If it is nil, the process does not stop.
 	Shell Shell
 
-	// Theme is one of view.Themes; empty is the default.
-	Theme string
 	// Color is auto, always or never; a non-empty NO_COLOR in Env means never.
 	Color string
 	// Env is the environment as from os.Environ: TERM, NO_COLOR, and the locale,
@@ -171,26 +168,16 @@ func filter(active func()) func(tea.Model, tea.Msg) tea.Msg {
 	}
 }
 
-func (o Options) getenv(name string) string {
-	value := ""
-	for _, e := range o.Env {
-		if v, ok := strings.CutPrefix(e, name+"="); ok {
-			value = v
-		}
-	}
-	return value
-}
-
 // mono reports whether colours are off. Any non-empty NO_COLOR turns them off.
 func (o Options) mono() bool {
-	return o.getenv("NO_COLOR") != "" || o.Color == "never" || o.Color != "always" && o.getenv("TERM") == "dumb"
+	return report.Getenv(o.Env, "NO_COLOR") != "" || o.Color == "never" || o.Color != "always" && report.Getenv(o.Env, "TERM") == "dumb"
 }
 
 // theme returns the arguments of view.NewTheme.
 func (o Options) theme() (name string, profile colorprofile.Profile, ascii bool) {
-	name, profile = o.Theme, max(colorprofile.Env(o.Env), colorprofile.ANSI)
+	themes := view.Themes()
+	name, profile = themes[0], max(colorprofile.Env(o.Env), colorprofile.ANSI)
 	if o.mono() {
-		themes := view.Themes()
 		name, profile = themes[len(themes)-1], colorprofile.ASCII
 	}
 	return name, profile, !report.UTF8(o.Env)

@@ -1,6 +1,8 @@
 package flags
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -27,4 +29,25 @@ func Complete(cmd *cobra.Command) {
 			cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(w.Words(), cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // see above
 		}
 	})
+}
+
+// Values are those of a flag, of which a list has several.
+func Values(f *pflag.Flag) []string {
+	switch v := f.Value.(type) {
+	case interface{ GetSlice() []string }:
+		return v.GetSlice()
+	case *Time: // whoever gets it may be in another zone
+		return []string{v.Before(time.Now()).Format(time.RFC3339)}
+	}
+	return []string{f.Value.String()}
+}
+
+// Given are the flags that are wanted of those that a command line gave, as it gave them.
+func Given(f *pflag.FlagSet, wanted func(*pflag.Flag) bool) (args []string) {
+	f.Visit(func(x *pflag.Flag) {
+		if wanted(x) {
+			args = append(args, model.Map(Values(x), func(v string) string { return "--" + x.Name + "=" + v })...)
+		}
+	})
+	return args
 }

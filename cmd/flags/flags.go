@@ -154,9 +154,10 @@ type Prefixes []netip.Prefix
 // Type is what the usage calls the flag's value.
 func (p *Prefixes) Type() string { return "CIDR" }
 
-func (p *Prefixes) String() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]netip.Prefix(*p)), " ", ","), "[]")
-}
+func (p *Prefixes) String() string { return strings.Join(p.GetSlice(), ",") }
+
+// GetSlice are the ranges.
+func (p *Prefixes) GetSlice() []string { return model.Map(*p, netip.Prefix.String) }
 
 // Set adds a range.
 func (p *Prefixes) Set(s string) error {
@@ -177,9 +178,10 @@ type Codes []model.Code
 // Type is what the usage calls the flag's value.
 func (c *Codes) Type() string { return "CODE" }
 
-func (c *Codes) String() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]model.Code(*c)), " ", ", "), "[]")
-}
+func (c *Codes) String() string { return strings.Join(c.GetSlice(), ", ") }
+
+// GetSlice are the codes.
+func (c *Codes) GetSlice() []string { return model.Map(*c, text[model.Code]) }
 
 // Set adds a code of the catalogue.
 func (c *Codes) Set(s string) error {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,8 +17,10 @@ import (
 // helpWidth is that of a terminal.
 const helpWidth = 80
 
+type group struct{ title, names string }
+
 // groups are the flags by what they are for, as help shows them. The first has those of no other.
-var groups = []struct{ title, names string }{
+var groups = []group{
 	{"Flags", ""},
 	{"Which pods", "namespace all-namespaces selector all"},
 	{"The verdict", "only skip fail-on strict"},
@@ -29,16 +32,24 @@ var groups = []struct{ title, names string }{
 
 // groupOf is the group that has a flag.
 func groupOf(flag string) int {
-	for i, g := range groups {
-		if slices.Contains(strings.Fields(g.names), flag) {
-			return i
-		}
-	}
-	return 0
+	return max(0, slices.IndexFunc(groups, func(g group) bool { return slices.Contains(strings.Fields(g.names), flag) }))
 }
 
-// Help has a command, and those below it, print help with the examples first, and flags in groups.
-func Help(root *cobra.Command) {
+// helpPage is what a file says of a command: below its path, and indented, what it does in a line, then the whole, then
+// examples.
+var helpPage = regexp.MustCompile(`(?m)^(\S.*)\n((?:\t.*\n|\n)*)`)
+
+// Help has a command, and those below it, print what the pages of a file say of them, and flags in groups.
+func Help(root *cobra.Command, pages string) {
+	for _, page := range helpPage.FindAllStringSubmatch(pages, -1) {
+		cmd, _, err := root.Find(strings.Fields(strings.TrimPrefix(page[1], root.CommandPath())))
+		if err != nil {
+			panic(err) // any run of the command meets it
+		}
+		text := strings.ReplaceAll("\n"+page[2], "\n\t", "\n")
+		text, cmd.Example, _ = strings.Cut(text, "\nExamples:\n")
+		cmd.Short, cmd.Long, _ = strings.Cut(strings.TrimSpace(text), "\n\n")
+	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		var b strings.Builder
 		about := strings.Split(cmp.Or(cmd.Long, cmd.Short), "\n\n")

@@ -59,7 +59,7 @@ func Print(stream io.Writer, r report.Document, f report.Format, color string) e
 	if f == report.Text || f == report.Wide || f == report.InBrief {
 		stream = Text(stream)
 	}
-	return r.Write(stream, f, style)
+	return report.Write(stream, r, f, style)
 }
 
 // Colors are when a report is coloured.

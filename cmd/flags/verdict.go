@@ -1,7 +1,6 @@
 package flags
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -79,16 +79,6 @@ func (v *Verdict) Between(all join.Result, near, far join.End, e path.Ends) repo
 	return p
 }
 
-// Call adds the names that a node has for addresses.
-func Call(names map[netip.Addr]string, s *model.Snapshot) {
-	for a, name := range report.Called(s) {
-		if name == report.ThisNode {
-			name = strings.TrimSpace("node " + s.Node.Name)
-		}
-		names[a] = cmp.Or(names[a], name)
-	}
-}
-
 // Formats are those of a report.
 func Formats() Choice {
 	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), text)}
@@ -132,7 +122,7 @@ func (r *Reports) Write(w io.Writer, kind string, d report.Document, j report.Ju
 	if kind == ReportJUnit {
 		return report.JUnit(w, d, j)
 	}
-	return d.Write(w, report.Format(kind), report.Style{})
+	return report.Write(w, d, report.Format(kind), report.Style{})
 }
 
 // Drawn reports whether paths are drawn in a format.
@@ -159,6 +149,14 @@ func Summarize(text []byte, how int) error {
 
 // RedactKey is the environment variable with the key of --redact.
 const RedactKey = "LASTHOP_REDACT_KEY"
+
+// Redactor replaces names and addresses in all that is written; it is nil unless that is wanted.
+func Redactor(wanted bool) *redact.Redactor {
+	if !wanted {
+		return nil
+	}
+	return redact.New(os.Getenv(RedactKey))
+}
 
 // Protocols are those that a destination may name.
 var Protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}

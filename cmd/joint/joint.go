@@ -11,7 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Span reads the part of a recording in a window. It is nil for one that cannot be read.
+// Span reads the part of a recording in a window.
 type Span func(model.Window) (*model.Snapshot, error)
 
 // mostEpisodes is how many parts of the recordings are judged by themselves.
@@ -61,13 +61,11 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 		parts := slices.Clone(sources)
 		for i := range parts {
 			parts[i].Within = nil
-			if span, at := spans[i], w; span != nil {
-				at.End = at.End.Add(ahead[parts[i].Name])
-				if !at.Start.IsZero() {
-					at.Start = at.Start.Add(ahead[parts[i].Name])
-				}
-				parts[i].Read = func() (*model.Snapshot, error) { return span(at) }
+			at := model.Window{Start: w.Start, End: w.End.Add(ahead[parts[i].Name])}
+			if !at.Start.IsZero() {
+				at.Start = at.Start.Add(ahead[parts[i].Name])
 			}
+			parts[i].Read = func() (*model.Snapshot, error) { return spans[i](at) }
 		}
 		found := join.Judge(parts).Findings
 		if !slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 	"github.com/lasthop/lasthop/probe/collect/azure"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // newAzure makes the client that asks Azure about nodes of a region; a test asks another one.
@@ -84,13 +85,11 @@ func (r *runner) askAzure(ctx context.Context, f *facts, targets []target) error
 		return nil
 	}
 	for _, unread := range answer.Unread {
-		if name, why, _ := strings.Cut(unread, ": "); r.redact {
-			unread = "a resource" + strings.TrimPrefix(unread, name)
-			if !strings.Contains(why, "needs a role") {
-				unread = "a resource could not be read"
-			}
+		text := unread.String()
+		if r.redact {
+			text = "a resource" + model.Either(unread.Denied, ": "+unread.Why, " could not be read")
 		}
-		r.say("without a part of what Azure knows: %s", unread)
+		r.say("without a part of what Azure knows: %s", text)
 	}
 	if text := answer.Document(); text != nil {
 		f.add("routes", azure.Source, text)

@@ -72,8 +72,10 @@ func (r *runner) gather(ctx context.Context, targets []target) (*facts, error) {
 		var err error
 		if k.file != "" {
 			content, err = r.read(k.flag, k.file)
+		} else if list, failed := k.list(ctx, r.cluster.API); failed != nil {
+			err = failed
 		} else {
-			content, err = listed(ctx, r.cluster.API, k.list)
+			content, err = json.Marshal(list)
 		}
 		if apierrors.IsForbidden(err) {
 			r.say("without the cluster's %s: %v", k.flag, err)
@@ -94,14 +96,6 @@ func (r *runner) read(flag, file string) ([]byte, error) {
 		return nil, usagef("--%s: %w", flag, err)
 	}
 	return content, nil
-}
-
-func listed(ctx context.Context, api *session.API, list func(context.Context, *session.API) (any, error)) ([]byte, error) {
-	v, err := list(ctx, api)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(v)
 }
 
 // nodes lists what lasthop reads of nodes: the rest is large, and no business of theirs.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	_ "embed" // for the help
 	"errors"
 	"fmt"
 	"io"
@@ -65,6 +66,9 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
+//go:embed help.txt
+var help string
+
 // run executes a command line and returns the exit status. asked ends when the user wants
 // it to end; the end of ctx means at once.
 func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -74,18 +78,6 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	cmd := &cobra.Command{
 		Use: "kubectl-lasthop [check|audit|explain|watch|record FILE|past|doctor|replay FILE…|mcp|screen] " +
 			"[NODE… | pod/NAME… | -l SELECTOR | --all]",
-		Short: "Where does this pod's traffic die, and why?",
-		Long: "Run lasthop on nodes, or on the nodes of pods, in a debug pod that is removed\n" +
-			"afterwards. Without a command, show the live screen, or check if standard input\n" +
-			"or output is not a terminal. A check of pods reports only findings about them.\n\n" +
-			"Exit status: as lasthop (0 no findings, 1 findings, 2 usage, 3 cannot observe,\n" +
-			"4 incomplete, 130 interrupted). With several nodes, a finding takes precedence\n" +
-			"over a node that could not be observed.",
-		Example: "  kubectl lasthop check NODE --for 30s\n" +
-			"  kubectl lasthop check -n shop pod/cart-7d9f\n" +
-			"  kubectl lasthop explain -n shop pod/cart-7d9f --to 10.244.3.21:8443/tcp\n" +
-			"  kubectl lasthop record node.rec NODE --for 10m\n" +
-			"  kubectl lasthop check --all -o json",
 		Version: release,
 		// The usage names it as one calls it. A completion for that name would replace that of kubectl.
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lasthop"},
@@ -118,7 +110,7 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 	cmd.ValidArgsFunction = o.complete
 	cmd.RegisterFlagCompletionFunc("to", o.completeTo) //nolint:errcheck // the flag is there
 	flags.Complete(cmd)
-	flags.Help(cmd)
+	flags.Help(cmd, help)
 	cmd.SetArgs(args)
 	cmd.SetOut(flags.Text(stdout))
 	cmd.SetErr(stderr)

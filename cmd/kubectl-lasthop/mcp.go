@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/serve"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // mostAsked is how many nodes a call of a tool may watch, unless --max-nodes says otherwise.
@@ -31,30 +33,14 @@ func (o *options) serve(asked context.Context, stdin io.Reader, stdout, stderr i
 
 // forTool are the flags of the command line that go with each call of a tool.
 func (o *options) forTool(tool string) []string {
-	var args []string
 	if tool == "replay" {
-		if o.redact {
-			args = append(args, "--redact")
-		}
-		return args
+		return model.Either(o.redact, []string{"--redact"}, nil)
 	}
-	o.given.Visit(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		if _, passed := f.Value.(*passedFlag); passed || tool == "doctor" && slices.Contains(fileFlags, f.Name) {
-			return
-		}
-		for _, v := range values {
-			args = append(args, "--"+f.Name+"="+v)
-		}
+	args := flags.Given(o.given, func(f *pflag.Flag) bool {
+		return tool != "doctor" || !slices.Contains(slices.Concat(o.passes, fileFlags), f.Name)
 	})
 	if !o.given.Changed("max-nodes") {
 		args = append(args, fmt.Sprintf("--max-nodes=%d", mostAsked))
-	}
-	if tool != "doctor" {
-		args = append(args, o.passed...)
 	}
 	return args
 }

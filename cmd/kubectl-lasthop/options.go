@@ -32,9 +32,9 @@ type options struct {
 	// atOnce is how many debug pods start at once; more nodes than maxNodes are refused, unless that is 0.
 	atOnce, maxNodes int
 
-	// passed are lasthop's own flags as they were given; those about the verdict are
+	// passes are the names of lasthop's own flags; those about the verdict are
 	// read here too, for that of several nodes.
-	passed []string
+	passes []string
 	flags.Verdict
 	window flags.Window
 	last   flags.Window
@@ -87,7 +87,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.nodes, "nodes", "", "read nodes from this `FILE` instead of the cluster; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "read pods from this `FILE` instead of the cluster; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
-	f.BoolVar(&o.azure, "azure", false, "ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
+	f.BoolVar(&o.azure, "azure", false,
+		"ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
 	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
 	f.Var(&o.reports, "report", "also write the verdict to a new file: html to forward, junit for CI; repeatable")
 	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+
@@ -114,7 +115,7 @@ func (o *options) pass(f *pflag.FlagSet) {
 		{"skip", "", &o.Skip, "do not report this finding; repeatable"},
 		{"fail-on", "", &o.FailOn, "the lowest severity for exit status 1 (default warning)"},
 		{"strict", "", (*onOff)(&o.Strict), "exit with status 4 if a source could not be read completely"},
-		{"uplink", "", new(text), "use link `IF` as an uplink; repeatable"},
+		{"uplink", "", &texts{}, "use link `IF` as an uplink; repeatable"},
 		{"pod-cidr", "", &flags.Prefixes{}, "a pod range of the cluster; repeatable"},
 		{"engine", "", &flags.Choice{Of: []string{"auto", "tc", "state"}}, "how to watch packets (default auto)"},
 		{"attach", "", &flags.Choice{Of: []string{"auto", "tcx", "clsact"}}, "how to attach BPF (default auto)"},
@@ -124,44 +125,13 @@ func (o *options) pass(f *pflag.FlagSet) {
 		{"idle-exit", "", new(flags.Duration), "leave the screen after this time without a key (default 30m)"},
 		{"debug", "", new(onOff), "print more on failure"},
 	} {
-		flag := f.VarPF(&passedFlag{p.value, p.name, &o.passed}, p.name, p.short, p.usage)
+		flag := f.VarPF(p.value, p.name, p.short, p.usage)
+		flag.DefValue = "" // lasthop knows what it does by default
+		o.passes = append(o.passes, p.name)
 		if _, isSwitch := p.value.(*onOff); isSwitch {
 			flag.NoOptDefVal = "true"
 		}
 	}
-}
-
-// passedFlag is a flag of lasthop's, kept as it was given.
-type passedFlag struct {
-	pflag.Value
-	name string
-	to   *[]string
-}
-
-// String is empty: lasthop knows what it does by default.
-func (p *passedFlag) String() string { return "" }
-
-func (p *passedFlag) Set(value string) error {
-	if err := p.Value.Set(value); err != nil {
-		return err
-	}
-	switch v := p.Value.(type) {
-	case *onOff:
-		value = v.String()
-	case *flags.Time:
-		// The node may be in another zone.
-		value = v.Before(time.Now()).Format(time.RFC3339)
-	}
-	*p.to = append(*p.to, "--"+p.name+"="+value)
-	return nil
-}
-
-// Words are those of the value.
-func (p *passedFlag) Words() []string {
-	if w, ok := p.Value.(flags.Worded); ok {
-		return w.Words()
-	}
-	return nil
 }
 
 // onOff is a switch.
@@ -178,17 +148,25 @@ func (x *onOff) Set(s string) error {
 	return nil
 }
 
-// text is any text but none: that mostly comes from an unset variable.
-type text string
+// texts are any but none: that mostly comes from an unset variable.
+type texts []string
 
-func (x *text) String() string { return string(*x) }
-func (x *text) Type() string   { return "string" }
+func (x *texts) String() string { return strings.Join(*x, ", ") }
+func (x *texts) Type() string   { return "string" }
 
-func (x *text) Set(s string) error {
-	if *x = text(s); s == "" {
+// GetSlice are the texts.
+func (x *texts) GetSlice() []string { return *x }
+
+func (x *texts) Set(s string) error {
+	if *x = append(*x, s); s == "" {
 		return errors.New("want a value, got an empty one")
 	}
 	return nil
+}
+
+// passed are lasthop's own flags as they were given, as far as they are wanted.
+func (o *options) passed(wanted func(name string) bool) []string {
+	return flags.Given(o.given, func(f *pflag.Flag) bool { return slices.Contains(o.passes, f.Name) && wanted(f.Name) })
 }
 
 // past says that the agents are asked.
@@ -287,7 +265,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 	if taken, fewer := takes[p.command]; fewer {
 		var foreign []string
 		o.given.Visit(func(f *pflag.Flag) {
-			if _, passed := f.Value.(*passedFlag); (passed || slices.Contains(fileFlags, f.Name)) && !slices.Contains(taken, f.Name) {
+			if slices.Contains(slices.Concat(o.passes, fileFlags), f.Name) && !slices.Contains(taken, f.Name) {
 				foreign = append(foreign, "--"+f.Name)
 			}
 		})

@@ -217,7 +217,8 @@ func (r *runner) args(t target, known *facts) []string {
 			args = append(args, pairs(t.pods)...)
 		}
 	}
-	args = slices.Concat(args, r.passed, r.colors(r.plan, r.stdout), known.args)
+	all := func(string) bool { return true }
+	args = slices.Concat(args, r.passed(all), r.colors(r.plan, r.stdout), known.args)
 	if t.to != "" {
 		args = append(args, "--to="+t.to)
 	}

@@ -12,7 +12,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,11 +38,10 @@ var (
 
 // allJudged refuses flags about the verdict that several nodes cannot have.
 func (o *options) allJudged() error {
-	for _, arg := range o.passed {
-		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if !slices.Contains(recorded, name) && !slices.Contains(judging, name) {
-			return usagef("--%s %s: not possible for several nodes: use one", name, value)
-		}
+	more := o.passed(func(name string) bool { return !slices.Contains(slices.Concat(recorded, judging), name) })
+	if len(more) > 0 {
+		flag, value, _ := strings.Cut(more[0], "=")
+		return usagef("%s %s: not possible for several nodes: use one", flag, value)
 	}
 	return nil
 }
@@ -57,11 +55,7 @@ func (r *runner) recordArgs(t target, known *facts) []string {
 	if !r.given.Changed("for") && !r.past() {
 		args = append(args, "--for=10s") // as check does
 	}
-	for _, arg := range r.passed {
-		if name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "="); slices.Contains(recorded, name) {
-			args = append(args, arg)
-		}
-	}
+	args = append(args, r.passed(func(name string) bool { return slices.Contains(recorded, name) })...)
 	args = append(args, known.args...)
 	if r.pcap != "" {
 		args = append(args, samplesFlag)
@@ -94,96 +88,76 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	j := r.newJudged()
-	if r.draws() && len(targets) <= joint.MostDrawn {
-		j.snapshots = map[string]*model.Snapshot{}
+	hide := flags.Redactor(r.redact) // as each node does in its recording
+	j := joint.New()
+	if r.command == "explain" || r.draws() && len(targets) <= joint.MostDrawn {
+		j.Snapshots = map[string]*model.Snapshot{}
 	}
-	j.past = r.past()
-	if r.redact {
-		j.hide = redact.New(os.Getenv(flags.RedactKey))
+	if r.past() {
+		// An agent had judged what it recorded.
+		j.Told = func(f *record.File, _ time.Time) ([]model.Tracked, error) { return f.Findings(f.Len() - 1) }
 	}
-	j.focus = model.Flat(targets, func(t target) []netip.Addr { return addresses(t.pods) })
-	if r.cluster.explicit && len(j.focus) == 0 {
-		if j.focus, err = r.namespaced(ctx); err != nil {
+	focus := model.Flat(targets, func(t target) []netip.Addr { return addresses(t.pods) })
+	if r.cluster.explicit && len(focus) == 0 {
+		if focus, err = r.namespaced(ctx); err != nil {
 			return 0, err
 		}
 	}
 	boundMemory(len(targets))
-	nodeNames := model.Map(targets, func(t target) string { return j.hide.Node(t.node) })
+	names := model.Map(targets, func(t target) string { return hide.Node(t.node) })
 	var group join.Group
-	sources, spans := make([]join.Source, len(targets)), make([]joint.Span, len(targets))
 	// Of a recording that has come only what the verdict needs is kept in memory.
 	room := make(chan struct{}, runtime.GOMAXPROCS(0))
 	r.ended = func(i int, o *outcome) {
 		room <- struct{}{}
 		defer func() { <-room }()
 		if r.asked.Err() == nil && ctx.Err() == nil {
-			o.fail()
-			sources[i], spans[i] = j.source(nodeNames[i], r.recording(i), o.err), r.span(i)
-			group.Add(sources[i])
+			group.Add(j.Add(names[i], o.fail(r.redact), opener(r.recording(i))))
 		}
 	}
 	outcomes := r.onAll(ctx, targets, known)
 	if r.asked.Err() != nil || ctx.Err() != nil {
 		return r.join(targets, outcomes)
 	}
-	j.focus = j.hide.Addrs(j.focus)
-	e.Pod, e.To = j.hide.Addr(e.Pod), j.hide.Addr(e.To)
+	focus = hide.Addrs(focus)
+	e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
 	result := group.Judge()
 	status, err = r.join(targets, outcomes)
-	if j.read == 0 {
+	if j.Read == 0 {
 		return status, err
 	}
-	found := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits()}
-	found.Findings = j.Choose(joint.Told(sources, spans, result, j.told), j.focus)
+	found := j.Report(result, &r.Verdict, focus)
 	if r.command == "check" {
-		found.Paths = joint.Paths(found.Nodes, j.snapshots, found.Findings)
-		return worst(j.verdict(found), status), errors.Join(err, r.tell(found))
+		found.Paths = joint.Paths(found.Nodes, j.Snapshots, found.Findings)
+		return worst(r.verdict(found), status), errors.Join(err, r.tell(found))
 	}
-	near, far := join.End{Name: j.hide.Node(targets[0].node)}, join.End{Name: j.hide.Node(targets[1].node)}
-	if unread := errors.Join(j.unread[near.Name], j.unread[far.Name]); unread != nil {
+	if unread := errors.Join(j.Unread[names[0]], j.Unread[names[1]]); unread != nil {
 		return status, errors.Join(err, unread)
 	}
-	near.Snapshot, far.Snapshot = j.snapshots[near.Name], j.snapshots[far.Name]
-	p := j.Between(result, near, far, e)
-	return worst(j.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
-}
-
-// span reads a part of the i-th node's recording.
-func (r *runner) span(i int) joint.Span {
-	return func(w model.Window) (*model.Snapshot, error) {
-		var s model.Snapshot
-		err := openRecording(r.recording(i), func(f *record.File) (err error) {
-			s, err = f.Span(w)
-			return err
-		})
-		return &s, err
-	}
+	near, far := join.End{Name: names[0], Snapshot: j.Snapshots[names[0]]}, join.End{Name: names[1], Snapshot: j.Snapshots[names[1]]}
+	p := r.Between(result, near, far, e)
+	return worst(r.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
 }
 
 // replay judges recordings of this machine together. It needs no cluster.
 func (r *runner) replay() (int, error) {
-	j := r.newJudged()
-	j.last, j.plain = time.Duration(r.window), r.redact
+	j := joint.New()
+	j.Last, j.Hide = time.Duration(r.window), func() *redact.Redactor { return flags.Redactor(r.redact) }
 	if r.draws() && len(r.words) <= joint.MostDrawn {
-		j.snapshots = map[string]*model.Snapshot{}
+		j.Snapshots = map[string]*model.Snapshot{}
 	}
-	var sources []join.Source
 	for i, file := range r.words {
-		name := file
-		if r.redact {
-			name = fmt.Sprintf("recording %d", i+1) // a file is often named after its node
-		}
-		sources = append(sources, j.source(name, file, nil))
+		// A file is often named after its node.
+		name := model.Either(r.redact, fmt.Sprintf("recording %d", i+1), file)
+		j.Add(name, "", opener(file))
 	}
-	result := join.Judge(sources)
-	if j.read == 0 {
-		return exitUsage, &usageError{errors.Join(slices.Collect(maps.Values(j.unread))...)}
+	result := j.Judge()
+	if j.Read == 0 {
+		return exitUsage, &usageError{errors.Join(slices.Collect(maps.Values(j.Unread))...)}
 	}
-	found := report.Joint{Nodes: result.Nodes, Names: j.names, Limits: j.Limits()}
-	found.Findings = j.Choose(result.Findings, nil)
-	found.Paths = joint.Paths(found.Nodes, j.snapshots, found.Findings)
-	return j.verdict(found), r.tell(found)
+	found := report.Joint{Nodes: result.Nodes, Names: j.Names, Limits: r.Limits(), Findings: r.Choose(result.Findings, nil)}
+	found.Paths = joint.Paths(found.Nodes, j.Snapshots, found.Findings)
+	return r.verdict(found), r.tell(found)
 }
 
 // draws reports whether a document will draw paths.
@@ -213,136 +187,53 @@ func boundMemory(nodes int) {
 	}
 }
 
-// fail makes an error of a status that says that a recording is not whole.
-func (o *outcome) fail() {
+// fail makes an error of a status that says that a recording is not whole, and says why it is not, as a report does.
+func (o *outcome) fail(redacted bool) string {
 	switch {
 	case o.err != nil || o.status == exitClean:
-		return
 	case o.status == exitUsage || o.status == exitCannot:
 		o.err = errors.New(strings.TrimPrefix(o.said, "lasthop: "))
-		return
+	default:
+		// It was not ended here.
+		o.err, o.status = fmt.Errorf("the recording ended early, with status %d", o.status), exitCannot
 	}
-	// It was not ended here.
-	o.err, o.status = fmt.Errorf("the recording ended early, with status %d", o.status), exitCannot
+	switch {
+	case o.err == nil:
+		return ""
+	case redacted:
+		return "its recording failed" // the error may name it
+	}
+	why, _, _ := strings.Cut(o.err.Error(), "\n") // what follows is advice
+	return why
 }
 
-type judged struct {
-	flags.Verdict
-	// hide replaces names and addresses, as each node does in its recording.
-	hide *redact.Redactor
-	// names are those of addresses on any node. focus are the addresses that were asked about; empty means all.
-	names map[netip.Addr]string
-	focus []netip.Addr
-	// past says that the recordings are of agents, told are the findings that these had, by node.
-	past bool
-	told map[string][]model.Tracked
-	// read counts what could be read; unread is why not, by node.
-	read   int
-	unread map[string]error
-	// last is how much of each recording's end is judged, 0 for all. plain: the recordings have
-	// the real names, and hide is for what is shown.
-	last  time.Duration
-	plain bool
-	// snapshots are those of the nodes, unless nil.
-	snapshots map[string]*model.Snapshot
-	// mu guards the rest: recordings are read at the same time.
-	mu sync.Mutex
-}
-
-func (r *runner) newJudged() *judged {
-	j := &judged{Verdict: r.Verdict, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}, unread: map[string]error{}}
-	if r.command == "explain" {
-		j.snapshots = map[string]*model.Snapshot{}
-	}
-	return j
-}
-
-// source is a node's recording. It is read anew each time, so that not all are held in
-// memory at once. failed is why there is none, or one that is not whole.
-func (j *judged) source(node, file string, failed error) join.Source {
-	src, first := join.Source{Name: node}, true
-	if failed != nil {
-		src.Cut, _, _ = strings.Cut(failed.Error(), "\n") // what follows is advice
-		if j.hide != nil {
-			src.Cut = "its recording failed" // the error may name it
+// opener opens a recording for each use.
+func opener(name string) func(use func(*record.File) error) error {
+	return func(use func(*record.File) error) error {
+		file, err := input.Open(name, input.Regular)
+		if err != nil {
+			return err
 		}
-	}
-	src.Read = func() (*model.Snapshot, error) {
-		read, told, err := j.readRecording(file)
-		s := &read
-		if err == nil && j.plain {
-			s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
+		defer file.Close()
+		info, err := file.Stat()
+		if err != nil {
+			return err
 		}
-		if first {
-			j.learn(node, s, told, err)
+		f, err := record.Open(file, info.Size())
+		if err != nil {
+			return err
 		}
-		first = false
-		if err != nil && failed != nil {
-			err = errors.New(src.Cut)
-		}
-		return s, err
+		defer f.Close()
+		return use(f)
 	}
-	return src
-}
-
-// readRecording reads a node's recording and, of an agent's, the findings that it had at its end.
-func (j *judged) readRecording(name string) (s model.Snapshot, told []model.Tracked, err error) {
-	err = openRecording(name, func(f *record.File) (err error) {
-		if j.past {
-			told, err = f.Findings(f.Len() - 1)
-		}
-		if err == nil {
-			s, err = f.Window(j.last)
-		}
-		return err
-	})
-	return s, told, err
-}
-
-func openRecording(name string, read func(*record.File) error) error {
-	file, err := input.Open(name, input.Regular)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	f, err := record.Open(file, info.Size())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return read(f)
-}
-
-// learn takes what a node's recording shows, or why it cannot be read.
-func (j *judged) learn(node string, s *model.Snapshot, told []model.Tracked, err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if err != nil {
-		j.unread[node] = err
-		return
-	}
-	j.read++
-	for _, x := range told {
-		if x.Last.After(s.Window.Start) {
-			j.told[node] = append(j.told[node], x)
-		}
-	}
-	if j.snapshots != nil {
-		j.snapshots[node] = s
-	}
-	flags.Call(j.names, s)
 }
 
 // verdict is the exit status, as that of lasthop.
-func (j *judged) verdict(r report.Joint) int {
+func (r *runner) verdict(found report.Joint) int {
 	switch {
-	case j.Judgement().Fails(r.Findings):
+	case r.Judgement().Fails(found.Findings):
 		return exitFindings
-	case j.Strict && r.Incomplete() != nil:
+	case r.Strict && found.Incomplete() != nil:
 		return exitIncomplete
 	}
 	return exitClean
@@ -392,10 +283,10 @@ func ends(near, far target) (e path.Ends, err error) {
 
 // pathVerdict is the exit status, as that of lasthop's explain: a hop at which packets
 // end for a finding below --fail-on is no failure.
-func (j *judged) pathVerdict(p report.Path, all report.Joint) int {
-	if p.Fails(j.Judgement().FailOn) {
+func (r *runner) pathVerdict(p report.Path, all report.Joint) int {
+	if p.Fails(r.Judgement().FailOn) {
 		return exitFindings
 	}
 	all.Findings = p.Findings
-	return j.verdict(all)
+	return r.verdict(all)
 }

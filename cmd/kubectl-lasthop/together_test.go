@@ -118,7 +118,7 @@ func TestPast(t *testing.T) {
 		t.Errorf("without an agent: status %d: %s", r.status, r.stderr)
 	}
 	a.agents()
-	if r := plugin(t, "check", "node1", "--last", "20m"); r.status != exitFindings || r.stdout != "check --last=20m\n" || r.stderr != "" {
+	if r := plugin(t, "check", "node1", "--last", "20m"); r.status != exitFindings || r.stdout != "check --last=20m0s\n" || r.stderr != "" {
 		t.Errorf("status %d: %q, %q", r.status, r.stdout, r.stderr)
 	}
 	if r := plugin(t, "past", "node1"); r.stdout != "past\n" || r.stderr != "" {
@@ -138,7 +138,7 @@ func TestPast(t *testing.T) {
 		t.Errorf("status %d: %+v: %s", r.status, j, r.stderr)
 	}
 	at := time.Date(2027, 1, 15, 8, 0, 0, 0, time.Local).Format(time.RFC3339)
-	if !strings.Contains(r.stderr, "records with record - --at="+at+" --for=5m\n") {
+	if !strings.Contains(r.stderr, "records with record - --at="+at+" --for=5m0s\n") {
 		t.Errorf("not that time: %s", r.stderr)
 	}
 	if len(a.made) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/ring"
+	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
@@ -28,16 +29,7 @@ func (a *app) agentCommand() *cobra.Command {
 	var listen string
 	var events bool
 	cmd := &cobra.Command{
-		Use:     "agent",
-		Example: "  lasthop agent --keep 2h",
-		Short:   "Observe all the time, and keep the last minutes for --last and --at",
-		Long: "Observe until stopped, and keep the last minutes on disk, for --last and --at of\n" +
-			"check, explain, replay and record. The time around each finding is kept for a day,\n" +
-			"in at most half of --space.\n\n" +
-			"At --listen it serves /metrics, /healthz and /readyz: counts by kind, without names.\n" +
-			"Failures are reported there and on standard error; the agent continues and retries.\n\n" +
-			"Exit status: 2 usage; 3 cannot listen, or another agent writes to --dir;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "agent",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ringOptions.Space = int64(space)
@@ -79,11 +71,8 @@ func (a *app) agent(ctx context.Context, o *observing, to ring.Options, listen s
 	if err != nil {
 		return err
 	}
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		g.record()
-	}()
+	var recording sync.WaitGroup
+	recording.Go(g.record)
 	if g.events != nil {
 		defer g.events.begin(ctx, a.say)()
 	}
@@ -104,7 +93,7 @@ func (a *app) agent(ctx context.Context, o *observing, to ring.Options, listen s
 		}
 	}
 	close(g.writes)
-	<-written
+	recording.Wait()
 	return errors.Join(err, stop(), ctx.Err())
 }
 
@@ -160,25 +149,18 @@ func (g *agent) update(how func(*health)) {
 }
 
 // observe observes the node until ctx ends or that fails.
-func (g *agent) observe(ctx context.Context) (err error) {
-	ns, name, err := g.o.openNode(ctx)
-	if err != nil {
-		return err
+func (g *agent) observe(ctx context.Context) error {
+	how := func(options *session.Options) {
+		options.For, options.Keep = timeline.Short, timeline.Long
+		options.Rarely, options.Used = true, g.used
 	}
-	defer ns.Close()
-	options := g.o.session(ns, name)
-	options.For, options.Keep, options.NodesHint = timeline.Short, timeline.Long, ""
-	options.Rarely, options.Used = true, g.used
-	stream, err := g.streamOf(ctx, options)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stream.Close()) }()
-	g.say("observing %s", report.Clean(name))
-	for r := range stream.Readings() {
-		g.take(r)
-	}
-	return nil
+	return g.streamNode(ctx, g.o, how, func(s *session.Stream, node string) error {
+		g.say("observing %s", report.Clean(node))
+		for r := range s.Readings() {
+			g.take(r)
+		}
+		return nil
+	})
 }
 
 // take learns from a reading, and has it written.

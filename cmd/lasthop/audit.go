@@ -19,22 +19,7 @@ func (a *app) auditCommand() *cobra.Command {
 	var diff string
 	var policies bool
 	cmd := &cobra.Command{
-		Use: "audit [POD…]",
-		Example: "  lasthop audit\n" +
-			"  kubectl get nodes -o json | lasthop audit --nodes - -o json\n" +
-			"  lasthop record before.rec --engine state --for 1s    before an upgrade\n" +
-			"  lasthop audit --diff before.rec                      after it",
-		Short: "Find what would die, from the node's tables, without a packet",
-		Long: "Follow connections that nobody made through the node's tables, and print where\n" +
-			"packets would end, and why: from each pod to its gateway, its name servers, a few\n" +
-			"other pods of the node, the pods of each other node that is known, the API server's\n" +
-			"service, and an address outside; and the replies. No packet is sent or watched.\n\n" +
-			"What a network policy denies is no finding: it is listed. Where a rule with a match\n" +
-			"that lasthop does not decode may decide, the path is unknown, and counted as such.\n" +
-			"The network beyond the node and BPF programs are not followed.\n\n" +
-			"With --diff, only what died since the FILE was recorded counts. Give --nodes for\n" +
-			"the pods of nodes that this one has no route of their own to.\n\n" +
-			"Exit status: as check.",
+		Use:  "audit [POD…]",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.audit(cmd.Context(), o, args, diff, policies) },
 	}
 	o.pick(cmd.Flags(), "netns", "host-root", "uplink", "pod-cidr", "nodes", "pods", "routes", "namespace", "all-namespaces", "selector",

@@ -33,17 +33,7 @@ import (
 func (a *app) checkCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use: "check [POD…]",
-		Example: "  lasthop check shop/cart --for 30s\n" +
-			"  lasthop check --last 5m              what the agent saw in the last minutes\n" +
-			"  lasthop check -o json --fail-on critical",
-		Short: "Watch packets for a while, then print the findings",
-		Long: "Observe the node for --for, print the findings, and exit with the verdict.\n\n" +
-			"A POD is an address, a name, namespace/name, or the name of its network\n" +
-			"namespace. With PODs, only findings about them count.\n\n" +
-			"Exit status: 0 nothing at or above --fail-on; 1 findings; 2 usage, or a file\n" +
-			"that cannot be parsed; 3 cannot observe; 4 incomplete under --strict;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "check [POD…]",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), o, args) },
 	}
 	o.register(cmd.Flags(), "idle-exit")

@@ -27,20 +27,7 @@ func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
 	on := &labPlace{}
 	cmd := &cobra.Command{
-		Use: "demo [SCENARIO|FILE]",
-		Example: "  lasthop demo                         a node whose frames have a stale MAC\n" +
-			"  lasthop demo missing-udr\n" +
-			"  lasthop demo --list",
-		Short: "Break a node of a lab, and find out how",
-		Long: "Build a node in network namespaces, break it as the scenario says, send traffic,\n" +
-			"show it on the live screen, and remove everything. If standard input or output\n" +
-			"is not a terminal, or with --for, --active or flags about a report, check it\n" +
-			"instead. If a scenario watches several nodes at the same time, only the first is\n" +
-			"watched.\n\n" +
-			"With --on kind the nodes belong to a cluster that kind creates; see lab up. There,\n" +
-			"no finding may appear before the fault or after it is undone.\n\n" +
-			"Exit status: 0 when the screen was closed, or the verdict is as the scenario\n" +
-			"expects.",
+		Use:               "demo [SCENARIO|FILE]",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {

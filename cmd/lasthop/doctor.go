@@ -65,12 +65,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	var node, root string
 	output := flags.Choice{Value: "text", Of: []string{"text", "wide", "json", "mcp"}}
 	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Show what this node and your rights allow, and what is missing",
-		Long: "Try what check does: load, attach, read each source once, detach. The row\n" +
-			"\"names\" shows how many pods have Kubernetes names, their source, and how to get\n" +
-			"the others. -o wide adds what each BPF map takes of the memory.\n\n" +
-			"Exit status: 0 when packets can be watched, 3 otherwise.",
+		Use:  "doctor",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(checkTexts(cmd.Flags()), checkHostRoot(root)); err != nil {

@@ -131,7 +131,7 @@ func TestDropsAgree(t *testing.T) {
 func write(t *testing.T, what string, r report.Report, f report.Format) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Write(&b, f, report.Style{}); err != nil {
+	if err := report.Write(&b, r, f, report.Style{}); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	return b.String()

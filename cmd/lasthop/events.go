@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/catalogue"
@@ -117,14 +118,11 @@ var errForbidden = errors.New("the cluster rejects Events from this pod: its ser
 // begin sends Events until end is called.
 func (e *events) begin(ctx context.Context, say func(format string, args ...any)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		e.run(ctx, say)
-	}()
+	var sending sync.WaitGroup
+	sending.Go(func() { e.run(ctx, say) })
 	return func() {
 		cancel()
-		<-ended
+		sending.Wait()
 	}
 }
 

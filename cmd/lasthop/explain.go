@@ -23,35 +23,18 @@ func (a *app) explainCommand() *cobra.Command {
 	o := &observing{}
 	var to string
 	cmd := &cobra.Command{
-		Use: "explain POD [--to IP[:PORT][/PROTO]]",
-		Example: "  lasthop explain shop/cart --to 10.244.3.21:8443/tcp\n" +
-			"  lasthop explain 10.244.1.7 --to 8.8.8.8:53/udp --for 30s",
-		Short: "Follow a pod's packets hop by hop, with counts and decisions",
-		Long: "Observe the node for --for, then print the forward and return path of a pod's\n" +
-			"packets to a destination, hop by hop: what the node's tables decide, and what was\n" +
-			"counted.\n\n" +
-			"A POD is an address, a name, namespace/name, or the name of its network\n" +
-			"namespace. Without --to, the destination is the peer of the pod's worst finding,\n" +
-			"or else its busiest peer, or else an example address outside the cluster; the\n" +
-			"output says which.\n\n" +
-			"In the first column, X marks a hop where packets end, ? a hop that is not visible\n" +
-			"from this node. A - is an unknown count.\n\n" +
-			"Exit status: 0 no dead hop, or only one with a finding below --fail-on;\n" +
-			"1 any other dead hop, or a finding about both ends at or above --fail-on;\n" +
-			"2, 3, 4 and 130 as check.",
+		Use:  "explain POD [--to IP[:PORT][/PROTO]]",
 		Args: oneArgument("POD"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.explain(cmd.Context(), o, args[0], to) },
 	}
-	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
+	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node "+
+		"(default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags(), "idle-exit", "pcap")
 	o.complete(cmd)
 	return cmd
 }
 
 func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	target, err := parseTarget(to)
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func questions(s *model.Snapshot) []path.Ends {
 func told(t *testing.T, s *model.Snapshot, p model.Path) string {
 	t.Helper()
 	var b strings.Builder
-	if err := (report.Path{Snapshot: s, Path: p}).Write(&b, report.Text, report.Style{}); err != nil {
+	if err := report.Write(&b, report.Path{Snapshot: s, Path: p}, report.Text, report.Style{}); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

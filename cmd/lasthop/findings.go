@@ -17,7 +17,6 @@ import (
 func (a *app) findingsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "findings [CODE]",
-		Short:             "List all findings; with CODE: its meaning, evidence and fix",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeCodes,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -71,9 +70,8 @@ func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 
 func (a *app) schemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of the output of -o json, -o ndjson and watch",
-		Args:  cobra.NoArgs,
+		Use:  "schema",
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := io.WriteString(flags.Document(a.stdout), report.Schema)
 			return ignoreClosedPipe(err)

@@ -61,7 +61,8 @@ type observing struct {
 func (o *observing) define() *pflag.FlagSet {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.StringVar(&o.netns, "netns", "", "the node's network namespace, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
+	f.StringVar(&o.netns, "netns", "", "the node's network namespace, a `NAME|PATH` "+
+		"(default the current one; in a container with hostPID, PID 1's)")
 	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` that holds the node's files (default /host if present, else /)")
 	o.engine = flags.Choice{Value: session.EngineAuto, Of: []string{session.EngineAuto, session.EngineTC, session.EngineState}}
 	f.Var(&o.engine, "engine", "how to watch packets: with BPF at tc (auto, tc), or not at all (state)")
@@ -76,9 +77,10 @@ func (o *observing) define() *pflag.FlagSet {
 	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "a `FILE` with the output of kubectl get pods -A -o json, for labels and the "+
 		"names of pods on other nodes; - is standard input")
-	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC, "+
-		"security groups, effective routes or rules; repeatable; - is standard input")
-	f.BoolVar(&o.azure, "azure", false, "ask Azure for the same, with the node's managed identity: read-only, within 10s; what a role denies is named")
+	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, "+
+		"subnet, NIC, security groups, effective routes or rules; repeatable; - is standard input")
+	f.BoolVar(&o.azure, "azure", false,
+		"ask Azure for the same, with the node's managed identity: read-only, within 10s; what a role denies is named")
 	f.BoolVar(&o.active, "active", false,
 		"after the window, send up to 16 probes and report them: ICMP echo and ARP requests from the node's own addresses")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "select pods in this `NAMESPACE`")
@@ -180,11 +182,7 @@ const mayBeEmpty = "lasthop_empty"
 func checkTexts(given *pflag.FlagSet) error {
 	var err error
 	given.Visit(func(f *pflag.Flag) {
-		texts := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			texts = list.GetSlice()
-		}
-		if what, _ := pflag.UnquoteUsage(f); err == nil && f.Annotations[mayBeEmpty] == nil && slices.Contains(texts, "") {
+		if what, _ := pflag.UnquoteUsage(f); err == nil && f.Annotations[mayBeEmpty] == nil && slices.Contains(flags.Values(f), "") {
 			err = usagef("--%s: want a %s, got an empty value", f.Name, what)
 		}
 	})
@@ -212,12 +210,7 @@ func checkHostRoot(dir string) error {
 
 // redactor is nil unless names and addresses are to be replaced. What a command is asked
 // about is chosen by the real ones. Each goroutine takes its own.
-func (o *observing) redactor() *redact.Redactor {
-	if !o.redact {
-		return nil
-	}
-	return redact.New(os.Getenv(flags.RedactKey))
-}
+func (o *observing) redactor() *redact.Redactor { return flags.Redactor(o.redact) }
 
 // diagnose judges what is shown: with other names and addresses, if they are replaced.
 func (o *observing) diagnose() func(*model.Snapshot) model.Verdict {

@@ -25,9 +25,8 @@ const cleanUp = 3 * time.Minute
 
 func (a *app) labCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "lab",
-		Short: "Build nodes in network namespaces, and break them",
-		Args:  cobra.NoArgs,
+		Use:  "lab",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usagef("lab: want list, up or down; see `%s --help`", cmd.CommandPath())
 		},
@@ -38,9 +37,8 @@ func (a *app) labCommand() *cobra.Command {
 
 func (a *app) labListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "list",
-		Short: "List the scenarios, and the labs that are up",
-		Args:  cobra.NoArgs,
+		Use:  "list",
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			labs, err := lab.List()
 			if err != nil {
@@ -66,13 +64,7 @@ func (a *app) labUpCommand() *cobra.Command {
 	var id string
 	on := &labPlace{}
 	cmd := &cobra.Command{
-		Use:   "up SCENARIO|FILE",
-		Short: "Build a lab, break it as the scenario says, and start its traffic",
-		Long: "Build a lab, break it as the scenario says, and start its traffic.\n\n" +
-			"A lab's nodes are network namespaces, or with --on kind the nodes of a cluster\n" +
-			"that kind creates, with real pods, kindnet and kube-proxy. There, every node has\n" +
-			"the plugin kindnet, whatever the scenario says. Faults that such a cluster cannot\n" +
-			"have, or repairs by itself, are refused, with the reason.",
+		Use:               "up SCENARIO|FILE",
 		Args:              oneArgument("SCENARIO or FILE"),
 		ValidArgsFunction: completeScenarios,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.labUp(cmd.Context(), args[0], id, on) },
@@ -198,8 +190,7 @@ func down(ctx context.Context, l *lab.Lab) error {
 func (a *app) labDownCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "down [ID…]",
-		Short: "Remove labs, including leftovers of a crash",
+		Use: "down [ID…]",
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if (len(ids) == 0) != all {
 				return usagef("want lab ids or --all; `lasthop lab list` shows the labs that are up")

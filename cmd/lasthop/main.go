@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	_ "embed" // for the help
 	"errors"
 	"fmt"
 	"io"
@@ -196,22 +197,14 @@ func explain(cmd *cobra.Command, err error, code int) string {
 	return err.Error()
 }
 
+//go:embed help.txt
+var help string
+
 // root builds the tree of commands.
 func (a *app) root() *cobra.Command {
 	o := &observing{}
 	root := &cobra.Command{
-		Use:   "lasthop",
-		Short: "Where does this pod's traffic die, and why?",
-		Long: "lasthop watches the packets of a Kubernetes node's pods, reads the state that\n" +
-			"decides where they go, and says where traffic dies and why. It never changes the\n" +
-			"node: it only attaches its own BPF programs, and removes them again.\n\n" +
-			"Without a command, it shows the live screen. If standard input or output is not a\n" +
-			"terminal, or with report flags or --active, it runs check.",
-		Example: "  lasthop                              the live screen\n" +
-			"  lasthop check --for 30s              the verdict, with an exit status\n" +
-			"  lasthop explain shop/cart --to 10.244.3.21:8443/tcp\n" +
-			"  lasthop check --at 03:12             what was wrong then, from the agent\n" +
-			"  lasthop demo                         break a node of a lab, and find out how",
+		Use:              "lasthop",
 		Version:          version(),
 		SilenceUsage:     true,
 		SilenceErrors:    true,
@@ -232,7 +225,7 @@ func (a *app) root() *cobra.Command {
 		a.agentCommand(), a.pastCommand(), a.npdCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(),
 		a.doctorCommand(), a.mcpCommand(), a.schemaCommand(), a.versionCommand(),
 	)
-	flags.Help(root)
+	flags.Help(root, help)
 	root.Flags().Bool("version", false, "print the version") // cobra's own would take -v
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range append(root.Commands(), root) {

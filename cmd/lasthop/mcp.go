@@ -30,12 +30,7 @@ func mcpFlags(name string) []string {
 func (a *app) mcpCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "mcp",
-		Short: "Serve verdicts to programs that troubleshoot (Model Context Protocol)",
-		Long: "Speak the Model Context Protocol on standard input and output: tools with the\n" +
-			"verdicts of check and explain, doctor, the catalogue, and recordings. With --replay\n" +
-			"they are about those recordings, without rights; otherwise about this node. No tool\n" +
-			"changes anything or runs a fix. Each call is logged on standard error.",
+		Use:  "mcp",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
@@ -54,7 +49,9 @@ func (a *app) mcpCommand() *cobra.Command {
 func (a *app) serve(ctx context.Context, o *observing) error {
 	s := &serve.Server{
 		Version: version(), AtOnce: 2, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
-		Flags: func(tool string) []string { return o.givenOf(mcpFlags(tool)) },
+		Flags: func(tool string) []string {
+			return flags.Given(o.given, func(f *pflag.Flag) bool { return slices.Contains(mcpFlags(tool), f.Name) })
+		},
 		Run: func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return (&app{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr}).execute(ctx, args)
 		},
@@ -63,23 +60,4 @@ func (a *app) serve(ctx context.Context, o *observing) error {
 		s.Place = serve.Recordings
 	}
 	return errors.Join(s.Serve(ctx, os.Stdin, os.Stdout), ctx.Err())
-}
-
-// givenOf are some of the flags as the command line gave them.
-func (o *observing) givenOf(names []string) (args []string) {
-	o.given.Visit(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		switch list := f.Value.(type) {
-		case pflag.SliceValue:
-			values = list.GetSlice()
-		case *flags.Prefixes:
-			values = strings.Split(list.String(), ",")
-		}
-		for _, v := range values {
-			if slices.Contains(names, f.Name) {
-				args = append(args, "--"+f.Name+"="+v)
-			}
-		}
-	})
-	return args
 }

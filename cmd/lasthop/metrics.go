@@ -197,12 +197,7 @@ func (g *agent) serve(address string) (stop func() error, err error) {
 		})
 	}
 	serve("/readyz", func(h *health) string { return h.unready(time.Now()) })
-	serve("/healthz", func(h *health) string {
-		if h.stuck(time.Now()) {
-			return h.unready(time.Now())
-		}
-		return ""
-	})
+	serve("/healthz", func(h *health) string { return model.Either(h.stuck(time.Now()), h.unready(time.Now()), "") })
 	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()

@@ -23,12 +23,7 @@ const (
 func (a *app) npdCommand() *cobra.Command {
 	dir := agentDir
 	cmd := &cobra.Command{
-		Use:   "npd",
-		Short: "Print one line for node-problem-detector, from the agent",
-		Long: "Print one line about the open findings of this node's agent, for a custom plugin of\n" +
-			"node-problem-detector: charts/lasthop/files/npd.json.\n\n" +
-			"Exit status: 0 no open finding of severity warning or critical; 1 open findings;\n" +
-			"2 unknown: the agent does not run, or cannot observe.",
+		Use:  "npd",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			line, status := npd(dir, time.Now())

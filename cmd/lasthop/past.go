@@ -193,8 +193,8 @@ func readKept(dir string) (out kept, err error) {
 		}
 		s := last.Point.Snapshot
 		latest = s.Window.Start
-		names := map[netip.Addr]string{}
-		flags.Call(names, s)
+		names := report.Names{}
+		names.Add(s)
 		for x := range model.Each(last.Findings) {
 			if x.Severity.Rank() < model.Warning.Rank() {
 				continue
@@ -222,9 +222,9 @@ func readKept(dir string) (out kept, err error) {
 }
 
 // someOf names pods, the first of many.
-func someOf(names map[netip.Addr]string, pods []netip.Addr) string {
+func someOf(names report.Names, pods []netip.Addr) string {
 	const most = 3
-	list := model.Map(pods[:min(len(pods), most)], func(a netip.Addr) string { return cmp.Or(names[a], a.String()) })
+	list := model.Map(pods[:min(len(pods), most)], func(a netip.Addr) string { return cmp.Or(names[a].String(), a.String()) })
 	if more := len(pods) - most; more > 0 {
 		list = append(list, fmt.Sprintf("and %d more", more))
 	}
@@ -252,15 +252,7 @@ func (k *kept) near(at time.Time) string {
 func (a *app) pastCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "past",
-		Short: "List the incidents that this node's agent keeps",
-		Example: "  lasthop past\n" +
-			"  lasthop check --at 2026-11-28T03:12:07Z",
-		Long: "List the findings of at least severity warning that this node's agent had and keeps,\n" +
-			"one per line, oldest first: from, to, code, confidence, pods, packets lost, what it\n" +
-			"was. A finding without an end is open. FROM is a time for --at of check, explain,\n" +
-			"replay and record.\n\n" +
-			"Exit status: 0 listed; 2 usage; 3 no agent, or its recordings cannot be read.",
+		Use:  "past",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := o.validate(); err != nil {

@@ -23,18 +23,7 @@ func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
 	var pairs []string
 	cmd := &cobra.Command{
-		Use: "record FILE",
-		Example: "  lasthop record node.rec --for 10m\n" +
-			"  lasthop record node.rec --redact     to send it to somebody",
-		Short: "Record an observation in a file, for `lasthop replay`",
-		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
-			"to the new FILE: state, counts, samples of dropped packets, and findings. A FILE of\n" +
-			"- is standard output.\n\n" +
-			"Without --pairs, explain --replay has counts of a pair only between nodes. With\n" +
-			"--pairs POD, it has them for that pod and its peers at every hop.\n\n" +
-			"With --last or --at, write what this node's agent recorded.\n\n" +
-			"Exit status: 0 recorded, or the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "record FILE",
 		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.record(cmd.Context(), o, args[0], pairs) },
 	}
@@ -46,7 +35,7 @@ func (a *app) recordCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) record(ctx context.Context, o *observing, name string, pairs []string) (err error) {
+func (a *app) record(ctx context.Context, o *observing, name string, pairs []string) error {
 	if err := a.openPast(o); err != nil {
 		return err
 	}
@@ -65,46 +54,54 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	if err != nil {
 		return err
 	}
-	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short, 0, pairs...)
-	if err != nil {
-		return err
+	r := &recorder{app: a, name: name, file: file, samples: samples, hide: o.redactor()}
+	how := func(options *session.Options) {
+		options.For = timeline.Short
+		if len(pairs) > 0 {
+			options.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) { return choosePods(s, pairs, selection{}) }
+		}
 	}
-	defer func() { err = errors.Join(err, samples.close(), closeStream()) }()
-	hide := o.redactor()
-	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: hide.Node(node), Window: timeline.Short})
-	if err != nil {
-		return ignoreClosedPipe(err)
-	}
-	r := &recorder{app: a, file: file, writer: w, samples: samples, hide: hide}
-	if o.given.Changed("for") {
-		r.until = time.Now().Add(time.Duration(o.window))
-	}
-	switch err := r.run(stream); {
-	case errors.Is(err, unix.EPIPE):
-		// The reader of the recording has seen enough.
-		return file.Close()
-	case err != nil && r.readings == 0:
-		return err
-	case err != nil:
-		return errors.Join(fmt.Errorf("%w\n%s contains the %d readings before that", err, name, r.readings), file.Close())
-	}
-	if err := errors.Join(w.Close(), file.flush(), file.Close()); err != nil {
-		return fmt.Errorf("close recording %s: %w", name, err)
-	}
-	if !file.isStdout() {
-		a.say("recorded %d readings, %d KiB: lasthop replay %s", r.readings, (w.Size()+1023)/1024, name)
-	}
-	return ctx.Err()
+	return a.streamNode(ctx, o, how, func(s *session.Stream, node string) error {
+		if o.given.Changed("for") {
+			r.until = time.Now().Add(time.Duration(o.window))
+		}
+		return errors.Join(r.write(ctx, s, node), samples.close())
+	})
 }
 
 type recorder struct {
 	*app
+	name     string
 	file     *product
 	writer   *record.Writer
 	samples  *pcapFile
 	hide     *redact.Redactor
 	until    time.Time
 	readings int
+}
+
+// write writes the recording of a node.
+func (r *recorder) write(ctx context.Context, s *session.Stream, node string) (err error) {
+	r.writer, err = record.NewWriter(r.file, record.Head{Writer: version(), Node: r.hide.Node(node), Window: timeline.Short})
+	if err != nil {
+		return ignoreClosedPipe(err)
+	}
+	switch err := r.run(s); {
+	case errors.Is(err, unix.EPIPE):
+		// The reader of the recording has seen enough.
+		return r.file.Close()
+	case err != nil && r.readings == 0:
+		return err
+	case err != nil:
+		return errors.Join(fmt.Errorf("%w\n%s contains the %d readings before that", err, r.name, r.readings), r.file.Close())
+	}
+	if err := errors.Join(r.writer.Close(), r.file.flush(), r.file.Close()); err != nil {
+		return fmt.Errorf("close recording %s: %w", r.name, err)
+	}
+	if !r.file.isStdout() {
+		r.say("recorded %d readings, %d KiB: lasthop replay %s", r.readings, (r.writer.Size()+1023)/1024, r.name)
+	}
+	return ctx.Err()
 }
 
 // run writes readings until the time is up or the stream ends.
@@ -130,31 +127,21 @@ func (r *recorder) run(s *session.Stream) error {
 	return nil
 }
 
-// stream begins to observe the node; keep is session.Options.Keep. closeStream waits until everything is detached.
-// pairs names the pods whose packets are counted by pair of addresses.
-func (a *app) stream(ctx context.Context, o *observing, window, keep time.Duration, pairs ...string) (s *session.Stream, node string, closeStream func() error, err error) {
+// streamNode observes the node continuously, with options that how changes, until use returns and everything is detached.
+func (a *app) streamNode(ctx context.Context, o *observing, how func(*session.Options), use func(s *session.Stream, node string) error) error {
 	ns, name, err := o.openNode(ctx)
 	if err != nil {
-		return nil, "", nil, err
+		return err
 	}
+	defer ns.Close()
 	options := o.session(ns, name)
-	options.For, options.Keep = window, keep
 	options.NodesHint = "" // who replays a recording can give no files
-	if len(pairs) > 0 {
-		options.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) { return choosePods(s, pairs, selection{}) }
-	}
-	if s, err = a.streamOf(ctx, options); err != nil {
-		ns.Close()
-		return nil, "", nil, err
-	}
-	return s, name, func() error {
-		defer ns.Close()
-		return s.Close()
-	}, nil
+	how(&options)
+	return a.stream(ctx, options, func(s *session.Stream) error { return use(s, name) })
 }
 
-// streamOf begins a continuous observation.
-func (a *app) streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
+// stream observes continuously until use returns.
+func (a *app) stream(ctx context.Context, o session.Options, use func(*session.Stream) error) error {
 	least, share := uint64(24<<20), uint64(2)
 	if o.Rarely {
 		least, share = 8<<20, 3 // it is always there
@@ -163,5 +150,8 @@ func (a *app) streamOf(ctx context.Context, o session.Options) (*session.Stream,
 	o.Whole = func() { allowGarbage(least, share) }
 	o.Unwatched = a.unwatched
 	s, err := session.Open(ctx, o)
-	return s, cannotObserve(err)
+	if err != nil {
+		return cannotObserve(err)
+	}
+	return errors.Join(use(s), s.Close())
 }

@@ -89,7 +89,7 @@ func everything(t *testing.T, r report.Report) string {
 		}
 	}
 	for _, f := range report.Formats() {
-		write(r.Write(&b, f, report.Style{}))
+		write(report.Write(&b, r, f, report.Style{}))
 	}
 	j := report.Judgement{FailOn: model.Info, Strict: true}
 	write(report.JUnit(&b, r, j))
@@ -102,8 +102,8 @@ func everything(t *testing.T, r report.Report) string {
 		for _, a := range p.Known() {
 			ends, choice := joint.ChoosePeer(r.Snapshot, []netip.Addr{a}, r.Findings)
 			explained := report.Path{Snapshot: r.Snapshot, Path: path.Trace(r.Snapshot, findings, ends), Findings: r.Findings, Choice: choice}
-			write(explained.Write(&b, report.Wide, report.Style{}))
-			write(explained.Write(&b, report.JSON, report.Style{}))
+			write(report.Write(&b, explained, report.Wide, report.Style{}))
+			write(report.Write(&b, explained, report.JSON, report.Style{}))
 		}
 	}
 	return b.String()

@@ -46,18 +46,6 @@ func (a *app) replayCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use: "replay {FILE… | --last DURATION | --at TIME} [POD…]",
-		Example: "  lasthop replay node.rec              on the live screen\n" +
-			"  lasthop replay node.rec -o text      the verdict\n" +
-			"  lasthop replay a.rec b.rec           two nodes, recorded at the same time",
-		Short: "Show or judge a recording, on any machine, without privileges",
-		Long: "Show on the live screen what `lasthop record` wrote. If standard input or output\n" +
-			"is not a terminal, or with PODs or report flags, judge it again: all of it, or the\n" +
-			"last --for. A FILE of - is standard input. With --last or --at, use what this\n" +
-			"node's agent recorded.\n\n" +
-			"Recordings of several nodes at the same time are judged together, as by\n" +
-			"check --replay FILE --replay FILE; the screen shows up to 50. An argument is a\n" +
-			"FILE if a file of that name exists.\n\n" +
-			"Exit status: as check.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 && !o.past.asked() {
 				return usagef("want a FILE, or --last or --at")

@@ -22,6 +22,7 @@ import (
 	"github.com/lasthop/lasthop/probe/reach"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/tui"
 )
 
@@ -52,13 +53,10 @@ func (a *app) live(ctx context.Context, o *observing) error {
 }
 
 // liveOn shows the node in a namespace, which the caller closes.
-func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node string) (err error) {
-	stream, err := a.streamOf(ctx, o.session(ns, node))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stream.Close()) }()
-	return a.screen(ctx, o, stream, "Watching packets of pods on "+report.Clean(node)+".", o.ofNode())
+func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node string) error {
+	return a.stream(ctx, o.session(ns, node), func(s *session.Stream) error {
+		return a.screen(ctx, o, s, "Watching packets of pods on "+report.Clean(node)+".", o.ofNode())
+	})
 }
 
 // player shows recordings on the screen.
@@ -166,7 +164,7 @@ func (how showing) export(reading model.Reading) (string, error) {
 			return "", err
 		}
 	}
-	if err := r.Write(f, report.JSON, report.Style{}); err != nil {
+	if err := report.Write(f, r, report.JSON, report.Style{}); err != nil {
 		return "", errors.Join(fmt.Errorf("export: %w", err), discard(f))
 	}
 	if err := f.Close(); err != nil {

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lasthop/lasthop/cmd/flags"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -22,12 +23,12 @@ const screenMost = 50
 
 // showTogether shows several nodes' recordings of one time on the screen.
 func (a *app) showTogether(ctx context.Context, o *observing) error {
-	read := func(last time.Duration) (model.Reading, error) { return a.readTogether(o, last) }
+	read := func(last time.Duration) (model.Reading, error) { return readTogether(o, last) }
 	first, err := read(0)
 	if err != nil {
 		return err
 	}
-	from := newRecordings(first, read)
+	from, stop := newRecordings(first, read)
 	err = a.screen(ctx, o, from, fmt.Sprintf("Judging %d recordings together.", len(o.replay)), showing{
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			// Where a node was recorded twice, the later one is compared with the others.
@@ -39,15 +40,15 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 		},
 		report: func(r model.Reading) (report.Document, error) { return jointReport(o, r), nil },
 	})
-	return errors.Join(err, from.close())
+	return errors.Join(err, stop())
 }
 
 func jointReport(o *observing, r model.Reading) report.Joint {
-	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
+	out := report.Joint{Names: report.Names{}, Limits: o.Limits()}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
-			flags.Call(out.Names, n.Snapshot)
+			out.Names.Add(n.Snapshot)
 		}
 	}
 	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
@@ -55,17 +56,16 @@ func jointReport(o *observing, r model.Reading) report.Joint {
 }
 
 // readTogether judges the last of each recording together, 0 for all of it.
-func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, error) {
-	snapshots := map[string]*model.Snapshot{}
-	t := newTogether(a, o, nil, last)
-	t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
-	found, err := t.judge()
+func readTogether(o *observing, last time.Duration) (model.Reading, error) {
+	t := newTogether(o, last)
+	t.Snapshots = map[string]*model.Snapshot{}
+	found, err := t.judge(nil)
 	if err != nil {
 		return model.Reading{}, err
 	}
 	r := model.Reading{Replay: true}
 	for _, n := range found.Nodes {
-		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: snapshots[n.Recording]})
+		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: t.Snapshots[n.Recording]})
 		if n.Window.End.After(r.At) {
 			r.At = n.Window.End
 		}
@@ -80,54 +80,48 @@ func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, err
 // recordings is a source of readings of several recordings: of each window that is asked for one.
 type recordings struct {
 	// feed is asked how much of each recording is to be read, 0 for all of it.
-	feed       *timeline.Feed[*time.Duration]
-	stop, done chan struct{}
-	err        error // valid once done is closed
+	feed *timeline.Feed[*time.Duration]
 }
 
-func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
-	s := &recordings{feed: timeline.NewFeed[*time.Duration](), stop: make(chan struct{}), done: make(chan struct{})}
+// newRecordings reads what is asked for until it is stopped. stop returns why it ended before.
+func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) (s recordings, stop func() error) {
+	s.feed = timeline.NewFeed[*time.Duration]()
 	s.feed.Publish(first)
-	go func() {
-		defer close(s.done)
+	ctx, cancel := context.WithCancel(context.Background())
+	var reading errgroup.Group
+	reading.Go(func() error {
 		defer close(s.feed.Readings)
 		for {
 			select {
-			case <-s.stop:
-				return
+			case <-ctx.Done():
+				return nil
 			case <-s.feed.Asked:
-				last := s.feed.Take()
-				if last == nil { // taken with the one before
-					continue
-				}
+			}
+			if last := s.feed.Take(); last != nil { // else it was taken with the one before
 				r, err := read(*last)
 				if err != nil {
-					s.err = err
-					return
+					return err
 				}
 				s.feed.Publish(r)
 			}
 		}
-	}()
-	return s
+	})
+	return s, func() error {
+		cancel()
+		return reading.Wait()
+	}
 }
 
 // Readings gives the reading of the window that was asked for last.
-func (s *recordings) Readings() <-chan model.Reading { return s.feed.Readings }
+func (s recordings) Readings() <-chan model.Reading { return s.feed.Readings }
 
 // SetWindow asks for the last d of each recording, 0 for all of it.
-func (s *recordings) SetWindow(d time.Duration) {
+func (s recordings) SetWindow(d time.Duration) {
 	s.feed.Ask(func(last **time.Duration) { *last = &d })
 }
 
 // Rescan does nothing: recordings do not change.
-func (s *recordings) Rescan() {}
+func (recordings) Rescan() {}
 
 // Reset does nothing: nothing is counted any more.
-func (s *recordings) Reset() {}
-
-func (s *recordings) close() error {
-	close(s.stop)
-	<-s.done
-	return s.err
-}
+func (recordings) Reset() {}

@@ -8,10 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
@@ -26,16 +24,15 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	t := newTogether(a, o, pods, o.last())
-	snapshots := map[string]*model.Snapshot{}
+	t := newTogether(o, o.last())
 	if o.draws() && len(o.replay) <= joint.MostDrawn {
-		t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
+		t.Snapshots = map[string]*model.Snapshot{}
 	}
-	r, err := t.judge()
+	r, err := t.judge(pods)
 	if err != nil {
 		return err
 	}
-	r.Paths = joint.Paths(r.Nodes, snapshots, r.Findings)
+	r.Paths = joint.Paths(r.Nodes, t.Snapshots, r.Findings)
 	if err := a.tell(o, r, o.Judgement()); err != nil {
 		return err
 	}
@@ -48,154 +45,94 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	return nil
 }
 
-// together are recordings that are judged together, with what is asked of them.
+// together are recordings that are judged together, and what is asked of them.
 type together struct {
-	*app
-	o    *observing
-	pods []string
-	// last is how much of each recording's end is judged, 0 for all of it.
-	last time.Duration
-
-	// mu guards the rest: recordings are read at the same time.
-	mu    sync.Mutex
-	names map[netip.Addr]string
-	focus []netip.Addr
-	// unknown are the errors of nodes that have none of the pods, others those of recordings that cannot be read.
-	unknown []error
-	broken  []error
-	good    int
-	// told are the findings that the nodes had while they were recorded, by recording.
-	told map[string][]model.Tracked
-	// look is given each recording as it is, and as it is shown, one at a time; it may be nil.
-	look func(recording string, recorded, shown *model.Snapshot)
+	*joint.Recordings
+	o *observing
 }
 
-func newTogether(a *app, o *observing, pods []string, last time.Duration) *together {
-	return &together{app: a, o: o, pods: pods, last: last, names: map[netip.Addr]string{}, told: map[string][]model.Tracked{}}
+func newTogether(o *observing, last time.Duration) *together {
+	r := joint.New()
+	r.Last, r.Hide, r.Told, r.Apart = last, o.redactor, o.hadFindings, true
+	return &together{r, o}
 }
 
 // togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
 const togetherLimit = 768 << 20
 
 // judge judges the recordings. It is an error if none can be read, or if no node has the pods.
-func (t *together) judge() (report.Joint, error) {
-	o := t.o
-	var sources []join.Source
-	var spans []joint.Span
-	for i, file := range o.replay {
-		name := file
-		if o.redactor() != nil {
-			// A file is often named after its node.
-			name = fmt.Sprintf("recording %d", i+1)
+func (t *together) judge(pods []string) (report.Joint, error) {
+	var focus []netip.Addr
+	var unknown []error
+	t.Look = func(_ string, s, _ *model.Snapshot) {
+		chosen, err := t.o.choosePods(s, pods)
+		if err != nil {
+			unknown = append(unknown, err)
 		}
-		src, span, closeFile := t.source(file, name)
-		defer closeFile()
-		sources, spans = append(sources, src), append(spans, span)
+		focus = append(focus, t.o.redactor().Addrs(chosen)...)
 	}
-	boundGarbage(togetherLimit)
-	result := join.Judge(sources)
-	findings := joint.Told(sources, spans, result, t.told)
+	result, closeFiles, err := t.read(func(i int, file string) string {
+		// A file is often named after its node.
+		return model.Either(t.o.redact, fmt.Sprintf("recording %d", i+1), file)
+	})
+	defer closeFiles()
 	switch {
-	case t.good == 0:
-		return report.Joint{}, errors.Join(t.broken...)
-	case len(t.unknown) == t.good:
-		return report.Joint{}, usagef("on no recorded node: %w", t.unknown[0])
+	case err != nil:
+		return report.Joint{}, err
+	case len(unknown) == t.Read:
+		return report.Joint{}, usagef("on no recorded node: %w", unknown[0])
 	}
-	return report.Joint{
-		Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.Limits(), Findings: o.Choose(findings, t.focus),
-	}, nil
+	return t.Report(result, &t.o.Verdict, focus), nil
 }
 
-// source is a recording, called by a name, with what reads a part of it, nil if it cannot be read. Its
-// snapshot is made anew each time, so that not all are held in memory at once.
-func (t *together) source(file, name string) (src join.Source, span joint.Span, closeFile func()) {
-	src = join.Source{Name: name}
-	broken := func(err error) (*model.Snapshot, error) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.broken = append(t.broken, asUsage(file, err))
-		return nil, err
-	}
-	f, closeFile, err := openRecorded(file)
-	if err != nil {
-		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, nil, closeFile
-	}
-	if f.Damage != nil {
-		src.Cut = "its recording is truncated"
-	}
-	hide := t.o.redactor()
-	first := true
-	src.Read = func() (*model.Snapshot, error) {
-		defer f.Forget()
-		s, err := f.Window(t.last)
-		if err != nil {
-			return broken(err)
+// read reads the recordings, which are called by a name, and judges them. It is an error if none can be read.
+func (t *together) read(called func(i int, file string) string) (result join.Result, closeFiles func(), err error) {
+	var opened []func()
+	closeFiles = func() {
+		for _, closeFile := range opened {
+			closeFile()
 		}
-		seen := hide.Snapshot(&s)
-		if first {
-			t.learn(name, &s, seen)
-			err = t.learnTold(name, f, s.Window.Start)
-		}
-		first = false
-		return seen, err
 	}
-	span = func(w model.Window) (*model.Snapshot, error) {
-		defer f.Forget()
-		s, err := f.Span(w)
-		return hide.Snapshot(&s), err
+	for i, file := range t.o.replay {
+		f, closeFile, err := openRecorded(file)
+		opened = append(opened, closeFile)
+		cut := model.Either(err == nil && f.Damage != nil, "its recording is truncated", "")
+		t.Add(called(i, file), cut, func(use func(*record.File) error) error {
+			if err != nil {
+				return err
+			}
+			defer f.Forget()
+			return use(f)
+		})
 	}
-	src.Within = func(within, around model.Window) (inner, outer *model.Snapshot, err error) {
-		defer f.Forget()
-		inner, outer, err = f.Within(within, around)
-		return hide.Snapshot(inner), hide.Snapshot(outer), err
+	boundGarbage(togetherLimit)
+	if result = t.Judge(); t.Read > 0 {
+		return result, closeFiles, nil
 	}
-	return src, span, closeFile
+	for i, file := range t.o.replay {
+		err = errors.Join(err, asUsage(file, t.Unread[called(i, file)]))
+	}
+	return result, closeFiles, err
 }
 
 // unsettled is how long after the beginning of a recording a finding may open that is older.
 const unsettled = 3 * time.Second
 
-// learnTold takes the findings that a node had after a time, while it was recorded.
-func (t *together) learnTold(name string, f *record.File, since time.Time) error {
-	var told []model.Tracked
-	if r, err := f.Reading(f.Len() - 1); err != nil {
-		return err
-	} else if told = r.Findings; t.o.redact {
+// hadFindings are those that a node had while it was recorded, with the time at which those opened that were not there
+// when the window began.
+func (o *observing) hadFindings(f *record.File, since time.Time) ([]model.Tracked, error) {
+	r, err := f.Reading(f.Len() - 1)
+	told := r.Findings
+	if err == nil && o.redact {
 		// Theirs have the real names.
-		if _, told, err = f.Told(r.At.Sub(since), t.o.diagnose()); err != nil {
-			return err
-		}
+		_, told, err = f.Told(r.At.Sub(since), o.diagnose())
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, x := range told {
+	for x := range model.Each(told) {
 		if x.First.Before(since.Add(unsettled)) {
 			x.First = time.Time{}
 		}
-		if x.Last.After(since) {
-			t.told[name] = append(t.told[name], x)
-		}
 	}
-	return nil
-}
-
-// learn takes the names and the addresses of the asked pods from a node. What is
-// shown of it has other names where they are replaced.
-func (t *together) learn(recording string, s, shown *model.Snapshot) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.good++
-	if t.look != nil {
-		t.look(recording, s, shown)
-	}
-	flags.Call(t.names, shown)
-	focus, err := t.o.choosePods(s, t.pods)
-	if err != nil {
-		t.unknown = append(t.unknown, err)
-		return
-	}
-	t.focus = append(t.focus, t.o.redactor().Addrs(focus)...)
+	return told, err
 }
 
 // explainTogether follows a pod's packets to a pod of another recorded node and back.
@@ -203,23 +140,17 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if !to.addr.IsValid() && to.pod == "" {
 		return report.Path{}, usagef("explain with several recordings needs --to, a pod on another of the nodes")
 	}
-	t := newTogether(a, o, nil, o.last())
-	var sources []join.Source
+	t := newTogether(o, o.last())
 	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
-	t.look = func(recording string, s, shown *model.Snapshot) {
+	t.Look = func(recording string, s, shown *model.Snapshot) {
 		for _, e := range ends {
 			e.look(recording, o.namespace, s, shown)
 		}
 	}
-	for _, name := range o.replay {
-		src, _, closeFile := t.source(name, name)
-		defer closeFile()
-		sources = append(sources, src)
-	}
-	boundGarbage(togetherLimit)
-	all := join.Judge(sources)
-	if t.good == 0 {
-		return report.Path{}, errors.Join(t.broken...)
+	all, closeFiles, err := t.read(func(_ int, file string) string { return file })
+	defer closeFiles()
+	if err != nil {
+		return report.Path{}, err
 	}
 	for _, e := range ends {
 		if err := e.found(); err != nil {

@@ -17,23 +17,14 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 func (a *app) watchCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:     "watch [POD…]",
-		Example: "  lasthop watch shop/cart | jq -c 'select(.kind == \"Finding\")'",
-		Short:   "Print findings, drops and rewrites as NDJSON until interrupted",
-		Long: "Observe until interrupted, and print one JSON object per line: a Finding when it\n" +
-			"opens, changes and closes; a Change of the node's routes, rules, neighbors, addresses\n" +
-			"or nftables, with who made it where that is known; the Drops of each second, without\n" +
-			"frees that are no loss; a MACRewrite once per window; and Lost, what lasthop itself\n" +
-			"missed. The first line is a Lost, as soon as everything is attached. With PODs, only\n" +
-			"what concerns them is printed.\n\n" +
-			"Exit status: 0 when the reader closed the pipe; 2 usage; 3 cannot observe;\n" +
-			"130 interrupted, after cleaning up.",
+		Use:  "watch [POD…]",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
 	}
 	more := []string{"for", "namespace", "all-namespaces", "selector", "only", "skip", "redact", "debug", "pcap"}
@@ -42,7 +33,7 @@ func (a *app) watchCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err error) {
+func (a *app) watchNode(ctx context.Context, o *observing, pods []string) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
@@ -50,31 +41,29 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	if err != nil {
 		return err
 	}
-	// No other window is ever asked for.
-	window := time.Duration(o.window)
-	stream, _, closeStream, err := a.stream(ctx, o, window, max(time.Minute, 2*window))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
 	w := &watcher{observing: o, hide: o.redactor(), names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
-	for reading := range stream.Readings() {
-		e, err := w.events(reading)
-		if err != nil {
-			return err
+	// No other window is ever asked for.
+	how := func(options *session.Options) { options.Keep = max(time.Minute, 2*options.For) }
+	return a.streamNode(ctx, o, how, func(s *session.Stream, _ string) (err error) {
+		defer func() { err = errors.Join(err, samples.close()) }()
+		for reading := range s.Readings() {
+			e, err := w.events(reading)
+			if err != nil {
+				return err
+			}
+			if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
+				return err
+			}
+			err = e.Write(flags.Document(a.stdout))
+			if abandoned(a.stdout) || samples.abandoned() {
+				return nil
+			}
+			if err != nil {
+				return ignoreClosedPipe(err)
+			}
 		}
-		if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
-			return err
-		}
-		err = e.Write(flags.Document(a.stdout))
-		if abandoned(a.stdout) || samples.abandoned() {
-			return nil
-		}
-		if err != nil {
-			return ignoreClosedPipe(err)
-		}
-	}
-	return ctx.Err()
+		return ctx.Err()
+	})
 }
 
 // abandoned reports whether the reader of a pipe or socket, or a terminal, has gone

@@ -39,10 +39,9 @@ func (a *audit) destinations() []destination {
 		}
 		out = append(out, destination{kind: model.AuditNode, addr: to, name: p.String()})
 	}
-	for _, to := range outside {
-		out = append(out, destination{kind: model.AuditOutside, addr: to, port: 443, proto: model.TCP})
-	}
-	return out
+	return append(out, model.Map(outside, func(to netip.Addr) destination {
+		return destination{kind: model.AuditOutside, addr: to, port: 443, proto: model.TCP}
+	})...)
 }
 
 // destinationsOf are those of one address of a pod.
@@ -75,12 +74,7 @@ func (a *audit) destinationsOf(pod int, from netip.Addr, all []destination) []de
 			add(model.AuditPod, to)
 		}
 	}
-	for _, d := range all {
-		if d.addr.Is4() == from.Is4() {
-			out = append(out, d)
-		}
-	}
-	return out
+	return append(out, model.Filter(all, func(d destination) bool { return d.addr.Is4() == from.Is4() })...)
 }
 
 // remotes are the ranges of other nodes' pods: those of known nodes, and those that the node has routes for.

@@ -114,28 +114,30 @@ func silent(s *model.Snapshot, d death, to netip.Addr) model.Peer {
 
 // count adds to the counter of the rule or chain by which they died.
 func count(s *model.Snapshot, by any, n uint64) {
-	add := func(c *model.Counter) { c.Delta, c.Packets = c.Delta+n, c.Packets+n }
 	switch of := by.(type) {
 	case *model.PacketRule:
-		s.PacketRules = slices.Clone(s.PacketRules)
-		if r := model.First(s.PacketRules, func(r *model.PacketRule) bool {
-			return r.Backend == of.Backend && r.Family == of.Family && r.Table == of.Table && r.Chain == of.Chain && r.Number == of.Number
-		}); r != nil {
-			add(&r.Counter)
-		}
+		s.PacketRules = counted(s.PacketRules, n, func(r *model.PacketRule) (*model.Counter, bool) {
+			return &r.Counter, r.Backend == of.Backend && r.Family == of.Family && r.Table == of.Table && r.Chain == of.Chain && r.Number == of.Number
+		})
 	case *model.Chain:
-		s.Chains = slices.Clone(s.Chains)
-		if c := model.First(s.Chains, func(c *model.Chain) bool { return path.KeyOf(c) == path.KeyOf(of) }); c != nil {
-			add(&c.Counter)
-		}
+		s.Chains = counted(s.Chains, n, func(c *model.Chain) (*model.Counter, bool) { return &c.Counter, path.KeyOf(c) == path.KeyOf(of) })
 	case *model.FrameRule:
-		s.FrameRules = slices.Clone(s.FrameRules)
-		if r := model.First(s.FrameRules, func(r *model.FrameRule) bool {
-			return r.Backend == of.Backend && r.Table == of.Table && r.Chain == of.Chain && r.Number == of.Number
-		}); r != nil {
-			add(&r.Counter)
+		s.FrameRules = counted(s.FrameRules, n, func(r *model.FrameRule) (*model.Counter, bool) {
+			return &r.Counter, r.Backend == of.Backend && r.Table == of.Table && r.Chain == of.Chain && r.Number == of.Number
+		})
+	}
+}
+
+// counted are rules or chains of which the one that is chosen counts more.
+func counted[T any](list []T, n uint64, chosen func(*T) (*model.Counter, bool)) []T {
+	list = slices.Clone(list)
+	for x := range model.Each(list) {
+		if c, is := chosen(x); is {
+			c.Delta, c.Packets = c.Delta+n, c.Packets+n
+			break
 		}
 	}
+	return list
 }
 
 // kernel is how it frees what ends for a reason, by the version of IP.

@@ -90,7 +90,7 @@ func (r *reading) readCloud() {
 			a.Tables, from = slices.Clone(a.Tables), append(from[:len(from):len(from)], azure.Source)
 			azure.Merge(&a, &answer.Azure)
 			if len(answer.Unread) > 0 {
-				err = errors.New(strings.Join(answer.Unread, "; "))
+				err = errors.New(strings.Join(model.Map(answer.Unread, azure.Unread.String), "; "))
 			}
 		case err == nil:
 			err = errors.New("no answer of Azure yet")

@@ -50,6 +50,9 @@ type PathHop struct {
 	// Decision is the decision in words: "via 10.240.0.1 dev eth0". Reason names what ends the
 	// packets here by the tables: "no-route"; empty where nothing does.
 	Decision, Reason string
+	// Passes: the tables let packets on here. Unanswered is how many left for what is beyond, of which none got a reply.
+	Passes     bool
+	Unanswered uint64
 	// Rules are the rules, routes and entries that decide, in the syntax of ip, iptables and nft.
 	Rules []string
 	// Dead says that packets end here, by the tables or by the counters.
@@ -57,6 +60,9 @@ type PathHop struct {
 	// Finding is the code of the finding at this hop, if any.
 	Finding Code
 }
+
+// Counted is what came to the hop or, where that is not known, left it.
+func (h *PathHop) Counted() Count { return Either(h.In.Known, h.In, h.Out) }
 
 // Path is the forward path from a pod to a destination, and the return path.
 type Path struct {

@@ -224,6 +224,9 @@ func (j *journey) mixed(p *point) bool {
 	})
 }
 
+// passing are the names of decisions that let packets on.
+var passing = []string{"accept", "comes-in", "delivered", "goes-out", "no-translation", "port-of", "to-node"}
+
 // count fills the counts in beside the predictions, and numbers the hops.
 func (j *journey) count() []model.PathHop {
 	whole := j.Has(model.SourceDrops, model.SourceTC) && !j.mayLack()
@@ -242,6 +245,7 @@ func (j *journey) count() []model.PathHop {
 	out := make([]model.PathHop, len(j.steps))
 	for i, s := range j.steps {
 		s.Decision = s.decision()
+		s.Passes = len(s.says) > 0 && slices.Contains(passing, s.says[0].name)
 		for _, x := range s.shows {
 			s.Rules = append(s.Rules, words.Text("shown/"+x.name, x.facts))
 		}

@@ -71,7 +71,9 @@ func (t *tracer) noteReplies(out, back []model.PathHop, to netip.Addr) {
 	}
 	switch {
 	case sent.Packets > 0:
-		facts := words.Facts{"sent": sent.Packets, "came": came.Packets, "replied": came.Replies+came.Other > 0}
+		replied := came.Replies+came.Other > 0
+		end.Unanswered = model.Either(replied, 0, sent.Packets)
+		facts := words.Facts{"sent": sent.Packets, "came": came.Packets, "replied": replied}
 		end.Decision = words.Text("hop/answered", facts) + "; " + end.Decision
 	case end.In.N > 0 && back[0].Out.Known:
 		end.Decision = words.Text("hop/came", words.Facts{"packets": back[0].Out.N}) + "; " + end.Decision

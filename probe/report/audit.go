@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -24,7 +23,7 @@ func (r Report) audited() string {
 }
 
 // audit prints what was followed, and what no finding is about.
-func (p *printer) audit(r Report, names map[netip.Addr]string) {
+func (p *printer) audit(r Report, names Names) {
 	a := r.Audit
 	p.field("audited", fmt.Sprintf("%s of %s by the tables alone: %d die, policies deny %d, unknown %d", model.Quantity(a.Pairs, "path"),
 		model.Quantity(len(r.Snapshot.Pods), "pod"), len(a.Cut), len(a.Denied), len(a.Unsure)))
@@ -42,12 +41,12 @@ func (p *printer) audit(r Report, names map[netip.Addr]string) {
 	p.field("unknown", auditRows(names, a.Unsure, func(x *model.AuditPair) string { return x.Decision })...)
 }
 
-func auditRows(names map[netip.Addr]string, list []model.AuditPair, why func(*model.AuditPair) string) []string {
+func auditRows(names Names, list []model.AuditPair, why func(*model.AuditPair) string) []string {
 	return bounded(auditPairs(names, list, why))
 }
 
 // auditPairs are pairs in words, each with a reason.
-func auditPairs(names map[netip.Addr]string, list []model.AuditPair, why func(*model.AuditPair) string) []string {
+func auditPairs(names Names, list []model.AuditPair, why func(*model.AuditPair) string) []string {
 	return model.Map(list, func(x model.AuditPair) string {
 		reply := model.Either(x.Reply, ", replies", "")
 		return strings.TrimSuffix(fmt.Sprintf("%s > %s%s: %s", Named(names, x.Pod), AuditEnd(names, &x), reply, why(&x)), ": ")
@@ -55,7 +54,7 @@ func auditPairs(names map[netip.Addr]string, list []model.AuditPair, why func(*m
 }
 
 // AuditEnd names a destination by what it is.
-func AuditEnd(names map[netip.Addr]string, x *model.AuditPair) string {
+func AuditEnd(names Names, x *model.AuditPair) string {
 	end := Named(names, x.To)
 	if x.Port != 0 {
 		end = Named(names, x.To) + fmt.Sprintf(" port %d/%s", x.Port, model.ProtoName(x.Proto))
@@ -95,12 +94,12 @@ type (
 	}
 )
 
-func (c called) audit(a *model.Audit) *auditDoc {
+func (names Names) audit(a *model.Audit) *auditDoc {
 	if a == nil {
 		return nil
 	}
 	pair := func(x model.AuditPair) auditPairDoc {
-		return auditPairDoc{localDoc: c.local(x.Pod), To: addrText(x.To), ToName: c.of(x.To), Kind: x.Kind, Of: x.Name, Port: x.Port,
+		return auditPairDoc{localDoc: names.local(x.Pod), To: addrText(x.To), ToName: names.of(x.To), Kind: x.Kind, Of: x.Name, Port: x.Port,
 			Proto: model.Either(x.Proto == 0, "", model.ProtoName(x.Proto)), Reply: x.Reply, Where: x.Decision, Finding: x.Finding, By: x.Keeper}
 	}
 	d := &auditDoc{Pairs: a.Pairs, Dead: model.Map(a.Cut, pair), Denied: model.Map(a.Denied, pair), Unknown: model.Map(a.Unsure, pair)}

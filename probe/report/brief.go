@@ -92,13 +92,20 @@ type toolDoc struct {
 }
 
 func tool(w io.Writer, r Document) error {
-	var text bytes.Buffer
-	p := &printer{w: bufio.NewWriter(&text), wide: true}
-	r.text(p, false)
-	if err := p.w.Flush(); err != nil {
+	text, err := plainText(r, true)
+	if err != nil {
 		return err
 	}
-	return Tool(w, text.String(), r.doc())
+	return Tool(w, text, r.doc())
+}
+
+// plainText is the text of a document; wide has findings whole.
+func plainText(d Document, wide bool) (string, error) {
+	var text bytes.Buffer
+	p := &printer{w: bufio.NewWriter(&text), wide: wide}
+	d.text(p, false)
+	err := p.w.Flush()
+	return text.String(), err
 }
 
 // Tool writes a text, as far as it has room, with its document, as the format MCP does.

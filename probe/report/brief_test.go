@@ -27,7 +27,7 @@ func findings(n int, why, fix string) report.Report {
 func write(t *testing.T, r report.Report, f report.Format) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := r.Write(&out, f, report.Style{}); err != nil {
+	if err := report.Write(&out, r, f, report.Style{}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

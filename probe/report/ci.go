@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -44,7 +43,7 @@ type outline struct {
 	// node is clean text.
 	node     string
 	window   model.Window
-	names    map[netip.Addr]string
+	names    Names
 	findings []model.Finding
 	// of is a snapshot with a finding's window.
 	of      func(*model.Finding) *model.Snapshot
@@ -55,7 +54,7 @@ type outline struct {
 	// drawn is the path that a document is about.
 	drawn *Drawing
 	// reach is the table of who reaches whom, and what it leaves out; nil where a document has none.
-	reach func() ([][]string, string)
+	reach func() ([][]cell, string)
 	// ways are the directions of a path.
 	ways    []way
 	verdict string
@@ -71,7 +70,7 @@ func (r Report) outline() outline {
 		node: Clean(cmp.Or(r.Snapshot.Node.Name, "node")), window: r.Snapshot.Window, names: Called(r.Snapshot),
 		findings: r.Findings, of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(), paths: r.Paths,
 	}
-	c.reach = func() ([][]string, string) { return r.reach(c.names) }
+	c.reach = func() ([][]cell, string) { return r.reach(c.names) }
 	c.add(c.node, r.Snapshot.Sources)
 	return c
 }
@@ -105,12 +104,14 @@ func (r Path) outline() outline {
 	return c
 }
 
-// path shows the i-th finding, nil if none does.
-func (c outline) path(i int) *model.Path {
-	if i >= len(c.paths) {
+// drawing is the path that shows the i-th finding, nil where there is none.
+func (c outline) drawing(i int) *Drawing {
+	if i >= len(c.paths) || c.paths[i] == nil {
 		return nil
 	}
-	return c.paths[i]
+	s := c.of(&c.findings[i])
+	scope := "packets " + PathScope(s, c.paths[i], c.between)
+	return &Drawing{Path: c.paths[i], Names: c.names, Window: s.Window.Duration(), Scope: scope, Hop: -1}
 }
 
 func (c *outline) add(node string, sources []model.Source) {
@@ -124,7 +125,7 @@ type way struct {
 }
 
 // why says where packets end; empty if nowhere.
-func (w way) why(names map[netip.Addr]string) string {
+func (w way) why(names Names) string {
 	h := w.dead()
 	if h == nil {
 		return ""

@@ -35,7 +35,7 @@ func TestCiliumDrop(t *testing.T) {
       }`,
 	} {
 		var b strings.Builder
-		if err := r.Write(&b, form, report.Style{}); err != nil {
+		if err := report.Write(&b, r, form, report.Style{}); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(b.String(), want) {

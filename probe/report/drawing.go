@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +19,7 @@ import (
 type Drawing struct {
 	Path *model.Path
 	// Names are those of Called.
-	Names map[netip.Addr]string
+	Names Names
 	// Window is the time that the counts are of, Scope says of which packets; it may be empty.
 	Window time.Duration
 	Scope  string
@@ -83,8 +81,8 @@ type box struct {
 	title, body    string
 	is             Meaning
 	dashed, chosen bool
-	// width is in columns; at is the first.
-	width, at int
+	// width is in columns; at is the first. gap is the length of the edge behind it.
+	width, at, gap int
 }
 
 // Lines draws the path. Where there is no room for boxes, it is one line a direction.
@@ -104,6 +102,12 @@ func (d Drawing) Lines() [][]Piece {
 		boxes = d.summary(drawn)
 	}
 	return slices.Concat([][]Piece{ends}, model.Either(drawn, line, boxes), model.Either(drawn, boxes, line))
+}
+
+// wide is the drawing at another width.
+func (d Drawing) wide(columns int) Drawing {
+	d.Width = columns
+	return d
 }
 
 // ends has the pod at the left, the other end at the right.
@@ -141,7 +145,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 	if len(hops) == 0 {
 		return d.summary(back)
 	}
-	boxes, edge := d.fit(d.boxes(back, hops), back)
+	boxes := d.fit(d.boxes(back, hops), back)
 	if boxes == nil {
 		return d.summary(back)
 	}
@@ -157,7 +161,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 		c.box(top, &boxes[i])
 		room := d.Width - boxes[i].at
 		if i+1 < len(boxes) {
-			d.edge(c, top+1, boxes, i, edge, back)
+			d.edge(c, top+1, boxes, i, back)
 			room = boxes[i+1].at - boxes[i].at - 1
 		}
 		if h := boxes[i].hop; h != nil && d.Decisions && &boxes[i] != noted && h.Kind != model.HopBeyond {
@@ -191,8 +195,8 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 			text := "not visible from this node"
 			if h.Dead {
 				text = d.strokes().end + " no reply"
-				if why := CleanColumns(h.Decision); strings.HasPrefix(why, "no reply") && d.Width >= 100 {
-					text, _, _ = strings.Cut(d.strokes().end+" "+why, ";")
+				if h.Unanswered > 0 && d.Width >= 100 {
+					text += " to " + model.Quantity(h.Unanswered, "packet")
 				}
 			} else if d.Width < 100 {
 				text = model.Either(d.Width < 60, "unseen", "not visible")
@@ -206,7 +210,8 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 		b := box{hop: &model.PathHop{Kind: model.HopPod}, index: -2, title: "pod", body: "not reached", is: Ended, dashed: true}
 		if !back {
 			name := d.Names[d.Path.To]
-			b.title = CleanColumns(cmp.Or(name[strings.LastIndex(name, "/")+1:], addrText(d.Path.To)))
+			last := name.Other[strings.LastIndex(name.Other, "/")+1:]
+			b.title = CleanColumns(cmp.Or(name.Pod, last, name.String(), addrText(d.Path.To)))
 		}
 		out = append(out, b)
 	}
@@ -217,32 +222,24 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 }
 
 func (d Drawing) health(h *model.PathHop) Meaning {
-	in, seen := hopCounted(h)
+	seen := h.Counted()
 	switch {
 	case h.Dead:
 		return Ends
 	case h.Lost.Known && h.Lost.N > 0, h.Finding != "":
 		return Lossy
-	case !seen:
+	case !seen.Known:
 		return Unseen
-	case in == 0:
+	case seen.N == 0:
 		return Around
 	}
 	return Alive
 }
 
-// hopCounted is what came to a hop or, where that is not known, left it.
-func hopCounted(h *model.PathHop) (uint64, bool) {
-	if h.In.Known {
-		return h.In.N, true
-	}
-	return h.Out.N, h.Out.Known
-}
-
 // figures are a hop's packets per second and what it loses, as wide as they ever are.
 func (d Drawing) figures(h *model.PathHop) string {
-	n, seen := hopCounted(h)
-	if !seen {
+	seen := h.Counted()
+	if !seen.Known {
 		return "    -  "
 	}
 	per := func(n uint64) string {
@@ -251,21 +248,24 @@ func (d Drawing) figures(h *model.PathHop) string {
 		}
 		return Rate(float64(n)/d.Window.Seconds()) + "/s"
 	}
-	text := fmt.Sprintf("%7s", per(n))
+	text := fmt.Sprintf("%7s", per(seen.N))
 	switch {
 	case h.In.Known && h.Out.Known && h.In.N > 0 && h.Out.N == 0 && h.Dead:
-		text = per(n) + " > 0"
-	case h.Lost.Known && h.Lost.N > 0 && n > 0:
-		text += fmt.Sprintf(" -%d%%", max(1, min(100, int(math.Round(100*float64(h.Lost.N)/float64(n))))))
+		text = per(seen.N) + " > 0"
+	case h.Lost.Known && h.Lost.N > 0 && seen.N > 0:
+		text += fmt.Sprintf(" -%d%%", max(1, min(100, int(math.Round(100*float64(h.Lost.N)/float64(seen.N))))))
 	}
 	return text
 }
 
+// hopNames are the titles of the kinds of hop that do not name a link.
+var hopNames = map[model.HopKind]string{
+	model.HopPod: "pod", model.HopConntrack: "NAT", model.HopPolicy: "rules", model.HopRoute: "route", model.HopNeighbor: "neighbour",
+	model.HopLocal: "this node", model.HopBeyond: "network", model.HopBetween: "between the nodes",
+}
+
 func hopTitle(h *model.PathHop) string {
-	name := map[model.HopKind]string{
-		model.HopPod: "pod", model.HopConntrack: "NAT", model.HopPolicy: "rules", model.HopRoute: "route", model.HopNeighbor: "neighbour",
-		model.HopLocal: "this node", model.HopBeyond: "network", model.HopBetween: "between the nodes",
-	}[h.Kind]
+	name := hopNames[h.Kind]
 	switch {
 	case h.Kind == model.HopBridge:
 		name = strings.TrimSpace("bridge " + h.Link)
@@ -308,13 +308,14 @@ const least = 3
 
 // fit folds hops until the rest fits, and gives boxes their places and the edges their length.
 // It is nil where not even two boxes fit.
-func (d Drawing) fit(boxes []box, back bool) (out []box, edge func(i int) int) {
+func (d Drawing) fit(boxes []box, back bool) []box {
 	// What is drawn narrower has shorter titles.
 	for _, most := range []int{18, 12, 9, 7} {
-		out = slices.Clone(boxes)
+		out := slices.Clone(boxes)
 		for {
 			if used := d.measure(out, most); used <= d.Width {
-				return d.place(out, d.Width-used)
+				place(out, d.Width-used)
+				return out
 			}
 			lowest := -1
 			for i := range out {
@@ -328,7 +329,7 @@ func (d Drawing) fit(boxes []box, back bool) (out []box, edge func(i int) int) {
 			out = fold(out, lowest)
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // fold folds the box at i together with folded ones beside it.
@@ -367,25 +368,16 @@ func (d Drawing) measure(boxes []box, most int) int {
 }
 
 // place spreads boxes over the width.
-func (d Drawing) place(boxes []box, spare int) ([]box, func(i int) int) {
-	edges := max(len(boxes)-1, 1)
-	edge := func(i int) int {
-		n := least + spare/edges
-		if i < spare%edges {
-			n++
-		}
-		return n
-	}
-	at := 0
+func place(boxes []box, spare int) {
+	edges, at := max(len(boxes)-1, 1), 0
 	for i := range boxes {
-		boxes[i].at = at
-		at += boxes[i].width + edge(i)
+		boxes[i].at, boxes[i].gap = at, least+spare/edges+model.Either(i < spare%edges, 1, 0)
+		at += boxes[i].width + boxes[i].gap
 	}
-	return boxes, edge
 }
 
 // edge draws what leads from a box to the next, in the direction of the packets.
-func (d Drawing) edge(c *canvas, y int, boxes []box, i int, length func(int) int, back bool) {
+func (d Drawing) edge(c *canvas, y int, boxes []box, i int, back bool) {
 	s := d.strokes()
 	from, to := &boxes[i], &boxes[i+1]
 	if back {
@@ -406,7 +398,7 @@ func (d Drawing) edge(c *canvas, y int, boxes []box, i int, length func(int) int
 			is = Lossy
 		}
 	}
-	at, n := boxes[i].at+boxes[i].width, length(i)
+	at, n := boxes[i].at+boxes[i].width, boxes[i].gap
 	run := strings.Repeat(line, n-1)
 	switch {
 	case is == Ends:
@@ -438,11 +430,8 @@ func (d Drawing) nodes(c *canvas, boxes []box) {
 		}
 		name = b.hop.Node
 		end := d.Width
-		for _, next := range boxes[i+1:] {
-			if next.hop != nil && next.hop.Node != name {
-				end = next.at
-				break
-			}
+		if n := slices.IndexFunc(boxes[i:], func(next box) bool { return next.hop != nil && next.hop.Node != name }); n > 0 {
+			end = boxes[i+n].at
 		}
 		c.put(b.at, 0, d.cut(" "+CleanColumns(name), end-b.at), Both)
 	}
@@ -450,17 +439,11 @@ func (d Drawing) nodes(c *canvas, boxes []box) {
 
 // notable is the box that most has to be said of: where packets end, or else are lost.
 func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
-	at := slices.IndexFunc(boxes, func(b box) bool { return b.is == Ends })
-	if at >= 0 && boxes[at].hop.Kind == model.HopBeyond {
+	lossy := model.First(boxes, func(b *box) bool { return b.is == Lossy && b.hop != nil })
+	b = cmp.Or(model.First(boxes, func(b *box) bool { return b.is == Ends }), lossy)
+	if b == nil || b.is == Ends && b.hop.Kind == model.HopBeyond {
 		return nil, "", 0
 	}
-	if at < 0 {
-		at = slices.IndexFunc(boxes, func(b box) bool { return b.is == Lossy && b.hop != nil })
-	}
-	if at < 0 {
-		return nil, "", 0
-	}
-	b = &boxes[at]
 	text = d.why(b.hop)
 	switch end := d.strokes().end; {
 	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
@@ -473,13 +456,9 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 	return b, text, b.is
 }
 
-// passes are decisions that let packets on.
-var passes = regexp.MustCompile("^(accept|arrives|delivered|leaves|no translation|port of|up to)")
-
 // why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
 func (d Drawing) why(h *model.PathHop) string {
-	text := CleanColumns(Prose(d.Names, h.Decision))
-	return model.Either(h.Dead && h.Finding != "" && passes.MatchString(text), string(h.Finding), text)
+	return model.Either(h.Dead && h.Finding != "" && h.Passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
 }
 
 // twoRows wraps a text. What does not fit into two rows is cut.
@@ -523,8 +502,8 @@ func (d Drawing) summary(back bool) [][]Piece {
 	text, is := "unknown", Unseen
 	if h := x.dead(); h != nil {
 		text, is = fmt.Sprintf("%s ends at %s: %s", s.end, h.Name(), d.why(h)), Ends
-	} else if h := model.First(x.hops, func(h *model.PathHop) bool { _, seen := hopCounted(h); return seen && h.Kind != model.HopBeyond }); h != nil {
-		n, _ := hopCounted(h)
+	} else if h := model.First(x.hops, func(h *model.PathHop) bool { return h.Counted().Known && h.Kind != model.HopBeyond }); h != nil {
+		n := h.Counted().N
 		text, is = fmt.Sprintf("%s in %s at %s", model.Quantity(n, "packet"), Duration(d.Window), h.Name()), Alive
 		if n == 0 {
 			is, arrow = Around, strings.ReplaceAll(arrow, s.live, s.idle)
@@ -601,21 +580,20 @@ func (c *canvas) lines() [][]Piece {
 
 // SI is a count in at most five columns.
 func SI(n uint64) string {
-	unit, name := uint64(1), ""
 	for _, u := range []struct {
 		n    uint64
 		name string
 	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
 		// Below ten thousand all digits fit.
-		if n >= u.n && n >= 10_000 {
-			unit, name = u.n, u.name
-			break
+		switch {
+		case n < u.n || n < 10_000:
+		case n < 100*u.n:
+			return fmt.Sprintf("%d.%d%s", n/u.n, n%u.n*10/u.n, u.name)
+		default:
+			return strconv.FormatUint(n/u.n, 10) + u.name
 		}
 	}
-	if unit > 1 && n < 100*unit {
-		return fmt.Sprintf("%d.%d%s", n/unit, n%unit*10/unit, name)
-	}
-	return strconv.FormatUint(n/unit, 10) + name
+	return strconv.FormatUint(n, 10)
 }
 
 // Rate is a number per second; small ones keep a decimal.
@@ -635,25 +613,18 @@ func Rate(f float64) string {
 	return "-"
 }
 
-// lineText is a line of a drawing without its meanings.
-func lineText(line []Piece) string {
-	var b strings.Builder
-	for _, p := range line {
-		b.WriteString(p.Text)
-	}
-	return b.String()
-}
-
 // wideColumns is the width of what is drawn where no terminal has another.
 const wideColumns = 120
 
-func (p *printer) drawing(d Drawing) {
+// drawing prints a drawing, each line behind some text.
+func (p *printer) drawing(before string, d Drawing) {
 	code := map[Meaning]string{Alive: cyan, Lossy: yellow, Ends: magenta, Both: bold}
 	for _, line := range d.Lines() {
 		if n := len(line); n > 0 {
 			line[n-1].Text = strings.TrimRight(line[n-1].Text, " ")
 		}
-		var b strings.Builder
+		b := strings.Builder{}
+		b.WriteString(before)
 		for _, x := range line {
 			b.WriteString(p.paint(code[x.Is], x.Text))
 		}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -23,12 +24,12 @@ func aPath(dead int) *model.Path {
 	p.Forward = []model.PathHop{
 		{Kind: model.HopPod, Link: "eth0", Decision: "default via 10.244.1.1"},
 		{Kind: model.HopLink, Role: model.RolePodLink, Link: "veth03f2", Decision: "up"},
-		{Kind: model.HopBridge, Link: "cbr0", Decision: "accept"},
+		{Kind: model.HopBridge, Link: "cbr0", Decision: "accept", Passes: true},
 		{Kind: model.HopConntrack, Decision: "no SNAT"},
 		{Kind: model.HopPolicy, Decision: "filter FORWARD rule 14 drops: -s 10.244.1.4/32 -j DROP"},
 		{Kind: model.HopRoute, Decision: "via 10.240.0.1 dev eth0"},
 		{Kind: model.HopNeighbor, Link: "eth0", Decision: "10.240.0.1 is 12:34:56:78:9a:bc"},
-		{Kind: model.HopLink, Role: model.RoleUplink, Link: "eth0", Decision: "leaves"},
+		{Kind: model.HopLink, Role: model.RoleUplink, Link: "eth0", Decision: "leaves", Passes: true},
 		{Kind: model.HopBeyond, Decision: "not visible from this node"},
 	}
 	for i := range p.Forward {
@@ -64,8 +65,10 @@ func aPath(dead int) *model.Path {
 // drawn is a drawing as text.
 func drawn(d Drawing) string {
 	var b strings.Builder
-	for _, line := range d.Lines() {
-		b.WriteString(strings.TrimRight(lineText(line), " ") + "\n")
+	p := &printer{w: bufio.NewWriter(&b)}
+	p.drawing("", d)
+	if err := p.w.Flush(); err != nil {
+		return err.Error()
 	}
 	return b.String()
 }
@@ -79,7 +82,7 @@ func TestDrawing(t *testing.T) {
 			for _, ascii := range []bool{false, true} {
 				d := Drawing{
 					Path: aPath(dead), Width: w, Window: 10 * time.Second, Scope: "packets of this pair only", Hop: map[bool]int{true: 1, false: -1}[dead == 9],
-					Names: map[netip.Addr]string{netip.MustParseAddr("10.244.1.4"): "shop/cart-7d9f"}, ASCII: ascii, Decisions: w == 200,
+					Names: Names{netip.MustParseAddr("10.244.1.4"): {Namespace: "shop", Pod: "cart-7d9f"}}, ASCII: ascii, Decisions: w == 200,
 				}
 				got := drawn(d)
 				for line := range strings.Lines(got) {

@@ -40,13 +40,14 @@ type Events struct {
 // Write writes one JSON object a line, each with its kind and time. The fields are those of the report.
 func (e Events) Write(w io.Writer) error {
 	d := Report{Snapshot: e.Counts, Rewrites: e.Rewrites}.document()
-	names := called(Called(e.Counts))
+	names := Called(e.Counts)
 	l := &lines{w: w, at: instant(e.At)}
 	for _, f := range e.Findings {
 		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, names.finding(e.Counts, f.Finding.Finding))
 	}
 	for c := range model.Each(e.Changes) {
-		l.add(head{Kind: "Change", Since: instant(c.At)}, changeOf(c))
+		by := model.Map(c.By, func(p model.Process) processDoc { return processDoc(p) })
+		l.add(head{Kind: "Change", Since: instant(c.At)}, changeDoc{c.Kind, c.Deleted, c.Text(), by})
 	}
 	addAll(l, "Drop", slices.DeleteFunc(d.Drops, func(x dropDoc) bool { return x.Harmless != "" }))
 	addAll(l, "MACRewrite", d.MACRewrites)
@@ -69,11 +70,6 @@ type processDoc struct {
 	Name       string `json:"name"`
 	Parent     int    `json:"parent,omitempty"`
 	ParentName string `json:"parentName,omitempty"`
-}
-
-func changeOf(c *model.Change) changeDoc {
-	by := model.Map(c.By, func(p model.Process) processDoc { return processDoc(p) })
-	return changeDoc{c.Kind, c.Deleted, c.Text(), by}
 }
 
 // instant is empty for no time.

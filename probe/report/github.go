@@ -103,7 +103,7 @@ func Summary(w io.Writer, d Document, j Judgement) error {
 		}
 		fmt.Fprintf(&b, "# Scenario %s\n\n%s (%s, line %d)\n\n", md(t.Name), verdict, md(t.File), t.Line)
 	}
-	if err := d.Write(&b, Markdown, Style{}); err != nil {
+	if err := Write(&b, d, Markdown, Style{}); err != nil {
 		return err
 	}
 	text := b.Bytes()

@@ -3,6 +3,7 @@ package report
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	_ "embed" // for the template
 	"encoding/base64"
@@ -71,6 +72,7 @@ type bar struct {
 	When      string
 }
 
+// cell is one of a table. Class is that of a word which stands out.
 type cell struct{ Text, Class string }
 
 // writeHTML writes a page of at most pageBytes. Findings that have no room are there as headlines, the least severe first.
@@ -101,7 +103,11 @@ func writeHTML(w *bufio.Writer, d Document) error {
 	p.Path = o.pictures(o.drawn)
 	if o.reach != nil {
 		rows, more := o.reach()
-		p.Reach, p.ReachMore = model.Map(rows, cells), more
+		for _, row := range rows {
+			short := func(c cell) cell { return cell{cut(c.Text, cellColumns), c.Class} }
+			p.Reach = append(p.Reach, model.Map(row, short))
+		}
+		p.ReachMore = more
 	}
 	findings := make([]pageFinding, min(len(o.findings), mostHeadlines))
 	for i := range findings {
@@ -133,24 +139,12 @@ func cut(text string, columns int) string { return ansi.Truncate(Clean(text), co
 
 // wholeText is the text of a document, as far as it has room.
 func wholeText(d Document) (string, error) {
-	var text bytes.Buffer
-	p := &printer{w: bufio.NewWriter(&text)}
-	d.text(p, false)
-	if err := p.w.Flush(); err != nil {
-		return "", err
-	}
+	text, err := plainText(d, false)
 	s := &short{most: textBytes, how: "lasthop check -o wide has them"}
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(text) {
 		s.add(strings.TrimSuffix(line, "\n"))
 	}
-	return s.String(), nil
-}
-
-// reachClasses are those of the words of reachWords that stand out.
-var reachClasses = map[string]string{"DEAD": "dead", "ONE WAY": "oneway", "LOSSY": "lossy", "well": "well"}
-
-func cells(row []string) []cell {
-	return model.Map(row, func(text string) cell { return cell{cut(text, cellColumns), reachClasses[text]} })
+	return s.String(), err
 }
 
 // pictures draw a path for wide and for narrow pages.
@@ -198,17 +192,8 @@ func (o outline) bars(shown []pageFinding) (bars []bar, from, to string) {
 	percent := func(d time.Duration) float64 { return 100 * float64(d) / float64(end.Sub(start)) }
 	for i, x := range shown {
 		f := &o.findings[i]
-		opened, closed := start, end
-		if !f.Opened.IsZero() {
-			opened = f.Opened
-		}
-		if !f.Closed.IsZero() {
-			closed = f.Closed
-		}
-		when := seenAt(f)
-		if when == "" {
-			when = "the whole time"
-		}
+		opened, closed := cmp.Or(f.Opened, start), cmp.Or(f.Closed, end)
+		when := cmp.Or(seenAt(f), "the whole time")
 		bars = append(bars, bar{x, fmt.Sprintf("%.1f%%", percent(opened.Sub(start))), fmt.Sprintf("%.1f%%", max(percent(closed.Sub(opened)), 1)), when})
 	}
 	const clock = "15:04:05"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
@@ -58,7 +57,7 @@ func TestPagesAreInert(t *testing.T) {
 	for _, d := range []report.Document{evil, path, hostileJoint(long)} {
 		for _, format := range []report.Format{report.HTML, report.SVG} {
 			var b strings.Builder
-			if err := d.Write(&b, format, report.Style{}); err != nil {
+			if err := report.Write(&b, d, format, report.Style{}); err != nil {
 				t.Fatal(err)
 			}
 			text := b.String()
@@ -84,7 +83,7 @@ func TestPagesAreInert(t *testing.T) {
 func hostileJoint(text string) report.Joint {
 	f := missingUDR()
 	f.Nodes, f.Title = []string{text}, text
-	return report.Joint{Nodes: []model.NodeSeen{{Name: text, Recording: text, Reason: text}}, Findings: []model.Finding{f}, Names: map[netip.Addr]string{cart: text}}
+	return report.Joint{Nodes: []model.NodeSeen{{Name: text, Recording: text, Reason: text}}, Findings: []model.Finding{f}, Names: report.Names{cart: {Other: text}}}
 }
 
 func wellFormed(t *testing.T, text string) {
@@ -130,7 +129,7 @@ func TestSVG(t *testing.T) {
 		"none":    {report.Report{Snapshot: node()}, []string{"no loss seen"}},
 	} {
 		var b strings.Builder
-		if err := c.d.Write(&b, report.SVG, report.Style{}); err != nil {
+		if err := report.Write(&b, c.d, report.SVG, report.Style{}); err != nil {
 			t.Fatal(err)
 		}
 		wellFormed(t, b.String())
@@ -150,7 +149,7 @@ func TestBars(t *testing.T) {
 	g.Opened = start.Add(5 * time.Minute)
 	r := report.Joint{Nodes: []model.NodeSeen{{Name: "a", Window: model.Window{Start: start, End: start.Add(10 * time.Minute)}}}, Findings: []model.Finding{f, g}}
 	var b strings.Builder
-	if err := r.Write(&b, report.HTML, report.Style{}); err != nil {
+	if err := report.Write(&b, r, report.HTML, report.Style{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"02:50:00 to 03:10:00 UTC", `x="0.0%" y="2" width="50.0%"`, `x="75.0%" y="2" width="25.0%"`} {

@@ -15,7 +15,7 @@ type Joint struct {
 	Nodes    []model.NodeSeen
 	Findings []model.Finding
 	// Names are those of Called, of all nodes.
-	Names map[netip.Addr]string
+	Names Names
 	// Focus are the addresses that were asked about; empty means all.
 	Focus []netip.Addr
 	// Limits say what was not judged, by request.
@@ -23,9 +23,6 @@ type Joint struct {
 	// Paths are as those of Report.
 	Paths []*model.Path
 }
-
-// Write writes the report. Only Text and Wide heed the style.
-func (r Joint) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
 
 // Incomplete is the first node that was not seen whole; nil if all were.
 func (r Joint) Incomplete() *model.NodeSeen {
@@ -62,7 +59,7 @@ func (r Joint) doc() any {
 }
 
 func (r Joint) findings() []findingDoc {
-	return model.Map(r.Findings, func(f model.Finding) findingDoc { return called(r.Names).finding(r.windowOf(&f), f) })
+	return model.Map(r.Findings, func(f model.Finding) findingDoc { return r.Names.finding(r.windowOf(&f), f) })
 }
 
 func seenDocument(n model.NodeSeen) seenDoc {
@@ -103,13 +100,8 @@ func (r Joint) markdown(w *bufio.Writer) {
 
 // windowOf is a snapshot with the window and the sources of the finding's first node.
 func (r Joint) windowOf(f *model.Finding) *model.Snapshot {
-	s := &model.Snapshot{}
-	for i := len(r.Nodes) - 1; i >= 0; i-- {
-		if len(f.Nodes) == 0 || r.Nodes[i].Name == f.Nodes[0] {
-			s.Window, s.Sources, s.Node = r.Nodes[i].Window, r.Nodes[i].Sources, r.Nodes[i].Node
-		}
-	}
-	return s
+	n := model.Find(r.Nodes, func(n model.NodeSeen) bool { return len(f.Nodes) == 0 || n.Name == f.Nodes[0] })
+	return &model.Snapshot{Window: n.Window, Sources: n.Sources, Node: n.Node}
 }
 
 // Silence is what a report without findings says first. It calls no node healthy.

@@ -37,7 +37,7 @@ func joint() report.Joint {
 	far.Node.Name = "node-2"
 	return report.Joint{
 		Nodes: []model.NodeSeen{{Name: "c.rec", Recording: "c.rec", Reason: "no recording", Failed: true}, near, far},
-		Names: map[netip.Addr]string{cart: "shop/cart-7d9f"},
+		Names: report.Names{cart: {Namespace: "shop", Pod: "cart-7d9f"}},
 		Findings: []model.Finding{{
 			Code: "MissingUDR", Severity: model.Critical, Confidence: model.Proven, Pods: []netip.Addr{cart}, Peers: []netip.Prefix{remote},
 			LastHopAlive: model.Place{Link: "nic0", Role: model.RoleUplink, Direction: model.Egress}, Title: "no route to 10.61.1.0/24", Why: "The row is missing.",
@@ -57,7 +57,7 @@ func TestJointGolden(t *testing.T) {
 			}
 			path := filepath.Join("testdata", name+"."+string(format))
 			var b strings.Builder
-			if err := r.Write(&b, format, report.Style{}); err != nil {
+			if err := report.Write(&b, r, format, report.Style{}); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Contains(b.String(), "\x1b") {

@@ -332,7 +332,7 @@ func block(n *yaml.Node) {
 
 func (r Report) document() document {
 	s := r.Snapshot
-	names := called(Called(s))
+	names := Called(s)
 	d := document{
 		APIVersion: APIVersion, Kind: "Report", watchedDoc: watched(s.Node, s.Window, s.Sources), Pods: []podDoc{},
 		MACRewrites: model.Map(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
@@ -393,44 +393,38 @@ func podDocument(p model.Pod, gone bool) podDoc {
 	if d.Netns == "" && p.Netns != 0 {
 		d.Netns = fmt.Sprintf("net:[%d]", p.Netns)
 	}
-	d.IP, d.IPs = addrTexts(model.Map(p.Addresses, netip.Prefix.Addr))
+	d.IP, d.IPs = severally(model.Map(p.Addresses, func(a netip.Prefix) string { return addrText(a.Addr()) }))
 	if r := p.Resolver; r != nil {
 		d.Resolver = &resolverDoc{model.Map(r.Servers, addrText), r.By}
 	}
 	return d
 }
 
-// addrTexts are the first of some addresses, and all of them if there are several.
-func addrTexts(addrs []netip.Addr) (first string, all []string) {
-	if len(addrs) > 0 {
-		first = addrText(addrs[0])
+// severally is the first of a list, and all of it if it has several.
+func severally[T any](list []T) (first T, all []T) {
+	if len(list) > 0 {
+		first = list[0]
 	}
-	if len(addrs) > 1 {
-		all = model.Map(addrs, addrText)
+	return first, model.Either(len(list) > 1, list, nil)
+}
+
+// of is the name of an address that the cluster has for it; empty if it has none.
+func (names Names) of(a netip.Addr) string {
+	return model.Either(names[a].clustered(), names[a].String(), "")
+}
+
+func (names Names) local(a netip.Addr) localDoc {
+	if names[a].Own {
+		return localDoc{PodName: names.of(a), Node: addrText(a)}
 	}
-	return first, all
+	return localDoc{PodName: names.of(a), Pod: addrText(a)}
 }
 
-// called are the names of Called. Documents have those that the cluster knows.
-type called map[netip.Addr]string
-
-// of is the name of an address; empty if it has none.
-func (c called) of(a netip.Addr) string {
-	return model.Either(inKubernetes(c[a]), c[a], "")
+func (names Names) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
+	return model.Map(list, func(f model.Finding) findingDoc { return names.finding(s, f) })
 }
 
-func (c called) local(a netip.Addr) localDoc {
-	if c[a] == ThisNode {
-		return localDoc{PodName: c.of(a), Node: addrText(a)}
-	}
-	return localDoc{PodName: c.of(a), Pod: addrText(a)}
-}
-
-func (c called) findings(s *model.Snapshot, list []model.Finding) []findingDoc {
-	return model.Map(list, func(f model.Finding) findingDoc { return c.finding(s, f) })
-}
-
-func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
+func (names Names) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
 		Pods: model.Map(f.Pods, addrText), Peers: model.Map(f.Peers, prefixText),
@@ -438,7 +432,7 @@ func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 		Evidence:     model.Map(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
-		Next:         Next(s, c, &f),
+		Next:         Next(s, names, &f),
 		Fix:          append([]string{}, Fix(&f)...),
 		Steps:        f.Next,
 		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
@@ -446,7 +440,7 @@ func (c called) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	}
 	single := model.Map(model.Filter(f.Peers, netip.Prefix.IsSingleIP), netip.Prefix.Addr)
 	for _, a := range slices.Concat(f.Pods, single) {
-		if name := c.of(a); name != "" {
+		if name := names.of(a); name != "" {
 			d.Names[addrText(a)] = name
 		}
 	}

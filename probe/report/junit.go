@@ -117,7 +117,7 @@ func (c outline) junitFindings(j Judgement) junitSuite {
 	}
 	for _, src := range c.sources {
 		why := Clean(SourceText(src.Source))
-		s.Properties = append(s.Properties, junitProperty{Clean(src.node + " " + src.Name), strings.TrimPrefix(why, Clean(src.Name)+" ")})
+		s.Properties = append(s.Properties, junitProperty{Clean(src.node + " " + src.Name), Clean(statusText(src.Source))})
 		if j.Strict && isGap(src.Source) && j.Trial == nil {
 			s.Cases = append(s.Cases, junitCase{
 				ClassName: "lasthop." + src.node + ".sources", Name: Clean(src.Name), Failure: &junitResult{why, "incomplete", why},

@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -46,7 +45,7 @@ type (
 	}
 )
 
-func (c called) ledger(row model.LedgerRow) ledgerDoc {
+func (names Names) ledger(row model.LedgerRow) ledgerDoc {
 	d := ledgerDoc{
 		Link: row.Link, Direction: row.Direction, In: countOf(row.In), Out: countOf(row.Out), Dropped: row.Dropped,
 		Unexplained: countOf(row.Unexplained()), Edge: row.Edge, Why: row.Why,
@@ -55,9 +54,9 @@ func (c called) ledger(row model.LedgerRow) ledgerDoc {
 			return ledgerDropDoc{x.Reason, x.Location, x.Code, x.Expected(), x.Ordinary, x.Packets}
 		}),
 	}
-	d.Pod, d.IPs = addrTexts(row.Addrs)
+	d.Pod, d.IPs = severally(model.Map(row.Addrs, addrText))
 	if len(row.Addrs) > 0 {
-		d.PodName = c.of(row.Addrs[0])
+		d.PodName = names.of(row.Addrs[0])
 	}
 	if d.Unexplained == nil {
 		d.AtLeast, d.AtMost = &row.Least, countOf(row.Most)
@@ -73,7 +72,7 @@ func countOf(c model.Count) *uint64 {
 }
 
 // ledger prints the rows in which packets were counted.
-func (r Report) ledger(p *printer, names map[netip.Addr]string) {
+func (r Report) ledger(p *printer, names Names) {
 	if r.Ledger == nil {
 		return
 	}
@@ -129,7 +128,7 @@ func dropCauses(row *model.LedgerRow) string {
 }
 
 // unexplained lists the pods of which packets are missing for certain.
-func (r Report) unexplained(names map[netip.Addr]string) []string {
+func (r Report) unexplained(names Names) []string {
 	var lines []string
 	for row := range model.Each(r.Ledger) {
 		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {

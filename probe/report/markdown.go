@@ -3,7 +3,6 @@ package report
 import (
 	"bufio"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -11,9 +10,9 @@ import (
 
 func (r Report) markdown(w *bufio.Writer) {
 	s := r.Snapshot
-	names := Called(s)
-	r.outline().markdown(w, orUnknown(s.Node.Name))
-	unexplained := r.unexplained(names)
+	o := r.outline()
+	o.markdown(w, orUnknown(s.Node.Name))
+	unexplained := r.unexplained(o.names)
 	items(w, "unexplained", unexplained...)
 	if len(unexplained) > 0 {
 		fmt.Fprint(w, "\n")
@@ -22,7 +21,7 @@ func (r Report) markdown(w *bufio.Writer) {
 	for _, src := range s.Sources {
 		fmt.Fprintf(w, "| %s | %s | %s |\n", md(src.Name), md(string(src.Status)), md(src.Detail))
 	}
-	rows := probeRows(s, names)
+	rows := probeRows(s, o.names)
 	if len(rows) > 0 {
 		fmt.Fprint(w, "\n")
 	}
@@ -39,28 +38,24 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", model.Quantity(len(o.findings), "finding"), md(watched))
 	}
 	for i := range o.findings {
-		f := &o.findings[i]
-		markdownFinding(w, o.of(f), o.names, f, o.path(i))
+		o.markdownFinding(w, &o.findings[i], o.drawing(i))
 	}
 }
 
 // markdownDrawing is a path in boxes, as wide as GitHub shows it.
-func markdownDrawing(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, p *model.Path) {
-	d := Drawing{Path: p, Names: names, Window: s.Window.Duration(), Scope: "packets " + PathScope(s, p, false), Width: 100, Hop: -1}
-	for _, line := range d.Lines() {
-		fmt.Fprint(w, "    ", strings.TrimRight(lineText(line), " "), "\n")
+func markdownDrawing(w *bufio.Writer, d *Drawing) {
+	if d != nil {
+		(&printer{w: w}).drawing("    ", d.wide(100))
+		fmt.Fprint(w, "\n")
 	}
-	fmt.Fprint(w, "\n")
 }
 
-func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding, p *model.Path) {
-	severity, rest := Headline(names, f)
+func (o outline) markdownFinding(w *bufio.Writer, f *model.Finding, d *Drawing) {
+	severity, rest := Headline(o.names, f)
 	fmt.Fprintf(w, "## %s %s\n\n", severity, md(rest))
-	if p != nil {
-		markdownDrawing(w, s, names, p)
-	}
+	markdownDrawing(w, d)
 	var commands []string
-	for _, x := range Sections(s, names, f) {
+	for _, x := range Sections(o.of(f), o.names, f) {
 		switch {
 		case x.Name == Surer:
 		case x.Verbatim:

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -13,10 +12,10 @@ const (
 	mostNodes = 8
 )
 
-// reachWords say what became of packets.
-var reachWords = map[model.Reach]string{
-	model.ReachNone: "-", model.ReachWell: "well", model.ReachSilent: "silent", model.ReachUnclear: "unclear",
-	model.ReachLossy: "LOSSY", model.ReachOneWay: "ONE WAY", model.ReachDead: "DEAD",
+// reachCells say what became of packets.
+var reachCells = map[model.Reach]cell{
+	model.ReachNone: {Text: "-"}, model.ReachWell: {"well", "well"}, model.ReachSilent: {Text: "silent"}, model.ReachUnclear: {Text: "unclear"},
+	model.ReachLossy: {"LOSSY", "lossy"}, model.ReachOneWay: {"ONE WAY", "oneway"}, model.ReachDead: {"DEAD", "dead"},
 }
 
 func columnName(d model.Destination) string {
@@ -27,43 +26,46 @@ func columnName(d model.Destination) string {
 	return model.Either(d.Kind == model.ToNode, d.Name, name)
 }
 
-func (r Report) matrix(p *printer, names map[netip.Addr]string) {
+func (r Report) matrix(p *printer, names Names) {
 	rows, more := r.reach(names)
 	if len(rows) == 0 {
 		return
 	}
+	texts := model.Map(rows, func(row []cell) []string { return model.Map(row, func(c cell) string { return c.Text }) })
 	p.title("who reaches whom")
-	p.table(rows[0], rows[1:])
+	p.table(texts[0], texts[1:])
 	if more != "" {
 		p.line("  " + more)
 	}
 }
 
 // reach is the table of who reaches whom, below its columns, and what it leaves out. It is empty where no pod has packets.
-func (r Report) reach(names map[netip.Addr]string) (rows [][]string, more string) {
+func (r Report) reach(names Names) (rows [][]cell, more string) {
 	m := r.Matrix.Fold(mostNodes)
 	m.Rows = model.Filter(m.Rows, func(x model.MatrixRow) bool { return r.inFocus(x.Pod) && x.Reach != model.ReachNone })
 	if len(m.Rows) == 0 {
 		return nil, ""
 	}
-	rows = model.Map(m.Rows[:min(len(m.Rows), mostRows)], func(x model.MatrixRow) []string {
-		row := []string{Named(names, x.Pod), reachWords[x.Reach]}
+	word := func(text string) cell { return cell{Text: text} }
+	rows = model.Map(m.Rows[:min(len(m.Rows), mostRows)], func(x model.MatrixRow) []cell {
+		row := []cell{word(Named(names, x.Pod)), reachCells[x.Reach]}
 		for _, c := range x.Cells {
 			switch {
 			case c != nil:
-				row = append(row, reachWords[c.Reach])
+				row = append(row, reachCells[c.Reach])
 			case x.Whole:
-				row = append(row, "-")
+				row = append(row, word("-"))
 			default:
-				row = append(row, "unknown")
+				row = append(row, word("unknown"))
 			}
 		}
 		return row
 	})
 	if left := len(m.Rows) - mostRows; left > 0 {
-		more = fmt.Sprintf("%d more pods, at worst %s", left, reachWords[m.Rows[mostRows].Reach])
+		more = fmt.Sprintf("%d more pods, at worst %s", left, reachCells[m.Rows[mostRows].Reach].Text)
 	}
-	return append([][]string{append([]string{"POD", "ALL"}, model.Map(m.Columns, columnName)...)}, rows...), more
+	columns := func(d model.Destination) cell { return word(columnName(d)) }
+	return append([][]cell{append([]cell{word("POD"), word("ALL")}, model.Map(m.Columns, columns)...)}, rows...), more
 }
 
 type (
@@ -94,10 +96,10 @@ type (
 	}
 )
 
-func (n called) matrix(m model.Matrix) matrixDoc {
+func (names Names) matrix(m model.Matrix) matrixDoc {
 	d := matrixDoc{Columns: model.Map(m.Columns, func(x model.Destination) destinationDoc { return destinationDoc(x) })}
 	d.Rows = model.Map(m.Rows, func(x model.MatrixRow) matrixRowDoc {
-		row := matrixRowDoc{localDoc: n.local(x.Pod), Whole: x.Whole, Reach: x.Reach, Cells: []matrixCellDoc{}}
+		row := matrixRowDoc{localDoc: names.local(x.Pod), Whole: x.Whole, Reach: x.Reach, Cells: []matrixCellDoc{}}
 		for i, c := range x.Cells {
 			if c != nil {
 				row.Cells = append(row.Cells, matrixCellDoc{i, c.Reach, c.Sent, c.Received, c.Lost, len(c.Pairs), c.Codes()})

@@ -25,7 +25,7 @@ var given = map[model.Means]string{model.Active: model.SourceProbes, model.Route
 
 // Next is what would make a finding surer, the most telling first: by what it has unseen and for alternatives,
 // and by what the observation lacked. A proven one wants nothing. names are those of Called.
-func Next(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Step {
+func Next(s *model.Snapshot, names Names, f *model.Finding) []Step {
 	if f.Confidence == model.Proven || f.Confidence == "" {
 		return nil
 	}
@@ -47,7 +47,7 @@ func Next(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []St
 	return out
 }
 
-func newStep(m model.Means, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) (Step, bool) {
+func newStep(m model.Means, s *model.Snapshot, names Names, f *model.Finding) (Step, bool) {
 	step := Step{Means: m}
 	here := shellWords(append(slices.Clone(f.Nodes), s.Node.Name))
 	check := fmt.Sprintf("lasthop check --only %s", f.Code)
@@ -87,38 +87,27 @@ func newStep(m model.Means, s *model.Snapshot, names map[netip.Addr]string, f *m
 }
 
 // farNodes are the nodes that have the finding's peers.
-func farNodes(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []string {
+func farNodes(s *model.Snapshot, names Names, f *model.Finding) []string {
 	const most = 4
 	var out []string
-	add := func(name string) {
-		if name != "" && !slices.Contains(out, name) && len(out) < most {
-			out = append(out, name)
-		}
-	}
 	for _, p := range f.Peers {
-		name, _ := strings.CutPrefix(names[p.Addr()], "node ")
-		if p.IsSingleIP() && name != names[p.Addr()] {
-			add(name)
+		if node := names[p.Addr()].Node; p.IsSingleIP() && node != "" {
+			out = model.With(out, node)
 		}
 		for n := range model.Each(s.Cluster.Nodes) {
 			if slices.ContainsFunc(n.PodCIDRs, func(c netip.Prefix) bool { return c.Contains(p.Addr()) && c.Bits() <= p.Bits() }) {
-				add(n.Name)
+				out = model.With(out, n.Name)
 			}
 		}
 	}
-	return out
+	return out[:min(len(out), most)]
 }
 
 // namespaces are those of the pods at both ends.
-func namespaces(names map[netip.Addr]string, f *model.Finding) []string {
+func namespaces(names Names, f *model.Finding) []string {
 	addrs := slices.Concat(f.Pods, model.Map(f.Peers, netip.Prefix.Addr))
-	var out []string
-	for _, a := range addrs {
-		if ns, _, is := strings.Cut(names[a], "/"); is && inKubernetes(names[a]) && !slices.Contains(out, ns) {
-			out = append(out, ns)
-		}
-	}
-	return out
+	all := model.With(nil, model.Map(addrs, func(a netip.Addr) string { return names[a].Namespace })...)
+	return slices.DeleteFunc(all, func(ns string) bool { return ns == "" })
 }
 
 // shellWord is a name of Kubernetes', which a shell takes as it is.

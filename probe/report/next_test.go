@@ -25,7 +25,7 @@ func TestNext(t *testing.T) {
 		}
 		return s
 	}
-	names := map[netip.Addr]string{netip.MustParseAddr("10.244.1.7"): "shop/cart", netip.MustParseAddr("10.244.2.7"): "web/front"}
+	names := report.Names{netip.MustParseAddr("10.244.1.7"): {Namespace: "shop", Pod: "cart"}, netip.MustParseAddr("10.244.2.7"): {Namespace: "web", Pod: "front"}}
 	of := func(c model.Confidence, peer string, means ...model.Means) *model.Finding {
 		return &model.Finding{
 			Code: "NoReply", Confidence: c, Surer: means, Packets: 3,
@@ -67,7 +67,7 @@ func TestNext(t *testing.T) {
 		}
 		for format, wants := range map[report.Format]int{report.Text: 1, report.Wide: len(c.want), report.JSON: len(c.want)} {
 			var out bytes.Buffer
-			if err := (report.Report{Snapshot: c.s, Findings: []model.Finding{*c.f}}).Write(&out, format, report.Style{}); err != nil {
+			if err := report.Write(&out, report.Report{Snapshot: c.s, Findings: []model.Finding{*c.f}}, format, report.Style{}); err != nil {
 				t.Fatal(err)
 			}
 			for i, step := range report.Next(c.s, report.Called(c.s), c.f) {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,9 +39,6 @@ func (r *Path) Take(findings []model.Finding) {
 		}
 	}
 }
-
-// Write writes the path. Only Text and Wide heed the style.
-func (r Path) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
 
 func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 
@@ -79,17 +75,14 @@ func (r Path) verdict() string {
 }
 
 // names are those of Called, of both nodes.
-func (r Path) names() map[netip.Addr]string {
+func (r Path) names() Names {
 	names := Called(r.Snapshot)
 	if r.Far == nil {
 		return names
 	}
 	for a, name := range Called(r.Far) {
-		if name == ThisNode {
-			name = "node " + r.Far.Node.Name
-		}
-		if names[a] == "" || !inKubernetes(names[a]) {
-			names[a] = name
+		if !names[a].clustered() {
+			names[a] = name.From(r.Far.Node.Name)
 		}
 	}
 	return names
@@ -115,37 +108,37 @@ func (r Path) any(is func(model.PathHop) bool) bool {
 }
 
 func (r Path) text(p *printer, wide bool) {
-	s, names := r.Snapshot, r.names()
-	from, to := PathEnds(names, &r.Path)
+	s, o := r.Snapshot, r.outline()
+	from, to := PathEnds(o.names, &r.Path)
 	p.prose(bold, "  ", fmt.Sprintf("Path %s > %s", from, to))
-	p.prose(model.Either(r.Path.Dead() != nil, magenta, ""), "", r.verdict())
+	p.prose(model.Either(r.Path.Dead() != nil, magenta, ""), "", o.verdict)
 	if r.Choice != "" {
-		p.prose("", "", Prose(names, r.Choice))
+		p.prose("", "", Prose(o.names, r.Choice))
 	}
 	if wide {
-		d := Drawing{Path: &r.Path, Names: names, Window: s.Window.Duration(), Scope: "packets " + r.scope(s), Hop: -1, Decisions: true,
-			Width: cmp.Or(p.style.Columns, wideColumns), ASCII: p.style.ASCII}
+		d := o.drawn.wide(cmp.Or(p.style.Columns, wideColumns))
+		d.Decisions, d.ASCII = true, p.style.ASCII
 		p.line("")
-		p.drawing(d)
+		p.drawing("", d)
 	}
 	for i, d := range r.directions() {
 		p.line("")
 		if i > 0 {
 			p.line(d.name)
 		}
-		p.pathHops(names, d.hops, wide)
+		p.pathHops(o.names, d.hops, wide)
 	}
 	p.line("")
-	for _, f := range r.Findings {
-		p.finding(s, names, &f, &r.Path)
+	for f := range model.Each(r.Findings) {
+		p.finding(o, f, o.drawn)
 	}
-	for _, f := range r.Others {
-		severity, rest := Headline(names, &f)
+	for f := range model.Each(r.Others) {
+		severity, rest := Headline(o.names, f)
 		p.field("also of the pod", severity+" "+rest)
 	}
 	for _, on := range []*model.Snapshot{s, r.Far} {
 		if on != nil {
-			p.watched(on, names, "(counts "+r.scope(on)+")", r.Limits)
+			p.watched(on, o.names, "(counts "+r.scope(on)+")", r.Limits)
 		}
 	}
 }
@@ -159,7 +152,7 @@ func (r Path) scope(s *model.Snapshot) string {
 }
 
 // pathHops prints one direction as a table whose last column is wrapped.
-func (p *printer) pathHops(names map[netip.Addr]string, hops []model.PathHop, wide bool) {
+func (p *printer) pathHops(names Names, hops []model.PathHop, wide bool) {
 	rows := [][]string{{" ", "#", "HOP", "IN", "OUT", "LOST"}}
 	for h := range model.Each(hops) {
 		rows = append(rows, []string{HopMark(h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)})
@@ -242,11 +235,11 @@ type (
 
 func (r Path) doc() any {
 	s, p := r.Snapshot, &r.Path
-	names := called(r.names())
+	names := r.names()
 	w := watched(s.Node, s.Window, s.Sources)
 	d := pathDoc{
 		APIVersion: APIVersion, Kind: "Path", Node: w.Node, Window: w.Window, Pod: podDoc{IP: addrText(p.Pod)},
-		To: toDoc{IP: addrText(p.To), Name: names[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
+		To: toDoc{IP: addrText(p.To), Name: names[p.To].String(), Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
 		Dead: p.Dead() != nil, Pair: p.Pair, Forward: model.Map(p.Forward, hopDocument), Return: model.Map(p.Return, hopDocument),
 		Findings: names.findings(s, r.Findings), Others: names.findings(s, r.Others),
 		Sources: w.Sources, Probes: probeDocuments(s), Lost: lostDocument(s.Traffic.Lost),
@@ -273,29 +266,29 @@ func hopDocument(h model.PathHop) pathHopDoc {
 }
 
 func (r Path) markdown(w *bufio.Writer) {
-	s, names := r.Snapshot, r.names()
-	from, to := PathEnds(names, &r.Path)
-	fmt.Fprintf(w, "# lasthop: %s > %s\n\n%s\n\n", md(from), md(to), md(r.verdict()))
+	s, o := r.Snapshot, r.outline()
+	from, to := PathEnds(o.names, &r.Path)
+	fmt.Fprintf(w, "# lasthop: %s > %s\n\n%s\n\n", md(from), md(to), md(o.verdict))
 	if r.Choice != "" {
-		fmt.Fprintf(w, "%s\n\n", md(Prose(names, r.Choice)))
+		fmt.Fprintf(w, "%s\n\n", md(Prose(o.names, r.Choice)))
 	}
-	markdownDrawing(w, s, names, &r.Path)
+	markdownDrawing(w, o.drawn)
 	for _, d := range r.directions() {
 		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(d.name))
 		for h := range model.Each(d.hops) {
 			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", HopMark(h), h.N, md(strings.TrimPrefix(h.Node+" ", " ")+h.Name()),
-				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(names, h)))
+				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(o.names, h)))
 		}
 		fmt.Fprint(w, "\n")
 	}
-	for _, f := range r.Findings {
-		markdownFinding(w, s, names, &f, nil)
+	for f := range model.Each(r.Findings) {
+		o.markdownFinding(w, f, nil)
 	}
-	for _, f := range r.Others {
-		severity, rest := Headline(names, &f)
+	for f := range model.Each(r.Others) {
+		severity, rest := Headline(o.names, f)
 		items(w, "also of the pod", severity+" "+rest)
 	}
-	items(w, "probe", probeRows(s, names)...)
+	items(w, "probe", probeRows(s, o.names)...)
 	fmt.Fprintf(w, "\n%s, observed for %s; counts: %s\n", md(NodeText(s.Node)), Duration(s.Window.Duration()), md(r.scope(s)))
 	if r.Far != nil {
 		fmt.Fprintf(w, "\n%s, observed for %s\n", md(NodeText(r.Far.Node)), Duration(r.Far.Window.Duration()))

@@ -86,7 +86,7 @@ func TestPathGolden(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var b bytes.Buffer
-			if err := tt.path.Write(&b, tt.format, tt.style); err != nil {
+			if err := report.Write(&b, tt.path, tt.format, tt.style); err != nil {
 				t.Fatal(err)
 			}
 			file := filepath.Join("testdata", tt.name)
@@ -110,7 +110,7 @@ func TestPathGolden(t *testing.T) {
 func TestPathIsClean(t *testing.T) {
 	for _, f := range report.Formats() {
 		var b bytes.Buffer
-		if err := hostilePath().Write(&b, f, report.Style{}); err != nil {
+		if err := report.Write(&b, hostilePath(), f, report.Style{}); err != nil {
 			t.Fatal(err)
 		}
 		if i := strings.IndexFunc(b.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
@@ -122,7 +122,7 @@ func TestPathIsClean(t *testing.T) {
 // TestPathDocuments: JSON and YAML say the same, and no unknown count is there.
 func TestPathDocuments(t *testing.T) {
 	var j, y bytes.Buffer
-	if err := errors.Join(explained().Write(&j, report.JSON, report.Style{}), explained().Write(&y, report.YAML, report.Style{})); err != nil {
+	if err := errors.Join(report.Write(&j, explained(), report.JSON, report.Style{}), report.Write(&y, explained(), report.YAML, report.Style{})); err != nil {
 		t.Fatal(err)
 	}
 	var fromJSON, fromYAML any
@@ -162,7 +162,7 @@ func TestPathInside(t *testing.T) {
 	r.Path.Forward, r.Path.Return = []model.PathHop{hop}, []model.PathHop{hop}
 	r.Snapshot.Links = append(r.Snapshot.Links, model.Link{Index: 1, Name: "lo", Addresses: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}})
 	var b bytes.Buffer
-	if err := r.Write(&b, report.Text, report.Style{}); err != nil {
+	if err := report.Write(&b, r, report.Text, report.Style{}); err != nil {
 		t.Fatal(err)
 	}
 	head := strings.Join(strings.Split(b.String(), "\n")[:2], "\n")
@@ -181,7 +181,7 @@ func TestPathOfInfo(t *testing.T) {
 		p := explained()
 		p.Findings[0].Severity = severity
 		var b bytes.Buffer
-		if err := p.Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), want) {
+		if err := report.Write(&b, p, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), want) {
 			t.Errorf("%s: %v: want %q in\n%s", severity, err, want, &b)
 		}
 	}

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -40,19 +39,14 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 	}
 	return model.Map(s.Probes, func(p model.Probe) probeDoc {
 		d := answerDoc{Link: p.Link, From: addrText(p.From), To: addrText(p.To), Sent: p.Sent, Answered: p.Answered, Millis: millis(p.RTT)}
-		if len(p.MACs) > 0 {
-			d.MAC = p.MACs[0]
-		}
-		if len(p.MACs) > 1 {
-			d.MACs = p.MACs
-		}
+		d.MAC, d.MACs = severally(p.MACs)
 		return probeDoc{p.Kind, d}
 	})
 }
 
 func millis(d time.Duration) float64 { return math.Round(float64(d)/float64(time.Microsecond)) / 1000 }
 
-func probeRows(s *model.Snapshot, names map[netip.Addr]string) []string {
+func probeRows(s *model.Snapshot, names Names) []string {
 	if !probed(s) {
 		return nil
 	}

@@ -97,26 +97,25 @@ func ASCII(s string) string {
 var plainSigns = map[rune]string{'—': "-", '–': "-", '…': "...", '→': "->", '←': "<-", '×': "x", '·': "*", '≥': ">=", '≤': "<=",
 	'━': "=", '►': ">", '✕': "X", '╌': "."}
 
+// Getenv is a variable of an environment as os.Environ gives it; empty if it is not set.
+func Getenv(env []string, name string) (value string) {
+	for _, e := range env {
+		if v, is := strings.CutPrefix(e, name+"="); is {
+			value = v
+		}
+	}
+	return value
+}
+
 // UTF8 reports whether an environment is that of a terminal which shows UTF-8. As for any
 // program, the first locale variable that is set decides.
 func UTF8(env []string) bool {
-	var locale [3]string
-	for _, e := range env {
-		name, value, _ := strings.Cut(e, "=")
-		if i := slices.Index([]string{"LC_ALL", "LC_CTYPE", "LANG"}, name); i >= 0 {
-			locale[i] = strings.ToLower(value)
-		}
-	}
-	text := cmp.Or(locale[0], locale[1], locale[2])
+	text := strings.ToLower(cmp.Or(Getenv(env, "LC_ALL"), Getenv(env, "LC_CTYPE"), Getenv(env, "LANG")))
 	return strings.Contains(text, "utf-8") || strings.Contains(text, "utf8")
 }
 
-// Write writes the report. Only Text and Wide heed the style.
-func (r Report) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
-
-// Document is a Report, a Joint or a Path. Only Text and Wide heed the style.
+// Document is a Report, a Joint or a Path.
 type Document interface {
-	Write(w io.Writer, f Format, style Style) error
 	outline() outline
 	text(p *printer, wide bool)
 	markdown(w *bufio.Writer)
@@ -125,7 +124,8 @@ type Document interface {
 	doc() any
 }
 
-func write(to io.Writer, f Format, style Style, r Document) error {
+// Write writes a document. Only Text and Wide heed the style.
+func Write(to io.Writer, r Document, f Format, style Style) error {
 	w := bufio.NewWriter(to)
 	var err error
 	switch f {

@@ -229,7 +229,7 @@ func rewrites() []model.MACRewrite {
 func render(t *testing.T, r report.Report, f report.Format, style report.Style) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Write(&b, f, style); err != nil {
+	if err := report.Write(&b, r, f, style); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -403,12 +403,12 @@ func TestArraysAreNeverNull(t *testing.T) {
 func TestWriteFails(t *testing.T) {
 	full := errors.New("no space left")
 	for _, f := range report.Formats() {
-		err := report.Report{Snapshot: node()}.Write(failing{full}, f, report.Style{})
+		err := report.Write(failing{full}, report.Report{Snapshot: node()}, f, report.Style{})
 		if !errors.Is(err, full) {
 			t.Errorf("%s: got %v, want the writer's error", f, err)
 		}
 	}
-	if err := (report.Report{Snapshot: node()}).Write(&bytes.Buffer{}, "xml", report.Style{}); err == nil {
+	if err := report.Write(&bytes.Buffer{}, report.Report{Snapshot: node()}, "xml", report.Style{}); err == nil {
 		t.Error("an unknown format was written")
 	}
 }
@@ -442,7 +442,7 @@ func TestVolumeCountsPods(t *testing.T) {
 		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: a, Side: model.AsSource, Packets: 2})
 	}
 	var b strings.Builder
-	if err := (report.Report{Snapshot: s}).Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), "; 2 pods, 6 packets out") {
+	if err := report.Write(&b, report.Report{Snapshot: s}, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), "; 2 pods, 6 packets out") {
 		t.Errorf("%v:\n%s", err, &b)
 	}
 }
@@ -460,7 +460,7 @@ func TestNotLost(t *testing.T) {
 	for want, rules := range map[bool][]model.PacketRule{true: nil, false: {ban}} {
 		s.PacketRules = rules
 		var text strings.Builder
-		if err := (report.Report{Snapshot: s, Causes: make([]model.DropCause, 3)}).Write(&text, report.Text, report.Style{}); err != nil {
+		if err := report.Write(&text, report.Report{Snapshot: s, Causes: make([]model.DropCause, 3)}, report.Text, report.Style{}); err != nil {
 			t.Fatal(err)
 		}
 		first, _, _ := strings.Cut(text.String(), "\n\n")

@@ -90,9 +90,7 @@ func newPicture(title string, lines [][]Piece, worst model.Severity) *picture {
 		}
 		p.Width = max(p.Width, x*cellWidth)
 	}
-	for _, class := range order {
-		p.Lines = append(p.Lines, pictureLine{class, data[class].String()})
-	}
+	p.Lines = model.Map(order, func(class string) pictureLine { return pictureLine{class, data[class].String()} })
 	return p
 }
 
@@ -107,29 +105,17 @@ func textEnd(s string) int {
 	return len(strings.TrimRight(s, " "))
 }
 
-// drawing is the path that shows the i-th finding, nil where there is none.
-func (o outline) drawing(i int) *Drawing {
-	if i >= len(o.paths) || o.paths[i] == nil {
-		return nil
-	}
-	s := o.of(&o.findings[i])
-	scope := "packets " + PathScope(s, o.paths[i], o.between)
-	return &Drawing{Path: o.paths[i], Names: o.names, Window: s.Window.Duration(), Scope: scope, Hop: -1}
-}
-
 // picture draws a path at a width in characters; nil where nothing is to be drawn.
 func (o outline) picture(d *Drawing, width int) *picture {
 	if d == nil {
 		return nil
 	}
-	at := *d
-	at.Width = width
 	from, to := PathEnds(o.names, d.Path)
 	worst := model.Critical
 	if dead := d.Path.Dead(); dead != nil && dead.Finding != "" {
 		worst = Worst(o.findings, dead.Finding)
 	}
-	return newPicture("path "+from+" > "+to, at.Lines(), worst)
+	return newPicture("path "+from+" > "+to, d.wide(width).Lines(), worst)
 }
 
 // writeSVG draws the path that the document is about, or that shows the worst finding; without one, what the verdict is.

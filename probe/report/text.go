@@ -73,11 +73,11 @@ func (p *printer) row(label, text string) {
 
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer, wide bool) {
-	names := Called(r.Snapshot)
-	p.findings(r.outline())
-	r.summary(p, names)
+	o := r.outline()
+	p.findings(o)
+	r.summary(p, o.names)
 	if wide {
-		r.wide(p, names)
+		r.wide(p, o.names)
 	}
 }
 
@@ -94,8 +94,7 @@ func (p *printer) findings(o outline) {
 		p.line("")
 	}
 	for i := range o.findings {
-		f := &o.findings[i]
-		p.finding(o.of(f), o.names, f, o.path(i))
+		p.finding(o, &o.findings[i], o.drawing(i))
 	}
 }
 
@@ -118,7 +117,7 @@ func (r Report) verdict() string {
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
 
-func (p *printer) headline(names map[netip.Addr]string, f *model.Finding) {
+func (p *printer) headline(names Names, f *model.Finding) {
 	severity, rest := Headline(names, f)
 	color := map[model.Severity]string{model.Critical: magenta, model.Warning: yellow}[f.Severity]
 	for i, row := range Wrap(Clean(rest), p.columns()-len(severity)-1) {
@@ -129,12 +128,12 @@ func (p *printer) headline(names map[netip.Addr]string, f *model.Finding) {
 
 // finding prints a finding in the order in which a person needs it: where packets end, what to do, why, what shows it.
 // Unless wide, it is short. at is the path that shows it, if any.
-func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding, at *model.Path) {
-	p.headline(names, f)
+func (p *printer) finding(o outline, f *model.Finding, at *Drawing) {
+	p.headline(o.names, f)
 	defer func() { p.indent = 0 }()
 	p.indent = model.Either(p.wide, indent, narrow)
-	p.field("path", p.ends(s, names, f, at))
-	for _, x := range model.Either(p.wide, Sections, Short)(s, names, f) {
+	p.field("path", p.ends(o, f, at))
+	for _, x := range model.Either(p.wide, Sections, Short)(o.of(f), o.names, f) {
 		if !x.Verbatim {
 			p.field(x.Name, x.Values...)
 			continue
@@ -147,12 +146,12 @@ func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *mod
 }
 
 // ends is where a finding's packets end, in one line, with how many they are.
-func (p *printer) ends(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding, at *model.Path) string {
-	t, last := Drawing{ASCII: p.style.ASCII}.strokes(), f.LastHopAlive
-	called := func(a netip.Addr) string { return cmp.Or(displayName(names[a]), addrText(a)) }
+func (p *printer) ends(o outline, f *model.Finding, at *Drawing) string {
+	s, t, last := o.of(f), Drawing{ASCII: p.style.ASCII}.strokes(), f.LastHopAlive
+	called := func(a netip.Addr) Name { return cmp.Or(o.names[a], Name{Other: addrText(a)}) }
 	from := several(model.Map(f.Pods, called))
-	to := several(model.Map(f.Peers, func(x netip.Prefix) string {
-		return model.Either(x.IsSingleIP(), called(x.Addr()), prefixText(x))
+	to := several(model.Map(f.Peers, func(x netip.Prefix) Name {
+		return model.Either(x.IsSingleIP(), called(x.Addr()), Name{Other: prefixText(x)})
 	}))
 	inside := last.Role == model.RolePodLink || last.Role == model.RoleBridge
 	toPods := last.Direction != "" && inside == (last.Direction == model.Egress)
@@ -163,10 +162,12 @@ func (p *printer) ends(s *model.Snapshot, names map[netip.Addr]string, f *model.
 		from, to = cmp.Or(to, "packets"), from
 	}
 	lost, dead := lostText(s, f), ""
-	if h := at.Dead(); h != nil && h.Finding == f.Code {
-		if dead = hopTitle(h); h.Kind == model.HopPod || last.Link != "" && strings.HasSuffix(dead, last.Link) {
-			dead = ""
-		}
+	if at == nil {
+		at = &Drawing{}
+	}
+	if h := at.Path.Dead(); h != nil && h.Finding == f.Code {
+		named := last.Link != "" && h.Link == last.Link && hopNames[h.Kind] == "" // as the last hop alive
+		dead = model.Either(h.Kind == model.HopPod || named, "", hopTitle(h))
 		lost += model.Either(h.Kind == model.HopBeyond && f.Packets > 0, ", no reply", "")
 	}
 	line, arrow := cmp.Or(from, ThisNode), " "+t.live+t.live+t.right+" "
@@ -199,23 +200,19 @@ func between(s *model.Snapshot, f *model.Finding) (sent, came uint64) {
 }
 
 // several are the first of some names, and how many more there are. A namespace stands once.
-func several(names []string) string {
+func several(names []Name) string {
 	const shown = 2
 	more, before := len(names)-shown, ""
-	names = slices.Clone(names[:min(len(names), shown)])
-	for i, name := range names {
-		switch ns, own, is := strings.Cut(name, "/"); {
-		case is && ns == before && !strings.Contains(own, "/"):
-			names[i] = own
-		case is:
-			before = ns
-		}
+	var texts []string
+	for _, n := range names[:min(len(names), shown)] {
+		texts = append(texts, model.Either(n.Namespace != "" && n.Namespace == before, n.Pod, n.display()))
+		before = n.Namespace
 	}
-	return strings.Join(names, ", ") + model.Either(more > 0, fmt.Sprintf(" +%d", more), "")
+	return strings.Join(texts, ", ") + model.Either(more > 0, fmt.Sprintf(" +%d", more), "")
 }
 
 // summary says what the verdict rests on, and what no finding explains; wide has all drops.
-func (r Report) summary(p *printer, names map[netip.Addr]string) {
+func (r Report) summary(p *printer, names Names) {
 	if r.Audit != nil {
 		p.prose("", "  ", fmt.Sprintf("%s; %s", aNode(r.Snapshot.Node), SourcesText(r.Snapshot)))
 		p.audit(r, names)
@@ -233,7 +230,7 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 func aNode(n model.Node) string { return model.Either(n.Name == "", "", "node ") + NodeText(n) }
 
 // watched says in a line what was looked at, and below it what was not read.
-func (p *printer) watched(s *model.Snapshot, names map[netip.Addr]string, which string, limits []string) {
+func (p *printer) watched(s *model.Snapshot, names Names, which string, limits []string) {
 	p.prose("", "  ", fmt.Sprintf("%s: %s by %s %s; %s; lasthop missed %s", aNode(s.Node), Duration(s.Window.Duration()),
 		EngineText(s.Node), which, SourcesText(s), strings.Join(LostText(s.Traffic.Lost), ", ")))
 	p.field("filters", limits...)

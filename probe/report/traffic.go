@@ -27,7 +27,7 @@ type dropRow struct {
 	packets uint64
 }
 
-func (d *dropRow) peerText(names map[netip.Addr]string) string {
+func (d *dropRow) peerText(names Names) string {
 	switch {
 	case !d.far.IsValid():
 		return Named(names, d.peer)
@@ -41,14 +41,14 @@ func (d *dropRow) peerText(names map[netip.Addr]string) string {
 // between two local pods counts once, as the source's; one between a pod and the node as the pod's.
 func (r Report) dropRows() []dropRow {
 	s := r.Snapshot
-	names := Names(s)
+	names := Local(s)
 	// The address of the higher rank is the one that a drop is about.
 	rank := func(a netip.Addr) int {
 		name, local := names[a]
 		switch {
 		case !local:
 			return 0
-		case name == ThisNode:
+		case name.Own:
 			return 1
 		}
 		return 2
@@ -108,9 +108,9 @@ func Volumes(s *model.Snapshot) map[netip.Addr]Volume {
 
 // volume is that of the pods in focus, and how many they are.
 func (r Report) volume() (pods int, sum Volume) {
-	names, all := Names(r.Snapshot), Volumes(r.Snapshot)
+	names, all := Local(r.Snapshot), Volumes(r.Snapshot)
 	for a, v := range all {
-		if names[a] == ThisNode || !r.inFocus(a) {
+		if names[a].Own || !r.inFocus(a) {
 			delete(all, a)
 			continue
 		}
@@ -137,10 +137,10 @@ func (r Report) traffic() string {
 // dropped is how many packets of the pods in focus were lost because the kernel
 // dropped them. A rule that drops by design loses none.
 func (r Report) dropped() uint64 {
-	names := Names(r.Snapshot)
+	names := Local(r.Snapshot)
 	pod := func(a netip.Addr) bool {
 		name, local := names[a]
-		return local && name != ThisNode
+		return local && !name.Own
 	}
 	classes := loss.NewClassifier(r.Snapshot)
 	var n uint64

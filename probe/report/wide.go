@@ -13,7 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-func (r Report) wide(p *printer, names map[netip.Addr]string) {
+func (r Report) wide(p *printer, names Names) {
 	s := r.Snapshot
 	for _, a := range r.addresses() {
 		p.title("hops of " + Named(names, a))
@@ -83,7 +83,7 @@ func remoteRanges(s *model.Snapshot) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-func (r Report) drops(p *printer, names map[netip.Addr]string) {
+func (r Report) drops(p *printer, names Names) {
 	heading := []string{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}
 	var drops, harmless [][]string
 	for _, d := range r.dropRows() {
@@ -106,7 +106,7 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 	}
 }
 
-func (r Report) silences(p *printer, names map[netip.Addr]string) {
+func (r Report) silences(p *printer, names Names) {
 	silences := model.Filter(r.Silences, func(x model.Silence) bool { return r.inFocus(x.Local) || r.inFocus(x.Remote) })
 	if len(silences) == 0 {
 		return
@@ -153,7 +153,7 @@ var excuseWords = map[model.Excuse]string{
 	loss.Foreign:           "another machine sent it with the pod's address",
 }
 
-func (r Report) rewrites(p *printer, names map[netip.Addr]string) {
+func (r Report) rewrites(p *printer, names Names) {
 	p.title("rewritten MACs")
 	rewrites := model.Filter(r.Rewrites, func(x model.MACRewrite) bool { return r.inFocus(x.Addr) })
 	heading := []string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}

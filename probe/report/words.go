@@ -15,7 +15,7 @@ import (
 // Their text is not clean: it may hold names from outside.
 
 // Headline is a finding in one line, the first that a person reads. names are those of Called.
-func Headline(names map[netip.Addr]string, f *model.Finding) (severity, rest string) {
+func Headline(names Names, f *model.Finding) (severity, rest string) {
 	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, Prose(names, f.Title), f.Confidence)
 }
 
@@ -34,7 +34,7 @@ const Surer = "to confirm"
 
 // Sections are the parts of a finding below its headline, in the order in which a person needs them. names are those of
 // Called.
-func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
+func Sections(s *model.Snapshot, names Names, f *model.Finding) []Section {
 	evidence := model.Map(f.Evidence, func(e model.Evidence) string {
 		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
 	})
@@ -65,7 +65,7 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 
 // Short are the sections that the short text has: of what shows a finding the first two, of what would confirm it the
 // first step.
-func Short(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
+func Short(s *model.Snapshot, names Names, f *model.Finding) []Section {
 	var out []Section
 	for _, x := range Sections(s, names, f) {
 		switch x.Name {
@@ -143,115 +143,6 @@ func Place(p model.Place) string {
 	return other + " > " + p.Link
 }
 
-// ThisNode is the name of the node's own addresses. No pod has it: the names of
-// pods and of network namespaces hold no spaces.
-const ThisNode = "this node"
-
-// PodName is the pod's namespace and name, or what else it is known by; empty when only its address is known.
-func PodName(p model.Pod) string {
-	return model.Either(p.Name != "" && p.Namespace != "", p.Namespace+"/"+p.Name, cmp.Or(p.Name, p.NetnsName))
-}
-
-// Names maps each address of a pod to PodName, and the node's own to ThisNode. A running pod wins over one that is gone.
-func Names(s *model.Snapshot) map[netip.Addr]string {
-	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
-	for _, pod := range allPods(s) {
-		for _, prefix := range pod.Addresses {
-			names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pod))
-		}
-	}
-	for _, l := range s.Links {
-		for _, prefix := range l.Addresses {
-			if _, ok := names[prefix.Addr()]; !ok {
-				names[prefix.Addr()] = ThisNode
-			}
-		}
-	}
-	return names
-}
-
-// Called is Names with the names of pods and nodes elsewhere, as --pods and --nodes
-// tell. What has a name in it need not be on this node.
-func Called(s *model.Snapshot) map[netip.Addr]string {
-	names := Names(s)
-	add := func(a netip.Addr, name string) { names[a] = cmp.Or(names[a], name) }
-	for _, p := range allPods(s) {
-		for _, a := range p.Given {
-			add(a, PodName(p))
-		}
-	}
-	for p := range model.Each(s.Cluster.Pods) {
-		for _, a := range p.Addresses {
-			add(a, p.Namespace+"/"+p.Name)
-		}
-	}
-	for n := range model.Each(s.Cluster.Nodes) {
-		for _, a := range n.Addresses {
-			add(a, "node "+n.Name)
-		}
-	}
-	return names
-}
-
-// Prose is a sentence with the names of the pods whose addresses it has, and the addresses behind them. A name
-// that the sentence has already is not added, nor one within a rule.
-func Prose(names map[netip.Addr]string, text string) string {
-	return named(names, text, func(name, address string) string { return name + " (" + address + ")" })
-}
-
-// Brief is Prose without the addresses, for where there is room for one line alone.
-func Brief(names map[netip.Addr]string, text string) string {
-	return named(names, text, func(name, _ string) string { return name })
-}
-
-// named puts what as makes of an address and its name in the place of the address.
-func named(names map[netip.Addr]string, text string, as func(name, address string) string) string {
-	words := strings.Split(text, " ")
-	for i, word := range words {
-		trimmed := strings.TrimRight(strings.TrimLeft(word, "("), ").,;:")
-		// Most words are none: this is cheaper than to parse them.
-		if !strings.ContainsAny(trimmed, ".:") || i > 0 && ruleWord(words[i-1]) {
-			continue
-		}
-		a, err := netip.ParseAddr(trimmed)
-		if err != nil {
-			ap, err := netip.ParseAddrPort(trimmed)
-			if err != nil {
-				continue
-			}
-			a = ap.Addr()
-		}
-		if name := names[a]; inKubernetes(name) && !strings.Contains(text, displayName(name)) {
-			words[i] = strings.Replace(word, trimmed, as(displayName(name), trimmed), 1)
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// ruleWord reports whether an address behind the word belongs to a rule of ebtables, iptables or nft.
-func ruleWord(word string) bool {
-	return strings.HasPrefix(word, "-") || slices.Contains([]string{"!", "!=", "==", "saddr", "daddr"}, word)
-}
-
-// inKubernetes reports whether a name is one that the cluster knows: of a pod, with its
-// namespace, or of a node. Others are those of network namespaces or their paths.
-func inKubernetes(name string) bool {
-	return strings.Index(name, "/") > 0 || strings.HasPrefix(name, "node ")
-}
-
-// Named is an address behind its name, if it has one.
-func Named(names map[netip.Addr]string, a netip.Addr) string {
-	return strings.TrimSpace(displayName(names[a]) + " " + addrText(a))
-}
-
-// displayName is a name as sentences have it: a node that is called node1 is no "node node1".
-func displayName(name string) string {
-	if own, ok := strings.CutPrefix(name, "node "); ok && strings.HasPrefix(own, "node") {
-		return own
-	}
-	return name
-}
-
 // bounded cuts a list to as many rows as a person reads.
 func bounded(rows []string) []string {
 	const shown = 8
@@ -325,8 +216,10 @@ func isGap(src model.Source) bool {
 func Whole(s *model.Snapshot) bool { return len(Gaps(s)) == 0 && !Lost(s.Traffic.Lost) }
 
 // SourceText says how much of a source was read, and why not all.
-func SourceText(src model.Source) string {
-	return fmt.Sprintf("%s %s: %s", src.Name, src.Status, cmp.Or(src.Detail, "no reason given"))
+func SourceText(src model.Source) string { return src.Name + " " + statusText(src) }
+
+func statusText(src model.Source) string {
+	return fmt.Sprintf("%s: %s", src.Status, cmp.Or(src.Detail, "no reason given"))
 }
 
 // SourcesText says how many sources were read whole, and which were not.
@@ -385,13 +278,13 @@ func (r Report) Silence(drops uint64) string {
 }
 
 // PathEnds names both ends of a path, the second with its port and protocol.
-func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
+func PathEnds(names Names, p *model.Path) (from, to string) {
 	name := func(a netip.Addr, text string) string {
 		if a.IsLoopback() {
 			// It is the pod's own, not the node's.
 			a = p.Pod
 		}
-		return strings.TrimSpace(displayName(names[a]) + " " + text)
+		return strings.TrimSpace(names[a].display() + " " + text)
 	}
 	to = model.Either(p.Port != 0, netip.AddrPortFrom(p.To.Unmap(), p.Port).String(), addrText(p.To))
 	if p.Proto != 0 {
@@ -427,7 +320,7 @@ func HopMark(h *model.PathHop) string {
 
 // HopDecision is what the node's tables decide at a hop, behind the finding that
 // has its place there. names are those of Called.
-func HopDecision(names map[netip.Addr]string, h *model.PathHop) string {
+func HopDecision(names Names, h *model.PathHop) string {
 	decision := Prose(names, h.Decision)
 	return model.Either(h.Finding == "", decision, fmt.Sprintf("[%s] %s", h.Finding, decision))
 }

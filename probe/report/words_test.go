@@ -77,7 +77,7 @@ func TestProse(t *testing.T) {
 	if got := report.Brief(names, "no route to 10.244.0.5."); got != "no route to shop/cart." {
 		t.Errorf("in brief: %q", got)
 	}
-	if here := report.Names(s); here[addr("10.244.1.7")] != "" || names[addr("10.240.0.4")] != report.ThisNode {
+	if here := report.Local(s); here[addr("10.244.1.7")] != (report.Name{}) || !names[addr("10.240.0.4")].Own {
 		t.Errorf("what is elsewhere counts as here, or the node as another: %v", here)
 	}
 }

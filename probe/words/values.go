@@ -161,6 +161,9 @@ func find(v reflect.Value, path []string) reflect.Value {
 			return reflect.Value{}
 		}
 	}
+	if v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
 	return v
 }
 
@@ -202,15 +205,4 @@ func plain(v reflect.Value) (any, bool) {
 		return out, len(out) > 0 || v.Len() == 0
 	}
 	return nil, false
-}
-
-// list is a value if it is a list, else the zero Value.
-func list(v reflect.Value) reflect.Value {
-	for v.IsValid() && v.Kind() == reflect.Interface {
-		v = v.Elem()
-	}
-	if v.IsValid() && v.Kind() == reflect.Slice {
-		return v
-	}
-	return reflect.Value{}
 }

@@ -188,7 +188,7 @@ func (l *line) sayings(facts Facts) []model.Evidence {
 	}
 	var elements reflect.Value
 	if l.each != nil {
-		elements = list(find(reflect.ValueOf(facts), l.each))
+		elements = find(reflect.ValueOf(facts), l.each)
 	}
 	var out []model.Evidence
 	for i, text := range strings.Split(b.String(), separator) {
@@ -201,7 +201,7 @@ func (l *line) sayings(facts Facts) []model.Evidence {
 		}
 		if l.shows != nil {
 			var element any
-			if elements.IsValid() && i < elements.Len() {
+			if elements.Kind() == reflect.Slice && i < elements.Len() {
 				element = elements.Index(i).Interface()
 			}
 			e.Values = values(l.shows, facts, element)

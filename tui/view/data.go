@@ -28,8 +28,8 @@ type Data struct {
 	matrix    func() model.Matrix
 	reachable func() []Row
 
-	// names are report.Names, called report.Called.
-	names, called map[netip.Addr]string
+	// names are report.Local, called report.Called.
+	names, called report.Names
 	peers         func() map[netip.Addr]map[netip.Addr]uint64
 	series        map[netip.Addr][]*model.Series
 	open          []model.Finding
@@ -120,7 +120,7 @@ func NewData(r model.Reading, window time.Duration, decode func(model.Sample) st
 		r.Snapshot = &model.Snapshot{}
 	}
 	s := r.Snapshot
-	d := &Data{Reading: r, wait: min(cmp.Or(window, judged), judged), decode: decode, names: report.Names(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
+	d := &Data{Reading: r, wait: min(cmp.Or(window, judged), judged), decode: decode, names: report.Local(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
 	for x := range model.Each(r.Series) {
 		d.series[x.Addr] = append(d.series[x.Addr], x)
 	}
@@ -148,14 +148,14 @@ func (d *Data) watched() bool { return d.Reading.Snapshot.Status(model.SourceTC)
 
 func (d *Data) isPod(a netip.Addr) bool {
 	name, ok := d.names[a]
-	return ok && name != report.ThisNode
+	return ok && !name.Own
 }
 
 // name is a pod's name, or its address if it has none.
 func (d *Data) name(a netip.Addr) string {
 	switch name := d.called[a]; {
-	case name != "" && name != report.ThisNode:
-		return clean(name)
+	case name.String() != "" && !name.Own:
+		return clean(name.String())
 	case !a.IsValid():
 		return unknown
 	}

@@ -96,14 +96,10 @@ func (d *Data) podEvents() []Row {
 // changeEvents are the latest changes of the node's state.
 func (d *Data) changeEvents() []Row {
 	list := d.Reading.Snapshot.Changes
-	list = list[max(0, len(list)-maxEvents):]
-	var rows []Row
-	for i := range list {
-		c := &list[i]
-		rows = append(rows, event(c.At, fmt.Sprint("change", c.At.UnixNano(), c.Kind, c.Dst, c.Chain, c.Handle, c.Deleted),
-			"CHANGE", Info, "", c.Text(), c.Dst.Addr()))
-	}
-	return rows
+	return model.Map(list[max(0, len(list)-maxEvents):], func(c model.Change) Row {
+		id := fmt.Sprint("change", c.At.UnixNano(), c.Kind, c.Dst, c.Chain, c.Handle, c.Deleted)
+		return event(c.At, id, "CHANGE", Info, "", c.Text(), c.Dst.Addr())
+	})
 }
 
 const podCame, packet = "POD+", "PACKET"

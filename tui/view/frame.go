@@ -150,7 +150,7 @@ func (f Frame) scrolled(lines []string, w, h int) []string {
 // header says where, how and for how long packets are watched. What does not fit
 // is left out, the least important first.
 func (f Frame) header() string {
-	s := f.Data.Reading.Snapshot
+	s, lost := f.Data.Reading.Snapshot, rate(f.Data.lossRate())
 	parts := []struct {
 		text  string
 		style Style
@@ -158,7 +158,7 @@ func (f Frame) header() string {
 	}{
 		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 0}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
 		{f.verdict(model.Critical), Critical, 0}, {f.verdict(model.Warning), Warning, 0},
-		{strings.Replace("lost "+rate(f.Data.lossRate())+"/s", "-/s", "-", 1), Plain, 1}, {f.affected(), Plain, 4}, {"win " + f.window(), Plain, 2}, {"sources " + f.sources(), Plain, 3},
+		{"lost " + model.Either(lost == unknown, lost, lost+"/s"), Plain, 1}, {f.affected(), Plain, 4}, {"win " + f.window(), Plain, 2}, {"sources " + f.sources(), Plain, 3},
 	}
 	for out := 8; ; out-- {
 		var keep []string
@@ -212,7 +212,7 @@ func (f Frame) affected() string {
 	return model.Either(n == 0, "", fmt.Sprintf("%d of %s affected", n, model.Quantity(len(f.Data.Reading.Snapshot.Pods), "pod")))
 }
 
-// tabName is a tab as it is named at the top, empty where there is none.
+// tabName is a tab as it is named at the top.
 func (f Frame) tabName(i TabID) string {
 	x := i.tab()
 	name, count, digit := x.name, "", strconv.Itoa(int(i))
@@ -221,13 +221,7 @@ func (f Frame) tabName(i TabID) string {
 	} else if x.count != nil {
 		count = " " + strconv.Itoa(x.count(f.Data))
 	}
-	switch {
-	case name == "":
-		return ""
-	case i == f.Tab:
-		return "[" + digit + "]" + name + count
-	}
-	return digit + " " + name + count
+	return model.Either(i == f.Tab, "["+digit+"]", digit+" ") + name + count
 }
 
 func (f Frame) tabGap() int { return model.Either(f.Width < oneColumn, 1, 2) }
@@ -236,12 +230,7 @@ func (f Frame) tabs() string {
 	t := f.Theme
 	var parts []string
 	for i := range Tabs {
-		switch name := f.tabName(i); {
-		case i == f.Tab:
-			parts = append(parts, t.paint(Tab, name))
-		case name != "":
-			parts = append(parts, name)
-		}
+		parts = append(parts, t.paint(model.Either(i == f.Tab, Tab, Plain), f.tabName(i)))
 	}
 	left := strings.Join(parts, strings.Repeat(" ", f.tabGap()))
 	if !f.filtered() {
@@ -367,12 +356,11 @@ func (f Frame) At(x, y int) Hit {
 	case y == 1:
 		at := 0
 		for i := range Tabs {
-			if w := width(f.tabName(i)); w > 0 {
-				if x >= at && x < at+w {
-					hit.Tab = i
-				}
-				at += w + f.tabGap()
+			w := width(f.tabName(i))
+			if x >= at && x < at+w {
+				hit.Tab = i
 			}
+			at += w + f.tabGap()
 		}
 	case y >= 2+body && y < 2+body+f.stripHeight():
 		if at, ok := f.Track.TimeAt(f.Width, x); ok {

@@ -16,7 +16,7 @@ import (
 // newJoint prepares a reading of several nodes: the lists of each, one behind the other, and the findings about all.
 func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
 	d := &Data{
-		Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{},
+		Reading: r, decode: decode, names: report.Names{}, called: report.Names{},
 		open: openOf(r.Findings), dropped: model.Counted(0),
 	}
 	for x := range model.Each(r.Nodes) {
@@ -47,11 +47,8 @@ func (d *Data) take(n *Data) {
 		if own {
 			d.names[a] = name
 		}
-		if name == report.ThisNode {
-			name = "node " + n.nodeName()
-		}
-		if d.called[a] == "" || own {
-			d.called[a] = name
+		if d.called[a] == (report.Name{}) || own {
+			d.called[a] = name.From(n.nodeName())
 		}
 	}
 	d.dropped = model.Count{N: d.dropped.N + n.dropped.N, Known: d.dropped.Known && n.dropped.Known}
@@ -64,10 +61,10 @@ func (d *Data) take(n *Data) {
 }
 
 // calledOn are the names of all nodes' addresses where a node's own count for more.
-func (d *Data) calledOn(n *Data) map[netip.Addr]string {
+func (d *Data) calledOn(n *Data) report.Names {
 	called := maps.Clone(d.called)
 	for a := range n.names {
-		if name := n.called[a]; name != report.ThisNode {
+		if name := n.called[a]; !name.Own {
 			called[a] = name
 		}
 	}

@@ -134,7 +134,7 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 		}
 	}
 	per := unknown
-	if c := counted(h); c.Known {
+	if c := h.Counted(); c.Known {
 		per = rate(d.perSecond(c.N))
 	}
 	return &Row{Style: style, Cells: []Cell{
@@ -142,9 +142,6 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 		{Text: count(h.In)}, {Text: count(h.Out)}, lost, {Text: per}, {Text: decision, Style: style},
 	}}
 }
-
-// counted is what came to a hop or, where that is not known, left it.
-func counted(h *model.PathHop) model.Count { return model.Either(h.In.Known, h.In, h.Out) }
 
 // hopList draws one direction in exactly h lines.
 func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
@@ -169,7 +166,7 @@ func counts(h *model.PathHop) string {
 	if h.In.Known && h.Out.Known && h.In.N != h.Out.N {
 		return count(h.In) + ">" + count(h.Out)
 	}
-	return count(counted(h))
+	return count(h.Counted())
 }
 
 // hopTable is a direction under its name, in exactly h lines.

@@ -28,7 +28,7 @@ type Column struct {
 	From int
 }
 
-// The columns of the lists. "LOST" gets the window's name.
+// The columns of the lists.
 var (
 	findingColumns = []Column{
 		{Title: "FINDING", Width: 22, Fit: true, Sign: true},
@@ -147,10 +147,10 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
 	r.foundAt(f.Pods...)
 	for _, a := range f.Pods {
-		r.found(d.names[a])
+		r.found(d.names[a].String())
 	}
 	for _, p := range f.Peers {
-		r.found(p.String(), d.called[p.Addr()])
+		r.found(p.String(), d.called[p.Addr()].String())
 	}
 	r.addrs = append(r.addrs, f.Peers...)
 	if len(d.nodes) > 0 {
@@ -169,13 +169,8 @@ func FindingID(f *model.Tracked) string {
 
 // Line is the row as plain text, for the clipboard.
 func (r *Row) Line() string {
-	var parts []string
-	for _, c := range r.Cells {
-		if c.Text != "" && c.Text != unknown {
-			parts = append(parts, c.Text)
-		}
-	}
-	return strings.Join(parts, "  ")
+	known := model.Filter(r.Cells, func(c Cell) bool { return c.Text != "" && c.Text != unknown })
+	return strings.Join(model.Map(known, func(c Cell) string { return c.Text }), "  ")
 }
 
 // findingRates sums the rates of the finding's pods, at its last hop alive if that has a series.
@@ -306,18 +301,18 @@ func (d *Data) podLabel(p *model.Pod) string {
 
 // podRates are those of all of a pod's addresses; nil without a series.
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
-	var sum []float64
-	for _, a := range p.Addresses {
-		sum = addRates(sum, d.rates(a.Addr(), side, ""))
-	}
-	return sum
+	return ofPod(p, func(a netip.Addr) []float64 { return d.rates(a, side, "") })
 }
 
 // podLost are packets per second of all of a pod's addresses that were lost; nil where none was.
 func (d *Data) podLost(p *model.Pod) []float64 {
-	var sum []float64
+	return ofPod(p, func(a netip.Addr) []float64 { return d.Reading.Lost[a] })
+}
+
+// ofPod sums rates of all of a pod's addresses.
+func ofPod(p *model.Pod, rates func(netip.Addr) []float64) (sum []float64) {
 	for _, a := range p.Addresses {
-		sum = addRates(sum, d.Reading.Lost[a.Addr()])
+		sum = addRates(sum, rates(a.Addr()))
 	}
 	return sum
 }

@@ -178,20 +178,12 @@ type mark struct {
 
 // rates draws rates against the highest; nothing where none is known.
 func (t Theme) rates(rates []float64, cursor int) string {
-	top := 0.0
-	for _, r := range rates {
-		if r > top {
-			top = r
-		}
-	}
+	top := highest(rates)
 	return t.run(len(rates), cursor, func(i int) (string, Style) {
-		switch r := rates[i]; {
-		case math.IsNaN(r):
+		if math.IsNaN(rates[i]) {
 			return " ", Dim
-		case r > 0:
-			return t.levels[min(int(r/top*float64(len(t.levels))), len(t.levels)-1)], Critical
 		}
-		return t.levels[0], Dim
+		return t.level(rates[i], top), model.Either(rates[i] > 0, Critical, Dim)
 	})
 }
 

@@ -27,7 +27,7 @@ type tab struct {
 	draw func(f Frame, h int) []string
 }
 
-// tab is what the tab shows. One without a name is not shown.
+// tab is what the tab shows.
 func (t TabID) tab() tab {
 	return [Tabs]tab{
 		Map: {name: "Map", short: "Map", draw: Frame.listTab, rows: func(d *Data) []Row { return d.reachable() }},
@@ -44,9 +44,6 @@ func (t TabID) tab() tab {
 		Node:   {name: "Node", short: "Nod", page: (*Data).nodePage},
 	}[t]
 }
-
-// Shown reports whether the tab exists.
-func (t TabID) Shown() bool { return t.tab().name != "" }
 
 // HasList reports whether the tab is a list with a cursor, a filter and an order.
 func (t TabID) HasList() bool { return t.tab().rows != nil }

@@ -184,15 +184,19 @@ func (t Theme) spark(rates []float64, width int) string {
 	if len(rates) > width {
 		rates = rates[len(rates)-width:]
 	}
-	// The order of cmp has NaN first.
-	top := slices.MaxFunc(append([]float64{0}, rates...), cmp.Compare[float64])
-	var b strings.Builder
-	for _, r := range rates {
-		i := 0
-		if top > 0 && r > 0 {
-			i = min(int(r/top*float64(len(t.levels))), len(t.levels)-1)
-		}
-		b.WriteString(t.levels[max(i, 0)])
+	top := highest(rates)
+	return strings.Join(model.Map(rates, func(r float64) string { return t.level(r, top) }), "")
+}
+
+// highest is the highest of rates that are known, 0 without any. The order of cmp has NaN first.
+func highest(rates []float64) float64 {
+	return slices.MaxFunc(append([]float64{0}, rates...), cmp.Compare[float64])
+}
+
+// level draws a rate against the highest.
+func (t Theme) level(r, top float64) string {
+	if !(r > 0) {
+		return t.levels[0]
 	}
-	return b.String()
+	return t.levels[min(int(r/top*float64(len(t.levels))), len(t.levels)-1)]
 }

@@ -83,8 +83,16 @@ type Answer struct {
 	Azure model.Azure
 	// Items are the answers themselves: a document that Decode takes holds them as a list.
 	Items  []json.RawMessage
-	Unread []string
+	Unread []Unread
 }
+
+// Unread is a resource that Azure did not tell, and why. Denied: a role is missing.
+type Unread struct {
+	Resource, Why string
+	Denied        bool
+}
+
+func (u Unread) String() string { return u.Resource + ": " + u.Why }
 
 // Document is a file of the answers, nil where there is none.
 func (a *Answer) Document() []byte {
@@ -454,15 +462,16 @@ func (a *asking) miss(path, action string, err error) {
 	if err == nil {
 		return
 	}
-	what := path[strings.LastIndexByte(path, '/')+1:]
-	if bad, is := errors.AsType[*statusError](err); is && action != "" && (bad.status == http.StatusUnauthorized || bad.status == http.StatusForbidden) {
+	bad, is := errors.AsType[*statusError](err)
+	denied := is && action != "" && (bad.status == http.StatusUnauthorized || bad.status == http.StatusForbidden)
+	if denied {
 		err = fmt.Errorf("denied (%w): needs a role with %s", err, action)
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %v", Limit)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answer.Unread = model.With(a.answer.Unread, what+": "+err.Error())
+	a.answer.Unread = model.With(a.answer.Unread, Unread{path[strings.LastIndexByte(path, '/')+1:], err.Error(), denied})
 }
 
 // cutFold is strings.Cut whatever the case.

@@ -206,7 +206,7 @@ func TestDenied(t *testing.T) {
 		c := newCloud(t)
 		c.refused[path] = http.StatusForbidden
 		got, err := c.ask(t.Context())
-		if err != nil || len(got.Unread) != 1 || !strings.Contains(got.Unread[0], want) || strings.Contains(got.Unread[0], "someone") {
+		if err != nil || len(got.Unread) != 1 || !strings.Contains(got.Unread[0].String(), want) || strings.Contains(got.Unread[0].String(), "someone") {
 			t.Errorf("%s: %v, unread %q, want %q", path, err, got.Unread, want)
 		}
 	}
@@ -262,7 +262,7 @@ func TestAskErrors(t *testing.T) {
 			})
 			text := fmt.Sprint(err)
 			if err == nil {
-				text = strings.Join(got.Unread, "\n")
+				text = fmt.Sprint(got.Unread)
 			}
 			if !strings.Contains(text, tt.want) || strings.Contains(text, secret) || strings.Contains(text, "signature") {
 				t.Errorf("got %q, want %q", text, tt.want)
