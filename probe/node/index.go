@@ -95,6 +95,7 @@ type Index struct {
 	Reflected         func() map[netip.Addr]bool
 	RepliedTranslated func() map[Pair]bool
 	NameServers       func() []*NameServer
+	TunnelPairs       func() []TunnelPair
 }
 
 // New indexes a snapshot.
@@ -123,6 +124,7 @@ func New(whole *model.Snapshot) *Index {
 	v.Dying, v.Stalled = sync.OnceValue(v.findDying), sync.OnceValue(v.findStalled)
 	v.Untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.WithoutReplies, v.NameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)
+	v.TunnelPairs = sync.OnceValue(v.findTunnelPairs)
 	for l := range model.Each(s.Links) {
 		v.LinkByName[l.Name] = l
 		if !l.MAC.IsZero() {

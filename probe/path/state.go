@@ -224,6 +224,9 @@ func (st *State) findHolders() map[netip.Addr]*model.Pod {
 	return out
 }
 
+// Forwarding are the entries of bridges and tunnels for a MAC.
+func (st *State) Forwarding(m model.MAC) []*model.FDBEntry { return st.hw().fdb[m] }
+
 func (st *State) findMACs() owners {
 	out := owners{map[model.MAC][]*model.FDBEntry{}, map[model.MAC][]*model.Pod{}, map[model.MAC][]*model.Link{}}
 	for e := range model.Each(st.FDB) {
