@@ -86,7 +86,6 @@ type Index struct {
 	RemoteRanges      func() []*RemoteRange
 	ClusterTables     func() []*model.RouteTable
 	MisroutedPods     func() []MisroutedPod
-	UnrepliedFlows    func() map[Pair]*Unreplied
 	Dying, Stalled    func() []*Dying
 	TranslatedPods    func() map[Pair][]netip.Addr
 	Untracking        func() []*model.PacketRule
@@ -120,7 +119,7 @@ func New(whole *model.Snapshot) *Index {
 	v.RemoteRanges, v.ClusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.MisroutedPods, v.WrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
 	v.Reflected, v.RepliedTranslated = sync.OnceValue(v.findReflected), sync.OnceValue(v.findRepliedTranslated)
-	v.UnrepliedFlows, v.TranslatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
+	v.TranslatedPods = sync.OnceValue(v.findTranslated)
 	v.Dying, v.Stalled = sync.OnceValue(v.findDying), sync.OnceValue(v.findStalled)
 	v.Untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.WithoutReplies, v.NameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)

@@ -177,9 +177,9 @@ func asksInVain(v *node.Index, p *model.Peer, pods node.AddrSet) bool {
 // askedBy is how much of what leaves for a peer and wants a reply is of pods and of no finding's flows.
 func askedBy(v *fault.Input, pods node.AddrSet, p *model.Peer) uint64 {
 	n := v.Asked(p)
-	if m := v.UnrepliedFlows()[node.Pair{Local: p.Local, Remote: p.Remote}]; !pods[p.Local] && m != nil && m.Own {
+	if st := v.FlowsOf(p); !pods[p.Local] && st.Own {
 		// Some of what leaves is the node's.
-		n = min(p.Out.Requests, m.Asks) + m.Datagrams
+		n = min(p.Out.Requests, st.Wanted) + st.Datagrams
 	}
 	if _, left := claimedOf(v, pods, p); left > 0 {
 		n = min(n, left)
