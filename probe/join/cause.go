@@ -104,8 +104,7 @@ func (j *joint) explain() {
 			c.conversations = append(c.conversations, t)
 		}
 	}
-	j.lostPorts()
-	j.lostLarge()
+	j.inPart()
 }
 
 // adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has

@@ -131,7 +131,7 @@ func tell(name string, f *model.Finding) {
 }
 
 // compares reports whether a finding is about flows that die beside others of the same two ends, both of which were watched:
-// lostPorts compares the flows of both, and what arrived is its node's.
+// inPart compares the flows of both, and what arrived is its node's.
 func (j *joint) compares(n *node, f *model.Finding) bool {
 	return f.Code == "NoReply" && len(f.Peers) > 0 && !n.out && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
 		far := j.at[p.Addr()]
@@ -412,18 +412,6 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		}
 	}
 	return out
-}
-
-// found is a finding in the making, with what its page of words names.
-type found struct {
-	model.Finding
-	page  string
-	facts words.Facts
-}
-
-func (f *found) worded() model.Finding {
-	diagnose.Put(f.page, f.facts, &f.Finding)
-	return f.Finding
 }
 
 // sent is what left a node.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
@@ -244,26 +245,17 @@ func (n *node) anyHop() string {
 }
 
 // hopOr is hop for a finding, which is then likely at most where that is not known.
-func (n *node) hopOr(row netip.Prefix, f *found) string {
+func (n *node) hopOr(row netip.Prefix, f *faults.Fault) string {
 	if hop := n.hop(row); hop.IsValid() {
 		return hop.String()
 	}
-	f.Confidence = model.Likely
-	nodes, _ := f.facts["unknownHops"].([]*node)
-	f.facts["unknownHops"] = append(nodes, n)
+	nodes, _ := f.Facts["unknownHops"].([]*node)
+	f.Facts["unknownHops"] = append(nodes, n)
 	return nodeindex.NodeIP
 }
 
 // minLarge is how many packets other than requests a pair must have sent for the share that arrives to mean anything.
 const minLarge = 10
-
-// lostLarge makes causes of legs on which large packets alone are lost.
-func (j *joint) lostLarge() {
-	lost := model.Filter(j.legs, func(w *leg) bool { return !w.flows.reported && w.losesLarge() })
-	for _, legs := range connected(lost) {
-		j.causes = append(j.causes, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: legs})
-	}
-}
 
 // losesLarge reports whether small packets of a leg arrive and large ones do not: of the requests, which are
 // small, or of datagrams among which fragments are large, a larger share than of all bytes, and what arrives is smaller
@@ -319,13 +311,4 @@ func largeLost(legs []*leg) *largeLoss {
 	out, in := legs[0].volumes()
 	l.Size, l.GotSize = out.Bytes/out.Packets, in.Bytes/in.Packets
 	return &l
-}
-
-// tooLarge is the finding on large packets that are lost between the nodes.
-func (c *cause) tooLarge(f *found, senders, receivers []*node) {
-	f.Code, f.page, f.Severity, f.Confidence = "PathMTU", "PathMTU-joined", model.Warning, model.Likely
-	_, dst := c.ends()
-	f.Peers = model.Hosts(dst)
-	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)
-	f.facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -47,12 +49,11 @@ func (j *joint) oneRange() {
 // sharedRange is the finding on several nodes that have one range for their pods.
 func (c *cause) sharedRange() model.Finding {
 	r, nodes := c.twins.row, sortedNodes(slices.Values(c.twins.nodes))
-	f := found{page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Severity: model.Critical,
-		Confidence: model.Proven, Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
+	f := faults.Fault{Page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
 		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
-	f.facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
+	f.Facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
 	for _, packets := range c.asked {
 		f.Packets += packets
 	}
-	return f.worded()
+	return diagnose.Joined(f)
 }

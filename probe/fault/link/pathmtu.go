@@ -14,7 +14,7 @@ import (
 
 // PathMTU reports packets that are too large for a link on their way.
 var PathMTU = fault.Kind{Code: "PathMTU", Severity: model.Warning, Find: pathMTU,
-	Ends: fault.Hops{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge}, Else: fault.Else{"PathMTU !out"}}
+	Ends: fault.Hops{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge}, Else: fault.Else{"PathMTU !out", "PathMTU-joined"}}
 
 func pathMTU(v *fault.Input) {
 	groups := map[int]*node.Lost{}

@@ -31,7 +31,8 @@ func (g unansweredByDestination) sum() *node.Lost {
 var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply, Ends: fault.Hops{model.HopBeyond},
 	Objects: fault.Objects{"addr"}, Traits: model.Unheard,
 	Else: fault.Else{"NoReply", "NoReply-data", "NoReply-flows", "NoReply-misaddressed", "NoReply-scan", "NoReply-strayed",
-		"NoReply-untracked !rules"}}
+		"NoReply-untracked !rules", "NoReply-arrived", "NoReply-vacant", "NoReply-kept", "NoReply-between translated",
+		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives"}}
 
 func noReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
