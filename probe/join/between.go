@@ -23,7 +23,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		Nodes: model.Map(senders, (*node).name), EndsAt: []model.HopKind{model.HopBeyond}}}
 	f.Facts = words.Facts{
 		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0], "src": src, "dst": dst,
-		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers), "where": c.whereLost(senders, receivers),
+		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers, dst[0]), "where": c.whereLost(senders, receivers),
 	}
 	switch {
 	case g.route != nil:
@@ -85,7 +85,7 @@ func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {
 		}
 		return p != nil
 	})
-	f.Facts["silent"], f.Facts["others"] = silent, model.Filter(g.rivals, func(r suspect) bool { return r.shape != noRow })
+	f.Facts["silent"] = silent
 }
 
 // row is one that a route table should have.
@@ -234,12 +234,12 @@ func (n *node) getsOthers(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Pairs, func(p model.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
 }
 
-// control is what shows that packets do pass between the nodes; nil where nothing does. What may
-// carry a tunnel is not counted: it may be what is lost.
-func (j *joint) control(senders, receivers []*node) *example {
+// control is what shows that packets do pass between the nodes, of the IP version of an address if that is valid; nil where
+// nothing does. What may carry a tunnel is not counted: it may be what is lost.
+func (j *joint) control(senders, receivers []*node, like netip.Addr) *example {
 	var best *leg
 	for _, w := range j.legs {
-		if w.state == arrived && w.bare() > 0 && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
+		if w.state == arrived && w.bare() > 0 && (!like.IsValid() || like.Is4() == w.dst().Is4()) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
 			(best == nil || w.isNode() && !best.isNode()) {
 			best = w
 		}

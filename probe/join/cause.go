@@ -18,8 +18,8 @@ type cause struct {
 	guess *guess
 	// silent is a far end that did not reply.
 	silent *silentReceiver
-	// tunnels are what these lose between the nodes, of all causes; nil where they do not lose it.
-	tunnels map[flow]*tunnelLoss
+	// losses are what tunnels lose between two nodes each.
+	losses []*tunnelLoss
 	// twins have one range for their pods.
 	twins *twins
 	// down: the node's tunnels are.

@@ -244,7 +244,7 @@ func (j *joint) finding(c *cause) model.Finding {
 		return j.adopted(c)
 	case c.guess != nil:
 		return j.lostBetween(c)
-	case c.tunnels != nil:
+	case c.losses != nil:
 		return j.lostByTunnel(c)
 	case c.down:
 		return c.downTunnel()
@@ -354,7 +354,7 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	}
 	return observed(f, by, func(k flow) (string, words.Facts) {
 		src, dst := addrs(by[k])
-		if l := c.tunnels[k]; l != nil {
+		if l := model.Find(c.losses, func(l *tunnelLoss) bool { return l.lost[0].flow() == k }); l != nil {
 			f.Packets += l.sent
 			_, got := narrowest(l.to.Tunnel.OutOf, src[0])
 			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got,

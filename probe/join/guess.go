@@ -263,19 +263,18 @@ func (j *joint) filters(open []*leg, passed passes) {
 func newCause(f suspect, legs []*leg, passed passes) *cause {
 	g := &guess{suspect: f}
 	for other, lost := range extents(legs) {
-		if other == f && f.shape != filtered {
+		by := passed.refute(other, lost)
+		switch {
+		case other == f:
 			for _, l := range lost {
 				if l.row.IsValid() {
 					g.rows = append(g.rows, l.row)
 				}
 			}
-		}
-		if other == f || other.shape == filtered || count(lost) < len(legs) || other.shape == noTable && f.shape != noTable {
-			continue
-		}
-		if by := passed.refute(other, lost); by.set() {
+		case other.shape == filtered || count(lost) < len(legs) || other.shape == noTable && f.shape != noTable:
+		case by.set():
 			g.refuted = append(g.refuted, refutation{other, by})
-		} else {
+		default:
 			g.rivals = append(g.rivals, other)
 		}
 	}

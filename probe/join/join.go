@@ -10,6 +10,7 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -49,7 +50,9 @@ const apart = 10 * time.Minute
 // Judge reads each source, and judges them together. The order of the sources
 // does not matter. A source that cannot be read is named in the result.
 func Judge(sources []Source) Result {
-	return together(readAll(sources))
+	var g Group
+	onAllCPUs(len(sources), func(i int) { g.Add(sources[i]) })
+	return g.Judge()
 }
 
 // Group are sources that become known one after the other. Each is read at once, and what is
@@ -89,12 +92,6 @@ func together(nodes []*node) Result {
 	r := Result{Findings: j.findings()} // which may say more of nodes
 	r.Nodes = model.Map(nodes, func(n *node) model.NodeSeen { return n.seen })
 	return r
-}
-
-func readAll(sources []Source) []*node {
-	nodes := make([]*node, len(sources))
-	onAllCPUs(len(sources), func(i int) { nodes[i] = newNode(sources[i]) })
-	return nodes
 }
 
 // onAllCPUs does something n times: to read and judge each node is most of the work.
@@ -200,15 +197,9 @@ func setApart(nodes []*node) {
 }
 
 func sameNode(a, b *node) bool {
-	if a.seen.Node.Name != b.seen.Node.Name {
-		return false
-	}
-	for addr := range a.Node {
-		if addr.IsGlobalUnicast() && b.Node[addr] {
-			return true
-		}
-	}
-	return len(a.Node) == 0 && len(b.Node) == 0
+	shared := func(x netip.Addr) bool { return x.IsGlobalUnicast() && b.Node[x] }
+	return a.seen.Node.Name == b.seen.Node.Name &&
+		(len(a.Node)+len(b.Node) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(a.Node)), shared))
 }
 
 // nameApart gives nodes without a name that of their recording, and adds it to names that several have.

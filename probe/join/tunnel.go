@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -8,7 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/diagnose"
 	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
-	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -48,10 +48,10 @@ func (j *joint) tunnels() {
 		}
 	}
 	for _, set := range slices.Concat(united(between, (*leg).touches), united(inside, (*leg).touches)) {
-		c := &cause{node: set[0].from, tunnels: by}
+		c := &cause{node: set[0].from}
 		for _, w := range set {
 			l := by[w.flow()]
-			c.lost, c.conversations = append(c.lost, l.lost...), append(c.conversations, l.conversations...)
+			c.losses, c.lost, c.conversations = append(c.losses, l), append(c.lost, l.lost...), append(c.conversations, l.conversations...)
 		}
 		j.causes = append(j.causes, c)
 	}
@@ -234,8 +234,7 @@ func narrowest[V comparable](by map[netip.Prefix]V, a netip.Addr) (netip.Prefix,
 
 // lostByTunnel is the finding on packets that a tunnel loses between the nodes, or where they come out.
 func (j *joint) lostByTunnel(c *cause) model.Finding {
-	losses := c.losses()
-	first := losses[0]
+	first := c.losses[0]
 	senders, receivers := c.sides()
 	all := union(senders, receivers)
 	_, dst := c.ends()
@@ -244,34 +243,25 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 	f.Facts = words.Facts{
 		"lost": c.observeLost(&f.Finding), "senders": senders, "receivers": receivers, "all": all,
 		"bothWays": len(all) < len(senders)+len(receivers), "where": c.whereLost(senders, receivers),
-		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": first.to.anyHop(),
+		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": hopText(cmp.Or(first.to.hops[true], first.to.hops[false])),
 	}
 	if first.arrives() {
-		first.carried(&f, losses)
+		first.carried(&f, c.losses)
 		return diagnose.Joined(f)
 	}
-	f.Facts["control"] = j.control(senders, receivers)
+	f.Facts["control"] = j.control(senders, receivers, netip.Addr{})
 	f.Facts["unasked"] = !slices.ContainsFunc(c.conversations, func(t *conversation) bool { return t.forward != nil })
 	var stray []misdirectedTunnel
-	for _, l := range losses {
-		if p := j.wrongTarget(l); p != nil {
-			stray = append(stray, l.leadsTo(&f, p))
+	for _, l := range c.losses {
+		if s, is := j.astray(l, &f); is {
+			stray = append(stray, s)
 		}
 	}
 	if len(stray) > 0 {
 		f.LastHopAlive, f.Facts["stray"], f.Facts["first"], f.Facts["others"] = stray[0].From.Uplink, stray, stray[0], stray[1:]
+		f.Facts["unsure"] = model.Filter(stray, func(s misdirectedTunnel) bool { return !s.Right.IsValid() })
 	}
 	return diagnose.Joined(f)
-}
-
-func (c *cause) losses() []*tunnelLoss {
-	var out []*tunnelLoss
-	for _, w := range c.lost {
-		if l := c.tunnels[w.flow()]; len(out) == 0 || out[len(out)-1] != l {
-			out = append(out, l)
-		}
-	}
-	return out
 }
 
 // carried: what carries the tunnels arrives, and gets lost at the receivers.
@@ -289,11 +279,18 @@ func (l *tunnelLoss) carried(f *faults.Fault, losses []*tunnelLoss) {
 	}
 }
 
-// wrongTarget is the pair that the packets which carry a loss are of, if not for the other node: as many leave
-// the sender for an address that no recorded node has, and nothing comes from there. Nil where that is not so.
-func (j *joint) wrongTarget(l *tunnelLoss) *model.EndPair {
-	right := map[bool]uint64{}
-	most := &model.EndPair{}
+// misdirectedTunnel is a tunnel that leads to a wrong address.
+type misdirectedTunnel struct {
+	From, To   *node
+	Into, At   string
+	MAC        model.MAC
+	Hop, Right netip.Addr
+}
+
+// astray is where the packets go that carry a loss, if not to the other node: as many leave the sender for an address that no
+// recorded node has, and nothing comes from there. It is false where that is not so.
+func (j *joint) astray(l *tunnelLoss, f *faults.Fault) (s misdirectedTunnel, is bool) {
+	right, most := map[bool]uint64{}, &model.EndPair{}
 	for p := range model.Each(l.from.Pairs) {
 		_, recorded := j.at[p.Remote]
 		switch {
@@ -305,34 +302,16 @@ func (j *joint) wrongTarget(l *tunnelLoss) *model.EndPair {
 		}
 	}
 	if 2*most.Out.Other < l.sent || 2*right[most.Remote.Is4()] >= l.sent {
-		return nil
+		return s, false
 	}
-	return most
-}
-
-// misdirectedTunnel is a tunnel that leads to a wrong address.
-type misdirectedTunnel struct {
-	From, To   *node
-	Into, At   string
-	MAC        model.MAC
-	Hop, Right netip.Addr
-}
-
-// leadsTo is that the tunnel leads to a wrong address, and what left for there.
-func (l *tunnelLoss) leadsTo(f *faults.Fault, p *model.EndPair) misdirectedTunnel {
-	s := misdirectedTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: p.Remote, Right: l.to.hops[p.Remote.Is4()],
-		At: nodeindex.NodeIP}
+	hop := l.to.hops[most.Remote.Is4()]
+	s = misdirectedTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: most.Remote, Right: hop, At: hopText(hop)}
 	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
 		s.MAC = l.outOf.MAC
 	}
-	f.Evidence = append(f.Evidence, words.Say("strays",
-		words.Facts{"node": l.from, "link": l.from.Uplink.Link, "packets": p.Out.Packets, "local": p.Local, "hop": s.Hop})...)
-	if s.Right.IsValid() {
-		s.At = s.Right.String()
-	} else {
-		f.Facts["unsure"] = true
-	}
-	return s
+	f.Evidence = append(f.Evidence, words.Say("strays", words.Facts{"node": l.from, "link": l.from.Uplink.Link,
+		"packets": most.Out.Packets, "local": most.Local, "hop": most.Remote})...)
+	return s, true
 }
 
 // whereLost are the nodes that packets are lost between, those on either side: of those that both

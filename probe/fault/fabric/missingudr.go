@@ -15,7 +15,7 @@ var MissingUDR = fault.Kind{Code: "MissingUDR", Severity: model.Critical, Find: 
 	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond},
 	Traits: model.Unheard | model.Astray | model.ByRoute,
 	Else: fault.Else{"MissingUDR !file", "MissingUDR-joined !control", "MissingUDR-joined supposed", "MissingUDR-joined kind",
-		"MissingUDR-joined others", "MissingUDR-joined unknownHops", "MissingUDR-joined translated"}}
+		"MissingUDR-joined rivals", "MissingUDR-joined unknownHops", "MissingUDR-joined translated"}}
 
 func missingUDR(v *fault.Input) {
 	if node.Overlay(v.Node.Plugin) {
