@@ -40,7 +40,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
-		f.Code, f.Page, f.Peers = "NICForwarding", "NICForwarding-joined", slices.Clone(g.node.Ranges)
+		f.Code, f.Page, f.Peers = "NICForwarding", "NICForwarding-joined", slices.Clone(c.rows)
 		f.Facts["node"] = g.node
 	default:
 		j.filtered(c, f, receivers[0])
@@ -54,9 +54,9 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 
 func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {
 	g := c.guess
-	f.Code, f.Page, f.Peers = "MissingUDR", "MissingUDR-joined", slices.Clone(g.rows)
+	f.Code, f.Page, f.Peers = "MissingUDR", "MissingUDR-joined", slices.Clone(c.rows)
 	var rows, supposed []row
-	for _, r := range g.rows {
+	for _, r := range c.rows {
 		for _, n := range receivers {
 			if !slices.Contains(n.Ranges, r) {
 				continue
@@ -72,7 +72,7 @@ func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {
 	if g.shape == noTable {
 		f.Rows = slices.Concat(receivers[0].Table, f.Rows)
 	} else {
-		f.Facts["row"] = g.rows[0]
+		f.Facts["row"] = c.rows[0]
 	}
 	if kinds := c.kinds(); len(kinds) == 1 {
 		f.Facts["kind"] = kindText(kinds[0])
@@ -172,7 +172,7 @@ type transit struct {
 // wrongRow is the finding on packets that another node gets.
 func (c *cause) wrongRow(f *faults.Fault, to *node) {
 	g := c.guess
-	f.Code, f.Page, f.Peers = "WrongUDR", "WrongUDR-joined", slices.Clone(g.rows)
+	f.Code, f.Page, f.Peers = "WrongUDR", "WrongUDR-joined", slices.Clone(c.rows)
 	returned := []transit{{g.via.Returned[model.Transit{Range: g.row, Side: model.AsDestination}], false, g.row}}
 	for _, w := range c.lost {
 		r := w.fromRange()
@@ -192,7 +192,7 @@ func (c *cause) wrongRow(f *faults.Fault, to *node) {
 // rightRow is a node's own finding that it gets what is for another's pods, with where the row must lead.
 func (c *cause) rightRow(own model.Finding, to *node) model.Finding {
 	f := &faults.Fault{Finding: model.Finding{LastHopAlive: own.LastHopAlive, Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets, Nodes: own.Nodes, EndsAt: own.EndsAt}}
-	c.guess = &guess{suspect: suspect{shape: noRow, row: own.Peers[0]}, rows: own.Peers, via: c.node}
+	c.guess = &guess{suspect: suspect{shape: noRow, row: own.Peers[0]}, via: c.node}
 	f.Facts = words.Facts{"lost": c.observeLost(&f.Finding), "to": to}
 	c.wrongRow(f, to)
 	return diagnose.Joined(*f)

@@ -20,8 +20,9 @@ type cause struct {
 	silent *silentReceiver
 	// losses are what tunnels lose between two nodes each.
 	losses []*tunnelLoss
-	// twins have one range for their pods.
-	twins *twins
+	// rows are the ranges that the network has no way to, or a wrong one; twins have one of these for their pods.
+	rows  []netip.Prefix
+	twins []*node
 	// down: the node's tunnels are.
 	down          bool
 	lost          []*leg
@@ -42,7 +43,9 @@ func (j *joint) cause(key any, c cause) *cause {
 }
 
 // adopt is the cause that a node itself has found.
-func (j *joint) adopt(n *node, f *model.Finding) *cause { return j.cause(f, cause{node: n, found: f}) }
+func (j *joint) adopt(n *node, f *model.Finding) *cause {
+	return j.cause(f, cause{node: n, found: f, rows: model.Either(f.Is(model.Unheard|model.Astray), f.Peers, nil)})
+}
 
 func (j *joint) explain() {
 	j.gets = j.own(model.Foreign)

@@ -214,26 +214,11 @@ func (n *node) silentPairs() iter.Seq[*model.EndPair] {
 // not watched. A missing route does for what is for the range, and for the replies to what
 // is from it; an address that is cut off from all nodes does for what it asks of others.
 func (c *cause) accounts(n *node, p *model.EndPair) bool {
-	var rows []netip.Prefix
-	switch {
-	case c.guess != nil && c.guess.shape <= noRow:
-		rows = c.guess.rows
-	case c.guess != nil && c.guess.shape == ipForwardingOff:
-		rows = c.guess.node.Ranges
-	case c.found != nil && c.found.Is(model.Unheard|model.Astray):
-		rows = c.found.Peers
-	case c.twins != nil:
-		rows = []netip.Prefix{c.twins.row}
-		if !slices.Contains(c.twins.nodes, n) && !model.InAny(rows, p.Remote) {
-			return false
-		}
-	case c.down:
+	if c.down {
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
-	case c.severed[p.Local]:
-		return p.Range.IsValid() || model.InAny(n.Networks, p.Remote)
 	}
-	return model.InAny(rows, p.Remote) || model.InAny(rows, p.Local) &&
-		(p.Range.IsValid() || model.InAny(n.Networks, p.Remote))
+	near := (p.Range.IsValid() || model.InAny(n.Networks, p.Remote)) && (c.twins == nil || slices.Contains(c.twins, n))
+	return model.InAny(c.rows, p.Remote) || near && (model.InAny(c.rows, p.Local) || c.severed[p.Local])
 }
 
 func (j *joint) finding(c *cause) model.Finding {

@@ -121,8 +121,6 @@ func (f suspect) shownBy(lost []*group) bool {
 // guess is the fault between the nodes that is taken for the cause.
 type guess struct {
 	suspect
-	// rows are the ranges to which routes are missing.
-	rows []netip.Prefix
 	// rivals explain as much and nothing refutes them. refuted are what does, each with what refutes it.
 	rivals  []suspect
 	refuted []refutation
@@ -183,8 +181,8 @@ func (j *joint) misrouted(open []*leg) []*leg {
 			g := &guess{suspect: suspect{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
 			c = j.cause([2]any{w.from, *w.pair.Via}, cause{node: w.from, guess: g})
 		} else if via := j.returns(returning, w); via != nil {
-			g := &guess{suspect: suspect{shape: noRow, row: row}, rows: []netip.Prefix{row}, via: via}
-			c = j.cause([2]any{via, row}, cause{node: via, guess: g})
+			g := &guess{suspect: suspect{shape: noRow, row: row}, via: via}
+			c = j.cause([2]any{via, row}, cause{node: via, guess: g, rows: []netip.Prefix{row}})
 		} else {
 			return true
 		}
@@ -261,16 +259,13 @@ func (j *joint) filters(open []*leg, passed passes) {
 
 // newCause is the cause of lost legs, with what else would explain them all.
 func newCause(f suspect, legs []*leg, passed passes) *cause {
-	g := &guess{suspect: f}
+	g, c := &guess{suspect: f}, &cause{node: f.node, lost: legs}
 	for other, lost := range extents(legs) {
 		by := passed.refute(other, lost)
 		switch {
+		case other == f && f.shape <= noRow:
+			c.rows = model.With(nil, model.Map(lost, func(g *group) netip.Prefix { return g.row })...)
 		case other == f:
-			for _, l := range lost {
-				if l.row.IsValid() {
-					g.rows = append(g.rows, l.row)
-				}
-			}
 		case other.shape == filtered || count(lost) < len(legs) || other.shape == noTable && f.shape != noTable:
 		case by.set():
 			g.refuted = append(g.refuted, refutation{other, by})
@@ -278,11 +273,13 @@ func newCause(f suspect, legs []*leg, passed passes) *cause {
 			g.rivals = append(g.rivals, other)
 		}
 	}
-	slices.SortFunc(g.rows, netip.Prefix.Compare)
-	g.rows = slices.Compact(g.rows)
+	slices.SortFunc(c.rows, netip.Prefix.Compare)
 	slices.SortFunc(g.rivals, suspect.compare)
 	slices.SortFunc(g.refuted, func(a, b refutation) int { return a.compare(b.suspect) })
-	return &cause{guess: g, node: f.node, lost: legs}
+	if c.guess = g; f.shape == ipForwardingOff {
+		c.rows = f.node.Ranges
+	}
+	return c
 }
 
 // passes are packets that arrived though some faults would have lost them: one example for each.
