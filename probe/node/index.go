@@ -108,8 +108,6 @@ func New(whole *model.Snapshot) *Index {
 		NodeAddrs:   map[netip.Addr]bool{},
 		MACNames:    map[model.MAC]string{},
 		LinkByName:  map[string]*model.Link{},
-		MACPairs:    map[netip.Addr][]*model.MACPair{},
-		HopsOf:      map[netip.Addr][]*model.HopCount{},
 		Swept:       map[Pair]bool{},
 		resolved:    map[model.Direction]map[Question]Resolution{},
 		NextHops:    map[netip.Addr]bool{},
@@ -143,12 +141,8 @@ func New(whole *model.Snapshot) *Index {
 			v.MACNames[p.MAC] = "a pod that went away"
 		}
 	}
-	for p := range model.Each(s.Traffic.MACs) {
-		v.MACPairs[p.Addr] = append(v.MACPairs[p.Addr], p)
-	}
-	for h := range model.Each(s.Traffic.Hops) {
-		v.HopsOf[h.Addr] = append(v.HopsOf[h.Addr], h)
-	}
+	v.MACPairs = model.Grouped(s.Traffic.MACs, func(p *model.MACPair) netip.Addr { return p.Addr })
+	v.HopsOf = model.Grouped(s.Traffic.Hops, func(h *model.HopCount) netip.Addr { return h.Addr })
 	v.Folded = model.Chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
 	indexUplinks(v)
 	v.Peers = append(model.MergePeers(s.Traffic.Peers, v.IsUplink), v.tunnelPeers()...)
