@@ -221,7 +221,6 @@ func askedPorts(v *node.Index) map[node.Pair][]model.Asked {
 			a.Replied++
 		} else {
 			a.Unreplied++
-			stretch(&a.First, &a.Last, f.Start)
 		}
 		out[k] = list
 	}
