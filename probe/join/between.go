@@ -152,7 +152,7 @@ func (j *joint) silentElsewhere(f suspect, g *guess) *example {
 		return nil
 	}
 	for _, n := range j.in {
-		for p := range n.silentPairs() {
+		for _, p := range n.silentPairs() {
 			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() &&
 				n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
 				return &example{n, nil, 0, p.Remote, p.Local}
@@ -224,10 +224,7 @@ func (j *joint) filtered(c *cause, f *faults.Fault, to *node) {
 func (c *cause) ends() (src, dst []netip.Addr) { return addrs(c.lost) }
 
 func addrs(legs []*leg) (src, dst []netip.Addr) {
-	for _, w := range legs {
-		src, dst = append(src, w.src()), append(dst, w.dst())
-	}
-	return model.Unique(src), model.Unique(dst)
+	return model.Unique(model.Map(legs, (*leg).src)), model.Unique(model.Map(legs, (*leg).dst))
 }
 
 func (n *node) getsOthers(a netip.Addr) bool {
@@ -262,10 +259,7 @@ func (f suspect) Node() *node       { return f.node }
 
 // sides are the nodes that sent what was lost, and those that it was for.
 func (c *cause) sides() (senders, receivers []*node) {
-	for _, w := range c.lost {
-		senders, receivers = append(senders, w.from), append(receivers, w.to)
-	}
-	return union(senders, nil), union(receivers, nil)
+	return union(model.Map(c.lost, func(w *leg) *node { return w.from }), nil), union(model.Map(c.lost, func(w *leg) *node { return w.to }), nil)
 }
 
 func union(a, b []*node) []*node {

@@ -116,7 +116,7 @@ func (j *joint) adoptRows() {
 	for _, f := range j.gets {
 		asked := map[*node]uint64{}
 		for _, o := range j.in {
-			for p := range o.silentPairs() {
+			for _, p := range o.silentPairs() {
 				if _, recorded := j.at[p.Remote]; o != f.node && !recorded && p.Routed && model.InAny(f.Peers, p.Remote) {
 					asked[o] += p.Out.Packets
 				}

@@ -2,7 +2,6 @@ package join
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -145,7 +144,7 @@ func (j *joint) besides(n *node) []model.Finding {
 	if n.out {
 		return n.findings
 	}
-	for p := range n.silentPairs() {
+	for _, p := range n.silentPairs() {
 		e, far := ends{p.Local, p.Remote}, j.at[p.Remote]
 		if !n.settled[e] && (far != nil && far != n && (n.outlasted(far, p) || n.supposesLess(far, p)) ||
 			slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
@@ -200,14 +199,8 @@ func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	})
 }
 
-func (n *node) silentPairs() iter.Seq[*model.EndPair] {
-	return func(yield func(*model.EndPair) bool) {
-		for p := range model.Each(n.Pairs) {
-			if p.Silent && !yield(p) {
-				return
-			}
-		}
-	}
+func (n *node) silentPairs() []*model.EndPair {
+	return model.Chosen(n.Pairs, func(p *model.EndPair) bool { return p.Silent })
 }
 
 // accounts reports whether the cause also explains the silence of a pair whose other end was

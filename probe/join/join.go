@@ -278,15 +278,10 @@ type ownFinding struct {
 }
 
 func (j *joint) own(traits model.Trait) []ownFinding {
-	var out []ownFinding
-	for _, n := range j.in {
-		for f := range model.Each(n.findings) {
-			if f.Is(traits) {
-				out = append(out, ownFinding{n, f})
-			}
-		}
-	}
-	return out
+	return model.Flat(j.in, func(n *node) []ownFinding {
+		found := model.Chosen(n.findings, func(f *model.Finding) bool { return f.Is(traits) })
+		return model.Map(found, func(f *model.Finding) ownFinding { return ownFinding{n, f} })
+	})
 }
 
 // suppose gives nodes whose pods' range is not known the one that another node takes for it, and finds silent:
@@ -338,8 +333,7 @@ func (j *joint) owner(a netip.Addr) *node {
 	for _, owns := range []func(n *node) bool{
 		func(n *node) bool { return model.InAny(n.Own, a) || model.InAny(n.Ranges, a) },
 		func(n *node) bool {
-			return slices.ContainsFunc(n.findings,
-				func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !f.Is(model.Unheard) })
+			return model.First(n.findings, func(f *model.Finding) bool { return slices.Contains(f.Pods, a) && !f.Is(model.Unheard) }) != nil
 		},
 		func(n *node) bool { return len(n.Given[a]) > 0 },
 	} {

@@ -27,7 +27,7 @@ func (j *joint) oneRange() {
 		}
 		c := &cause{node: nodes[0], rows: []netip.Prefix{r}, twins: nodes, asked: map[*node]uint64{}}
 		for _, o := range j.in {
-			for p := range o.silentPairs() {
+			for _, p := range o.silentPairs() {
 				if c.accounts(o, p) {
 					c.asked[o] += p.Out.Packets
 				}
