@@ -31,12 +31,12 @@ func kindOf(code model.Code) fault.Kind {
 	return model.Find(kinds, func(k fault.Kind) bool { return k.Code == code })
 }
 
-// Put words a finding of several nodes with the values of a page, and completes it with what its kind says.
-func Put(page string, facts words.Facts, f *model.Finding) {
+// Joined completes a fault that several nodes show together, as judge does one of a node.
+func Joined(f fault.Fault) model.Finding {
 	k := kindOf(f.Code)
-	facts["f"] = f
-	words.Put(page, facts, f)
-	f.Verify, f.Traits, f.Cause = k.Verify(), k.Traits, words.Cause(f.Cause, facts, k.Objects)
+	f.Complete(&k)
+	f.Verify, f.Traits, f.Cause = k.Verify(), k.Traits, words.Cause(f.Cause, f.Facts, k.Objects)
+	return f.Finding
 }
 
 // Diagnose judges a snapshot. The findings are sorted: the worst and surest first, then by code and pod.

@@ -138,7 +138,7 @@ func began(v *node.Index) []model.Began {
 }
 
 func endPairs(v *node.Index) []model.EndPair {
-	asked, behind, onward := askedPorts(v), v.UnrepliedFlows(), onward(v)
+	asked, onward := askedPorts(v), onward(v)
 	routes, reflected := map[netip.Addr]*model.EndRoute{}, v.Reflected()
 	// Most remote addresses are alike, and each is kept for as long as nodes are compared.
 	type likeness struct {
@@ -177,12 +177,9 @@ func endPairs(v *node.Index) []model.EndPair {
 		if !p.FirstOut.IsZero() && !p.LastOut.IsZero() {
 			e.First, e.Last = p.FirstOut, p.LastOut
 		}
-		if m, to := behind[node.Pair{Local: p.Local, Remote: p.Remote}], onward[node.Pair{Local: p.Local, Remote: p.Remote}]; v.NodeAddrs[p.Local] &&
-			(m != nil || to != nil) {
+		if pods, to := v.FlowsOf(p).Pods, onward[node.Pair{Local: p.Local, Remote: p.Remote}]; v.NodeAddrs[p.Local] && len(pods)+len(to) > 0 {
 			own := *e.EndRoute
-			if own.Onward = to; m != nil {
-				own.Behind = node.Sorted(m.Pods)
-			}
+			own.Onward, own.Behind = to, node.Sorted(pods)
 			e.EndRoute = &own
 		}
 		out = append(out, e)
@@ -224,7 +221,6 @@ func askedPorts(v *node.Index) map[node.Pair][]model.Asked {
 			a.Replied++
 		} else {
 			a.Unreplied++
-			stretch(&a.First, &a.Last, f.Start)
 		}
 		out[k] = list
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -154,6 +155,20 @@ func TestKeptReplies(t *testing.T) {
 		n.filter(model.NFT, "PREROUTING", 9, r).Table = "raw"
 	}
 	zone := model.PacketRule{Src: to(pod5 + "/32"), Target: "CT", Text: "-s 172.20.1.5/32 -j CT --zone 7"}
+	// named has the pod ask for names, from a second of the window on, while datagrams come from there.
+	named := func(second int) func() *testNode {
+		return func() *testNode {
+			n := kubenet()
+			n.peer(own, outside, model.PeerCount{Packets: 9, Other: 9}, model.PeerCount{Packets: 9, Other: 9})
+			for range 3 {
+				flow(n, pod5, false)
+				f := &n.Flows[len(n.Flows)-1]
+				f.Proto, f.Original.DstPort, f.Reply.SrcPort, f.Start = udp, 53, 53, start.Add(time.Duration(second)*time.Second)
+			}
+			raw(n, model.PacketRule{Proto: udp, SrcPorts: []model.PortRange{{First: 53, Last: 53}}, Target: "NOTRACK", Text: "-p udp --sport 53 -j NOTRACK"})
+			return n
+		}
+	}
 	check(t, []fixture{
 		{"none gets one", kept(func(*testNode) {}), []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
 		{"a rule excludes the replies", kept(func(n *testNode) {
@@ -170,6 +185,22 @@ func TestKeptReplies(t *testing.T) {
 			r.Proto, r.DstPorts = udp, []model.PortRange{{First: 4789, Last: 4789}}
 			raw(n, r)
 		}), nil},
+		{"this one gets its own at another port, and a rule has another zone for the port", kept(func(n *testNode) {
+			flow(n, pod5, true)
+			n.Flows[len(n.Flows)-1].Original.DstPort, n.Flows[len(n.Flows)-1].Reply.SrcPort = 80, 80
+			r := zone
+			r.Proto, r.DstPorts = tcp, []model.PortRange{{First: 443, Last: 443}}
+			raw(n, r)
+		}), []string{"NoReply proven 172.20.1.5 203.0.113.9"}},
+		{"and a rule has one for the other port", kept(func(n *testNode) {
+			flow(n, pod5, true)
+			n.Flows[len(n.Flows)-1].Original.DstPort, n.Flows[len(n.Flows)-1].Reply.SrcPort = 80, 80
+			r := zone
+			r.Proto, r.DstPorts = tcp, []model.PortRange{{First: 80, Last: 80}}
+			raw(n, r)
+		}), nil},
+		{"a rule excludes the replies to questions", named(3), []string{"NoReply proven 172.20.1.5 203.0.113.9"}},
+		{"healthy: such a rule, and questions that had no time for a reply", named(9), nil},
 		{"the node itself asked", kept(func(n *testNode) {
 			n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start,
 				Original: model.Tuple{Src: addr(own), Dst: addr(outside), DstPort: 443},

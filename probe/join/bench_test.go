@@ -164,10 +164,13 @@ func TestHeld(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		kept := readAll(sources)
+		var kept Group
+		for _, s := range sources {
+			kept.Add(s)
+		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		runtime.KeepAlive(kept)
+		runtime.KeepAlive(&kept)
 		return int64(after.HeapAlloc) - int64(before.HeapAlloc)
 	}
 	small, large := held(1), held(4)

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/fabric"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -16,11 +18,12 @@ import (
 func (j *joint) lostBetween(c *cause) model.Finding {
 	g := c.guess
 	senders, receivers := c.sides()
-	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven,
-		LastHopAlive: senders[0].Uplink, Pods: c.pods(), Nodes: model.Map(senders, (*node).name)}}
-	f.facts = words.Facts{
-		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0],
-		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers),
+	src, dst := c.ends()
+	f := &faults.Fault{Finding: model.Finding{LastHopAlive: senders[0].Uplink, Pods: c.pods(), Peers: model.Hosts(dst),
+		Nodes: model.Map(senders, (*node).name), EndsAt: []model.HopKind{model.HopBeyond}}}
+	f.Facts = words.Facts{
+		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0], "src": src, "dst": dst,
+		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers, dst[0]), "where": c.whereLost(senders, receivers),
 	}
 	switch {
 	case g.route != nil:
@@ -28,71 +31,61 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	case g.via != nil:
 		c.wrongRow(f, receivers[0])
 	case g.large:
-		c.tooLarge(f, senders, receivers)
+		f.Code, f.Page = "PathMTU", "PathMTU-joined"
+		f.Facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
 	case g.shape == noRow && j.keepRoutes(c, receivers[0]):
-		f.Code, f.page, f.Peers = "MissingNodeRoute", "MissingNodeRoute-joined", []netip.Prefix{g.row}
-		f.facts["row"], f.facts["hop"] = g.row, receivers[0].hop(g.row)
+		f.Code, f.Page, f.Peers = "MissingNodeRoute", "MissingNodeRoute-joined", []netip.Prefix{g.row}
+		f.Facts["row"], f.Facts["hop"] = g.row, receivers[0].hop(g.row)
 		g.rivals = nil
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
-		f.Code, f.page, f.Confidence, f.Peers = "NICForwarding", "NICForwarding-joined", model.Likely,
-			slices.Clone(g.node.Ranges)
-		f.facts["node"] = g.node
+		f.Code, f.Page, f.Peers = "NICForwarding", "NICForwarding-joined", slices.Clone(c.rows)
+		f.Facts["node"] = g.node
 	default:
 		j.filtered(c, f, receivers[0])
 	}
-	f.facts["struck"], f.facts["rivals"] = g.refuted, g.rivals
+	f.Facts["struck"], f.Facts["rivals"] = g.refuted, g.rivals
 	if x := j.translated(c); g.ports == nil && !g.large && g.route == nil && x.IsValid() {
-		f.Confidence, f.facts["translated"] = model.Likely, x
+		f.Facts["translated"] = x
 	}
-	f.EndsAt = []model.HopKind{model.HopBeyond}
-	return f.worded()
+	return diagnose.Joined(*f)
 }
 
-func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
+func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {
 	g := c.guess
-	f.Code, f.page, f.Peers = "MissingUDR", "MissingUDR-joined", slices.Clone(g.rows)
+	f.Code, f.Page, f.Peers = "MissingUDR", "MissingUDR-joined", slices.Clone(c.rows)
 	var rows, supposed []row
-	for _, r := range g.rows {
+	for _, r := range c.rows {
 		for _, n := range receivers {
 			if !slices.Contains(n.Ranges, r) {
 				continue
 			}
 			rows = append(rows, row{r, n.hopOr(r, f), n})
-			for _, x := range n.Rows {
-				if x.Range == r {
-					fabric.AddRows(&f.Finding, x)
-				}
-			}
+			fabric.AddRows(&f.Finding, model.Filter(n.Rows, func(x model.Row) bool { return x.Range == r })...)
 			if slices.Contains(n.supposed, r) {
-				supposed = append(supposed, row{Range: r, Node: n})
+				supposed = append(supposed, rows[len(rows)-1])
 			}
 		}
 	}
-	f.facts["rows"], f.facts["supposed"] = rows, supposed
+	f.Facts["rows"], f.Facts["supposed"] = rows, supposed
 	if g.shape == noTable {
 		f.Rows = slices.Concat(receivers[0].Table, f.Rows)
 	} else {
-		f.facts["row"] = g.rows[0]
+		f.Facts["row"] = c.rows[0]
 	}
-	kinds := c.kinds()
-	if len(kinds) == 1 {
-		f.facts["kind"] = kindText(kinds[0])
+	if kinds := c.kinds(); len(kinds) == 1 {
+		f.Facts["kind"] = kindText(kinds[0])
 	}
 	var silent []refutation
-	g.rivals = slices.DeleteFunc(g.rivals, func(r fault) bool {
+	g.rivals = slices.DeleteFunc(g.rivals, func(r suspect) bool {
 		p := j.silentElsewhere(r, g)
 		if p != nil {
 			silent = append(silent, refutation{r, *p})
 		}
 		return p != nil
 	})
-	f.facts["silent"] = silent
-	if f.facts["control"] == (*example)(nil) || supposed != nil || len(kinds) == 1 ||
-		slices.ContainsFunc(g.rivals, func(r fault) bool { return r.shape != noRow }) {
-		f.Confidence = model.Likely
-	}
+	f.Facts["silent"] = silent
 }
 
 // row is one that a route table should have.
@@ -143,25 +136,23 @@ func (j *joint) rightHop(w *leg) netip.Addr {
 }
 
 // wrongNodeRoute says where a node's own route leads, and where it should.
-func (j *joint) wrongNodeRoute(c *cause, f *found) {
+func (j *joint) wrongNodeRoute(c *cause, f *faults.Fault) {
 	r, right := c.guess.route, j.rightHop(c.lost[0])
-	f.Code, f.page, f.Peers = "WrongNodeRoute", "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
-	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
+	f.Code, f.Page, f.Peers = "WrongNodeRoute", "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
+	f.Facts["route"], f.Facts["right"], f.Facts["from"], f.Facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
 	if other := j.at[r.Gateway]; other != nil {
-		f.facts["other"] = other
-	} else {
-		f.Confidence = model.Likely
+		f.Facts["other"] = other
 	}
 }
 
 // silentElsewhere is the silence of a node that was not watched, where a fault of one
 // NIC does not explain it and a missing table does; nil where there is none.
-func (j *joint) silentElsewhere(f fault, g *guess) *example {
+func (j *joint) silentElsewhere(f suspect, g *guess) *example {
 	if g.shape != noTable || f.shape != ipForwardingOff {
 		return nil
 	}
 	for _, n := range j.in {
-		for p := range n.silentPairs() {
+		for _, p := range n.silentPairs() {
 			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() &&
 				n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
 				return &example{n, nil, 0, p.Remote, p.Local}
@@ -179,16 +170,16 @@ type transit struct {
 }
 
 // wrongRow is the finding on packets that another node gets.
-func (c *cause) wrongRow(f *found, to *node) {
+func (c *cause) wrongRow(f *faults.Fault, to *node) {
 	g := c.guess
-	f.Code, f.page, f.Peers = "WrongUDR", "WrongUDR-joined", slices.Clone(g.rows)
+	f.Code, f.Page, f.Peers = "WrongUDR", "WrongUDR-joined", slices.Clone(c.rows)
 	returned := []transit{{g.via.Returned[model.Transit{Range: g.row, Side: model.AsDestination}], false, g.row}}
 	for _, w := range c.lost {
 		r := w.fromRange()
 		returned = model.With(returned, transit{g.via.Returned[model.Transit{Range: r, Side: model.AsSource}], true, r})
 	}
 	returned = model.Filter(returned, func(t transit) bool { return t.Packets > 0 })
-	f.facts["via"], f.facts["row"], f.facts["hop"], f.facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
+	f.Facts["via"], f.Facts["row"], f.Facts["hop"], f.Facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
 	f.Nodes = model.With(f.Nodes, g.via.name())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
@@ -200,58 +191,52 @@ func (c *cause) wrongRow(f *found, to *node) {
 
 // rightRow is a node's own finding that it gets what is for another's pods, with where the row must lead.
 func (c *cause) rightRow(own model.Finding, to *node) model.Finding {
-	f := &found{Finding: model.Finding{Severity: own.Severity, Confidence: model.Proven, LastHopAlive: own.LastHopAlive,
-		Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets, Nodes: own.Nodes, EndsAt: own.EndsAt}}
-	c.guess = &guess{fault: fault{shape: noRow, row: own.Peers[0]}, rows: own.Peers, via: c.node}
-	f.facts = words.Facts{"lost": c.observeLost(&f.Finding), "to": to}
+	f := &faults.Fault{Finding: model.Finding{LastHopAlive: own.LastHopAlive, Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets, Nodes: own.Nodes, EndsAt: own.EndsAt}}
+	c.guess = &guess{suspect: suspect{shape: noRow, row: own.Peers[0]}, via: c.node}
+	f.Facts = words.Facts{"lost": c.observeLost(&f.Finding), "to": to}
 	c.wrongRow(f, to)
-	return f.worded()
+	return diagnose.Joined(*f)
 }
 
 // filtered is the finding on packets of which no larger fault explains the loss.
-func (j *joint) filtered(c *cause, f *found, to *node) {
+func (j *joint) filtered(c *cause, f *faults.Fault, to *node) {
 	g := c.guess
-	f.Code, f.page, f.Severity = "NoReply", "NoReply-between", model.Warning
-	src, dst := c.ends()
-	f.Peers = model.Hosts(dst)
-	f.facts["src"], f.facts["dst"] = src, dst
+	f.Code, f.Page = "NoReply", "NoReply-between"
+	dst := f.Facts["dst"].([]netip.Addr)
 	switch {
 	case g.ports != nil:
 		first := g.ports[0]
-		f.facts["ports"], f.facts["first"], f.facts["udp"] = portTexts(g.ports), first, first.Proto == model.UDP
-		f.facts[model.Either(first.Here, "replyPort", "port")] = first.Port
+		f.Facts["ports"], f.Facts["first"], f.Facts["udp"] = portTexts(g.ports), first, first.Proto == model.UDP
+		f.Facts[model.Either(first.Here, "replyPort", "port")] = first.Port
 	case g.shape == fromPods:
-		f.facts["sender"] = g.node
+		f.Facts["sender"] = g.node
 	default:
-		f.facts["pass"] = model.Filter(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
+		f.Facts["pass"] = model.Filter(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
 		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed &&
 			!slices.ContainsFunc(g.refuted, func(r refutation) bool { return r.shape == noRow }) {
-			f.facts["row"] = r
+			f.Facts["row"] = r
 		}
 	}
-	g.rivals = slices.DeleteFunc(g.rivals, func(r fault) bool { return r.shape <= noRow })
+	g.rivals = slices.DeleteFunc(g.rivals, func(r suspect) bool { return r.shape <= noRow })
 }
 
 // ends are the addresses that what is lost is from, and for.
 func (c *cause) ends() (src, dst []netip.Addr) { return addrs(c.lost) }
 
 func addrs(legs []*leg) (src, dst []netip.Addr) {
-	for _, w := range legs {
-		src, dst = append(src, w.src()), append(dst, w.dst())
-	}
-	return model.Unique(src), model.Unique(dst)
+	return model.Unique(model.Map(legs, (*leg).src)), model.Unique(model.Map(legs, (*leg).dst))
 }
 
 func (n *node) getsOthers(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Pairs, func(p model.EndPair) bool { return p.Local == a && p.In.Packets > 0 })
 }
 
-// control is what shows that packets do pass between the nodes; nil where nothing does. What may
-// carry a tunnel is not counted: it may be what is lost.
-func (j *joint) control(senders, receivers []*node) *example {
+// control is what shows that packets do pass between the nodes, of the IP version of an address if that is valid; nil where
+// nothing does. What may carry a tunnel is not counted: it may be what is lost.
+func (j *joint) control(senders, receivers []*node, like netip.Addr) *example {
 	var best *leg
 	for _, w := range j.legs {
-		if w.state == arrived && w.bare() > 0 && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
+		if w.state == arrived && w.bare() > 0 && (!like.IsValid() || like.Is4() == w.dst().Is4()) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
 			(best == nil || w.isNode() && !best.isNode()) {
 			best = w
 		}
@@ -263,21 +248,18 @@ func (j *joint) control(senders, receivers []*node) *example {
 }
 
 // Is reports whether the fault has a shape, by its name in pages.
-func (f fault) Is(name string) bool {
+func (f suspect) Is(name string) bool {
 	return f.shape == map[string]shape{"noTable": noTable, "noRow": noRow, "noCard": ipForwardingOff,
 		"fromPods": fromPods}[name]
 }
 
 // Row and Node are what it is about.
-func (f fault) Row() netip.Prefix { return f.row }
-func (f fault) Node() *node       { return f.node }
+func (f suspect) Row() netip.Prefix { return f.row }
+func (f suspect) Node() *node       { return f.node }
 
 // sides are the nodes that sent what was lost, and those that it was for.
 func (c *cause) sides() (senders, receivers []*node) {
-	for _, w := range c.lost {
-		senders, receivers = append(senders, w.from), append(receivers, w.to)
-	}
-	return union(senders, nil), union(receivers, nil)
+	return union(model.Map(c.lost, func(w *leg) *node { return w.from }), nil), union(model.Map(c.lost, func(w *leg) *node { return w.to }), nil)
 }
 
 func union(a, b []*node) []*node {

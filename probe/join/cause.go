@@ -18,10 +18,11 @@ type cause struct {
 	guess *guess
 	// silent is a far end that did not reply.
 	silent *silentReceiver
-	// tunnels are what these lose between the nodes, of all causes; nil where they do not lose it.
-	tunnels map[flow]*tunnelLoss
-	// twins have one range for their pods.
-	twins *twins
+	// losses are what tunnels lose between two nodes each.
+	losses []*tunnelLoss
+	// rows are the ranges that the network has no way to, or a wrong one; twins have one of these for their pods.
+	rows  []netip.Prefix
+	twins []*node
 	// down: the node's tunnels are.
 	down          bool
 	lost          []*leg
@@ -42,7 +43,9 @@ func (j *joint) cause(key any, c cause) *cause {
 }
 
 // adopt is the cause that a node itself has found.
-func (j *joint) adopt(n *node, f *model.Finding) *cause { return j.cause(f, cause{node: n, found: f}) }
+func (j *joint) adopt(n *node, f *model.Finding) *cause {
+	return j.cause(f, cause{node: n, found: f, rows: model.Either(f.Is(model.Unheard|model.Astray), f.Peers, nil)})
+}
 
 func (j *joint) explain() {
 	j.gets = j.own(model.Foreign)
@@ -104,8 +107,7 @@ func (j *joint) explain() {
 			c.conversations = append(c.conversations, t)
 		}
 	}
-	j.lostPorts()
-	j.lostLarge()
+	j.inPart()
 }
 
 // adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has
@@ -114,7 +116,7 @@ func (j *joint) adoptRows() {
 	for _, f := range j.gets {
 		asked := map[*node]uint64{}
 		for _, o := range j.in {
-			for p := range o.silentPairs() {
+			for _, p := range o.silentPairs() {
 				if _, recorded := j.at[p.Remote]; o != f.node && !recorded && p.Routed && model.InAny(f.Peers, p.Remote) {
 					asked[o] += p.Out.Packets
 				}

@@ -2,7 +2,6 @@ package join
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -131,7 +130,7 @@ func tell(name string, f *model.Finding) {
 }
 
 // compares reports whether a finding is about flows that die beside others of the same two ends, both of which were watched:
-// lostPorts compares the flows of both, and what arrived is its node's.
+// inPart compares the flows of both, and what arrived is its node's.
 func (j *joint) compares(n *node, f *model.Finding) bool {
 	return f.Code == "NoReply" && len(f.Peers) > 0 && !n.out && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
 		far := j.at[p.Addr()]
@@ -145,7 +144,7 @@ func (j *joint) besides(n *node) []model.Finding {
 	if n.out {
 		return n.findings
 	}
-	for p := range n.silentPairs() {
+	for _, p := range n.silentPairs() {
 		e, far := ends{p.Local, p.Remote}, j.at[p.Remote]
 		if !n.settled[e] && (far != nil && far != n && (n.outlasted(far, p) || n.supposesLess(far, p)) ||
 			slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
@@ -200,40 +199,19 @@ func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
 	})
 }
 
-func (n *node) silentPairs() iter.Seq[*model.EndPair] {
-	return func(yield func(*model.EndPair) bool) {
-		for p := range model.Each(n.Pairs) {
-			if p.Silent && !yield(p) {
-				return
-			}
-		}
-	}
+func (n *node) silentPairs() []*model.EndPair {
+	return model.Chosen(n.Pairs, func(p *model.EndPair) bool { return p.Silent })
 }
 
 // accounts reports whether the cause also explains the silence of a pair whose other end was
 // not watched. A missing route does for what is for the range, and for the replies to what
 // is from it; an address that is cut off from all nodes does for what it asks of others.
 func (c *cause) accounts(n *node, p *model.EndPair) bool {
-	var rows []netip.Prefix
-	switch {
-	case c.guess != nil && c.guess.shape <= noRow:
-		rows = c.guess.rows
-	case c.guess != nil && c.guess.shape == ipForwardingOff:
-		rows = c.guess.node.Ranges
-	case c.found != nil && c.found.Is(model.Unheard|model.Astray):
-		rows = c.found.Peers
-	case c.twins != nil:
-		rows = []netip.Prefix{c.twins.row}
-		if !slices.Contains(c.twins.nodes, n) && !model.InAny(rows, p.Remote) {
-			return false
-		}
-	case c.down:
+	if c.down {
 		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
-	case c.severed[p.Local]:
-		return p.Range.IsValid() || model.InAny(n.Networks, p.Remote)
 	}
-	return model.InAny(rows, p.Remote) || model.InAny(rows, p.Local) &&
-		(p.Range.IsValid() || model.InAny(n.Networks, p.Remote))
+	near := (p.Range.IsValid() || model.InAny(n.Networks, p.Remote)) && (c.twins == nil || slices.Contains(c.twins, n))
+	return model.InAny(c.rows, p.Remote) || near && (model.InAny(c.rows, p.Local) || c.severed[p.Local])
 }
 
 func (j *joint) finding(c *cause) model.Finding {
@@ -244,7 +222,7 @@ func (j *joint) finding(c *cause) model.Finding {
 		return j.adopted(c)
 	case c.guess != nil:
 		return j.lostBetween(c)
-	case c.tunnels != nil:
+	case c.losses != nil:
 		return j.lostByTunnel(c)
 	case c.down:
 		return c.downTunnel()
@@ -354,7 +332,7 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	}
 	return observed(f, by, func(k flow) (string, words.Facts) {
 		src, dst := addrs(by[k])
-		if l := c.tunnels[k]; l != nil {
+		if l := model.Find(c.losses, func(l *tunnelLoss) bool { return l.lost[0].flow() == k }); l != nil {
 			f.Packets += l.sent
 			_, got := narrowest(l.to.Tunnel.OutOf, src[0])
 			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got,
@@ -412,18 +390,6 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		}
 	}
 	return out
-}
-
-// found is a finding in the making, with what its page of words names.
-type found struct {
-	model.Finding
-	page  string
-	facts words.Facts
-}
-
-func (f *found) worded() model.Finding {
-	diagnose.Put(f.page, f.facts, &f.Finding)
-	return f.Finding
 }
 
 // sent is what left a node.

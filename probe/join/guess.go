@@ -26,8 +26,8 @@ const (
 	filtered
 )
 
-// fault is one that may be between the nodes.
-type fault struct {
+// suspect is a fault that may be between the nodes.
+type suspect struct {
 	shape shape
 	// row is the range that the missing route is for, node the one whose NIC or pods
 	// it is about, and with to the two of a filter.
@@ -49,21 +49,21 @@ func (w *leg) alike() alike {
 }
 
 // faults are those that would lose the packets of such legs.
-func (k alike) faults() []fault {
-	var out []fault
+func (k alike) faults() []suspect {
+	var out []suspect
 	if k.row.IsValid() {
 		if k.routed {
-			out = append(out, fault{shape: noTable}, fault{shape: noRow, row: k.row})
+			out = append(out, suspect{shape: noTable}, suspect{shape: noRow, row: k.row})
 		}
-		out = append(out, fault{shape: ipForwardingOff, node: k.to})
+		out = append(out, suspect{shape: ipForwardingOff, node: k.to})
 	}
 	if k.fromPods {
-		out = append(out, fault{shape: ipForwardingOff, node: k.from}, fault{shape: fromPods, node: k.from})
+		out = append(out, suspect{shape: ipForwardingOff, node: k.from}, suspect{shape: fromPods, node: k.from})
 	}
-	return append(out, fault{shape: filtered, node: k.from, to: k.to})
+	return append(out, suspect{shape: filtered, node: k.from, to: k.to})
 }
 
-func (f fault) compare(g fault) int {
+func (f suspect) compare(g suspect) int {
 	return cmp.Or(cmp.Compare(f.shape, g.shape), netip.Prefix.Compare(f.row, g.row),
 		cmp.Compare(f.node.name(), g.node.name()), cmp.Compare(f.to.name(), g.to.name()))
 }
@@ -78,7 +78,7 @@ type group struct {
 }
 
 // extents are what would be lost by each fault, of some legs.
-func extents(legs []*leg) map[fault][]*group {
+func extents(legs []*leg) map[suspect][]*group {
 	groups := map[alike]*group{}
 	for _, w := range legs {
 		k := w.alike()
@@ -88,7 +88,7 @@ func extents(legs []*leg) map[fault][]*group {
 		g := groups[k]
 		g.legs, g.several = g.legs+1, g.several || g.dst != w.dst()
 	}
-	out := map[fault][]*group{}
+	out := map[suspect][]*group{}
 	for _, g := range groups {
 		for _, f := range g.faults() {
 			out[f] = append(out[f], g)
@@ -103,7 +103,7 @@ func count(lost []*group) int {
 
 // shownBy reports whether lost packets have the shape of the fault, and not that of
 // a smaller one: that one address is silent shows no more than that.
-func (f fault) shownBy(lost []*group) bool {
+func (f suspect) shownBy(lost []*group) bool {
 	some := func(is func(*group) bool) bool { return slices.ContainsFunc(lost, is) }
 	switch f.shape {
 	case noTable:
@@ -120,11 +120,9 @@ func (f fault) shownBy(lost []*group) bool {
 
 // guess is the fault between the nodes that is taken for the cause.
 type guess struct {
-	fault
-	// rows are the ranges to which routes are missing.
-	rows []netip.Prefix
+	suspect
 	// rivals explain as much and nothing refutes them. refuted are what does, each with what refutes it.
-	rivals  []fault
+	rivals  []suspect
 	refuted []refutation
 	// ports are those of which alone flows are lost between the ends, where that is so.
 	ports []model.Asked
@@ -137,7 +135,7 @@ type guess struct {
 }
 
 type refutation struct {
-	fault
+	suspect
 	By example
 }
 
@@ -155,7 +153,7 @@ func (e example) set() bool { return e.At != nil }
 func (j *joint) between(open []*leg, passed passes) {
 	for len(open) > 0 {
 		all := extents(open)
-		best, most := fault{shape: filtered}, 0
+		best, most := suspect{shape: filtered}, 0
 		for f, lost := range all {
 			if n := count(lost); f.shownBy(lost) && !passed.refute(f, lost).set() &&
 				(n > most || n == most && f.compare(best) < 0) {
@@ -180,11 +178,11 @@ func (j *joint) misrouted(open []*leg) []*leg {
 		row := w.toRange()
 		var c *cause
 		if j.rightHop(w).IsValid() {
-			g := &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
+			g := &guess{suspect: suspect{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
 			c = j.cause([2]any{w.from, *w.pair.Via}, cause{node: w.from, guess: g})
 		} else if via := j.returns(returning, w); via != nil {
-			g := &guess{fault: fault{shape: noRow, row: row}, rows: []netip.Prefix{row}, via: via}
-			c = j.cause([2]any{via, row}, cause{node: via, guess: g})
+			g := &guess{suspect: suspect{shape: noRow, row: row}, via: via}
+			c = j.cause([2]any{via, row}, cause{node: via, guess: g, rows: []netip.Prefix{row}})
 		} else {
 			return true
 		}
@@ -238,9 +236,9 @@ func (j *joint) filters(open []*leg, passed passes) {
 			passing[end{w.dst(), true}], passing[end{w.src(), false}] = true, true
 		}
 	}
-	by := map[fault][]*leg{}
+	by := map[suspect][]*leg{}
 	for _, w := range open {
-		f := fault{shape: filtered, node: w.from, to: w.to}
+		f := suspect{shape: filtered, node: w.from, to: w.to}
 		switch {
 		case len(others[end{w.dst(), true}]) > 1:
 			f.node = nil
@@ -249,7 +247,7 @@ func (j *joint) filters(open []*leg, passed passes) {
 		}
 		by[f] = append(by[f], w)
 	}
-	for _, f := range slices.SortedFunc(maps.Keys(by), fault.compare) {
+	for _, f := range slices.SortedFunc(maps.Keys(by), suspect.compare) {
 		c := newCause(f, by[f], passed)
 		c.severed = map[netip.Addr]bool{}
 		for _, w := range c.lost {
@@ -260,41 +258,39 @@ func (j *joint) filters(open []*leg, passed passes) {
 }
 
 // newCause is the cause of lost legs, with what else would explain them all.
-func newCause(f fault, legs []*leg, passed passes) *cause {
-	g := &guess{fault: f}
+func newCause(f suspect, legs []*leg, passed passes) *cause {
+	g, c := &guess{suspect: f}, &cause{node: f.node, lost: legs}
 	for other, lost := range extents(legs) {
-		if other == f && f.shape != filtered {
-			for _, l := range lost {
-				if l.row.IsValid() {
-					g.rows = append(g.rows, l.row)
-				}
-			}
-		}
-		if other == f || other.shape == filtered || count(lost) < len(legs) || other.shape == noTable && f.shape != noTable {
-			continue
-		}
-		if by := passed.refute(other, lost); by.set() {
+		by := passed.refute(other, lost)
+		switch {
+		case other == f && f.shape <= noRow:
+			c.rows = model.With(nil, model.Map(lost, func(g *group) netip.Prefix { return g.row })...)
+		case other == f:
+		case other.shape == filtered || count(lost) < len(legs) || other.shape == noTable && f.shape != noTable:
+		case by.set():
 			g.refuted = append(g.refuted, refutation{other, by})
-		} else {
+		default:
 			g.rivals = append(g.rivals, other)
 		}
 	}
-	slices.SortFunc(g.rows, netip.Prefix.Compare)
-	g.rows = slices.Compact(g.rows)
-	slices.SortFunc(g.rivals, fault.compare)
-	slices.SortFunc(g.refuted, func(a, b refutation) int { return a.compare(b.fault) })
-	return &cause{guess: g, node: f.node, lost: legs}
+	slices.SortFunc(c.rows, netip.Prefix.Compare)
+	slices.SortFunc(g.rivals, suspect.compare)
+	slices.SortFunc(g.refuted, func(a, b refutation) int { return a.compare(b.suspect) })
+	if c.guess = g; f.shape == ipForwardingOff {
+		c.rows = f.node.Ranges
+	}
+	return c
 }
 
 // passes are packets that arrived though some faults would have lost them: one example for each.
-type passes map[fault]example
+type passes map[suspect]example
 
 // carried reports whether the network of a node carries packets for pods of others.
 func (p passes) carried(n *node) bool {
-	return p.refute(fault{shape: noTable}, []*group{{alike: alike{from: n}}}).set()
+	return p.refute(suspect{shape: noTable}, []*group{{alike: alike{from: n}}}).set()
 }
 
-func (p passes) note(f fault, e example) {
+func (p passes) note(f suspect, e example) {
 	if !p[f].set() {
 		p[f] = e
 	}
@@ -318,7 +314,7 @@ func (j *joint) passes() passes {
 				for _, f.network = range w.from.Networks {
 					p.note(f, text)
 					// With any row there is a table.
-					table := fault{shape: noTable, network: f.network}
+					table := suspect{shape: noTable, network: f.network}
 					p[table] = clearest(p[table], p[f])
 				}
 			}
@@ -330,11 +326,11 @@ func (j *joint) passes() passes {
 				continue
 			}
 			text := example{n, nil, pair.In.Packets, pair.Remote, pair.Local}
-			p.note(fault{shape: ipForwardingOff, node: n}, text)
+			p.note(suspect{shape: ipForwardingOff, node: n}, text)
 			if pair.In.Replies > 0 {
-				p.note(fault{shape: fromPods, node: n}, text)
+				p.note(suspect{shape: fromPods, node: n}, text)
 				if pair.Routed && pair.Range.IsValid() {
-					p.note(fault{shape: noTable}, text)
+					p.note(suspect{shape: noTable}, text)
 				}
 			}
 		}
@@ -344,7 +340,7 @@ func (j *joint) passes() passes {
 
 // refute is what arrived though the fault would have lost it; not set where nothing did.
 // A missing route is that of one network: others may have another table.
-func (p passes) refute(f fault, lost []*group) example {
+func (p passes) refute(f suspect, lost []*group) example {
 	if f.shape > noRow {
 		return p[f]
 	}

@@ -10,6 +10,7 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -49,7 +50,9 @@ const apart = 10 * time.Minute
 // Judge reads each source, and judges them together. The order of the sources
 // does not matter. A source that cannot be read is named in the result.
 func Judge(sources []Source) Result {
-	return together(readAll(sources))
+	var g Group
+	onAllCPUs(len(sources), func(i int) { g.Add(sources[i]) })
+	return g.Judge()
 }
 
 // Group are sources that become known one after the other. Each is read at once, and what is
@@ -89,12 +92,6 @@ func together(nodes []*node) Result {
 	r := Result{Findings: j.findings()} // which may say more of nodes
 	r.Nodes = model.Map(nodes, func(n *node) model.NodeSeen { return n.seen })
 	return r
-}
-
-func readAll(sources []Source) []*node {
-	nodes := make([]*node, len(sources))
-	onAllCPUs(len(sources), func(i int) { nodes[i] = newNode(sources[i]) })
-	return nodes
 }
 
 // onAllCPUs does something n times: to read and judge each node is most of the work.
@@ -200,15 +197,9 @@ func setApart(nodes []*node) {
 }
 
 func sameNode(a, b *node) bool {
-	if a.seen.Node.Name != b.seen.Node.Name {
-		return false
-	}
-	for addr := range a.Node {
-		if addr.IsGlobalUnicast() && b.Node[addr] {
-			return true
-		}
-	}
-	return len(a.Node) == 0 && len(b.Node) == 0
+	shared := func(x netip.Addr) bool { return x.IsGlobalUnicast() && b.Node[x] }
+	return a.seen.Node.Name == b.seen.Node.Name &&
+		(len(a.Node)+len(b.Node) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(a.Node)), shared))
 }
 
 // nameApart gives nodes without a name that of their recording, and adds it to names that several have.
@@ -287,15 +278,10 @@ type ownFinding struct {
 }
 
 func (j *joint) own(traits model.Trait) []ownFinding {
-	var out []ownFinding
-	for _, n := range j.in {
-		for f := range model.Each(n.findings) {
-			if f.Is(traits) {
-				out = append(out, ownFinding{n, f})
-			}
-		}
-	}
-	return out
+	return model.Flat(j.in, func(n *node) []ownFinding {
+		found := model.Chosen(n.findings, func(f *model.Finding) bool { return f.Is(traits) })
+		return model.Map(found, func(f *model.Finding) ownFinding { return ownFinding{n, f} })
+	})
 }
 
 // suppose gives nodes whose pods' range is not known the one that another node takes for it, and finds silent:
@@ -347,8 +333,7 @@ func (j *joint) owner(a netip.Addr) *node {
 	for _, owns := range []func(n *node) bool{
 		func(n *node) bool { return model.InAny(n.Own, a) || model.InAny(n.Ranges, a) },
 		func(n *node) bool {
-			return slices.ContainsFunc(n.findings,
-				func(f model.Finding) bool { return slices.Contains(f.Pods, a) && !f.Is(model.Unheard) })
+			return model.First(n.findings, func(f *model.Finding) bool { return slices.Contains(f.Pods, a) && !f.Is(model.Unheard) }) != nil
 		},
 		func(n *node) bool { return len(n.Given[a]) > 0 },
 	} {

@@ -2,10 +2,12 @@ package join
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
@@ -195,17 +197,18 @@ func (j *joint) nextHops() {
 	}
 	for _, n := range j.in {
 		n.hops = map[bool]netip.Addr{}
+		near := func(a netip.Addr) bool {
+			return slices.ContainsFunc(j.in, func(o *node) bool { return o != n && model.InAny(o.Networks, a) })
+		}
 		for _, is4 := range []bool{true, false} {
-			var found []netip.Addr
-			for a := range n.Node {
-				if a.IsGlobalUnicast() && a.Is4() == is4 && model.InAny(n.Networks, a) {
-					found = append(found, a)
+			found := model.Filter(slices.Collect(maps.Keys(n.Node)), func(a netip.Addr) bool {
+				return a.IsGlobalUnicast() && a.Is4() == is4 && model.InAny(n.Networks, a)
+			})
+			for _, better := range []func(netip.Addr) bool{near, func(a netip.Addr) bool { return talked[a] }} {
+				if some := model.Filter(found, better); len(some) > 0 {
+					found = some
 				}
 			}
-			found = narrowed(found, func(a netip.Addr) bool {
-				return slices.ContainsFunc(j.in, func(o *node) bool { return o != n && model.InAny(o.Networks, a) })
-			})
-			found = narrowed(found, func(a netip.Addr) bool { return talked[a] })
 			if len(found) == 1 {
 				n.hops[is4] = found[0]
 			}
@@ -216,54 +219,31 @@ func (j *joint) nextHops() {
 
 // withHop is a row to pods of the node with the next hop that it needs, where that is known.
 func (n *node) withHop(row model.Row) model.Row {
-	if hop := n.hop(row.Range); hop.IsValid() && row.Hop == nodeindex.NodeIP {
-		row.Hop = hop.String()
+	if row.Hop == nodeindex.NodeIP {
+		row.Hop = hopText(n.hop(row.Range))
 	}
 	return row
-}
-
-// narrowed are those of a list that match, or all if none does.
-func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
-	if some := model.Filter(list, match); len(some) > 0 {
-		return some
-	}
-	return list
 }
 
 // hop is the node's address that a route to a range of its pods has for a next hop; not valid where that is not known.
 func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
 
-// anyHop is the node's address, of the family that it has, in words.
-func (n *node) anyHop() string {
-	for _, is4 := range []bool{true, false} {
-		if hop := n.hops[is4]; hop.IsValid() {
-			return hop.String()
-		}
-	}
-	return nodeindex.NodeIP
+// hopText is a next hop in words.
+func hopText(hop netip.Addr) string {
+	return model.Either(hop.IsValid(), hop.String(), nodeindex.NodeIP)
 }
 
 // hopOr is hop for a finding, which is then likely at most where that is not known.
-func (n *node) hopOr(row netip.Prefix, f *found) string {
-	if hop := n.hop(row); hop.IsValid() {
-		return hop.String()
+func (n *node) hopOr(row netip.Prefix, f *faults.Fault) string {
+	if !n.hop(row).IsValid() {
+		nodes, _ := f.Facts["unknownHops"].([]*node)
+		f.Facts["unknownHops"] = append(nodes, n)
 	}
-	f.Confidence = model.Likely
-	nodes, _ := f.facts["unknownHops"].([]*node)
-	f.facts["unknownHops"] = append(nodes, n)
-	return nodeindex.NodeIP
+	return hopText(n.hop(row))
 }
 
 // minLarge is how many packets other than requests a pair must have sent for the share that arrives to mean anything.
 const minLarge = 10
-
-// lostLarge makes causes of legs on which large packets alone are lost.
-func (j *joint) lostLarge() {
-	lost := model.Filter(j.legs, func(w *leg) bool { return !w.flows.reported && w.losesLarge() })
-	for _, legs := range connected(lost) {
-		j.causes = append(j.causes, &cause{guess: &guess{fault: fault{shape: filtered}, large: true}, lost: legs})
-	}
-}
 
 // losesLarge reports whether small packets of a leg arrive and large ones do not: of the requests, which are
 // small, or of datagrams among which fragments are large, a larger share than of all bytes, and what arrives is smaller
@@ -319,13 +299,4 @@ func largeLost(legs []*leg) *largeLoss {
 	out, in := legs[0].volumes()
 	l.Size, l.GotSize = out.Bytes/out.Packets, in.Bytes/in.Packets
 	return &l
-}
-
-// tooLarge is the finding on large packets that are lost between the nodes.
-func (c *cause) tooLarge(f *found, senders, receivers []*node) {
-	f.Code, f.page, f.Severity, f.Confidence = "PathMTU", "PathMTU-joined", model.Warning, model.Likely
-	_, dst := c.ends()
-	f.Peers = model.Hosts(dst)
-	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)
-	f.facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
 }

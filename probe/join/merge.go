@@ -29,13 +29,8 @@ func grouped(list []nodeFinding) [][]nodeFinding {
 }
 
 // ranges are those of the routes of the finding's fix.
-func (t *nodeFinding) ranges() (out []netip.Prefix) {
-	for _, r := range t.Rows {
-		if r.Range.IsValid() {
-			out = append(out, r.Range)
-		}
-	}
-	return out
+func (t *nodeFinding) ranges() []netip.Prefix {
+	return model.Filter(model.Map(t.Rows, func(r model.Row) netip.Prefix { return r.Range }), netip.Prefix.IsValid)
 }
 
 // ownRoute reports whether the routes of the fix lead to a node's own pods, and the peers are the others' ranges.

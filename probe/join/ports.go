@@ -15,8 +15,8 @@ type lostFlows struct {
 	// ports are of the sender if Here: then the replies are lost.
 	ports []model.Asked
 	n     int
-	// some others of the same ports are well. reported: a finding is about those that are not.
-	some, reported bool
+	// some others of the same ports are well.
+	some bool
 }
 
 // answers finds the ports at which some node saw a flow replied to: datagrams to these, and to name servers, want one.
@@ -68,36 +68,58 @@ func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
 	return l
 }
 
-// lostPorts makes causes of flows that are lost between addresses which reach each other, where as many packets of
-// their kind did not arrive: a node does not track what its own filter drops, though it arrives. Legs with a port in
-// common have one cause. Where the way back is lost, a flow that waits says nothing of the way there; and where two nodes
-// lose large packets, a port of which all are large is no cause of its own.
-func (j *joint) lostPorts() {
-	var causes []*cause
-	large := map[[2]*node]bool{}
+// inPart makes causes of flows that are lost between addresses which reach each other, where as many packets of their kind did
+// not arrive: a node does not track what its own filter drops, though it arrives; and of legs on which large packets alone are
+// lost. Where the way back is lost, a flow that waits says nothing of the way there; and where two nodes lose large packets, a
+// port of which all are large is no cause of its own.
+func (j *joint) inPart() {
+	var ports, sized []*leg
+	isLarge, large := map[*leg]bool{}, map[[2]*node]bool{}
 	for _, w := range j.legs {
-		if (w.flows.n == 0 || w.flows.some) && w.losesLarge() {
+		if isLarge[w] = w.losesLarge(); isLarge[w] && (w.flows.n == 0 || w.flows.some) {
 			large[[2]*node{w.from, w.to}], large[[2]*node{w.to, w.from}] = true, true
 		}
 	}
 	for _, w := range j.legs {
-		if w.flows.n == 0 || !w.comparable() || w.diesThere() || !w.misses() || j.leg(w.dst(), w.src()).isLost() ||
-			large[[2]*node{w.from, w.to}] && w.losesLarge() {
-			continue
+		switch {
+		case w.flows.n > 0 && w.comparable() && !w.diesThere() && w.misses() && !j.leg(w.dst(), w.src()).isLost() &&
+			!(isLarge[w] && large[[2]*node{w.from, w.to}]):
+			ports = append(ports, w)
+		case isLarge[w]:
+			sized = append(sized, w)
 		}
-		w.flows.reported = true
-		c := &cause{guess: &guess{fault: fault{shape: filtered}}, lost: []*leg{w}}
-		c.guess.ports = slices.Clone(w.flows.ports)
-		causes = slices.DeleteFunc(causes, func(o *cause) bool {
-			one := model.Meet(o.guess.ports, w.flows.ports)
+	}
+	for _, set := range united(ports, func(a, b *leg) bool { return model.Meet(a.flows.ports, b.flows.ports) }) {
+		g := &guess{suspect: suspect{shape: filtered}}
+		for _, w := range set {
+			g.ports = model.With(g.ports, w.flows.ports...)
+		}
+		j.causes = append(j.causes, &cause{guess: g, lost: set})
+	}
+	for _, set := range united(sized, (*leg).touches) {
+		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, large: true}, lost: set})
+	}
+}
+
+// united are legs, those together that have something in common, also by others.
+func united(legs []*leg, common func(a, b *leg) bool) (sets [][]*leg) {
+	for _, w := range legs {
+		set := []*leg{w}
+		sets = slices.DeleteFunc(sets, func(o []*leg) bool {
+			one := slices.ContainsFunc(o, func(x *leg) bool { return common(x, w) })
 			if one {
-				c.lost, c.guess.ports = append(o.lost, c.lost...), model.With(o.guess.ports, c.guess.ports...)
+				set = append(o, set...)
 			}
 			return one
 		})
-		causes = append(causes, c)
+		sets = append(sets, set)
 	}
-	j.causes = append(j.causes, causes...)
+	return sets
+}
+
+// touches reports whether two legs have a node in common.
+func (w *leg) touches(o *leg) bool {
+	return w.from == o.from || w.from == o.to || w.to == o.from || w.to == o.to
 }
 
 // portTexts are ports in words, those in a row as one range.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -83,23 +85,22 @@ func (c *cause) unanswered() model.Finding {
 	}
 	dst, src = model.Unique(dst), model.Unique(src)
 	up := c.node.Uplink
-	f := found{page: "NoReply-arrived", facts: words.Facts{"dst": dst, "src": src, "node": c.node}}
-	f.Finding = model.Finding{
-		Code: "NoReply", Severity: model.Warning, Confidence: model.Likely, Nodes: []string{c.node.name()},
+	f := faults.Fault{Page: "NoReply-arrived", Facts: words.Facts{"dst": dst, "src": src, "node": c.node}}
+	f.Finding = model.Finding{Code: "NoReply", Nodes: []string{c.node.name()},
 		LastHopAlive: model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress},
 		Pods:         model.Unique(slices.Concat(c.pods(), src)), Peers: model.Hosts(dst),
 	}
-	f.Packets, f.facts["talks"] = packets, c.observeTalks(&f.Finding)
+	f.Packets, f.Facts["talks"] = packets, c.observeTalks(&f.Finding)
 	switch c.silent.how {
 	case vacant:
-		f.LastHopAlive, f.page, f.facts["asked"] = c.conversations[0].asker.Uplink, "NoReply-vacant", c.vainlyAsked()
+		f.LastHopAlive, f.Page, f.Facts["asked"] = c.conversations[0].asker.Uplink, "NoReply-vacant", c.vainlyAsked()
 	case delivered:
-		f.Code, f.page, f.LastHopAlive = "PodNotReplying", "PodNotReplying-joined",
+		f.Code, f.Page, f.LastHopAlive = "PodNotReplying", "PodNotReplying-joined",
 			model.Place{Role: model.RolePodLink, Direction: model.Egress}
 	case forNode:
-		f.page = "NoReply-kept"
+		f.Page = "NoReply-kept"
 	}
-	return f.worded()
+	return diagnose.Joined(f)
 }
 
 // vainlyAsked is what each node sent in vain.

@@ -1,12 +1,14 @@
 package join
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
-	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -45,11 +47,11 @@ func (j *joint) tunnels() {
 			between = append(between, l.lost[0])
 		}
 	}
-	for _, set := range slices.Concat(connected(between), connected(inside)) {
-		c := &cause{node: set[0].from, tunnels: by}
+	for _, set := range slices.Concat(united(between, (*leg).touches), united(inside, (*leg).touches)) {
+		c := &cause{node: set[0].from}
 		for _, w := range set {
 			l := by[w.flow()]
-			c.lost, c.conversations = append(c.lost, l.lost...), append(c.conversations, l.conversations...)
+			c.losses, c.lost, c.conversations = append(c.losses, l), append(c.lost, l.lost...), append(c.conversations, l.conversations...)
 		}
 		j.causes = append(j.causes, c)
 	}
@@ -57,22 +59,14 @@ func (j *joint) tunnels() {
 
 // tunnelLosses are those between two nodes, with the connections that get no reply because of them.
 func (j *joint) tunnelLosses() map[flow]*tunnelLoss {
-	by, lossy := map[flow]*tunnelLoss{}, map[[2]*node]bool{}
-	add := func(w *leg, t *conversation) {
-		link := t.asker.tunnelLink(model.TunnelLink{Place: model.Place{Link: t.pair.Link}})
-		into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
-		w.pair.EndRoute = &model.EndRoute{Link: into.Link}
-		l := model.GetOrInsert(by, w.flow())
-		l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w),
-			append(l.conversations, t)
-		lossy[[2]*node{w.from, w.to}] = true
-	}
 	// What was asked for too short a time to tell has the cause of other losses between the two.
-	type short struct {
-		reverse *leg
-		t       *conversation
+	type loss struct {
+		*leg
+		t    *conversation
+		sure bool
 	}
-	var brief []short
+	var all []loss
+	lossy := map[[2]*node]bool{}
 	for _, n := range j.in {
 		for p := range model.Each(n.Tunnel.Silent) {
 			far := j.at[p.Remote]
@@ -90,22 +84,28 @@ func (j *joint) tunnelLosses() map[flow]*tunnelLoss {
 			case down != nil && f == nil:
 				down.conversations = append(down.conversations, t)
 			case watched && forward.givenUp() && (forward.noneFrom() || far.Tunnel.For[t.b] == 0):
-				t.forward = forward
-				add(forward, t)
+				t.forward, lossy[[2]*node{n, far}] = forward, true
+				all = append(all, loss{forward, t, true})
 			case f != nil:
 				c := j.adopt(far, f)
 				c.conversations = append(c.conversations, t)
-			case watched && unreturned:
-				add(reverse, t)
 			case unreturned:
-				brief = append(brief, short{reverse, t})
+				lossy[[2]*node{far, n}] = lossy[[2]*node{far, n}] || watched
+				all = append(all, loss{reverse, t, watched})
 			}
 		}
 	}
-	for _, s := range brief {
-		if lossy[[2]*node{s.t.far, s.t.asker}] {
-			add(s.reverse, s.t)
+	slices.SortStableFunc(all, func(a, b loss) int { return model.Either(a.sure, 0, 1) - model.Either(b.sure, 0, 1) })
+	by := map[flow]*tunnelLoss{}
+	for _, w := range all {
+		if !lossy[[2]*node{w.from, w.to}] {
+			continue
 		}
+		link := w.t.asker.tunnelLink(model.TunnelLink{Place: model.Place{Link: w.t.pair.Link}})
+		into, outOf := w.from.tunnelLink(link), w.to.tunnelLink(link)
+		w.pair.EndRoute = &model.EndRoute{Link: into.Link}
+		l := model.GetOrInsert(by, w.flow())
+		l.from, l.to, l.into, l.outOf, l.lost, l.conversations = w.from, w.to, into, outOf, append(l.lost, w.leg), append(l.conversations, w.t)
 	}
 	return by
 }
@@ -170,37 +170,27 @@ func (n *node) tunnelUp() bool {
 // downTunnel is the finding on a node whose tunnels' links are down, or that has no routes by them.
 func (c *cause) downTunnel() model.Finding {
 	n := c.node
-	f := found{Finding: model.Finding{
-		Code: "NoReply", Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
-		LastHopAlive: n.Uplink,
-	}}
-	f.page = "NoReply-beside-tunnel"
+	f := faults.Fault{Page: "NoReply-beside-tunnel",
+		Finding: model.Finding{Code: "NoReply", Nodes: []string{n.name()}, LastHopAlive: n.Uplink}}
 	if !n.tunnelUp() {
-		f.page, f.LastHopAlive.Direction = "NoReply-tunnel-down", model.Ingress
+		f.Page, f.LastHopAlive.Direction = "NoReply-tunnel-down", model.Ingress
 	}
 	links := model.Map(n.Tunnel.Links, func(l model.TunnelLink) string { return l.Link })
-	f.facts = words.Facts{"node": n, "links": links, "lost": c.observeLost(&f.Finding)}
+	f.Facts = words.Facts{"node": n, "links": links, "lost": c.observeLost(&f.Finding)}
 	var dst []netip.Addr
 	asked := c.vainlyAsked()
 	for _, x := range asked {
 		f.Packets, dst = f.Packets+x.Packets, append(dst, x.Dst...)
 		f.Nodes = model.With(f.Nodes, x.From.name())
 	}
-	f.Pods, f.Peers, f.facts["asked"] = c.pods(), model.Hosts(model.Unique(dst)), asked
-	return f.worded()
+	f.Pods, f.Peers, f.Facts["asked"] = c.pods(), model.Hosts(model.Unique(dst)), asked
+	return diagnose.Joined(f)
 }
 
 // tunnelLink is the node's counterpart of a link: that of its name and kind, or of its name, or kind, or the first.
 func (n *node) tunnelLink(l model.TunnelLink) model.TunnelLink {
 	rank := func(o model.TunnelLink) int {
-		r := 0
-		if o.Link == l.Link {
-			r += 2
-		}
-		if o.Kind == l.Kind {
-			r++
-		}
-		return r
+		return model.Either(o.Link == l.Link, 2, 0) + model.Either(o.Kind == l.Kind, 1, 0)
 	}
 	return slices.MaxFunc(n.Tunnel.Links, func(a, b model.TunnelLink) int { return rank(a) - rank(b) })
 }
@@ -242,89 +232,44 @@ func narrowest[V comparable](by map[netip.Prefix]V, a netip.Addr) (netip.Prefix,
 	return netip.Prefix{}, none
 }
 
-// connected are lost legs by the nodes that they have in common: those of one set have one
-// cause, at the node that all of them touch, or at none of them.
-func connected(lost []*leg) [][]*leg {
-	at := map[*node][]*leg{}
-	for _, w := range lost {
-		at[w.from], at[w.to] = append(at[w.from], w), append(at[w.to], w)
-	}
-	reached := map[*node]bool{}
-	var out [][]*leg
-	for _, first := range lost {
-		if reached[first.from] {
-			continue
-		}
-		set := map[*node]bool{first.from: true}
-		for todo := []*node{first.from}; len(todo) > 0; todo = todo[1:] {
-			for _, w := range at[todo[0]] {
-				for _, n := range []*node{w.from, w.to} {
-					if !set[n] {
-						set[n], todo = true, append(todo, n)
-					}
-				}
-			}
-		}
-		maps.Copy(reached, set)
-		out = append(out, model.Filter(lost, func(w *leg) bool { return set[w.from] }))
-	}
-	return out
-}
-
 // lostByTunnel is the finding on packets that a tunnel loses between the nodes, or where they come out.
 func (j *joint) lostByTunnel(c *cause) model.Finding {
-	losses := c.losses()
-	first := losses[0]
-	f := found{page: "NoReply-tunnel", Finding: model.Finding{
-		Code: "NoReply", Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
-		LastHopAlive: first.into.Place, Pods: c.pods(),
-	}}
+	first := c.losses[0]
 	senders, receivers := c.sides()
 	all := union(senders, receivers)
 	_, dst := c.ends()
-	f.Peers = model.Hosts(dst)
-	f.facts = words.Facts{
+	f := faults.Fault{Page: "NoReply-tunnel", Finding: model.Finding{Code: "NoReply", EndsAt: []model.HopKind{model.HopBeyond},
+		LastHopAlive: first.into.Place, Pods: c.pods(), Peers: model.Hosts(dst)}}
+	f.Facts = words.Facts{
 		"lost": c.observeLost(&f.Finding), "senders": senders, "receivers": receivers, "all": all,
 		"bothWays": len(all) < len(senders)+len(receivers), "where": c.whereLost(senders, receivers),
-		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": first.to.anyHop(),
+		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": hopText(cmp.Or(first.to.hops[true], first.to.hops[false])),
 	}
 	if first.arrives() {
-		first.carried(&f, losses)
-		return f.worded()
+		first.carried(&f, c.losses)
+		return diagnose.Joined(f)
 	}
-	f.facts["control"] = j.control(senders, receivers)
-	if !slices.ContainsFunc(c.conversations, func(t *conversation) bool { return t.forward != nil }) {
-		f.Confidence, f.facts["unasked"] = model.Likely, true
-	}
+	f.Facts["control"] = j.control(senders, receivers, netip.Addr{})
+	f.Facts["unasked"] = !slices.ContainsFunc(c.conversations, func(t *conversation) bool { return t.forward != nil })
 	var stray []misdirectedTunnel
-	for _, l := range losses {
-		if p := j.wrongTarget(l); p != nil {
-			stray = append(stray, l.leadsTo(&f, p))
+	for _, l := range c.losses {
+		if s, is := j.astray(l, &f); is {
+			stray = append(stray, s)
 		}
 	}
 	if len(stray) > 0 {
-		f.LastHopAlive, f.facts["stray"], f.facts["first"], f.facts["others"] = stray[0].From.Uplink, stray, stray[0],
-			stray[1:]
+		f.LastHopAlive, f.Facts["stray"], f.Facts["first"], f.Facts["others"] = stray[0].From.Uplink, stray, stray[0], stray[1:]
+		f.Facts["unsure"] = model.Filter(stray, func(s misdirectedTunnel) bool { return !s.Right.IsValid() })
 	}
-	return f.worded()
-}
-
-func (c *cause) losses() []*tunnelLoss {
-	var out []*tunnelLoss
-	for _, w := range c.lost {
-		if l := c.tunnels[w.flow()]; len(out) == 0 || out[len(out)-1] != l {
-			out = append(out, l)
-		}
-	}
-	return out
+	return diagnose.Joined(f)
 }
 
 // carried: what carries the tunnels arrives, and gets lost at the receivers.
-func (l *tunnelLoss) carried(f *found, losses []*tunnelLoss) {
+func (l *tunnelLoss) carried(f *faults.Fault, losses []*tunnelLoss) {
 	up := l.to.Uplink
-	f.page, f.Confidence, f.EndsAt = "NoReply-tunnel-arrives", model.Likely, nil
+	f.Page, f.EndsAt = "NoReply-tunnel-arrives", nil
 	f.LastHopAlive = model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress}
-	f.facts["uplink"] = up.Link
+	f.Facts["uplink"] = up.Link
 	for _, l := range losses {
 		for d := range model.Each(l.to.Dropped) {
 			if l.from.Node[d.Src] && l.to.Node[d.Dst] && 2*float64(d.Packets) >= l.to.longer(l.from)*float64(l.sent) {
@@ -334,11 +279,18 @@ func (l *tunnelLoss) carried(f *found, losses []*tunnelLoss) {
 	}
 }
 
-// wrongTarget is the pair that the packets which carry a loss are of, if not for the other node: as many leave
-// the sender for an address that no recorded node has, and nothing comes from there. Nil where that is not so.
-func (j *joint) wrongTarget(l *tunnelLoss) *model.EndPair {
-	right := map[bool]uint64{}
-	most := &model.EndPair{}
+// misdirectedTunnel is a tunnel that leads to a wrong address.
+type misdirectedTunnel struct {
+	From, To   *node
+	Into, At   string
+	MAC        model.MAC
+	Hop, Right netip.Addr
+}
+
+// astray is where the packets go that carry a loss, if not to the other node: as many leave the sender for an address that no
+// recorded node has, and nothing comes from there. It is false where that is not so.
+func (j *joint) astray(l *tunnelLoss, f *faults.Fault) (s misdirectedTunnel, is bool) {
+	right, most := map[bool]uint64{}, &model.EndPair{}
 	for p := range model.Each(l.from.Pairs) {
 		_, recorded := j.at[p.Remote]
 		switch {
@@ -350,34 +302,16 @@ func (j *joint) wrongTarget(l *tunnelLoss) *model.EndPair {
 		}
 	}
 	if 2*most.Out.Other < l.sent || 2*right[most.Remote.Is4()] >= l.sent {
-		return nil
+		return s, false
 	}
-	return most
-}
-
-// misdirectedTunnel is a tunnel that leads to a wrong address.
-type misdirectedTunnel struct {
-	From, To   *node
-	Into, At   string
-	MAC        model.MAC
-	Hop, Right netip.Addr
-}
-
-// leadsTo is that the tunnel leads to a wrong address, and what left for there.
-func (l *tunnelLoss) leadsTo(f *found, p *model.EndPair) misdirectedTunnel {
-	s := misdirectedTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: p.Remote, Right: l.to.hops[p.Remote.Is4()],
-		At: nodeindex.NodeIP}
+	hop := l.to.hops[most.Remote.Is4()]
+	s = misdirectedTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: most.Remote, Right: hop, At: hopText(hop)}
 	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
 		s.MAC = l.outOf.MAC
 	}
-	f.Evidence = append(f.Evidence, words.Say("strays",
-		words.Facts{"node": l.from, "link": l.from.Uplink.Link, "packets": p.Out.Packets, "local": p.Local, "hop": s.Hop})...)
-	if s.Right.IsValid() {
-		s.At = s.Right.String()
-	} else {
-		f.Confidence = model.Likely
-	}
-	return s
+	f.Evidence = append(f.Evidence, words.Say("strays", words.Facts{"node": l.from, "link": l.from.Uplink.Link,
+		"packets": most.Out.Packets, "local": most.Local, "hop": most.Remote})...)
+	return s, true
 }
 
 // whereLost are the nodes that packets are lost between, those on either side: of those that both

@@ -4,15 +4,11 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
+	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
 )
-
-// twins are nodes of one network that have the same range for their pods.
-type twins struct {
-	row   netip.Prefix
-	nodes []*node
-}
 
 // oneRange makes causes of the ranges that several nodes have, where packets for these ranges, or from there, get no
 // reply: a route leads to one of the nodes. What a node has for itself alone, as for containers, nobody else asks.
@@ -29,9 +25,9 @@ func (j *joint) oneRange() {
 		if len(nodes) < 2 {
 			continue
 		}
-		c := &cause{node: nodes[0], twins: &twins{r, nodes}, asked: map[*node]uint64{}}
+		c := &cause{node: nodes[0], rows: []netip.Prefix{r}, twins: nodes, asked: map[*node]uint64{}}
 		for _, o := range j.in {
-			for p := range o.silentPairs() {
+			for _, p := range o.silentPairs() {
 				if c.accounts(o, p) {
 					c.asked[o] += p.Out.Packets
 				}
@@ -41,18 +37,17 @@ func (j *joint) oneRange() {
 			j.cause(r, *c)
 		}
 	}
-	slices.SortFunc(j.causes, func(a, b *cause) int { return a.twins.row.Compare(b.twins.row) })
+	slices.SortFunc(j.causes, func(a, b *cause) int { return netip.Prefix.Compare(a.rows[0], b.rows[0]) })
 }
 
 // sharedRange is the finding on several nodes that have one range for their pods.
 func (c *cause) sharedRange() model.Finding {
-	r, nodes := c.twins.row, sortedNodes(slices.Values(c.twins.nodes))
-	f := found{page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Severity: model.Critical,
-		Confidence: model.Proven, Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
+	r, nodes := c.rows[0], sortedNodes(slices.Values(c.twins))
+	f := faults.Fault{Page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
 		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
-	f.facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
+	f.Facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
 	for _, packets := range c.asked {
 		f.Packets += packets
 	}
-	return f.worded()
+	return diagnose.Joined(f)
 }

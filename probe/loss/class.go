@@ -452,12 +452,9 @@ type sampleKey struct {
 }
 
 func newSamples(t *model.Traffic) Samples {
-	out := Samples{}
-	for s := range model.Each(t.Samples) {
-		k := sampleKey{s.Src, s.Dst, s.Proto(), s.Reason, s.Netns, s.IfIndex}
-		out[k] = append(out[k], s)
-	}
-	return out
+	return model.Grouped(t.Samples, func(s *model.Sample) sampleKey {
+		return sampleKey{s.Src, s.Dst, s.Proto(), s.Reason, s.Netns, s.IfIndex}
+	})
 }
 
 // All are the samples of a drop.

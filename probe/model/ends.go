@@ -161,9 +161,8 @@ type Asked struct {
 	Port  uint16
 	// Here: the remote end began them, and the port is the local end's.
 	Here bool
-	// Replied and Unreplied are how many. First and Last are when the unreplied began.
+	// Replied and Unreplied are how many.
 	Replied, Unreplied int
-	First, Last        time.Time
 }
 
 // Same reports whether both are of one port.

@@ -285,6 +285,16 @@ func Table[T any, K comparable, V any](list []T, of func(*T) (K, V)) map[K]V {
 	return table
 }
 
+// Grouped are the elements of a list by a key.
+func Grouped[T any, K comparable](list []T, key func(*T) K) map[K][]*T {
+	out := map[K][]*T{}
+	for x := range Each(list) {
+		k := key(x)
+		out[k] = append(out[k], x)
+	}
+	return out
+}
+
 // Filter is a new list of those elements for which is holds.
 func Filter[T any](list []T, is func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })

@@ -23,10 +23,8 @@ type Dying struct {
 	// Half: the silent ones are half: connection tracking saw a reply, which the pod did not acknowledge.
 	Half bool
 	half []*model.Flow
-	// Refused is the rule that drops their replies before they are translated back, Untracked are those that keep connection
-	// tracking from one direction.
-	Refused   *model.PacketRule
-	Untracked []*model.PacketRule
+	// Refused is the rule that drops their replies before they are translated back.
+	Refused *model.PacketRule
 }
 
 // ToPorts matches flows to the ports of a list.
@@ -177,7 +175,7 @@ func sorted(list []*Dying) []*Dying {
 	})
 }
 
-// follow finds out by which link the flows leave, and which rules keep their replies. It reports whether nothing else tells
+// follow finds out by which link the flows leave, and which rule drops their replies. It reports whether nothing else tells
 // why the other end is silent.
 func (v *Index) follow(d *Dying, answered bool) bool {
 	f := d.Silent[0]
@@ -193,15 +191,11 @@ func (v *Index) follow(d *Dying, answered bool) bool {
 	}
 	d.Link = st.Peer.IfIndex
 	if f.Reply.Dst != d.Pod && v.Has(model.SourceConntrack, model.SourceDrops) && v.inward(d) >= uint64(len(d.Silent)) {
-		d.Untracked = v.OneSided(f)
 		if r := v.RefusesReply(f, d.Link); r != nil && r.Counter.Delta >= uint64(len(d.Silent)) {
 			d.Refused = r
 		}
 	}
-	if d.Half {
-		return d.Refused != nil
-	}
-	return answered || d.Refused != nil || len(d.Untracked) > 0
+	return answered && !d.Half || d.Refused != nil
 }
 
 // RefusesReply is the rule that surely drops replies of a flow that come by a link, as they come; nil for none.

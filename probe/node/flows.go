@@ -33,6 +33,25 @@ type FlowState struct {
 	begunThere bool
 	// Silent are the flows without a reply.
 	Silent []*model.Flow
+	// Pods began flows whose first packet wants a reply, and that never saw one, or saw one before the window and go on: of
+	// these wanted are what the uplink counts as requests, datagrams the others. Own: the node itself began some.
+	Pods              AddrSet
+	Wanted, Datagrams uint64
+	Own               bool
+}
+
+// addUnreplied adds a flow whose first packet wants a reply.
+func (st *FlowState) addUnreplied(pod, datagram bool, from netip.Addr) {
+	switch {
+	case !pod:
+		st.Own = true
+		return
+	case datagram:
+		st.Datagrams++
+	default:
+		st.Wanted++
+	}
+	st.Pods.Add(from)
 }
 
 // indexFlows sums up the flows of the peers by their ends as the uplink sees
@@ -83,6 +102,9 @@ func (v *Index) indexFlows() {
 			st.Silent = append(st.Silent, f)
 		}
 		asks := v.DatagramAsks(f)
+		if (!f.Replied || asks && passed && f.Start.IsZero()) && (asks || f.Proto == model.TCP || f.Proto == model.ICMP || f.Proto == model.ICMPv6) {
+			st.addUnreplied(len(v.Owners[f.Original.Src]) > 0, asks, f.Original.Src)
+		}
 		if f.Proto == model.UDP && (passed || !certain) {
 			st.datagrams++
 			if asks && passed && (f.Replied || f.Original.DstPort == DNSPort) {
@@ -149,41 +171,6 @@ func (v *Index) DatagramAsks(f *model.Flow) bool {
 
 // DNSPort is where a datagram always wants a reply.
 const DNSPort = 53
-
-// Unreplied is what connection tracking holds of flows between two ends, as the
-// uplink sees them, that never saw a reply, or saw one before the window and go on.
-type Unreplied struct {
-	// Pods began flows whose first packet wants a reply: asks are those that
-	// the uplink counts as requests, datagrams the others.
-	Pods            AddrSet
-	Asks, Datagrams uint64
-	// Own is true when the node itself began some.
-	Own bool
-}
-
-func (v *Index) findUnreplied() map[Pair]*Unreplied {
-	out := map[Pair]*Unreplied{}
-	for f := range model.Each(v.Flows) {
-		datagram := v.DatagramAsks(f)
-		if passed, _ := v.Passed(f); f.Replied && !(datagram && passed && f.Start.IsZero()) ||
-			!datagram && f.Proto != model.TCP && f.Proto != model.ICMP && f.Proto != model.ICMPv6 {
-			continue
-		}
-		k := Pair{f.Reply.Dst, f.Reply.Src}
-		m := model.GetOrInsert(out, k)
-		switch {
-		case len(v.Owners[f.Original.Src]) == 0:
-			m.Own = true
-			continue
-		case datagram:
-			m.Datagrams++
-		default:
-			m.Asks++
-		}
-		m.Pods.Add(f.Original.Src)
-	}
-	return out
-}
 
 // UnrepliedCount counts the flows of pods that never saw a reply and match. Where they
 // are to a few ports alone, it names these.

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 // CiliumDelivers reports whether Cilium's programs have the address as a local pod's.
@@ -16,11 +15,6 @@ func (v *Index) CiliumDelivers(a netip.Addr) bool {
 // SentToWrongMAC accounts for drops of frames for the address that carry the wrong MAC.
 func SentToWrongMAC(wrong Binding) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == wrong.Addr && d.DstMAC == wrong.MAC }
-}
-
-// KeyOf is the chain that a rule belongs to.
-func KeyOf(r *model.PacketRule) path.ChainKey {
-	return path.ChainKey{Backend: r.Backend, Family: r.Family, Table: r.Table, Chain: r.Chain}
 }
 
 // SilentBy are the peers that do not reply to these pods alone, whose packets leave the node in

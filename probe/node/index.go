@@ -86,7 +86,6 @@ type Index struct {
 	RemoteRanges      func() []*RemoteRange
 	ClusterTables     func() []*model.RouteTable
 	MisroutedPods     func() []MisroutedPod
-	UnrepliedFlows    func() map[Pair]*Unreplied
 	Dying, Stalled    func() []*Dying
 	TranslatedPods    func() map[Pair][]netip.Addr
 	Untracking        func() []*model.PacketRule
@@ -95,6 +94,7 @@ type Index struct {
 	Reflected         func() map[netip.Addr]bool
 	RepliedTranslated func() map[Pair]bool
 	NameServers       func() []*NameServer
+	TunnelPairs       func() []TunnelPair
 }
 
 // New indexes a snapshot.
@@ -108,8 +108,6 @@ func New(whole *model.Snapshot) *Index {
 		NodeAddrs:   map[netip.Addr]bool{},
 		MACNames:    map[model.MAC]string{},
 		LinkByName:  map[string]*model.Link{},
-		MACPairs:    map[netip.Addr][]*model.MACPair{},
-		HopsOf:      map[netip.Addr][]*model.HopCount{},
 		Swept:       map[Pair]bool{},
 		resolved:    map[model.Direction]map[Question]Resolution{},
 		NextHops:    map[netip.Addr]bool{},
@@ -119,10 +117,11 @@ func New(whole *model.Snapshot) *Index {
 	v.RemoteRanges, v.ClusterTables = sync.OnceValue(v.findRanges), sync.OnceValue(v.findTables)
 	v.MisroutedPods, v.WrongHops = sync.OnceValue(v.findMisroutedPods), sync.OnceValue(v.findWrongHops)
 	v.Reflected, v.RepliedTranslated = sync.OnceValue(v.findReflected), sync.OnceValue(v.findRepliedTranslated)
-	v.UnrepliedFlows, v.TranslatedPods = sync.OnceValue(v.findUnreplied), sync.OnceValue(v.findTranslated)
+	v.TranslatedPods = sync.OnceValue(v.findTranslated)
 	v.Dying, v.Stalled = sync.OnceValue(v.findDying), sync.OnceValue(v.findStalled)
 	v.Untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.WithoutReplies, v.NameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)
+	v.TunnelPairs = sync.OnceValue(v.findTunnelPairs)
 	for l := range model.Each(s.Links) {
 		v.LinkByName[l.Name] = l
 		if !l.MAC.IsZero() {
@@ -142,12 +141,8 @@ func New(whole *model.Snapshot) *Index {
 			v.MACNames[p.MAC] = "a pod that went away"
 		}
 	}
-	for p := range model.Each(s.Traffic.MACs) {
-		v.MACPairs[p.Addr] = append(v.MACPairs[p.Addr], p)
-	}
-	for h := range model.Each(s.Traffic.Hops) {
-		v.HopsOf[h.Addr] = append(v.HopsOf[h.Addr], h)
-	}
+	v.MACPairs = model.Grouped(s.Traffic.MACs, func(p *model.MACPair) netip.Addr { return p.Addr })
+	v.HopsOf = model.Grouped(s.Traffic.Hops, func(h *model.HopCount) netip.Addr { return h.Addr })
 	v.Folded = model.Chosen(whole.Traffic.Peers, func(p *model.Peer) bool { return p.Range.IsValid() && p.In.Packets > 0 })
 	indexUplinks(v)
 	v.Peers = append(model.MergePeers(s.Traffic.Peers, v.IsUplink), v.tunnelPeers()...)

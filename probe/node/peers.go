@@ -208,8 +208,8 @@ func (v *Index) Senders(p *model.Peer) AddrSet {
 	if len(v.Owners[p.Local]) > 0 {
 		return AddrSet{p.Local: true}
 	}
-	if m := v.UnrepliedFlows()[Pair{p.Local, p.Remote}]; m != nil && v.NodeAddrs[p.Local] {
-		return m.Pods
+	if st := v.FlowsOf(p); st != nil && v.NodeAddrs[p.Local] {
+		return st.Pods
 	}
 	return nil
 }

@@ -94,6 +94,25 @@ func (v *Index) TunnelEnds(pod netip.Addr, link int, remotes []netip.Addr) (ends
 	return ends[:min(len(ends), MostEvidence)], deaf
 }
 
+// TunnelPair is a pod and an address that it asks by a tunnel, with the end to which the tunnel sends that. Answered: replies come.
+type TunnelPair struct {
+	*model.Peer
+	Pod      netip.Addr
+	End      TunnelEnd
+	Answered bool
+}
+
+func (v *Index) findTunnelPairs() (out []TunnelPair) {
+	for p := range model.Each(v.Peers) {
+		if answered := v.Answered(p); v.IsTunnel(p.IfIndex) && (answered || v.Unanswered(p)) {
+			for _, pod := range Sorted(v.Senders(p)) {
+				out = append(out, TunnelPair{p, pod, v.EndOf(pod, p.IfIndex, p.Remote), answered})
+			}
+		}
+	}
+	return out
+}
+
 // EndOf is where a tunnel sends what a pod sends to an address: by the FDB entry for its next hop's MAC or, where a tunnel
 // carries no frames, to the next hop. Its End is not valid where that is not known.
 func (v *Index) EndOf(pod netip.Addr, link int, a netip.Addr) (out TunnelEnd) {
@@ -104,7 +123,7 @@ func (v *Index) EndOf(pod netip.Addr, link int, a netip.Addr) (out TunnelEnd) {
 		case tunnelProtocols[v.ByIndex[link].Kind] > 0:
 			return TunnelEnd{Remote: a, Hop: h.Gateway, End: h.Gateway}
 		case n != nil:
-			if e := model.First(v.FDB, func(e *model.FDBEntry) bool { return e.IfIndex == link && e.MAC == n.MAC && e.End.IsValid() }); e != nil {
+			if e := model.Find(v.Forwarding(n.MAC), func(e *model.FDBEntry) bool { return e.IfIndex == link && e.End.IsValid() }); e != nil {
 				return TunnelEnd{a, n.Addr, e.MAC, e.End}
 			}
 		}
@@ -123,9 +142,9 @@ type Carrier struct {
 	Link   int
 }
 
-// RefusedCarrier is that for what a pod sends to an address by a tunnel, with one such packet; zero where there is none.
-func (v *Index) RefusedCarrier(pod netip.Addr, link int, a netip.Addr) (c Carrier, p path.Packet) {
-	l, e, own := v.ByIndex[link], v.EndOf(pod, link, a), AddrSet{}
+// RefusedCarrier is that for what a pod sends by a tunnel, with one such packet; zero where there is none.
+func (v *Index) RefusedCarrier(of *TunnelPair) (c Carrier, p path.Packet) {
+	l, e, own := v.ByIndex[of.IfIndex], of.End, AddrSet{}
 	if l == nil || !e.End.IsValid() || l.TunnelPort == 0 && tunnelProtocols[l.Kind] == 0 {
 		return c, p
 	}
@@ -141,7 +160,7 @@ func (v *Index) RefusedCarrier(pod netip.Addr, link int, a netip.Addr) (c Carrie
 	if len(own) != 1 {
 		return c, p // Which of them the tunnel has is not known.
 	}
-	c.Link = link
+	c.Link = l.Index
 	p = path.Packet{Src: Sorted(own)[0], Dst: e.End, Proto: cmp.Or(tunnelProtocols[l.Kind], model.UDP), DstPort: l.TunnelPort,
 		SrcLocal: true, Out: []string{v.NatLink(route.IfIndex)}}
 	if c.Rule, c.Policy = v.Tables().Refused(p, "OUTPUT", "POSTROUTING"); c.Rule != nil || c.Policy != nil {

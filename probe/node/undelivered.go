@@ -25,7 +25,7 @@ func (v *Index) Undelivered() (out []Undelivered) {
 		return nil
 	}
 	// What rules lead elsewhere, and what waits for a MAC.
-	elsewhere, drops := AddrSet{}, map[netip.Addr][]*model.Drop{}
+	elsewhere, drops := AddrSet{}, model.Grouped(v.Whole.Traffic.Drops, func(d *model.Drop) netip.Addr { return d.Dst })
 	for f := range model.Each(v.Flows) {
 		if f.Original.Dst != f.Reply.Src {
 			elsewhere.Add(f.Original.Dst)
@@ -35,9 +35,6 @@ func (v *Index) Undelivered() (out []Undelivered) {
 		if !path.Resolved(n) && !n.Proxy {
 			elsewhere.Add(n.Addr)
 		}
-	}
-	for d := range model.Each(v.Whole.Traffic.Drops) {
-		drops[d.Dst] = append(drops[d.Dst], d)
 	}
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]

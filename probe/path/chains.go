@@ -25,6 +25,9 @@ type ChainKey struct {
 // KeyOf is the key of a chain.
 func KeyOf(c *model.Chain) ChainKey { return ChainKey{c.Backend, c.Family, c.Table, c.Name} }
 
+// ChainOf is the chain that a rule belongs to.
+func ChainOf(r *model.PacketRule) ChainKey { return ChainKey{r.Backend, r.Family, r.Table, r.Chain} }
+
 // To is the chain of the given name in the same table.
 func (k ChainKey) To(name string) ChainKey {
 	k.Chain = name
@@ -154,15 +157,11 @@ type hook struct {
 
 func newTables(s *State) *Tables {
 	t := &Tables{
-		chains: map[ChainKey][]*model.PacketRule{}, places: places[*model.PacketRule]{},
+		chains: model.Grouped(s.PacketRules, ChainOf), places: places[*model.PacketRule]{},
 		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
 	}
 	for x := range model.Each(s.Snapshot.Sets) {
 		t.Sets[setKey{x.Family, x.Table, x.Name}] = &set{Set: x, rules: map[choice]*model.PacketRule{}}
-	}
-	for r := range model.Each(s.PacketRules) {
-		k := ChainKey{r.Backend, r.Family, r.Table, r.Chain}
-		t.chains[k] = append(t.chains[k], r)
 	}
 	for c := range model.Each(s.Chains) {
 		if c.Hook == "" || c.Family == "bridge" {

@@ -29,12 +29,8 @@ type FrameTables struct {
 }
 
 func newFrameTables(s *model.Snapshot) *FrameTables {
-	f := &FrameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{},
-		places: places[*model.FrameRule]{}}
-	for r := range model.Each(s.FrameRules) {
-		k := ChainKey{r.Backend, "bridge", r.Table, r.Chain}
-		f.chains[k] = append(f.chains[k], r)
-	}
+	f := &FrameTables{known: map[ChainKey]*model.Chain{}, places: places[*model.FrameRule]{}}
+	f.chains = model.Grouped(s.FrameRules, func(r *model.FrameRule) ChainKey { return ChainKey{r.Backend, "bridge", r.Table, r.Chain} })
 	for c := range model.Each(s.Chains) {
 		if c.Family != "bridge" {
 			continue

@@ -224,18 +224,15 @@ func (st *State) findHolders() map[netip.Addr]*model.Pod {
 	return out
 }
 
+// Forwarding are the entries of bridges and tunnels for a MAC.
+func (st *State) Forwarding(m model.MAC) []*model.FDBEntry { return st.hw().fdb[m] }
+
 func (st *State) findMACs() owners {
-	out := owners{map[model.MAC][]*model.FDBEntry{}, map[model.MAC][]*model.Pod{}, map[model.MAC][]*model.Link{}}
-	for e := range model.Each(st.FDB) {
-		out.fdb[e.MAC] = append(out.fdb[e.MAC], e)
+	return owners{
+		model.Grouped(st.FDB, func(e *model.FDBEntry) model.MAC { return e.MAC }),
+		model.Grouped(st.Pods, func(p *model.Pod) model.MAC { return p.MAC }),
+		model.Grouped(st.Links, func(l *model.Link) model.MAC { return l.MAC }),
 	}
-	for p := range model.Each(st.Pods) {
-		out.pods[p.MAC] = append(out.pods[p.MAC], p)
-	}
-	for l := range model.Each(st.Links) {
-		out.links[l.MAC] = append(out.links[l.MAC], l)
-	}
-	return out
 }
 
 func (st *State) findBehind() map[int]*model.Pod {

@@ -94,10 +94,9 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 // addMasqueraded adds to what a link lost the pods whose packets leave by it with the node's own
 // address and got no reply, and their peers: the drops do not tell which of them lost packets.
 func addMasqueraded(v *node.Index, l *node.Lost, link int) {
-	flows := v.UnrepliedFlows()
 	for p := range model.Each(v.Whole.Traffic.Peers) {
-		if m := flows[node.Pair{Local: p.Local, Remote: p.Remote}]; m != nil && p.IfIndex == link && v.NodeAddrs[p.Local] {
-			for pod := range m.Pods {
+		if st := v.FlowsOf(p); st != nil && p.IfIndex == link && v.NodeAddrs[p.Local] {
+			for pod := range st.Pods {
 				l.With(pod, p.Remote)
 			}
 		}

@@ -55,29 +55,18 @@ func tunnelEndsWrong(v *fault.Input) {
 		first node.TunnelEnd
 	}
 	var byHop node.Groups[node.Question, silent]
-	ends := func(chosen func(*model.Peer) bool, found func(*model.Peer, netip.Addr, node.TunnelEnd)) {
-		for p := range model.Each(v.Peers) {
-			if v.IsTunnel(p.IfIndex) && chosen(p) {
-				for _, pod := range node.Sorted(v.Senders(p)) {
-					if e := v.EndOf(pod, p.IfIndex, p.Remote); !e.MAC.IsZero() {
-						found(p, pod, e)
-					}
-				}
-			}
+	answers := map[place]node.TunnelEnd{}
+	for p := range model.Each(v.TunnelPairs()) {
+		switch e := p.End; {
+		case e.MAC.IsZero():
+		case p.Answered:
+			answers[place{p.IfIndex, e.End}] = e
+		case !v.Silenced(p.Pod, model.Host(p.Remote)):
+			g := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
+			g.first = e
+			g.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
 		}
 	}
-	dead := false
-	ends(func(p *model.Peer) bool { return v.Unanswered(p) && node.Lasted(p) }, func(p *model.Peer, pod netip.Addr, e node.TunnelEnd) {
-		if !v.Silenced(pod, model.Host(p.Remote)) {
-			g := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
-			g.first, dead = e, true
-			g.AddPair(p, node.SetOf([]netip.Addr{pod}), v.Asked(p))
-		}
-	})
-	answers := map[place]node.TunnelEnd{}
-	ends(func(p *model.Peer) bool { return dead && v.Answered(p) }, func(p *model.Peer, _ netip.Addr, e node.TunnelEnd) {
-		answers[place{p.IfIndex, e.End}] = e
-	})
 	for hop, g := range byHop.All() {
 		e, link := g.first, v.LinkName(hop.Ifindex)
 		other, shared := answers[place{hop.Ifindex, e.End}]

@@ -13,7 +13,9 @@ import (
 // MissingUDR reports ranges of other nodes' pods for which the subnet's route table has no row.
 var MissingUDR = fault.Kind{Code: "MissingUDR", Severity: model.Critical, Find: missingUDR,
 	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond},
-	Traits: model.Unheard | model.Astray | model.ByRoute, Else: fault.Else{"!file"}}
+	Traits: model.Unheard | model.Astray | model.ByRoute,
+	Else: fault.Else{"MissingUDR !file", "MissingUDR-joined !control", "MissingUDR-joined supposed", "MissingUDR-joined kind",
+		"MissingUDR-joined rivals", "MissingUDR-joined unknownHops", "MissingUDR-joined translated"}}
 
 func missingUDR(v *fault.Input) {
 	if node.Overlay(v.Node.Plugin) {

@@ -13,7 +13,7 @@ import (
 // NICForwarding reports NICs for which the cloud does not forward packets of other addresses.
 var NICForwarding = fault.Kind{Code: "NICForwarding", Severity: model.Critical, Find: nicForwarding,
 	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond},
-	Objects: fault.Objects{"f.Peers"}, Traits: model.Unheard | model.Astray}
+	Objects: fault.Objects{"f.Peers"}, Traits: model.Unheard | model.Astray, Else: fault.Else{"NICForwarding-joined"}}
 
 func nicForwarding(v *fault.Input) {
 	own := v.OwnCIDRs()

@@ -1,8 +1,6 @@
 package link
 
 import (
-	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,7 +12,7 @@ import (
 
 // PathMTU reports packets that are too large for a link on their way.
 var PathMTU = fault.Kind{Code: "PathMTU", Severity: model.Warning, Find: pathMTU,
-	Ends: fault.Hops{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge}, Else: fault.Else{"PathMTU !out"}}
+	Ends: fault.Hops{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge}, Else: fault.Else{"PathMTU !out", "PathMTU-joined"}}
 
 func pathMTU(v *fault.Input) {
 	groups := map[int]*node.Lost{}
@@ -160,22 +158,14 @@ func unlike(v *node.Index, m *misfit) fault.Fault {
 	return f
 }
 
-// usualMTU is what most pods' links have, or the uplinks where there is no other pod.
+// usualMTU is what most pods' links have, or the uplinks where there is no other pod; 0 where neither is known.
 func usualMTU(v *node.Index, but *model.Link) int {
-	counts := map[int]int{}
-	add := func(ifindex int) {
-		if l := v.ByIndex[ifindex]; l != nil && l != but {
-			counts[l.MTU]++
-		}
+	others := func(l *model.Link) bool { return l != nil && l != but }
+	links := model.Filter(model.Map(v.Pods, func(p model.Pod) *model.Link { return v.ByIndex[p.LinkIndex] }), others)
+	if len(links) == 0 {
+		links = model.Chosen(v.Links, func(l *model.Link) bool { return v.Outer[l.Index] && l != but })
 	}
-	for p := range model.Each(v.Pods) {
-		add(p.LinkIndex)
-	}
-	if len(counts) == 0 {
-		for i := range v.Outer {
-			add(i)
-		}
-	}
-	return slices.MaxFunc(append(slices.Collect(maps.Keys(counts)), 0),
-		func(a, b int) int { return cmp.Or(counts[a]-counts[b], a-b) })
+	mtus := slices.Sorted(slices.Values(model.Map(links, func(l *model.Link) int { return -l.MTU })))
+	most, _ := model.Commonest(mtus, func(n int) int { return n })
+	return -most
 }

@@ -62,7 +62,7 @@ func unexpectedMasquerade(v *fault.Input) {
 				// other nodes' pods included: that is what their ipMasq means.
 				continue
 			}
-			k.ChainKey = node.KeyOf(r)
+			k.ChainKey = path.ChainOf(r)
 		}
 		chains.Of(k).add(f, nat)
 	}

@@ -124,20 +124,15 @@ func refusedCarriers(v *fault.Input) {
 		ends  node.AddrSet
 	}
 	var byRule node.Groups[node.Carrier, carried]
-	for p := range model.Each(v.Peers) {
-		if !v.IsTunnel(p.IfIndex) || !v.Unanswered(p) || !node.Lasted(p) {
+	for p := range model.Each(v.TunnelPairs()) {
+		if p.Answered || v.Silenced(p.Pod, model.Host(p.Remote)) {
 			continue
 		}
-		for _, pod := range node.Sorted(v.Senders(p)) {
-			if v.Silenced(pod, model.Host(p.Remote)) {
-				continue
-			}
-			if c, outer := v.RefusedCarrier(pod, p.IfIndex, p.Remote); c != (node.Carrier{}) {
-				x := byRule.Of(c)
-				x.outer = outer
-				x.ends.Add(model.Either(outer.SrcLocal, outer.Dst, outer.Src))
-				x.AddPair(p, node.SetOf([]netip.Addr{pod}), v.Asked(p))
-			}
+		if c, outer := v.RefusedCarrier(p); c != (node.Carrier{}) {
+			x := byRule.Of(c)
+			x.outer = outer
+			x.ends.Add(model.Either(outer.SrcLocal, outer.Dst, outer.Src))
+			x.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
 		}
 	}
 	for k, x := range byRule.All() {

@@ -89,7 +89,7 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 		}
 	}
 	for r := range model.Each(v.PacketRules) {
-		k, s := node.KeyOf(r), ruleStep{packet: r}
+		k, s := path.ChainOf(r), ruleStep{packet: r}
 		switch {
 		case r.Map != "":
 		case r.Counter.Unused(r.Native), loss.Bans(r):
@@ -193,7 +193,7 @@ func newCandidateRule(k path.ChainKey, native bool, c model.Counter, unknown []s
 
 // ruleOf is a packet rule of the node.
 func ruleOf(r *model.PacketRule) *candidateRule {
-	c := newCandidateRule(node.KeyOf(r), r.Native, r.Counter, r.Unknown)
+	c := newCandidateRule(path.ChainOf(r), r.Native, r.Counter, r.Unknown)
 	c.Rule = r
 	return c
 }

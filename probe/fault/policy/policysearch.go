@@ -137,7 +137,7 @@ func (s *search) follow(to path.ChainKey, c *candidateRule, by *model.PacketRule
 func (s *search) chosenBy(element *model.PacketRule, drops *candidateRule) *candidateRule {
 	at := chosenBy{element, drops}
 	if s.chosen[at] == nil {
-		c := newCandidateRule(node.KeyOf(element), element.Native, element.Counter, element.Unknown)
+		c := newCandidateRule(path.ChainOf(element), element.Native, element.Counter, element.Unknown)
 		c.Rule, c.Pod = element, s.pod
 		if drops != nil {
 			*c = *drops

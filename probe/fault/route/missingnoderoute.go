@@ -23,7 +23,8 @@ type unrouted struct {
 // MissingNodeRoute reports ranges of other nodes' pods to which the node has no route.
 var MissingNodeRoute = fault.Kind{Code: "MissingNodeRoute", Severity: model.Critical, Find: missingNodeRoute,
 	Needs: fault.Sources{model.SourceRoutes, model.SourceTC}, Objects: fault.Objects{"f.Peers"},
-	Traits: model.Astray | model.OnlySent | model.ByRoute, Else: fault.Else{"!node", "cloud", "!drops replying", "explicit"}}
+	Traits: model.Astray | model.OnlySent | model.ByRoute,
+	Else:   fault.Else{"MissingNodeRoute !node", "cloud", "!drops replying", "explicit", "MissingNodeRoute-joined translated"}}
 
 func missingNodeRoute(v *fault.Input) {
 	siblings := nodeRoutes(v.Index)

@@ -10,10 +10,9 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// dying reports flows that die beside others to the same addresses, by what tells them apart. It returns the pairs, and the flows
-// whose replies the node keeps.
-func dying(v *fault.Input) (pairs map[node.Pair]bool, kept []*node.Dying) {
-	pairs = map[node.Pair]bool{}
+// dying reports flows that die beside others to the same addresses, by what tells them apart, but for those whose replies the
+// node keeps. It adds the pairs.
+func dying(v *fault.Input, kept map[*model.Flow]bool, pairs map[node.Pair]bool) {
 	var byHop, byRemote node.Groups[netip.Addr, []*node.Dying]
 	told := func(d *node.Dying) bool { return v.SilencedBy(d.Pod, model.Host(d.Remote), d.Silent[0]) != "" }
 	half := node.AddrSet{}
@@ -25,15 +24,11 @@ func dying(v *fault.Input) (pairs map[node.Pair]bool, kept []*node.Dying) {
 		}
 	}
 	for _, d := range v.Dying() {
-		if told(d) {
+		if told(d) || kept[d.Silent[0]] {
 			continue
 		}
 		for a := range d.Locals {
 			pairs[node.Pair{Local: a, Remote: d.Remote}] = true
-		}
-		if len(d.Untracked) > 0 {
-			kept = append(kept, d)
-			continue
 		}
 		// What a next hop swallows is one finding, whoever it was for, and so is what is lost of datagrams and connections alike.
 		groups, by := &byHop, d.Remote
@@ -51,7 +46,6 @@ func dying(v *fault.Input) (pairs map[node.Pair]bool, kept []*node.Dying) {
 	for _, list := range byRemote.All() {
 		v.Report(stalled(v.Index, *list))
 	}
-	return pairs, kept
 }
 
 // stalled is the finding on connections to one address that open, and of which nothing more is acknowledged.

@@ -31,31 +31,26 @@ func (g unansweredByDestination) sum() *node.Lost {
 var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply, Ends: fault.Hops{model.HopBeyond},
 	Objects: fault.Objects{"addr"}, Traits: model.Unheard,
 	Else: fault.Else{"NoReply", "NoReply-data", "NoReply-flows", "NoReply-misaddressed", "NoReply-scan", "NoReply-strayed",
-		"NoReply-untracked !rules"}}
+		"NoReply-untracked !rules", "NoReply-arrived", "NoReply-vacant", "NoReply-kept", "NoReply-between translated",
+		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives"}}
 
 func noReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
 	byDefault, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses of links, by the default route; for a MAC of no next hop
 	kept := fault.Fault{Page: "NoReply-untracked", Lost: &node.Lost{}}
 	var rules []*model.PacketRule
-	partly, untracked := dying(v)
-	for _, d := range untracked {
-		rules = model.With(rules, d.Untracked...)
-		for a := range d.Locals {
-			if st := v.FlowStates[node.Pair{Local: a, Remote: d.Remote}]; st != nil {
-				kept.Lost.AddPair(st.Peer, node.SetOf([]netip.Addr{d.Pod}), uint64(len(d.Silent)))
+	partly, flows := map[node.Pair]bool{}, map[*model.Flow]bool{}
+	for p := range model.Each(v.Peers) {
+		if list, by, replies := keptOf(v.Index, p); list != nil && silencedFor(v, node.SetOf(node.Clients(list)), p) == "" {
+			kept.Lost.AddPair(p, node.SetOf(node.Clients(list)), replies)
+			rules, partly[node.Pair{Local: p.Local, Remote: p.Remote}] = model.With(rules, by...), true
+			for _, f := range list {
+				flows[f] = true
 			}
 		}
 	}
+	dying(v, flows, partly)
 	for p := range model.Each(v.Peers) {
-		if pods := keptFrom(v.Index, p); len(pods) > 0 && silencedFor(v, pods, p) == "" {
-			kept.Lost.AddPair(p, pods, p.In.Replies)
-			for _, f := range v.FlowsOf(p).Silent {
-				if pods[f.Original.Src] {
-					rules = model.With(rules, v.OneSided(f)...)
-				}
-			}
-		}
 		pods := v.Senders(p)
 		if partly[node.Pair{Local: p.Local, Remote: p.Remote}] || !asksInVain(v.Index, p, pods) ||
 			silencedFor(v, pods, p) != "" || excuse(v, p) != "" {
@@ -97,30 +92,31 @@ func noReply(v *fault.Input) {
 	}
 }
 
-// keptFrom are pods whose requests to a peer leave with the node's address, and to none of which connection tracking
-// gives the replies that arrive: the node keeps them. Where others get theirs, a rule must concern these pods.
-func keptFrom(v *node.Index, p *model.Peer) node.AddrSet {
-	if !v.NodeAddrs[p.Local] || p.In.Replies < node.MinAsks || !node.Lasted(p) || !v.Has(model.SourceConntrack, model.SourceDrops) {
-		return nil
+// keptOf are flows of pods that leave with the node's address and to which connection tracking gives none of the replies that
+// arrive: the node keeps these. Where the pod or others get theirs, or the node itself asks, a rule must concern the flows.
+func keptOf(v *node.Index, p *model.Peer) (flows []*model.Flow, rules []*model.PacketRule, replies uint64) {
+	if !v.NodeAddrs[p.Local] || p.In.Replies+p.In.Other < node.MinAsks || !node.Lasted(p) || !v.Has(model.SourceConntrack, model.SourceDrops) {
+		return nil, nil, 0
 	}
-	st, pods, asks := v.FlowsOf(p), node.AddrSet{}, uint64(0)
+	st, datagrams := v.FlowsOf(p), 0
+	own := slices.ContainsFunc(st.Silent, func(f *model.Flow) bool {
+		return f.Proto != model.UDP && !f.Start.IsZero() && len(v.Owners[f.Original.Src]) == 0
+	})
 	for _, f := range st.Silent {
-		if f.Proto != model.UDP && !f.Start.IsZero() {
-			if len(v.Owners[f.Original.Src]) == 0 {
-				return nil // What arrives may be for the node itself.
-			}
-			asks++
-			pods.Add(f.Original.Src)
+		pod, by := f.Original.Src, v.OneSided(f)
+		others := own || st.NewReplied || st.OldReplied || v.RepliedTranslated()[node.Pair{Local: pod, Remote: p.Remote}]
+		if f.Start.IsZero() || len(v.Owners[pod]) == 0 || by == nil && (others || f.Proto == model.UDP) ||
+			f.Proto == model.UDP && !v.DatagramAsks(f) || !model.Lasted(f.Start, v.Window.End) {
+			continue
+		}
+		if flows, rules = append(flows, f), model.With(rules, by...); f.Proto == model.UDP {
+			datagrams++
 		}
 	}
-	if asks < node.MinAsks || p.In.Replies < asks {
-		return nil
+	if len(flows) < node.MinAsks || p.In.Replies < uint64(len(flows)-datagrams) || p.In.Other < uint64(datagrams) {
+		return nil, nil, 0
 	}
-	return node.SetOf(slices.DeleteFunc(node.Sorted(pods), func(pod netip.Addr) bool {
-		ruled := func(f *model.Flow) bool { return f.Original.Src == pod && len(v.OneSided(f)) > 0 }
-		return v.RepliedTranslated()[node.Pair{Local: pod, Remote: p.Remote}] ||
-			(st.NewReplied || st.OldReplied) && !slices.ContainsFunc(st.Silent, ruled)
-	}))
+	return flows, rules, p.In.Replies + model.Either(datagrams > 0, p.In.Other, 0)
 }
 
 // silentResolver reports whether a peer is a cloud's address for DNS, among others, and
@@ -177,9 +173,9 @@ func asksInVain(v *node.Index, p *model.Peer, pods node.AddrSet) bool {
 // askedBy is how much of what leaves for a peer and wants a reply is of pods and of no finding's flows.
 func askedBy(v *fault.Input, pods node.AddrSet, p *model.Peer) uint64 {
 	n := v.Asked(p)
-	if m := v.UnrepliedFlows()[node.Pair{Local: p.Local, Remote: p.Remote}]; !pods[p.Local] && m != nil && m.Own {
+	if st := v.FlowsOf(p); !pods[p.Local] && st.Own {
 		// Some of what leaves is the node's.
-		n = min(p.Out.Requests, m.Asks) + m.Datagrams
+		n = min(p.Out.Requests, st.Wanted) + st.Datagrams
 	}
 	if _, left := claimedOf(v, pods, p); left > 0 {
 		n = min(n, left)

@@ -27,7 +27,7 @@ type silentReceiver struct {
 // PodNotReplying reports pods of this node that do not reply to requests which were delivered to them.
 var PodNotReplying = fault.Kind{Code: "PodNotReplying", Severity: model.Warning, Find: podNotReplying,
 	Needs: fault.Sources{model.SourceTC, model.SourcePods}, Ends: fault.Hops{model.HopPod, model.HopLocal},
-	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying"}}
+	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined"}}
 
 func podNotReplying(v *fault.Input) {
 	all := v.AsksOf()

@@ -36,10 +36,7 @@ type untranslatedServices struct {
 
 func findUntranslated(v *node.Index, remotes []netip.Addr) *untranslatedServices {
 	u := untranslatedServices{Except: "whole"}
-	to := map[netip.Addr][]*model.Peer{}
-	for p := range model.Each(v.Peers) {
-		to[p.Remote] = append(to[p.Remote], p)
-	}
+	to := model.Grouped(v.Peers, func(p *model.Peer) netip.Addr { return p.Remote })
 	for _, a := range remotes {
 		if v.Remote(a).IsValid() || !v.Elsewhere(a) {
 			continue
