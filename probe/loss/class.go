@@ -275,20 +275,25 @@ func (c *Classifier) originals(s *model.Snapshot) {
 		}
 	}
 	var uplinks []int
+	outer, podLinks := map[int]bool{}, map[int]bool{}
 	c.bridge = make(map[int]int, len(s.Links))
 	for l := range model.Each(s.Links) {
 		if l.Role == model.RoleUplink {
 			uplinks = append(uplinks, l.Index)
+			outer[l.Index], outer[l.Master] = true, l.Master != 0
 		}
 		c.bridge[l.Index] = -cmp.Or(l.Master, l.Index)
 		c.holders[l.MAC] = append(c.holders[l.MAC], c.bridge[l.Index])
 	}
 	for p := range model.Each(s.Pods) {
 		c.holders[p.MAC] = append(c.holders[p.MAC], p.LinkIndex)
+		podLinks[p.LinkIndex] = true
 	}
 	gateways := s.DefaultGateways()
 	for _, n := range s.Neighbors {
-		if gateways[n.Addr] {
+		// So are frames for other machines that answered beyond an uplink.
+		answered := outer[n.IfIndex] && (n.State == "REACHABLE" || n.State == "STALE") && len(c.holders[n.MAC]) == 0
+		if gateways[n.Addr] || answered {
 			c.flooded[n.MAC] = Copy
 			c.holders[n.MAC] = append(append(c.holders[n.MAC], n.IfIndex), uplinks...)
 		}
@@ -296,7 +301,11 @@ func (c *Classifier) originals(s *model.Snapshot) {
 	whole := s.Has(model.SourceTC, model.SourceLinks, model.SourcePods)
 	for m := range model.Each(s.Traffic.MACs) {
 		if k := (frame{m.Addr, m.Dst}); whole && (s.Traffic.Lost.MACs == 0 || s.Traffic.Lost.Of(m.Addr).MACs == 0) {
-			c.frames[k] = append(c.frames[k], m.IfIndex)
+			at := m.IfIndex
+			if m.Direction == model.Ingress && podLinks[at] && slices.Contains(c.holders[m.Dst], at) {
+				at = 0 // It came from who has the MAC.
+			}
+			c.frames[k] = append(c.frames[k], at)
 		}
 	}
 }

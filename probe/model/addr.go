@@ -55,3 +55,19 @@ func BroadcastOf(p netip.Prefix) netip.Addr {
 func RoutesAll(p netip.Prefix, isIPv6 bool) bool {
 	return p.IsValid() && p.Bits() <= 1 && p.Addr().Is6() == isIPv6
 }
+
+// solicited are the groups that neighbour solicitations go to. A host has joined those of its own addresses alone.
+var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
+
+// IsSolicited reports whether an address is such a group.
+func IsSolicited(a netip.Addr) bool { return solicited.Contains(a) }
+
+// SolicitedNode is the group of an address, which it shares the last three bytes with; not valid of IPv4.
+func SolicitedNode(a netip.Addr) netip.Addr {
+	if !a.Is6() {
+		return netip.Addr{}
+	}
+	group, of := solicited.Addr().As16(), a.As16()
+	copy(group[13:], of[13:])
+	return netip.AddrFrom16(group)
+}

@@ -168,6 +168,7 @@ var reasons = []struct {
 		{"IP_INHDR", "ip_forward ip6_forward", Expired | Ordinary, "expired"},
 		{none, "ip_forward ip6_forward", Expired, ""},
 		{"PKT_TOO_BIG", "", TooBig, ""},
+		{"IP_INNOROUTES", "vxlan_xmit* geneve_xmit* ip_md_tunnel_xmit* ip_tunnel_xmit*", Transmitting | Broken, "outer"},
 		{"ARP_PVLAN_DISABLE", "", 0, "proxy"},
 		{"IP_INNOROUTES IP_INADDRERRORS", "", 0, ""},
 		{"", "ip_forward ip6_forward", 0, ""},

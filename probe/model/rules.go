@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -281,6 +282,15 @@ func (r *PacketRule) Concerns(from, to netip.Addr) bool {
 // IsNotrack reports whether the rule excludes packets from connection tracking.
 func (r *PacketRule) IsNotrack() bool {
 	return r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
+}
+
+// SetsMark is the mark that a MARK rule gives packets, 0 where that is not known.
+func (r *PacketRule) SetsMark() uint32 {
+	var mark uint32
+	if _, option, found := strings.Cut(r.Text, "--set-xmark "); found {
+		fmt.Sscanf(option, "0x%x/", &mark)
+	}
+	return mark
 }
 
 // SetsTTL reports whether the rule sets the TTL or hop limit of packets.

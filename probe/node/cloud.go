@@ -69,6 +69,21 @@ func isSelf(v *Index, n *model.ClusterNode) bool {
 	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.NodeAddrs[a] })
 }
 
+// Unlisted are the ranges of this node's pods that the nodes file contradicts: it gives this node others of that family.
+func (v *Index) Unlisted() (ranges, listed []netip.Prefix) {
+	self := model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) && len(n.PodCIDRs) > 0 })
+	if self == nil {
+		return nil, nil
+	}
+	for _, own := range v.Ranges.Local {
+		family := model.Filter(self.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == own.Addr().Is4() })
+		if len(family) > 0 && v.HoldsPods(own) && !slices.ContainsFunc(family, own.Overlaps) {
+			ranges, listed = append(ranges, own), model.With(listed, family...)
+		}
+	}
+	return ranges, listed
+}
+
 // findOwnCIDRs are the ranges of this node's pods where each node has its own and the fabric needs a route to it:
 // ranges that hold a running pod and are not of the node's subnet. Empty where the network works in another way.
 func (v *Index) findOwnCIDRs() []netip.Prefix {

@@ -113,6 +113,13 @@ func (v *Index) OutLink(src, dst netip.Addr) string {
 	return v.NatLink(v.AnUplink())
 }
 
+// Unconnected reports whether a link that may lead off the node is up and has no carrier, as a tunnel has none that no program
+// serves: what is routed to it goes nowhere.
+func (v *Index) Unconnected(ifindex int) bool {
+	l := v.ByIndex[ifindex]
+	return l != nil && l.Up && !l.Carrier && l.Role != model.RolePodLink && l.Kind != "bridge"
+}
+
 // Holds reports whether a link has an address.
 func (v *Index) Holds(link string, a netip.Addr) bool {
 	l := v.LinkByName[link]

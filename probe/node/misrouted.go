@@ -28,6 +28,21 @@ type MisroutedPod struct {
 // findMisroutedPods lists the addresses of pods that some packet would miss.
 func (v *Index) findMisroutedPods() []MisroutedPod {
 	sources := model.Table(v.Peers, func(p *model.Peer) (local, remote netip.Addr) { return p.Local, p.Remote })
+	// What another pod of the node sends leaves it, or the reverse path filter refuses what is for that.
+	inside := map[netip.Addr][]netip.Addr{}
+	asks := func(from, to netip.Addr) {
+		if len(v.Owners[from]) > 0 && len(v.Owners[to]) > 0 && from != to {
+			inside[to] = append(inside[to], from)
+		}
+	}
+	for p := range model.Each(v.Peers) {
+		asks(p.Local, p.Remote)
+	}
+	for d := range model.Each(v.Traffic.Drops) {
+		if d.Is(model.ReverseFiltered) {
+			asks(d.Dst, d.Src)
+		}
+	}
 	// The addresses with which the node sends are the lowest of each IP version that is on link at an uplink.
 	own := map[bool]netip.Addr{}
 	for _, a := range slices.Backward(Sorted(v.NodeAddrs)) {
@@ -48,7 +63,8 @@ func (v *Index) findMisroutedPods() []MisroutedPod {
 				continue
 			}
 			var m MisroutedPod
-			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
+			list := model.Map(inside[a], func(from netip.Addr) path.Query { return v.SentBy(from, a) })
+			for _, q := range append(askers(v, i, a, sources[a], own[a.Is4()]), list...) {
 				d := v.Routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.Misses(&d, a) {
 					continue

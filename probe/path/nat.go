@@ -40,11 +40,12 @@ func (t *Tables) natWalk(p Packet) *tableWalk {
 	return w
 }
 
-// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow without a mark. A
-// rule that may match is taken not to, and is listed in Unsure where it would decide.
+// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow, which has a mark only if it is
+// Marked. A rule that may match is taken not to, and is listed in Unsure where it would decide.
 func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
 	w := t.natWalk(p)
+	w.State.marked = p.Marked
 	// behind finds the rule that would translate, were the search to go on.
 	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains, First: w.First}
 	var missed *model.PacketRule
@@ -99,6 +100,41 @@ func (t *Tables) Source(p Packet) SourceNAT {
 	}
 	out.CutOff = w.CutOff || behind.CutOff
 	return out
+}
+
+// Marked are the rules that may give a packet, on its way, the mark because of which it is translated: with that another
+// rule of POSTROUTING matches than without; by is what then translates it.
+func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRule) {
+	p.Marked = true
+	nat := t.Source(p)
+	if by = nat.Rule; !nat.Translated {
+		return nil, nil
+	}
+	decides := func(mark uint32) bool {
+		return slices.ContainsFunc(nat.Unsure, func(r *model.PacketRule) bool { return r.Mark.Matches(mark) != r.Mark.Matches(0) })
+	}
+	w := t.walk(p)
+	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {
+		met := w.meets(r)
+		switch {
+		case met == No:
+			return Next
+		case r.Target == "MARK" && decides(r.SetsMark()):
+			rules = model.With(rules, r)
+			return Next
+		case r.Target == "ACCEPT" && met == Yes:
+			return End
+		}
+		return w.follow(k, r, met)
+	})
+	for _, h := range []string{"PREROUTING", "FORWARD", "POSTROUTING"} {
+		for _, c := range t.hook(h, &p) {
+			if w.State = (tableState{fit: Yes}); !translates(c) {
+				w.Base(c)
+			}
+		}
+	}
+	return rules, by
 }
 
 // targets are the rules that may translate a packet's destination.

@@ -54,20 +54,24 @@ func byIptables(c *model.Chain) bool {
 		c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
 }
 
-// AcceptPackets has a base chain accept those of one sender and protocol, to one port of UDP where that is not 0.
-func AcceptPackets(c *model.Chain, from netip.Addr, proto uint8, port uint16) Command {
-	if !byIptables(c) {
-		what := Shell("meta l4proto %s", proto)
-		if port > 0 {
-			what = Shell("udp dport %s", port)
-		}
-		return Shell("nft insert rule %s %s saddr %s %s accept", nftNames(c.Family, c.Table, c.Name), model.Either(from.Is4(), "ip", "ip6"), from, what)
+// AcceptPackets has a base chain accept those of a range and protocol, of any where that is 0, to one port of UDP where that
+// is not 0.
+func AcceptPackets(c *model.Chain, from netip.Prefix, proto uint8, port uint16) Command {
+	addr, native := Shell("%s", from), !byIptables(c)
+	if from.IsSingleIP() {
+		addr = Shell("%s", from.Addr())
 	}
-	what := Shell("-p %s", proto)
-	if port > 0 {
-		what = Shell("-p udp --dport %s", port)
+	var what Command
+	switch {
+	case port > 0:
+		what = Shell(model.Either(native, " udp dport %s", " -p udp --dport %s"), port)
+	case proto > 0:
+		what = Shell(model.Either(native, " meta l4proto %s", " -p %s"), proto)
 	}
-	return Shell("%s -t %s -I %s -s %s %s -j ACCEPT", RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family}), c.Table, c.Name, from, what)
+	if native {
+		return Shell("nft insert rule %s %s saddr %s%s accept", nftNames(c.Family, c.Table, c.Name), model.Either(from.Addr().Is4(), "ip", "ip6"), addr, what)
+	}
+	return Shell("%s -t %s -I %s -s %s%s -j ACCEPT", RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family}), c.Table, c.Name, addr, what)
 }
 
 // AcceptPolicy sets the policy of a base chain to accept.

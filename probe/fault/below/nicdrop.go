@@ -41,7 +41,7 @@ func nicReceives(v *fault.Input, d *model.Device) {
 // nicSends reports what passed the hook at a NIC's egress and was not sent.
 func nicSends(v *fault.Input, d *model.Device) {
 	n, hung := d.Lost(model.LossSent), d.Lost(model.LossTimeout)
-	if n < node.MinDrops && hung == 0 {
+	if n < node.MinDrops && hung == 0 || v.Unconnected(d.IfIndex) {
 		return
 	}
 	l := v.LostTo(func(x *model.Drop) bool {

@@ -7,13 +7,14 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
 // QueueDrop reports queues (qdiscs) of links, and inside pods, that drop pods' packets.
 var QueueDrop = fault.Kind{Code: "QueueDrop", Severity: model.Warning, Find: queueDrop,
 	Ends:    fault.Hops{model.HopQueue, model.HopLink, model.HopPod},
-	Objects: fault.Objects{"queue.Link queue.Kind", "pod.Link"}}
+	Objects: fault.Objects{"queue.Link queue.Kind", "pod.Link", "route.Link"}}
 
 func queueDrop(v *fault.Input) {
 	byLink, untold := map[int]*node.Lost{}, node.UntoldDrops(v.Whole)
@@ -24,12 +25,35 @@ func queueDrop(v *fault.Input) {
 	}
 	for q := range model.Each(v.Queues) {
 		l := model.GetOrInsert(byLink, q.IfIndex)
+		if v.Unconnected(q.IfIndex) && l.Packets >= node.MinDrops {
+			v.Report(leadsNowhere(v.Index, q.IfIndex, l))
+			continue
+		}
 		rest := model.Either(untold[q.IfIndex] < node.MinDrops, 0, untold[q.IfIndex])
 		if v.ByIndex[q.IfIndex] != nil && l.Packets+rest >= node.MinDrops {
 			v.Report(queueDropped(v.Index, q, l, rest))
 		}
 	}
 	queuesInPods(v)
+}
+
+// leadsNowhere is the finding on packets that a route leads to a link without a carrier.
+func leadsNowhere(v *node.Index, ifindex int, l *node.Lost) fault.Fault {
+	most := node.MostDropped(l.Drops)[0]
+	sent := v.SentBy(v.Pod(most), most.Dst)
+	r := v.Routing().Lookup(sent).Route
+	rest := path.NewTrial(v.State).Without([]any{r})
+	f := fault.Fault{Page: "QueueDrop-unconnected", Lost: l, Facts: words.Facts{
+		"link": v.ByIndex[ifindex], "route": v.Shown(r), "asked": most.Dst, "instead": v.Shown(rest.Routing().Lookup(sent).Route),
+	}}
+	f.Severity, f.LastHopAlive = model.Critical, v.Place(v.LinkName(ifindex), model.Egress)
+	mine := model.SetOf(l.Drops)
+	f.Claims = func(d *model.Drop) bool {
+		// No reply would get there.
+		back := v.ReturnPath(d)
+		return mine[d] || d.Is(model.ReverseFiltered) && back.Through(ifindex)
+	}
+	return f
 }
 
 // queuesInPods reports queues in pods' own namespaces: these are not read, and

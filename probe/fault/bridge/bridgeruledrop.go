@@ -126,5 +126,9 @@ func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]u
 	f.Claims = func(d *model.Drop) bool {
 		return mine[d] > 0 && left[d] == 0 || arp && d.Is(model.NeighborFailed) && d.FromOrTo(f.Pods)
 	}
+	// What several receivers may want is seldom wanted: such rules keep DHCP and the like from the bridge.
+	f.InfoUnless(len(mine) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(mine)), func(d *model.Drop) bool {
+		return d.Dst.Is6() || !v.Classifier.ToGroup(d.Dst)
+	}))
 	v.Report(f)
 }

@@ -184,6 +184,10 @@ func (s *udrSearch) noReturn(silent []*node.RemoteRange, cause *udrCause, missin
 		f.Facts["unlisted"] = cause.State == node.RouteUnlisted
 	}
 	AddRows(&f.Finding, s.missingRows(silent, cause, missing)...)
+	if ranges, listed := v.Unlisted(); len(ranges) > 0 && missing != missingTheirs && (cause == nil || cause.own) {
+		// A route to these would be against the cluster's own, which may lead them to another node.
+		f.Rows, f.Facts["unlisted"], f.Facts["strays"], f.Facts["listed"] = nil, nil, ranges, listed
+	}
 	f.Silences = silencesNetwork(v.Index, &f.Finding)
 	return f
 }

@@ -101,9 +101,7 @@ func foreignSource(v *node.Index, g *foreignFlows, r *model.PacketRule) fault.Fa
 // translatesTo is the rule that gives the flows their address, nil where none does any more, or it was not read.
 func translatesTo(v *node.Index, g *foreignFlows) *model.PacketRule {
 	for _, f := range g.asking {
-		nat := snatRule(v, f)
-		if nat.Translated &&
-			(nat.Rule.To.Addr() == g.addr || nat.Rule.Target == "SNAT" && strings.Contains(nat.Rule.Text, "-")) {
+		if nat := snatRule(v, f); nat.Translated && gives(v, nat.Rule, f) {
 			return nat.Rule
 		}
 	}

@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -127,10 +128,32 @@ func outdated(v *node.Index, f *model.Flow) (k outdatedBy, is bool) {
 	case has == f.Original.Src:
 		return outdatedBy{has, nat.Rule, true}, nat.Translated && v.DatagramAsks(f) && node.Outside(v, f.Reply.Src)
 	case GivenAway(v, f):
-		return outdatedBy{has, nat.Rule, true}, !nat.Translated || nat.Rule.Target == "MASQUERADE" ||
-			nat.Rule.To.Addr().IsValid() && nat.Rule.To.Addr() != has
+		return outdatedBy{has, nat.Rule, true}, !nat.Translated || !gives(v, nat.Rule, f)
+	case masqueraded(v, f):
+		// The network may know that address no more; where replies come to it, the destination is down.
+		replied := func(p model.Peer) bool { return p.Local == has && v.Answered(&p) }
+		return outdatedBy{has, nat.Rule, true}, nat.Translated && !gives(v, nat.Rule, f) && !slices.ContainsFunc(v.Peers, replied)
 	}
 	return outdatedBy{}, false
+}
+
+// gives reports whether a rule may give a flow the source address that it has. Of a link's, MASQUERADE takes the first in
+// the next hop's network, else the first (inet_select_addr).
+func gives(v *node.Index, r *model.PacketRule, f *model.Flow) bool {
+	to, has, out := r.To.Addr(), f.Reply.Dst, v.LinkByName[v.OutLink(f.Original.Src, f.Reply.Src)]
+	switch {
+	case r.Target != "MASQUERADE":
+		return !to.IsValid() || to == has
+	case has.Is6() || out == nil || !out.Has(has):
+		return v.Own[has] != nil
+	}
+	hop := f.Reply.Src
+	if d := v.Routing().Lookup(v.SentBy(f.Original.Src, hop)); len(d.Hops) > 0 && d.Hops[0].Gateway.IsValid() {
+		hop = d.Hops[0].Gateway
+	}
+	own := func(a netip.Prefix) bool { return a.Addr().Is4() }
+	near := func(a netip.Prefix) bool { return a.Contains(hop) }
+	return cmp.Or(model.Find(out.Addresses, near), model.Find(out.Addresses, own)).Addr() == has
 }
 
 func (g *staleFlows) finding(v *node.Index, k outdatedBy) fault.Fault {
@@ -138,7 +161,7 @@ func (g *staleFlows) finding(v *node.Index, k outdatedBy) fault.Fault {
 	own := k.source && k.has == first.Original.Src
 	f := fault.Fault{Lost: &node.Lost{Drops: g.drops}, Facts: words.Facts{
 		"flows": g.flows, "first": first, "asked": to, "has": k.has, "now": k.now,
-		"own": own, "foreign": k.source && !own, "untranslated": !k.source && slices.Contains(to, k.has),
+		"own": own, "source": k.source, "foreign": k.source && v.Own[k.has] == nil, "untranslated": !k.source && slices.Contains(to, k.has),
 	}}
 	f.Pods, f.Peers = node.Clients(g.flows), model.Hosts(model.Unique(slices.Concat(to, node.Servers(g.flows))))
 	f.LastHopAlive = v.Place(v.Owners[first.Original.Src][0].Link, model.Ingress)

@@ -15,6 +15,8 @@ import (
 type masked struct {
 	nat   path.SourceNAT
 	rules []*model.PacketRule
+	// marks are rules that set the mark because of which others translate.
+	marks []*model.PacketRule
 	flows []*model.Flow
 }
 
@@ -28,15 +30,16 @@ func (g *masked) add(f *model.Flow, nat path.SourceNAT) {
 }
 
 // maskedKey is a chain, where one exclusion is in front of all its rules. It is
-// zero but for isIPv6 where the rule is not known.
+// zero but for isIPv6 where the rule is not known, and has mark where a mark decides.
 type maskedKey struct {
 	path.ChainKey
-	isIPv6 bool
+	isIPv6, mark bool
 }
 
 // UnexpectedMasquerade reports packets between pods that leave with the node's address.
 var UnexpectedMasquerade = fault.Kind{Code: "UnexpectedMasquerade", Severity: model.Warning,
-	Find: unexpectedMasquerade, Passes: true, Ends: fault.Hops{model.HopConntrack}, Objects: fault.Objects{"rules", "rule"},
+	Find: unexpectedMasquerade, Rests: fault.Sources{model.SourceNAT}, Passes: true,
+	Ends: fault.Hops{model.HopConntrack}, Objects: fault.Objects{"rules", "rule"},
 	Else: fault.Else{"UnexpectedMasquerade !sure", "UnexpectedMasquerade !rules", "unsure"}}
 
 func unexpectedMasquerade(v *fault.Input) {
@@ -46,16 +49,24 @@ func unexpectedMasquerade(v *fault.Input) {
 			continue
 		}
 		nat := snatRule(v.Index, f)
+		var marks []*model.PacketRule
+		if nat.Translated && !gives(v.Index, nat.Rule, f) {
+			continue // A rule before it did.
+		}
 		if !nat.Translated || nat.CutOff {
 			// What translated it is gone, or was not understood or followed. A
 			// flow keeps its address, so an old one proves nothing.
 			// Of rules that were not read, any may be a plugin's own.
-			if f.Start.IsZero() || !v.Has(model.SourceNAT) || len(nat.Unsure) == 0 && !nat.CutOff {
+			if f.Start.IsZero() || !v.Has(model.SourceNAT) {
 				continue
 			}
-			nat.Rule = nil
+			if len(nat.Unsure) > 0 || nat.CutOff {
+				nat.Rule = nil
+			} else if marks, nat.Rule = v.Tables().Marked(v.LeavingPacket(f)); len(marks) == 0 {
+				continue
+			}
 		}
-		k := maskedKey{isIPv6: f.Reply.Src.Is6()}
+		k := maskedKey{isIPv6: f.Reply.Src.Is6(), mark: len(marks) > 0}
 		if r := nat.Rule; r != nil {
 			if model.CNIChain(r.Chain) || r.Table == model.CNIMasqueradeTable {
 				// So the CNI project's plugins masquerade what a pod sends beyond its own node's range,
@@ -64,7 +75,9 @@ func unexpectedMasquerade(v *fault.Input) {
 			}
 			k.ChainKey = path.ChainOf(r)
 		}
-		chains.Of(k).add(f, nat)
+		g := chains.Of(k)
+		g.add(f, nat)
+		g.marks = model.With(g.marks, marks...)
 	}
 	for _, g := range chains.All() {
 		v.Report(maskedBy(v.Index, g))
@@ -89,12 +102,12 @@ func maskedFlow(v *node.Index, f *model.Flow) bool {
 func maskedBy(v *node.Index, g *masked) fault.Fault {
 	pods, remotes := node.Clients(g.flows), node.Servers(g.flows)
 	f := fault.Fault{Facts: words.Facts{
-		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff,
+		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "marks": g.marks, "cutOff": g.nat.CutOff,
 		"read": v.Has(model.SourceNAT),
 		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 || v.Remote(a).IsValid() }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = pods, model.Hosts(remotes), v.Place(v.OutLink(g.flows[0].Original.Src, g.flows[0].Reply.Src), model.Egress)
-	if len(g.rules) > 0 {
+	if len(g.rules) > 0 && len(g.marks) == 0 {
 		ranges := slices.Concat(v.OnLink, v.Ranges.Local, v.Ranges.Cluster)
 		f.Facts["unsure"], f.Facts["targets"] = g.nat.Unsure,
 			model.With(nil, model.Map(remotes, func(a netip.Addr) netip.Prefix { return rangeIn(ranges, a) })...)

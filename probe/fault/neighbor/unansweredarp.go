@@ -31,7 +31,7 @@ func unansweredARP(v *fault.Input) {
 			}
 			t := v.Resolutions(model.Ingress)[node.Question{Ifindex: p.LinkIndex, Addr: g.Addr}]
 			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() ||
-				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
+				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) {
 				continue
 			}
 			x := unanswered{p, pods, words.Facts{"pod": p, "gateway": g, "watched": watched, "requests": t.Requests}}
@@ -57,6 +57,14 @@ func unansweredARP(v *fault.Input) {
 	}
 	unheldAddresses(v)
 	silentBeyond(v, hops)
+}
+
+// refusesRequest reports whether a rule drops the pod's solicitations: it is the cause.
+func refusesRequest(v *fault.Input, p *model.Pod, g *model.Neighbor) bool {
+	group := model.SolicitedNode(g.Addr)
+	return group.IsValid() && v.Dropped(func(d *model.Drop) bool {
+		return d.Dst == group && d.Is(model.Netfilter) && slices.Contains(node.PodAddrs(p), d.Src)
+	}) > 0
 }
 
 // unanswered is a pod that does not learn its gateway's MAC.

@@ -20,11 +20,24 @@ func wrongGatewayMAC(v *fault.Input) {
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			right, who := v.GatewayMACs(p, g.Addr)
+			if own := sentToItself(v.Index, p, g); own != nil {
+				g = own
+			}
 			if path.Resolved(g) && len(node.SameFamily(node.PodAddrs(p), g.Addr)) > 0 && len(right) > 0 && !slices.Contains(right, g.MAC) {
 				wrongGateway(v, p, g, right[0], who)
 			}
 		}
 	}
+}
+
+// sentToItself is the entry of an interface without ARP, which sends all to its own MAC; nil where the pod has another.
+func sentToItself(v *node.Index, p *model.Pod, g *model.Neighbor) *model.Neighbor {
+	if path.Resolved(g) || !v.Routed(p) || !slices.ContainsFunc(node.PodAddrs(p), func(a netip.Addr) bool {
+		return v.FramesBetween(a, p.LinkIndex, model.Ingress, model.AsSource, p.MAC) >= node.MinPackets
+	}) {
+		return nil
+	}
+	return &model.Neighbor{Addr: g.Addr, MAC: p.MAC, IfIndex: g.IfIndex, Link: g.Link, State: "NOARP"}
 }
 
 func wrongGateway(v *fault.Input, p *model.Pod, g *model.Neighbor, right model.MAC, who string) {

@@ -45,15 +45,12 @@ func duplicateDetected(v *fault.Input, p *model.Pod, a netip.Addr) fault.Fault {
 		},
 		CutOff: []netip.Addr{a},
 		Claims: func(d *model.Drop) bool {
-			return d.Dst == a || d.Src == a || d.Netns == p.Netns && solicited.Contains(d.Dst)
+			return d.Dst == a || d.Src == a || d.Netns == p.Netns && model.IsSolicited(d.Dst)
 		},
 	}
 	f.Pods, f.LastHopAlive, f.Packets = f.CutOff, v.Place(p.Link, model.Egress), u.packets()
 	return f
 }
-
-// solicited are the groups that neighbour solicitations go to. A pod has joined those of its own addresses alone.
-var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
 
 // withoutAddress is the finding on a pod that has no address of a family. nameless: nor is it
 // known which it should have.

@@ -145,7 +145,7 @@ func refusedCarriers(v *fault.Input) {
 			if c.Maker() == "" && !x.outer.SrcLocal {
 				// What else the policy keeps out stays out.
 				accept = model.Map(node.Sorted(x.ends), func(a netip.Addr) words.Command {
-					return words.AcceptPackets(k.Policy, a, x.outer.Proto, x.outer.DstPort)
+					return words.AcceptPackets(k.Policy, model.Host(a), x.outer.Proto, x.outer.DstPort)
 				})
 			}
 		}
@@ -315,6 +315,7 @@ func filteredDrops(v *node.Index, drops []*model.Drop) func(*model.Drop) bool {
 	for _, d := range drops {
 		if d.Proto == model.ICMPv6 {
 			unresolved[d.Dst] = true
+			unresolved[d.Src] = unresolved[d.Src] || model.IsSolicited(d.Dst)
 			unknown[d.Src] = unknown[d.Src] || v.Classifier.Samples.Advertised(d)
 		}
 	}

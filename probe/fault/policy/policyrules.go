@@ -264,6 +264,10 @@ func (c *candidateRule) Undo(ranges []netip.Prefix) words.Command {
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:
 		return words.UndoFrameRule(c.Frame, c.Path...)
+	case c.policy.Hook == "INPUT" && len(ranges) > 0:
+		// What else it keeps from the node stays out.
+		accept := func(r netip.Prefix) string { return string(words.AcceptPackets(c.policy, r, 0, 0)) }
+		return words.Command(strings.Join(model.Map(ranges, accept), "; "))
 	}
 	return words.AcceptPolicy(c.policy)
 }

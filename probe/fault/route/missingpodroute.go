@@ -26,7 +26,7 @@ func missingPodRoute(v *fault.Input) {
 	groups := map[cause][]*node.MisroutedPod{}
 	for a := range model.Each(v.MisroutedPods()) {
 		findElsewhere(v, a)
-		if a.Decision.Discards() && blocked(v.Index, a) || a.First.IsValid() && !a.Seen || byOtherNIC(v.Index, a) {
+		if a.Decision.Discards() && blocked(v.Index, a) || a.First.IsValid() && !a.Seen || byOtherNIC(v, a) {
 			continue
 		}
 		k := cause{route: a.Decision.Route, kind: a.Decision.Type}
@@ -41,9 +41,12 @@ func missingPodRoute(v *fault.Input) {
 }
 
 // byOtherNIC reports whether the network brings what leaves for the pod back to another NIC of the node, whose rule leads
-// to the pod, as a branch NIC's does in EKS: as many packets came by that as left.
-func byOtherNIC(v *node.Index, a *node.MisroutedPod) bool {
-	left := model.Sum(leftFor(v, a), func(h *model.HopCount) uint64 { return h.Packets })
+// to the pod, as a branch NIC's does in EKS: as many packets came by that as left, and the reverse path filter takes none.
+func byOtherNIC(v *fault.Input, a *node.MisroutedPod) bool {
+	if v.Dropped(func(d *model.Drop) bool { return refusedOf(a, d) }) >= node.MinDrops {
+		return false
+	}
+	left := model.Sum(leftFor(v.Index, a), func(h *model.HopCount) uint64 { return h.Packets })
 	return slices.ContainsFunc(v.UplinkList, func(l *model.Link) bool {
 		d := v.Routing().Lookup(path.Query{Src: a.Query.Src, Dst: a.Addr, In: l.Name})
 		h := v.Hop(a.Addr, l.Index, model.Ingress, model.AsDestination)
@@ -62,7 +65,7 @@ type misrouting struct {
 func routedElsewhere(v *fault.Input, list []*node.MisroutedPod) {
 	// One that was seen proves the route for all that share it.
 	proven := slices.ContainsFunc(list, func(a *node.MisroutedPod) bool { return a.Seen })
-	f := fault.Fault{Facts: words.Facts{"proven": proven}}
+	f := fault.Fault{Facts: words.Facts{"proven": proven, "unruled": true}}
 	var said model.Finding
 	var instead []misrouting
 	for _, a := range list {
@@ -76,6 +79,9 @@ func routedElsewhere(v *fault.Input, list []*node.MisroutedPod) {
 		restore(v.Index, a)
 		if a.Facts["missing"] == true && !a.First.IsValid() {
 			f.Lacks = node.LacksRoute
+		}
+		if a.Facts["unruled"] != true || f.Lacks != "" {
+			f.Facts["unruled"] = nil
 		}
 		own := say("misrouted", a.Facts)
 		said.Evidence, said.Fix = append(said.Evidence, own.Evidence...), model.With(said.Fix, own.Fix...)
@@ -124,6 +130,12 @@ func leftFor(v *node.Index, a *node.MisroutedPod) []*model.HopCount {
 	})
 }
 
+// refusedOf reports whether the reverse path filter refused what the pod sent to where the wrong decision was found: that
+// stands against it.
+func refusedOf(a *node.MisroutedPod, d *model.Drop) bool {
+	return d.Src == a.Addr && d.Dst == a.Query.Src && d.Is(model.ReverseFiltered)
+}
+
 // findElsewhere looks for packets for the pod that went elsewhere.
 func findElsewhere(v *fault.Input, a *node.MisroutedPod) {
 	var hops []passing
@@ -136,7 +148,7 @@ func findElsewhere(v *fault.Input, a *node.MisroutedPod) {
 	}
 	var l node.Lost
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Dst == a.Addr && d.Is(model.LookupRefused|model.NeighborFailed) && !v.Explained(d) {
+		if (d.Dst == a.Addr && d.Is(model.LookupRefused|model.NeighborFailed) || refusedOf(a, d)) && !v.Explained(d) {
 			l.Add(v.Index, d)
 		}
 	}
@@ -159,11 +171,12 @@ func misroutingOf(v *node.Index, a *node.MisroutedPod) misrouting {
 }
 
 // leading is a rule that leads packets for a pod to the wrong place: it goes, or the route
-// there does, or another rule comes before it.
+// there does, or another rule comes before it, as other pods' do.
 type leading struct {
 	*node.ShownRule
 	Rule, Route bool
 	Before      int
+	Like        *node.ShownRule
 }
 
 // restore adds what brings the route, or the rule, back.
@@ -181,10 +194,21 @@ func restore(v *node.Index, a *node.MisroutedPod) {
 	for _, r := range a.Rules {
 		x := leading{ShownRule: node.ShowRule(r), Rule: leftOverRule(v, r, a), Before: r.Priority - 1}
 		x.Route = !x.Rule && leftOverRoute(v, r, a, target)
+		if like := leadsLike(v, r, a); like != nil && !x.Rule && !x.Route {
+			x.Before, x.Like, a.Facts["unruled"] = like.Priority, node.ShowRule(like), true
+		}
 		rules = append(rules, x)
 	}
 	r, main := a.Decision.Route, v.Routing().Covering(node.MainTable, a.Addr)
 	a.Facts["target"], a.Facts["dev"], a.Facts["rules"] = target, dev, rules
 	a.Facts["gone"] = r != nil && r.Table == node.MainTable && r.Dst.Bits() >= target.Bits()
 	a.Facts["missing"] = len(main) == 0 || !delivers(v, main[0], a.Addr)
+}
+
+// leadsLike is the rule that leads what is for another pod to the main table before a rule that leads it elsewhere.
+func leadsLike(v *node.Index, r *model.RoutingRule, a *node.MisroutedPod) *model.RoutingRule {
+	return model.First(v.Rules, func(o *model.RoutingRule) bool {
+		return o.To.IsSingleIP() && !o.Not && o.Table == node.MainTable && o.Family == r.Family && o.Priority < r.Priority &&
+			o.To.Addr() != a.Addr && len(v.Owners[o.To.Addr()]) > 0
+	})
 }

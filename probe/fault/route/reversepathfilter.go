@@ -27,7 +27,7 @@ func reversePathFilter(v *fault.Input) {
 	hops := v.SilentNextHops()
 	fault.ReportBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
 		if k = detourOf(v.Index, d); k.link != "" && v.Classifier.Lost(d) {
-			if k.route != nil && hops[node.Question{Ifindex: k.route.IfIndex, Addr: k.route.Gateway}] != nil {
+			if k.route != nil && (v.Unconnected(k.route.IfIndex) || hops[node.Question{Ifindex: k.route.IfIndex, Addr: k.route.Gateway}] != nil) {
 				// No reply would get there either: that is the fault.
 				return k, pod
 			}

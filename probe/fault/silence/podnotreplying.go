@@ -101,6 +101,11 @@ func settledFor(v *fault.Input, pod netip.Addr, flow *model.Flow) bool {
 	if flow.Proto == model.UDP && len(v.OneSided(flow)) > 0 || awaitsMAC(v.Index, pod, client) {
 		return true
 	}
+	// What left the node by an uplink, and did not come back, was not delivered.
+	out, in := v.FlowStates[node.Pair{Local: client, Remote: pod}], v.FlowStates[node.Pair{Local: pod, Remote: client}]
+	if len(v.Owners[client]) > 0 && out != nil && out.Peer.Out.Packets > 0 && (in == nil || in.Peer.In.Packets == 0) {
+		return true
+	}
 	// Nor does connection tracking see a reply of which a rule drops the node's copy, while a bridge forwards it.
 	for d := range model.Each(v.Traffic.Drops) {
 		if by := v.ByDrop[d]; d.Proto != 0 && d.Proto != flow.Proto || !by.Concerns(flow) {
