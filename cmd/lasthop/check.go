@@ -65,11 +65,8 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 		return err
 	}
 	var past []model.Tracked
-	known := func(s *model.Snapshot) ([]netip.Addr, error) {
-		_, err := o.choosePods(s, pods)
-		return nil, err
-	}
-	return a.snapshot(ctx, o, known, out, &past, func(s *model.Snapshot) error {
+	o.first = func(s *model.Snapshot) ([]netip.Addr, error) { return o.choosePods(s, pods) }
+	return a.snapshot(ctx, o, nil, out, &past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
 		if err != nil {
 			return err
@@ -133,7 +130,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 	}
 	return session.Options{
 		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
-		Attach: o.attach.Value, Janitor: newJanitor,
+		Attach: o.attach.Value, Janitor: newJanitor, First: o.first,
 		Diagnose: o.diagnose(), For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
 		PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,
 	}

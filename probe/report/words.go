@@ -329,11 +329,22 @@ func SourceText(src model.Source) string {
 	return fmt.Sprintf("%s %s: %s", src.Name, src.Status, cmp.Or(src.Detail, "no reason given"))
 }
 
-// SourcesText says how many sources were read whole, and which were not.
+// SourcesText says how many sources were read whole, and which were not; and of which pods packets were counted later.
 func SourcesText(s *model.Snapshot) string {
 	unread := model.Map(Unread(s), func(src model.Source) string { return src.Name + " " + string(src.Status) })
 	names := model.Either(len(unread) == 0, "", " ("+strings.Join(unread, ", ")+")")
-	return fmt.Sprintf("%d of %d sources%s", len(s.Sources)-len(unread), len(s.Sources), names)
+	var late string
+	pods, least, most := 0, s.Window.Duration(), time.Duration(0)
+	for p := range model.Each(s.Pods) {
+		if p.Late(s.Window) && !p.Since.After(s.Window.Start) {
+			seen := s.Window.End.Sub(p.Watched)
+			pods, least, most = pods+1, min(least, seen), max(most, seen)
+		}
+	}
+	if pods > 0 {
+		late = fmt.Sprintf("; %s of %d watched for %s to %s only", model.Quantity(pods, "pod"), len(s.Pods), Duration(least), Duration(most))
+	}
+	return fmt.Sprintf("%d of %d sources%s%s", len(s.Sources)-len(unread), len(s.Sources), names, late)
 }
 
 // NodeText is the node's name and what runs on it.

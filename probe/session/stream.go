@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +42,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w.authors = &authors{}
+	w.authors = &authors{made: make(chan struct{}, 1)}
 	w.authors.follow(ctx, w)
 	changes, err := w.start(ctx, ctx)
 	if err != nil {
@@ -99,12 +100,14 @@ type running struct {
 	feed     *timeline.Feed[requests]
 	timeline *timeline.Timeline
 	pace     timeline.Pace
+	// stale: what decides on packets changed since the state was read.
+	stale bool
 	// cleared is when counts of pods that are gone were freed last.
 	cleared time.Time
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
-	do := []func(context.Context) error{tick: r.tick, changed: r.look, asked: r.answer}
+	do := []func(context.Context) error{tick: r.tick, changed: r.look, made: r.follow, asked: r.answer}
 	err := r.loop(ctx, changes, timeline.Every, nil, r.feed.Asked, func(e event) error { return r.measured(ctx, do[e]) })
 	if ctx.Err() != nil {
 		return nil
@@ -133,7 +136,35 @@ func (r *running) look(ctx context.Context) error {
 		r.refreshed = time.Now()
 		r.pause = min(max(lookAgain, lookShare*(r.options.Used()-before)), timeline.Every)
 	}()
-	return r.refresh(ctx, r.now())
+	links := r.links
+	if err := r.refresh(ctx, r.now()); err != nil || !turned(links, r.links) {
+		return err
+	}
+	return r.follow(ctx)
+}
+
+// turned reports whether a link that was there before is up or down now, or leads elsewhere.
+func turned(before, now []model.Link) bool {
+	type state struct {
+		up, carrier bool
+		master, mtu int
+	}
+	of := func(l *model.Link) (int, state) { return l.Index, state{l.Up, l.Carrier, l.Master, l.MTU} }
+	was := model.Table(before, of)
+	return slices.ContainsFunc(now, func(l model.Link) bool {
+		index, is := of(&l)
+		then, known := was[index]
+		return known && then != is
+	})
+}
+
+// follow reads the state once a program changed it, or as soon as it may: what drops packets may be gone before it is due.
+func (r *running) follow(ctx context.Context) error {
+	r.stale = true
+	if now := r.now(); r.pace.May(now) {
+		return r.whole(ctx, now)
+	}
+	return nil
 }
 
 // tick reads the counters, and the state if that is due or the counts make it so.
@@ -141,7 +172,7 @@ func (r *running) tick(ctx context.Context) error {
 	now := r.now()
 	state, counters := r.pace.Due(now, r.timeline.Unsettled() || r.timeline.Doubtful())
 	switch {
-	case state:
+	case state, r.stale && r.pace.May(now):
 		return r.whole(ctx, now)
 	case !counters:
 		return nil
@@ -179,7 +210,7 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	if !r.state.Has(model.SourceLinks) {
 		links = r.links // What was not read is not gone.
 	}
-	if err := r.apply(now, links, r.roster.alive()); err != nil {
+	if err := r.attach(links); err != nil {
 		return err
 	}
 	keep := cmp.Or(r.options.Keep, timeline.Long)
@@ -199,6 +230,7 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 		}
 	}
 	reading := r.timeline.Add(p)
+	r.stale = false
 	r.read, r.refreshed = p.Ready, p.Ready
 	if r.options.Whole != nil {
 		r.options.Whole()
