@@ -54,9 +54,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	s := &Stream{cancel: cancel, feed: timeline.NewFeed[requests](), done: make(chan struct{})}
 	w.countPairs(true)
 	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), pace: timeline.Pace{Rarely: o.Rarely}}
-	if o.Rarely {
-		r.timeline.Doubting()
-	}
+	r.timeline.Doubting(o.Rarely)
 	r.pace.Start(time.Now())
 	// The first reading has state but no counts.
 	s.feed.Publish(r.timeline.Add(w.first))
@@ -182,13 +180,9 @@ func (r *running) tick(ctx context.Context) error {
 	}
 	r.listFlows(ctx)
 	p := model.Point{Snapshot: r.total(now, r.traffic())}
-	if !r.options.Rarely {
-		r.feed.Publish(r.timeline.Add(p))
-		return nil
-	}
-	reading, doubt := r.timeline.Note(p)
-	r.feed.Publish(reading)
-	if doubt && r.pace.May(now) {
+	take := model.Either(r.options.Rarely, r.timeline.Note, r.timeline.Add)
+	r.feed.Publish(take(p))
+	if r.timeline.Doubt() && r.pace.May(now) {
 		return r.whole(ctx, r.now())
 	}
 	return nil

@@ -28,10 +28,41 @@ func (t *Timeline) account(latest *mark, changed bool) (former []model.Finding) 
 		return nil
 	}
 	t.since = t.diagnose(t.cut(before, t.last, new(lastState)))
-	if changed && lost && t.since.On != nil {
-		former = t.former(before, latest, old)
+	if then, harmed := harmed(old, t.last.Snapshot.Changes, old.Window.End); lost && t.since.On != nil && (changed || harmed) {
+		former = t.former(before, latest, then)
 	}
 	return former
+}
+
+// harmed is a state without what was deleted since a time, and with what was put in the way of packets: a route to nowhere,
+// an address's MAC. Of these changes the kernel notified; what they were may be back before the state is read again.
+func harmed(s *model.Snapshot, changes []model.Change, since time.Time) (*model.Snapshot, bool) {
+	out, any := *s, false
+	for c := range model.Each(changes) {
+		ours := func(r model.Route) bool { return r.Dst == c.Dst && r.Table == c.Table && (c.Deleted || r.Type == "unicast") }
+		neighbor := func(n model.Neighbor) bool { return n.Addr == c.Dst.Addr() && n.IfIndex == c.Link }
+		switch {
+		case !c.At.After(since):
+			continue
+		case c.Kind == model.ChangedRoute && (c.Deleted || c.Type != "unicast") && len(model.Filter(out.Routes, ours)) <= 1:
+			out.Routes = slices.DeleteFunc(slices.Clone(out.Routes), ours)
+			if !c.Deleted {
+				out.Routes = append(out.Routes, model.Route{Table: c.Table, Dst: c.Dst, Type: c.Type})
+			}
+		case c.Kind == model.ChangedRule && c.Deleted:
+			out.Rules = slices.DeleteFunc(slices.Clone(out.Rules), func(r model.RoutingRule) bool {
+				return r.From == c.From && r.To == c.Dst && r.Table == c.Table
+			})
+		case c.Kind == model.ChangedNeighbor && !c.Deleted && !c.MAC.IsZero():
+			link := model.Find(out.Links, func(l model.Link) bool { return l.Index == c.Link }).Name
+			out.Neighbors = append(slices.DeleteFunc(slices.Clone(out.Neighbors), neighbor),
+				model.Neighbor{Addr: c.Dst.Addr(), IfIndex: c.Link, Link: link, MAC: c.MAC, State: "PERMANENT"})
+		default:
+			continue
+		}
+		any = true
+	}
+	return &out, any
 }
 
 // former are the findings that a state makes of the drops that the one after it, by which they were judged, leaves open:

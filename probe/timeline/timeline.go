@@ -52,6 +52,7 @@ type Timeline struct {
 	// opened is set where the latest judgement opened a finding.
 	opened  bool
 	doubts  doubts
+	rarely  bool
 	series  series
 	judged  time.Time
 	verdict model.Verdict
@@ -63,9 +64,10 @@ func New(diagnose Diagnose, window time.Duration) *Timeline {
 	return &Timeline{diagnose: diagnose, window: window}
 }
 
-// Doubting has a timeline follow what counts alone show of losses, for Note.
-func (t *Timeline) Doubting() *Timeline {
-	t.doubts = doubts{open: map[uint64]*doubt{}, vain: map[netip.Addr]patience{}}
+// Doubting has a timeline follow what counts alone show of losses. Where the state is read rarely, what is judged of the last
+// seconds begins with them.
+func (t *Timeline) Doubting(rarely bool) *Timeline {
+	t.rarely, t.doubts = rarely, doubts{open: map[uint64]*doubt{}, vain: map[netip.Addr]patience{}}
 	return t
 }
 
@@ -110,12 +112,17 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	return t.reading(s)
 }
 
-// Note takes a point that is not whole. Its reading has no window and no rates. doubt reports whether the counts alone
-// make a judgement due: packets that got no reply, or were dropped, in a way that was not judged yet.
-func (t *Timeline) Note(p model.Point) (r model.Reading, doubt bool) {
+// Note takes a point that is not whole. Its reading has no window and no rates.
+func (t *Timeline) Note(p model.Point) model.Reading {
 	t.Count(p)
-	doubt, _ = t.doubts.due()
-	return t.bare(), doubt
+	return t.bare()
+}
+
+// Doubt reports whether the counts alone make a judgement due: packets that got no reply, or were dropped, in a way that was
+// not judged yet.
+func (t *Timeline) Doubt() bool {
+	due, _ := t.doubts.due()
+	return due
 }
 
 // Doubtful reports whether the next point may make a judgement due, so that it should come soon.
@@ -225,7 +232,7 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 	}
 	j.steady, j.recent, j.lately = now.Sub(since.at), j.current, since.at
 	m := t.base(now, recent, 0)
-	if at := t.doubts.lately(); !at.IsZero() && at.After(m.at.Add(-slack)) {
+	if at := t.doubts.lately(); t.rarely && !at.IsZero() && at.After(m.at.Add(-slack)) {
 		m = t.base(now, now.Sub(at), 0)
 		j.lasted = now.Sub(at) >= recent-slack
 	}
