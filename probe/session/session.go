@@ -114,12 +114,12 @@ type watch struct {
 	authors *authors
 	roster  roster
 	// state is the latest state, first what was known when counting began.
-	state         *model.Snapshot
-	first         model.Point
-	pairAddrs     []netip.Addr
-	firstAddrs    []netip.Addr
+	state      *model.Snapshot
+	first      model.Point
+	pairAddrs  []netip.Addr
+	firstAddrs []netip.Addr
 	// most is how long links are attached to at once that may wait, 0 for as long as it takes.
-	most time.Duration
+	most          time.Duration
 	countingPairs bool
 	// links are the latest.
 	links []model.Link

@@ -45,8 +45,9 @@ type Timeline struct {
 	state lastState
 
 	// whole is the snapshot of the latest whole point, since what was counted after it.
-	whole *model.Snapshot
-	since model.Verdict
+	whole   *model.Snapshot
+	since   model.Verdict
+	settled []settled
 
 	tracker tracker
 	// opened is set where the latest judgement opened a finding.
@@ -100,7 +101,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.setup = newSetup(p.Snapshot, &t.keys)
 		changed := !before.same(t.setup)
 		t.doubts.see(p.Snapshot, &t.before, &latest.counts)
-		former := t.account(latest, changed)
+		former, changed := t.account(latest, changed)
 		if changed {
 			t.changed, t.unchanged = latest, t.marks[len(t.marks)-1].at
 		}
@@ -216,7 +217,9 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 		return
 	}
 	before := t.judged
-	t.judged, t.verdict = now, t.diagnose(s)
+	t.settled = slices.DeleteFunc(t.settled, func(x settled) bool { return now.Sub(x.at) > Long+Middle })
+	judged := func(s *model.Snapshot, since *mark) model.Verdict { return t.diagnose(t.unsettled(s, since.at)) }
+	t.judged, t.verdict = now, judged(s, base)
 	t.inherit()
 	j := judgement{at: now, window: s.Window.Duration(), verdict: t.verdict, since: t.since, former: former,
 		unchanged: t.unchanged, changed: changed, before: before, whole: t.verdict.Findings}
@@ -228,7 +231,7 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 	since := base
 	if t.changed != nil && t.changed.at.After(base.at) {
 		since = t.changed
-		j.current = t.diagnose(t.cut(since, t.last, new(lastState))).Findings
+		j.current = judged(t.cut(since, t.last, new(lastState)), since).Findings
 	}
 	j.steady, j.recent, j.lately = now.Sub(since.at), j.current, since.at
 	m := t.base(now, recent, 0)
@@ -238,7 +241,7 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 	}
 	if m.at.After(since.at) {
 		j.lately = m.at
-		j.recent = t.diagnose(t.cut(m, t.last, new(lastState))).Findings
+		j.recent = judged(t.cut(m, t.last, new(lastState)), m).Findings
 	}
 }
 

@@ -28,7 +28,7 @@ type Processes struct {
 	// holders are the processes that have a socket, by its inode.
 	holders map[string][]uint32
 	coll    *ebpf.Collection
-	links []link.Link
+	links   []link.Link
 	// keys and values are what the map had.
 	keys   []uint32
 	values []bpf.ProcessProcess
