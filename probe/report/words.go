@@ -334,15 +334,11 @@ func SourcesText(s *model.Snapshot) string {
 	unread := model.Map(Unread(s), func(src model.Source) string { return src.Name + " " + string(src.Status) })
 	names := model.Either(len(unread) == 0, "", " ("+strings.Join(unread, ", ")+")")
 	var late string
-	pods, least, most := 0, s.Window.Duration(), time.Duration(0)
-	for p := range model.Each(s.Pods) {
-		if p.Late(s.Window) && !p.Since.After(s.Window.Start) {
-			seen := s.Window.End.Sub(p.Watched)
-			pods, least, most = pods+1, min(least, seen), max(most, seen)
-		}
-	}
-	if pods > 0 {
-		late = fmt.Sprintf("; %s of %d watched for %s to %s only", model.Quantity(pods, "pod"), len(s.Pods), Duration(least), Duration(most))
+	pods := model.Chosen(s.Pods, func(p *model.Pod) bool { return p.Late(s.Window) && !p.Since.After(s.Window.Start) })
+	if len(pods) > 0 {
+		seen := model.Map(pods, func(p *model.Pod) time.Duration { return s.Window.End.Sub(p.Watched) })
+		late = fmt.Sprintf("; %s of %d watched for %s to %s only", model.Quantity(len(pods), "pod"), len(s.Pods),
+			Duration(slices.Min(seen)), Duration(slices.Max(seen)))
 	}
 	return fmt.Sprintf("%d of %d sources%s%s", len(s.Sources)-len(unread), len(s.Sources), names, late)
 }

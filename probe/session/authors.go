@@ -23,8 +23,7 @@ type authors struct {
 	unknown   error // why processes is nil
 	unread    error // why changes are not followed
 	ended     chan struct{}
-	// made has a value when there are changes since it was received from.
-	made chan struct{}
+	made      chan<- struct{}
 
 	mu      sync.Mutex
 	changes []model.Change

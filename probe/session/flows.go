@@ -77,10 +77,10 @@ func (w *watch) listFlows(ctx context.Context) {
 }
 
 // forgetStarts clears the times at which flows began whose pods were not counted yet: none of their packets may be known.
-func forgetStarts(s *model.Snapshot) {
+func (w *watch) forgetStarts(s *model.Snapshot) {
 	late := map[netip.Addr]time.Time{}
 	for p := range model.Each(s.Pods) {
-		if p.Watched.IsZero() {
+		if p.Watched.IsZero() && w.engine != nil {
 			p.Watched = s.Window.End
 		}
 		for _, a := range p.Known() {
@@ -88,9 +88,6 @@ func forgetStarts(s *model.Snapshot) {
 				late[a] = p.Watched
 			}
 		}
-	}
-	if len(late) == 0 {
-		return
 	}
 	s.Flows = model.Map(s.Flows, func(f model.Flow) model.Flow {
 		if f.Start.Before(late[f.Original.Src]) || f.Start.Before(late[f.Reply.Src]) {

@@ -72,9 +72,9 @@ func (r *roster) isAlive(p *model.Pod) bool { return p.Until.Equal(r.now) }
 func (r *roster) alive() []model.Pod { return r.list(r.isAlive) }
 
 // watch learns that the links of pods are watched by now, but for those that are pending.
-func (r *roster) watch(now time.Time, pending func(link int) bool) {
+func (r *roster) watch(now time.Time, pending map[int]bool) {
 	for _, p := range r.pods {
-		if p.Watched.IsZero() && !pending(p.LinkIndex) {
+		if p.Watched.IsZero() && !pending[p.LinkIndex] {
 			p.Watched = now
 		}
 	}

@@ -112,7 +112,9 @@ type watch struct {
 	unwatched string
 	// authors is nil where changes are not followed.
 	authors *authors
-	roster  roster
+	// made has a value when programs made changes since it was received from.
+	made   chan struct{}
+	roster roster
 	// state is the latest state, first what was known when counting began.
 	state      *model.Snapshot
 	first      model.Point
@@ -212,9 +214,8 @@ func counted(t model.Traffic) model.Traffic {
 	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
 }
 
-// firstLinks is how long links are attached to before the window of Observe begins: some fifty on an idle machine. Of
-// others, their pods are counted from when they are, each from one instant on all links. moreLinks is how long the counters
-// are not read meanwhile.
+// firstLinks is how long links are attached to before the window of Observe begins, for some fifty on an idle machine;
+// moreLinks how long others are, whose pods are counted from then on, until the counters are read.
 const firstLinks, moreLinks = time.Second, 200 * time.Millisecond
 
 // start reads the state, attaches to links, and follows changes until follow ends. The caller must call detach, also after
@@ -299,10 +300,6 @@ func (w *watch) loop(
 	ctx context.Context, changes <-chan struct{}, look time.Duration, end <-chan time.Time, asks <-chan struct{},
 	act func(event) error,
 ) error {
-	var news chan struct{}
-	if w.authors != nil {
-		news = w.authors.made
-	}
 	ticker := time.NewTicker(timeline.Every)
 	defer ticker.Stop()
 	again := time.NewTimer(look)
@@ -327,7 +324,7 @@ func (w *watch) loop(
 			err = act(changed)
 		case <-ticker.C:
 			err = act(tick)
-		case <-news:
+		case <-w.made:
 			err = act(made)
 		case <-asks:
 			err = act(asked)
@@ -346,7 +343,7 @@ func (w *watch) untilEnd(ctx context.Context, changes <-chan struct{}) error {
 	ticks, stale := 0, 0
 	more := make(chan struct{}, 1)
 	goOn := func() {
-		if w.engine != nil && !w.engine.Attached() {
+		if w.engine != nil && len(w.engine.Pending()) > 0 {
 			more <- struct{}{}
 		}
 	}
@@ -434,9 +431,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s := timeline.Between(w.first, last)
 	s.Edges = w.edges
-	if w.engine != nil {
-		forgetStarts(s)
-	}
+	w.forgetStarts(s)
 	return s, nil
 }
 

@@ -42,7 +42,8 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w.authors = &authors{made: make(chan struct{}, 1)}
+	w.made = make(chan struct{}, 1)
+	w.authors = &authors{made: w.made}
 	w.authors.follow(ctx, w)
 	changes, err := w.start(ctx, ctx)
 	if err != nil {
@@ -143,16 +144,10 @@ func (r *running) look(ctx context.Context) error {
 
 // turned reports whether a link that was there before is up or down now, or leads elsewhere.
 func turned(before, now []model.Link) bool {
-	type state struct {
-		up, carrier bool
-		master, mtu int
-	}
-	of := func(l *model.Link) (int, state) { return l.Index, state{l.Up, l.Carrier, l.Master, l.MTU} }
-	was := model.Table(before, of)
+	was := model.Table(before, func(l *model.Link) (int, *model.Link) { return l.Index, l })
 	return slices.ContainsFunc(now, func(l model.Link) bool {
-		index, is := of(&l)
-		then, known := was[index]
-		return known && then != is
+		b := was[l.Index]
+		return b != nil && (b.Up != l.Up || b.Carrier != l.Carrier || b.Master != l.Master || b.MTU != l.MTU)
 	})
 }
 

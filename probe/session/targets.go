@@ -31,7 +31,7 @@ func (w *watch) attach(links []model.Link) error {
 	if err := w.engine.AttachUntil(watched(links, first), until); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
 		return fmt.Errorf("watch links: %w", err)
 	}
-	w.roster.watch(w.now(), w.engine.Pending)
+	w.roster.watch(w.now(), w.engine.Pending())
 	w.setLocal()
 	// After attaching: to make a clsact qdisc drops packets, which are no finding.
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))

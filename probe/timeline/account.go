@@ -134,10 +134,10 @@ type settled struct {
 }
 
 // unsettled is the snapshot of a window, which began then, without what is settled.
-func (t *Timeline) unsettled(s *model.Snapshot, since time.Time) *model.Snapshot {
+func (t *Timeline) unsettled(s *model.Snapshot, began time.Time) *model.Snapshot {
 	left := map[model.Drop]uint64{}
 	for _, x := range t.settled {
-		if x.at.After(since) {
+		if x.at.After(began) {
 			left[x.drop] += x.packets
 		}
 	}
@@ -145,12 +145,10 @@ func (t *Timeline) unsettled(s *model.Snapshot, since time.Time) *model.Snapshot
 		return s
 	}
 	out := *s
-	out.Traffic.Drops = nil
-	for _, d := range s.Traffic.Drops {
-		if d.Packets -= min(d.Packets, left[d.Key()]); d.Packets > 0 {
-			out.Traffic.Drops = append(out.Traffic.Drops, d)
-		}
-	}
+	out.Traffic.Drops = since(s.Traffic.Drops, func(d *model.Drop) bool {
+		d.Packets -= min(d.Packets, left[d.Key()])
+		return d.Packets > 0
+	})
 	return &out
 }
 

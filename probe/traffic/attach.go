@@ -149,16 +149,10 @@ func (e *Engine) AttachUntil(want []Link, until time.Time) error {
 	})
 }
 
-// Pending reports whether a link is still to be attached to.
-func (e *Engine) Pending(index int) (is bool) {
-	e.locked(func() { is = e.pending[index] })
-	return is
-}
-
-// Attached reports whether none is pending.
-func (e *Engine) Attached() (all bool) {
-	e.locked(func() { all = len(e.pending) == 0 })
-	return all
+// Pending are the links that are still to be attached to, by index.
+func (e *Engine) Pending() (links map[int]bool) {
+	e.locked(func() { links = maps.Clone(e.pending) })
+	return links
 }
 
 func (e *Engine) attachTo(want []Link, until time.Time) error {

@@ -26,7 +26,7 @@ type Processes struct {
 	ns    *netns.NS
 	netns uint32
 	// holders are the processes that have a socket, by its inode.
-	holders map[string][]uint32
+	holders map[string][]string
 	coll    *ebpf.Collection
 	links   []link.Link
 	// keys and values are what the map had.
@@ -68,7 +68,7 @@ func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 		return nil, err
 	}
 	_ = rlimit.RemoveMemlock()
-	p := &Processes{ns: ns, netns: ns.Inode(), holders: map[string][]uint32{}}
+	p := &Processes{ns: ns, netns: ns.Inode(), holders: map[string][]string{}}
 	spec, err := bpf.LoadProcess()
 	if err != nil {
 		return nil, err
@@ -167,9 +167,6 @@ func (p *Processes) Behind(ports map[uint32]bool) map[uint32][]Candidate {
 	out := p.holding(ports)
 	ports = maps.Clone(ports)
 	maps.DeleteFunc(ports, func(port uint32, _ bool) bool { return len(out[port]) > 0 })
-	if len(ports) == 0 {
-		return out
-	}
 	known := p.read()
 	if age := time.Since(p.listing); age > listLatest || age > listEvery && known > len(p.keys)/2 {
 		p.list(time.Now())
@@ -216,9 +213,9 @@ func (p *Processes) holding(ports map[uint32]bool) map[uint32][]Candidate {
 			wanted[f[len(f)-1]] = uint32(port)
 		}
 	}
-	who := map[string][]uint32{}
+	who := map[string][]string{}
 	for inode := range wanted {
-		has := func(pid uint32) bool { return slices.Contains(socketsOf(pid), inode) }
+		has := func(pid string) bool { return slices.Contains(socketsOf(pid), inode) }
 		if pids := model.Filter(p.holders[inode], has); len(pids) > 0 {
 			who[inode] = pids
 		}
@@ -227,13 +224,9 @@ func (p *Processes) holding(ports map[uint32]bool) map[uint32][]Candidate {
 		dirs, _ := os.ReadDir("/proc")
 		clear(who)
 		for _, d := range dirs {
-			pid, err := strconv.ParseUint(d.Name(), 10, 32)
-			if err != nil {
-				continue
-			}
-			for _, inode := range model.With(nil, socketsOf(uint32(pid))...) {
-				if wanted[inode] != 0 {
-					who[inode] = append(who[inode], uint32(pid))
+			for _, inode := range model.With(nil, socketsOf(d.Name())...) {
+				if _, is := strconv.Atoi(d.Name()); is == nil && wanted[inode] != 0 {
+					who[inode] = append(who[inode], d.Name())
 				}
 			}
 		}
@@ -241,7 +234,8 @@ func (p *Processes) holding(ports map[uint32]bool) map[uint32][]Candidate {
 	}
 	for inode, pids := range who {
 		for _, pid := range pids {
-			if x, lives := running(pid); lives {
+			n, _ := strconv.Atoi(pid)
+			if x, lives := running(uint32(n)); lives {
 				out[wanted[inode]] = append(out[wanted[inode]], Candidate{Process: p.started(x.Process)})
 			}
 		}
@@ -250,8 +244,8 @@ func (p *Processes) holding(ports map[uint32]bool) map[uint32][]Candidate {
 }
 
 // socketsOf are the inodes of a process's sockets.
-func socketsOf(pid uint32) (out []string) {
-	dir := fmt.Sprintf("/proc/%d/fd/", pid)
+func socketsOf(pid string) (out []string) {
+	dir := "/proc/" + pid + "/fd/"
 	list, _ := os.ReadDir(dir)
 	for _, d := range list {
 		to, _ := os.Readlink(dir + d.Name())
