@@ -56,11 +56,8 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 		return err
 	}
 	var past []model.Tracked
-	known := func(s *model.Snapshot) ([]netip.Addr, error) {
-		_, err := o.choosePods(s, pods)
-		return nil, err
-	}
-	return a.snapshot(ctx, o, known, out, &past, func(s *model.Snapshot) error {
+	o.first = func(s *model.Snapshot) ([]netip.Addr, error) { return o.choosePods(s, pods) }
+	return a.snapshot(ctx, o, nil, out, &past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
 		if err != nil {
 			return err
@@ -127,7 +124,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 			NS: ns, HostRoot: hostRoot(o.hostRoot), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes, NodesHint: hint,
 			PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin,
 		},
-		NodeName: name, Engine: o.watchedBy(), Attach: o.attach.Value, Janitor: newJanitor,
+		NodeName: name, Engine: o.watchedBy(), Attach: o.attach.Value, Janitor: newJanitor, First: o.first,
 		Diagnose: o.diagnose(), For: time.Duration(o.window), Active: o.active, Debug: o.debug,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -33,6 +34,8 @@ type observing struct {
 	routes   []string
 	azure    bool
 	active   bool
+	// first is session.Options.First.
+	first func(*model.Snapshot) ([]netip.Addr, error)
 
 	namespace     string
 	allNamespaces bool

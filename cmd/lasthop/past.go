@@ -21,6 +21,7 @@ import (
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/ring"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // The past is read from the agent's files, not asked of the agent. The agent writes each reading at once, so a protocol
@@ -34,6 +35,8 @@ type past struct {
 
 	model.Window
 	found *ring.Past
+	// later reaches beyond the window: what was open at its end, or seemed so, may have ended in it.
+	later *ring.Past
 	// run is the part of the window that is judged.
 	run ring.Run
 }
@@ -88,7 +91,7 @@ func (p *past) close() error {
 	if p == nil {
 		return nil
 	}
-	return p.found.Close()
+	return errors.Join(p.found.Close(), p.later.Close())
 }
 
 // ringDir is where the agent keeps its recordings.
@@ -125,6 +128,9 @@ func (a *app) findPast(o *observing) (err error) {
 		return &statusError{exitCannot, fmt.Sprintf("the agent has no recording of %s; its --keep and --space limit how much it keeps%s",
 			span(p.Start, p.End), has.near(p.Start))}
 	}
+	if p.later, err = ring.Read(dir, model.Window{Start: p.Start, End: p.End.Add(timeline.Middle)}); err != nil {
+		return fmt.Errorf("read the agent's ring: %w", err)
+	}
 	p.run = slices.MaxFunc(p.found.Runs, func(a, b ring.Run) int { return cmp.Compare(a.End.Sub(a.Start), b.End.Sub(b.Start)) })
 	if !running && unsure == nil {
 		a.say("warning: the agent is not running; these are its last recordings")
@@ -144,7 +150,7 @@ func span(start, end time.Time) string {
 // tracked are the findings that the agent had in the window, as it had judged them. Of one
 // that was open when an earlier run ended it is not known how long it stayed.
 func (p *past) tracked() (out []model.Tracked, err error) {
-	for _, run := range p.found.Runs {
+	for _, run := range p.later.Runs {
 		f, err := record.Open(run, run.Size)
 		if err != nil {
 			return nil, err
@@ -155,8 +161,8 @@ func (p *past) tracked() (out []model.Tracked, err error) {
 			return nil, err
 		}
 		for _, x := range had {
-			x.Closed = x.Closed || run.End.Before(p.found.Runs[len(p.found.Runs)-1].Start)
-			if !x.Closed || x.Last.After(p.Start) {
+			x.Closed = (x.Closed || run.End.Before(p.later.Runs[len(p.later.Runs)-1].Start)) && !x.Last.After(p.End)
+			if x.Mended = x.Mended && x.Closed; !x.First.After(p.End) && (!x.Closed || x.Last.After(p.Start)) {
 				out = append(out, x)
 			}
 		}

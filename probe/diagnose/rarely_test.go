@@ -61,7 +61,7 @@ type seen struct {
 func watched(n *testNode, fault time.Duration, rarely bool) (out seen) {
 	line := timeline.New(Judge, timeline.Short)
 	if rarely {
-		line.Doubting()
+		line.Doubting(true)
 	}
 	pace := timeline.Pace{Rarely: rarely}
 	began := start.Add(stoodIdle)
@@ -79,7 +79,8 @@ func watched(n *testNode, fault time.Duration, rarely bool) (out seen) {
 		var r model.Reading
 		doubt := false
 		if counters && !state {
-			r, doubt = line.Note(model.Point{Snapshot: x.snapshot(n, now)})
+			r = line.Note(model.Point{Snapshot: x.snapshot(n, now)})
+			doubt = line.Doubt()
 			now = now.Add(time.Millisecond)
 		}
 		if state || doubt && pace.May(now) {

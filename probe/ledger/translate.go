@@ -330,6 +330,8 @@ func (b *balance) weigh(r *row) {
 	switch {
 	case young || ended:
 		why = "the pod started or ended within the window"
+	case r.pod.Late(b.Window):
+		why = "the pod's packets were counted in a part of the window only"
 	case slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return len(b.netns[a]) > 1 }):
 		why = "another pod has the same address"
 	case b.Status(model.SourceTC) != model.OK, b.Traffic.Lost.Gaps > 0:

@@ -276,7 +276,12 @@ type Pod struct {
 	Resolver *Resolver
 	// Since and Until are when the pod was first and last seen.
 	Since, Until time.Time
+	// Watched is since when its packets are counted, zero where they are not, or that is not known.
+	Watched time.Time `json:",omitzero"`
 }
+
+// Late reports whether its packets were counted in a part of a window alone, which began then.
+func (p *Pod) Late(w Window) bool { return p.Watched.After(w.Start) }
 
 // Has reports whether the pod's interface has the address.
 func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }

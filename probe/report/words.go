@@ -222,11 +222,18 @@ func statusText(src model.Source) string {
 	return fmt.Sprintf("%s: %s", src.Status, cmp.Or(src.Detail, "no reason given"))
 }
 
-// SourcesText says how many sources were read whole, and which were not.
+// SourcesText says how many sources were read whole, and which were not; and of which pods packets were counted later.
 func SourcesText(s *model.Snapshot) string {
 	unread := model.Map(Unread(s), func(src model.Source) string { return src.Name + " " + string(src.Status) })
 	names := model.Either(len(unread) == 0, "", " ("+strings.Join(unread, ", ")+")")
-	return fmt.Sprintf("%d of %d sources%s", len(s.Sources)-len(unread), len(s.Sources), names)
+	var late string
+	pods := model.Chosen(s.Pods, func(p *model.Pod) bool { return p.Late(s.Window) && !p.Since.After(s.Window.Start) })
+	if len(pods) > 0 {
+		seen := model.Map(pods, func(p *model.Pod) time.Duration { return s.Window.End.Sub(p.Watched) })
+		late = fmt.Sprintf("; %s of %d watched for %s to %s only", model.Quantity(len(pods), "pod"), len(s.Pods),
+			Duration(slices.Min(seen)), Duration(slices.Max(seen)))
+	}
+	return fmt.Sprintf("%d of %d sources%s%s", len(s.Sources)-len(unread), len(s.Sources), names, late)
 }
 
 // NodeText is the node's name and what runs on it.

@@ -23,6 +23,7 @@ type authors struct {
 	unknown   error // why processes is nil
 	unread    error // why changes are not followed
 	ended     chan struct{}
+	made      chan<- struct{}
 
 	mu      sync.Mutex
 	changes []model.Change
@@ -89,6 +90,10 @@ func (a *authors) add(list []change.Change, lost bool) {
 		a.changes = append(a.changes, c.Change)
 	}
 	a.changes = a.changes[max(0, len(a.changes)-maxChanges):]
+	select {
+	case a.made <- struct{}{}:
+	default:
+	}
 }
 
 // list is what is kept, and the source that says how much that is.

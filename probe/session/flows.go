@@ -76,6 +76,27 @@ func (w *watch) listFlows(ctx context.Context) {
 	w.listing = now.Add(listShare * (used(unix.RUSAGE_THREAD) - before))
 }
 
+// forgetStarts clears the times at which flows began whose pods were not counted yet: none of their packets may be known.
+func (w *watch) forgetStarts(s *model.Snapshot) {
+	late := map[netip.Addr]time.Time{}
+	for p := range model.Each(s.Pods) {
+		if p.Watched.IsZero() && w.engine != nil {
+			p.Watched = s.Window.End
+		}
+		for _, a := range p.Known() {
+			if p.Late(s.Window) {
+				late[a] = p.Watched
+			}
+		}
+	}
+	s.Flows = model.Map(s.Flows, func(f model.Flow) model.Flow {
+		if f.Start.Before(late[f.Original.Src]) || f.Start.Before(late[f.Reply.Src]) {
+			f.Start = time.Time{}
+		}
+		return f
+	})
+}
+
 // endsOf returns one flow for each set of addresses, of which many flows have few.
 func endsOf(flows []model.Flow) []model.Flow {
 	type ends struct{ from, to, back, home netip.Addr }

@@ -31,7 +31,7 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		k := podKey{p.Netns, p.LinkIndex}
 		p.Since, p.Until = now, now
 		if old := r.pods[k]; old != nil {
-			p.Since = old.Since
+			p.Since, p.Watched = old.Since, old.Watched
 			// What the pod had, or was given, and no interface has now.
 			for _, a := range old.Known() {
 				if !held[a] && !slices.Contains(p.Given, a) {
@@ -70,6 +70,20 @@ func (r *roster) forget(by time.Time) {
 func (r *roster) isAlive(p *model.Pod) bool { return p.Until.Equal(r.now) }
 
 func (r *roster) alive() []model.Pod { return r.list(r.isAlive) }
+
+// watch learns that the links of pods are watched by now, but for those that are pending.
+func (r *roster) watch(now time.Time, pending map[int]bool) {
+	for _, p := range r.pods {
+		if p.Watched.IsZero() && !pending[p.LinkIndex] {
+			p.Watched = now
+		}
+	}
+}
+
+// watched are the pods whose packets are counted.
+func (r *roster) watched() []model.Pod {
+	return r.list(func(p *model.Pod) bool { return r.isAlive(p) && !p.Watched.IsZero() })
+}
 
 func (r *roster) gone() []model.Pod {
 	return r.list(func(p *model.Pod) bool { return !r.isAlive(p) })

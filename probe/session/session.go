@@ -53,6 +53,8 @@ type Options struct {
 	// CountPairs, if set, is called with the node's state before the window. It returns the addresses whose
 	// packets are counted by address pair on every link. If it fails, so do Observe and Open, with its error.
 	CountPairs func(*model.Snapshot) ([]netip.Addr, error)
+	// First, if set, is called likewise: Observe attaches to the links of the pods with these addresses before the window.
+	First func(*model.Snapshot) ([]netip.Addr, error)
 	// Debug adds the verifier's log to errors.
 	Debug bool
 	// Unwatched, if set, is called with the reason where EngineAuto becomes EngineState.
@@ -96,11 +98,16 @@ type watch struct {
 	unwatched string
 	// authors is nil where changes are not followed.
 	authors *authors
-	roster  roster
+	// made has a value when programs made changes since it was received from.
+	made   chan struct{}
+	roster roster
 	// state is the latest state, first what was known when counting began.
-	state         *model.Snapshot
-	first         model.Point
-	pairAddrs     []netip.Addr
+	state      *model.Snapshot
+	first      model.Point
+	pairAddrs  []netip.Addr
+	firstAddrs []netip.Addr
+	// most is how long links are attached to at once that may wait, 0 for as long as it takes.
+	most          time.Duration
 	countingPairs bool
 	// links are the latest.
 	links []model.Link
@@ -138,7 +145,9 @@ func newWatch(o Options) (*watch, error) {
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	follow, cancel := context.WithCancel(ctx)
 	defer cancel()
+	w.most = firstLinks
 	changes, err := w.start(ctx, follow)
+	w.most = moreLinks
 	defer func() { err = errors.Join(err, w.detach()) }()
 	if err != nil {
 		return nil, err
@@ -188,8 +197,12 @@ func counted(t model.Traffic) model.Traffic {
 	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
 }
 
-// start reads the state, attaches to every link, and follows changes until
-// follow ends. The caller must call detach, also after an error.
+// firstLinks is how long links are attached to before the window of Observe begins, for some fifty on an idle machine;
+// moreLinks how long others are, whose pods are counted from then on, until the counters are read.
+const firstLinks, moreLinks = time.Second, 200 * time.Millisecond
+
+// start reads the state, attaches to links, and follows changes until follow ends. The caller must call detach, also after
+// an error.
 func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err error) {
 	if changes, err = w.collector.Follow(follow); err != nil {
 		return nil, err
@@ -203,6 +216,11 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 			return nil, err
 		}
 	}
+	if w.options.First != nil {
+		if w.firstAddrs, err = w.options.First(w.state); err != nil {
+			return nil, err
+		}
+	}
 	if err := w.openEngine(); err != nil {
 		return nil, err
 	}
@@ -210,11 +228,11 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 		// Attaching to many links takes seconds. Close makes it return early.
 		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
 	}
-	// Counting starts with the first link, Options.For once all are attached.
-	w.window.Start = w.now()
-	if err := w.apply(w.window.Start, w.state.Links, w.state.Pods); err != nil {
+	w.roster.see(w.now(), w.state.Pods)
+	if err := w.attach(w.state.Links); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
+	w.window.Start = w.now()
 	w.first = model.Point{Snapshot: w.total(w.window.Start, model.Traffic{}), Whole: true, Ready: w.window.Start}
 	return changes, nil
 }
@@ -227,7 +245,7 @@ func (w *watch) openEngine() (err error) {
 		return nil
 	}
 	w.engine, err = traffic.Open(traffic.Config{
-		NS: o.NS, Debug: o.Debug, Pairs: len(w.pairAddrs) > 0,
+		NS: o.NS, Debug: o.Debug, Pairs: len(w.pairAddrs) > 0, MaxLinks: traffic.Room(len(w.state.Links)),
 		Attach: o.Attach, Janitor: o.Janitor, KeepLeftovers: o.KeepLeftovers,
 	})
 	var unsupported *model.UnsupportedError
@@ -255,6 +273,7 @@ type event int
 const (
 	tick    event = iota // another timeline.Every has passed
 	changed              // links, pods or routes changed
+	made                 // a program changed what decides on packets
 	asked                // by the caller
 )
 
@@ -288,6 +307,8 @@ func (w *watch) loop(
 			err = act(changed)
 		case <-ticker.C:
 			err = act(tick)
+		case <-w.made:
+			err = act(made)
 		case <-asks:
 			err = act(asked)
 		}
@@ -303,8 +324,19 @@ func (w *watch) untilEnd(ctx context.Context, changes <-chan struct{}) error {
 	defer end.Stop()
 	// A pod's link appears before the pod has its address, so links and pods are read again at the polls after a change.
 	ticks, stale := 0, 0
-	return w.loop(ctx, changes, math.MaxInt64, end.C, nil, func(e event) error {
+	more := make(chan struct{}, 1)
+	goOn := func() {
+		if w.engine != nil && len(w.engine.Pending()) > 0 {
+			more <- struct{}{}
+		}
+	}
+	goOn()
+	return w.loop(ctx, changes, math.MaxInt64, end.C, more, func(e event) error {
 		now := w.now()
+		if e == asked {
+			defer goOn()
+			return w.attach(w.links)
+		}
 		if e == changed {
 			stale = refreshEvery
 			err := w.refresh(ctx, now)
@@ -340,7 +372,8 @@ func (w *watch) refresh(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return ctx.Err()
 	}
-	return w.apply(now, links, pods)
+	w.roster.see(now, pods)
+	return w.attach(links)
 }
 
 // poll reads the counters, and has ranges counted that these show.
@@ -381,6 +414,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s := timeline.Between(w.first, last)
 	s.Edges = w.edges
+	w.forgetStarts(s)
 	return s, nil
 }
 

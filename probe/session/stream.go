@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +42,8 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w.authors = &authors{}
+	w.made = make(chan struct{}, 1)
+	w.authors = &authors{made: w.made}
 	w.authors.follow(ctx, w)
 	changes, err := w.start(ctx, ctx)
 	if err != nil {
@@ -53,9 +55,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	s := &Stream{cancel: cancel, feed: timeline.NewFeed[requests](), done: make(chan struct{})}
 	w.countPairs(true)
 	r := &running{watch: w, feed: s.feed, timeline: timeline.New(o.Diagnose, o.For), pace: timeline.Pace{Rarely: o.Rarely}}
-	if o.Rarely {
-		r.timeline.Doubting()
-	}
+	r.timeline.Doubting(o.Rarely)
 	r.pace.Start(time.Now())
 	// The first reading has state but no counts.
 	s.feed.Publish(r.timeline.Add(w.first))
@@ -99,12 +99,14 @@ type running struct {
 	feed     *timeline.Feed[requests]
 	timeline *timeline.Timeline
 	pace     timeline.Pace
+	// stale: what decides on packets changed since the state was read.
+	stale bool
 	// cleared is when counts of pods that are gone were freed last.
 	cleared time.Time
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
-	do := []func(context.Context) error{tick: r.tick, changed: r.look, asked: r.answer}
+	do := []func(context.Context) error{tick: r.tick, changed: r.look, made: r.follow, asked: r.answer}
 	err := r.loop(ctx, changes, timeline.Every, nil, r.feed.Asked, func(e event) error { return r.measured(ctx, do[e]) })
 	if ctx.Err() != nil {
 		return nil
@@ -133,7 +135,29 @@ func (r *running) look(ctx context.Context) error {
 		r.refreshed = time.Now()
 		r.pause = min(max(lookAgain, lookShare*(r.options.Used()-before)), timeline.Every)
 	}()
-	return r.refresh(ctx, r.now())
+	links := r.links
+	if err := r.refresh(ctx, r.now()); err != nil || !turned(links, r.links) {
+		return err
+	}
+	return r.follow(ctx)
+}
+
+// turned reports whether a link that was there before is up or down now, or leads elsewhere.
+func turned(before, now []model.Link) bool {
+	was := model.Table(before, func(l *model.Link) (int, *model.Link) { return l.Index, l })
+	return slices.ContainsFunc(now, func(l model.Link) bool {
+		b := was[l.Index]
+		return b != nil && (b.Up != l.Up || b.Carrier != l.Carrier || b.Master != l.Master || b.MTU != l.MTU)
+	})
+}
+
+// follow reads the state once a program changed it, or as soon as it may: what drops packets may be gone before it is due.
+func (r *running) follow(ctx context.Context) error {
+	r.stale = true
+	if now := r.now(); r.pace.May(now) {
+		return r.whole(ctx, now)
+	}
+	return nil
 }
 
 // tick reads the counters, and the state if that is due or the counts make it so.
@@ -141,7 +165,7 @@ func (r *running) tick(ctx context.Context) error {
 	now := r.now()
 	state, counters := r.pace.Due(now, r.timeline.Unsettled() || r.timeline.Doubtful())
 	switch {
-	case state:
+	case state, r.stale && r.pace.May(now):
 		return r.whole(ctx, now)
 	case !counters:
 		return nil
@@ -151,13 +175,9 @@ func (r *running) tick(ctx context.Context) error {
 	}
 	r.listFlows(ctx)
 	p := model.Point{Snapshot: r.total(now, r.traffic())}
-	if !r.options.Rarely {
-		r.feed.Publish(r.timeline.Add(p))
-		return nil
-	}
-	reading, doubt := r.timeline.Note(p)
-	r.feed.Publish(reading)
-	if doubt && r.pace.May(now) {
+	take := model.Either(r.options.Rarely, r.timeline.Note, r.timeline.Add)
+	r.feed.Publish(take(p))
+	if r.timeline.Doubt() && r.pace.May(now) {
 		return r.whole(ctx, r.now())
 	}
 	return nil
@@ -179,7 +199,7 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	if !r.state.Has(model.SourceLinks) {
 		links = r.links // What was not read is not gone.
 	}
-	if err := r.apply(now, links, r.roster.alive()); err != nil {
+	if err := r.attach(links); err != nil {
 		return err
 	}
 	keep := cmp.Or(r.options.Keep, timeline.Long)
@@ -199,6 +219,7 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 		}
 	}
 	reading := r.timeline.Add(p)
+	r.stale = false
 	r.read, r.refreshed = p.Ready, p.Ready
 	if r.options.Whole != nil {
 		r.options.Whole()

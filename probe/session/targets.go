@@ -14,19 +14,25 @@ import (
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
-// apply makes the engine watch these links and pods.
-func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error {
-	w.roster.see(now, pods)
+// attach makes the engine watch these links, and count the pods whose links it watches.
+func (w *watch) attach(links []model.Link) error {
 	if w.engine == nil {
 		return nil
 	}
 	w.links = links
-	w.setLocal()
+	first := map[int]bool{}
+	for p := range model.Each(w.roster.alive()) {
+		known := func(a netip.Addr) bool { return slices.Contains(w.firstAddrs, a) || slices.Contains(w.pairAddrs, a) }
+		first[p.LinkIndex] = slices.ContainsFunc(p.Known(), known)
+	}
+	until := model.Either(w.most > 0, time.Now().Add(w.most), time.Time{})
 	// The source reports links that cannot be watched. It is an error only if there is no other.
 	watching := func(s model.Source) bool { return s.Name == model.SourceTC && s.Status != model.Missing }
-	if err := w.engine.Attach(watched(links)); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
+	if err := w.engine.AttachUntil(watched(links, first), until); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
 		return fmt.Errorf("watch links: %w", err)
 	}
+	w.roster.watch(w.now(), w.engine.Pending())
+	w.setLocal()
 	// After attaching: to make a clsact qdisc drops packets, which are no finding.
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	w.setRanges()
@@ -46,7 +52,7 @@ func (w *watch) countPairs(on bool) {
 // setLocal has the local addresses counted. Those of the node are counted by pair
 // too: a pod's packets may bear the node's address.
 func (w *watch) setLocal() {
-	list := locals(w.links, w.roster.alive())
+	list := locals(w.links, w.roster.watched())
 	for i := range list {
 		list[i].Pairs = w.countingPairs && (list[i].Node || slices.Contains(w.pairAddrs, list[i].Addr))
 	}
@@ -125,15 +131,15 @@ func (w *watch) namespaces() []traffic.Namespace {
 	return out
 }
 
-// watched are the links to attach to: all but lo, which no packet of a pod crosses.
-func watched(links []model.Link) []traffic.Link {
+// watched are the links to attach to: all but lo, which no packet of a pod crosses. Of those of pods, some come first.
+func watched(links []model.Link, first map[int]bool) []traffic.Link {
 	var out []traffic.Link
 	for _, l := range links {
 		if l.Name == "lo" {
 			continue
 		}
 		out = append(out, traffic.Link{
-			Index: l.Index, Name: l.Name, Uplink: l.Role == model.RoleUplink,
+			Index: l.Index, Name: l.Name, Uplink: l.Role == model.RoleUplink, First: l.Role != model.RolePodLink || first[l.Index],
 			NoEthernet: l.MAC.IsZero(), IPTunnel: l.Kind == "ipip" || l.Kind == "sit",
 		})
 	}

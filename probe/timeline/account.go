@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 )
 
 // account judges what was counted since the whole point before, where anything was lost. It returns the findings that
-// the configuration of that point makes, if it is another by now.
-func (t *Timeline) account(latest *mark, changed bool) (former []model.Finding) {
+// the configuration between makes, if it is another by now, or was meanwhile: anew.
+func (t *Timeline) account(latest *mark, changed bool) (former []model.Finding, anew bool) {
 	before, old := t.origin, t.whole
 	if n := len(t.marks); n > 0 {
 		before = t.marks[n-1]
@@ -25,13 +26,61 @@ func (t *Timeline) account(latest *mark, changed bool) (former []model.Finding) 
 		t.since = model.Verdict{On: &s, Causes: model.Map(s.Traffic.Drops, func(d model.Drop) model.DropCause {
 			return model.DropCause{Ordinary: classes.Class(&d)}
 		})}
-		return nil
+		return nil, changed
 	}
 	t.since = t.diagnose(t.cut(before, t.last, new(lastState)))
+	if lost {
+		then, undone := between(old, t.last.Snapshot)
+		old, changed = then, changed || undone
+	}
 	if changed && lost && t.since.On != nil {
 		former = t.former(before, latest, old)
 	}
-	return former
+	return former, changed
+}
+
+// between is a state without what was deleted since, and with what was put in the way of packets: a route to nowhere, an
+// address's MAC. Of these changes the kernel notified, and now they are undone: undone reports whether there are any.
+func between(old, now *model.Snapshot) (then *model.Snapshot, undone bool) {
+	out := *old
+	changes := model.Chosen(now.Changes, func(c *model.Change) bool { return c.At.After(old.Window.End) })
+	type target struct {
+		dst   netip.Prefix
+		table int
+	}
+	wanted := model.Table(changes, func(c **model.Change) (target, bool) { return target{(*c).Dst, (*c).Table}, true })
+	led := func(routes []model.Route) map[target][]model.Route {
+		to := map[target][]model.Route{}
+		for r := range model.Each(routes) {
+			if k := (target{r.Dst, r.Table}); wanted[k] {
+				to[k] = append(to[k], *r)
+			}
+		}
+		return to
+	}
+	had, has := led(old.Routes), led(now.Routes)
+	for _, c := range changes {
+		to := target{c.Dst, c.Table}
+		rule := func(r model.RoutingRule) bool { return r.From == c.From && r.To == c.Dst && r.Table == c.Table }
+		neighbor := func(n model.Neighbor) bool { return n.Addr == c.Dst.Addr() && n.IfIndex == c.Link }
+		switch {
+		case c.Kind == model.ChangedRoute && (c.Deleted || c.Type != "unicast") && len(had[to]) == 1 && len(has[to]) == 1 && has[to][0].Type == "unicast":
+			out.Routes = slices.DeleteFunc(slices.Clone(out.Routes), func(r model.Route) bool { return target{r.Dst, r.Table} == to })
+			if !c.Deleted {
+				out.Routes = append(out.Routes, model.Route{Table: c.Table, Dst: c.Dst, Type: c.Type})
+			}
+		case c.Kind == model.ChangedRule && c.Deleted && slices.ContainsFunc(out.Rules, rule) && slices.ContainsFunc(now.Rules, rule):
+			out.Rules = slices.DeleteFunc(slices.Clone(out.Rules), rule)
+		case c.Kind == model.ChangedNeighbor && !c.Deleted && !c.MAC.IsZero() && model.Find(now.Neighbors, neighbor).MAC != c.MAC:
+			link := model.Find(out.Links, func(l model.Link) bool { return l.Index == c.Link }).Name
+			out.Neighbors = append(slices.DeleteFunc(slices.Clone(out.Neighbors), neighbor),
+				model.Neighbor{Addr: c.Dst.Addr(), IfIndex: c.Link, Link: link, MAC: c.MAC, State: "PERMANENT"})
+		default:
+			continue
+		}
+		undone = true
+	}
+	return &out, undone
 }
 
 // former are the findings that a state makes of the drops that the one after it, by which they were judged, leaves open:
@@ -71,9 +120,36 @@ func (t *Timeline) former(before, latest *mark, old *model.Snapshot) (found []mo
 			}
 		}
 		v.Causes[places[i]] = then.Causes[i]
+		t.settled = append(t.settled, settled{s.Traffic.Drops[i].Key(), s.Traffic.Drops[i].Packets, latest.at})
 	}
 	v.Findings = append(v.Findings, found...)
 	return found
+}
+
+// settled are drops that were put down to what is not in the state any more: a later judgement does not see them.
+type settled struct {
+	drop    model.Drop
+	packets uint64
+	at      time.Time
+}
+
+// unsettled is the snapshot of a window, which began then, without what is settled.
+func (t *Timeline) unsettled(s *model.Snapshot, began time.Time) *model.Snapshot {
+	left := map[model.Drop]uint64{}
+	for _, x := range t.settled {
+		if x.at.After(began) {
+			left[x.drop] += x.packets
+		}
+	}
+	if len(left) == 0 {
+		return s
+	}
+	out := *s
+	out.Traffic.Drops = since(s.Traffic.Drops, func(d *model.Drop) bool {
+		d.Packets -= min(d.Packets, left[d.Key()])
+		return d.Packets > 0
+	})
+	return &out
 }
 
 // claimant is the finding of a verdict that claims a drop; nil where none does.

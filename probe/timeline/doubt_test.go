@@ -28,7 +28,7 @@ func TestDoubts(t *testing.T) {
 		"a scan":                      {func(i, s int) int { return min(max(0, s-2*i), 4) }, never, 4, 80},
 		"late now and then":           {each, func(_, s int) int { return s - s%60/50*(s%10) }, 54, 100},
 	} {
-		line := New(func(*model.Snapshot) (none model.Verdict) { return none }, Short).Doubting()
+		line := New(func(*model.Snapshot) (none model.Verdict) { return none }, Short).Doubting(true)
 		first, due := -1, 0
 		for second := 0; second < hour; second += 2 {
 			s := &model.Snapshot{Window: model.Window{Start: start, End: at(float64(second))}}
@@ -40,7 +40,8 @@ func TestDoubts(t *testing.T) {
 					break
 				}
 			}
-			_, doubt := line.Note(model.Point{Snapshot: s})
+			line.Note(model.Point{Snapshot: s})
+			doubt := line.Doubt()
 			if !doubt {
 				continue
 			}

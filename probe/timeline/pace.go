@@ -64,8 +64,8 @@ func (p *Pace) Due(now time.Time, changing bool) (state, counters bool) {
 	return false, true
 }
 
-// May reports whether the state may be read to judge a doubt.
-func (p *Pace) May(now time.Time) bool { return p.Rarely && !now.Before(p.may) }
+// May reports whether the state may be read for a doubt or a change.
+func (p *Pace) May(now time.Time) bool { return !now.Before(p.may) }
 
 // Spent adds CPU time.
 func (p *Pace) Spent(d time.Duration) { p.spent += d }

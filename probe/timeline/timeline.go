@@ -45,13 +45,15 @@ type Timeline struct {
 	state lastState
 
 	// whole is the snapshot of the latest whole point, since what was counted after it.
-	whole *model.Snapshot
-	since model.Verdict
+	whole   *model.Snapshot
+	since   model.Verdict
+	settled []settled
 
 	tracker tracker
 	// opened is set where the latest judgement opened a finding.
 	opened  bool
 	doubts  doubts
+	rarely  bool
 	series  series
 	judged  time.Time
 	verdict model.Verdict
@@ -63,9 +65,10 @@ func New(diagnose Diagnose, window time.Duration) *Timeline {
 	return &Timeline{diagnose: diagnose, window: window}
 }
 
-// Doubting has a timeline follow what counts alone show of losses, for Note.
-func (t *Timeline) Doubting() *Timeline {
-	t.doubts = doubts{open: map[uint64]*doubt{}, vain: map[netip.Addr]patience{}}
+// Doubting has a timeline follow what counts alone show of losses. Where the state is read rarely, what is judged of the last
+// seconds begins with them.
+func (t *Timeline) Doubting(rarely bool) *Timeline {
+	t.rarely, t.doubts = rarely, doubts{open: map[uint64]*doubt{}, vain: map[netip.Addr]patience{}}
 	return t
 }
 
@@ -98,7 +101,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.setup = newSetup(p.Snapshot, &t.keys)
 		changed := !before.same(t.setup)
 		t.doubts.see(p.Snapshot, &t.before, &latest.counts)
-		former := t.account(latest, changed)
+		former, changed := t.account(latest, changed)
 		if changed {
 			t.changed, t.unchanged = latest, t.marks[len(t.marks)-1].at
 		}
@@ -110,12 +113,17 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	return t.reading(s)
 }
 
-// Note takes a point that is not whole. Its reading has no window and no rates. doubt reports whether the counts alone
-// make a judgement due: packets that got no reply, or were dropped, in a way that was not judged yet.
-func (t *Timeline) Note(p model.Point) (r model.Reading, doubt bool) {
+// Note takes a point that is not whole. Its reading has no window and no rates.
+func (t *Timeline) Note(p model.Point) model.Reading {
 	t.Count(p)
-	doubt, _ = t.doubts.due()
-	return t.bare(), doubt
+	return t.bare()
+}
+
+// Doubt reports whether the counts alone make a judgement due: packets that got no reply, or were dropped, in a way that was
+// not judged yet.
+func (t *Timeline) Doubt() bool {
+	due, _ := t.doubts.due()
+	return due
 }
 
 // Doubtful reports whether the next point may make a judgement due, so that it should come soon.
@@ -209,7 +217,9 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 		return
 	}
 	before := t.judged
-	t.judged, t.verdict = now, t.diagnose(s)
+	t.settled = slices.DeleteFunc(t.settled, func(x settled) bool { return now.Sub(x.at) > Long+Middle })
+	judged := func(s *model.Snapshot, since *mark) model.Verdict { return t.diagnose(t.unsettled(s, since.at)) }
+	t.judged, t.verdict = now, judged(s, base)
 	t.inherit()
 	j := judgement{at: now, window: s.Window.Duration(), verdict: t.verdict, since: t.since, former: former,
 		unchanged: t.unchanged, changed: changed, before: before, whole: t.verdict.Findings}
@@ -221,17 +231,17 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 	since := base
 	if t.changed != nil && t.changed.at.After(base.at) {
 		since = t.changed
-		j.current = t.diagnose(t.cut(since, t.last, new(lastState))).Findings
+		j.current = judged(t.cut(since, t.last, new(lastState)), since).Findings
 	}
 	j.steady, j.recent, j.lately = now.Sub(since.at), j.current, since.at
 	m := t.base(now, recent, 0)
-	if at := t.doubts.lately(); !at.IsZero() && at.After(m.at.Add(-slack)) {
+	if at := t.doubts.lately(); t.rarely && !at.IsZero() && at.After(m.at.Add(-slack)) {
 		m = t.base(now, now.Sub(at), 0)
 		j.lasted = now.Sub(at) >= recent-slack
 	}
 	if m.at.After(since.at) {
 		j.lately = m.at
-		j.recent = t.diagnose(t.cut(m, t.last, new(lastState))).Findings
+		j.recent = judged(t.cut(m, t.last, new(lastState)), m).Findings
 	}
 }
 

@@ -23,6 +23,7 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	for x := range model.Each(tracked) {
 		i := slices.IndexFunc(out, func(f model.Finding) bool { return f.Same(&x.Finding) })
 		if i < 0 {
+			x.Packets = max(x.Packets, x.Lost)
 			if x.Severity.Rank() < model.Warning.Rank() || slices.ContainsFunc(out, func(f model.Finding) bool { return part(x, &f) }) {
 				continue
 			}
@@ -48,16 +49,18 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	return out
 }
 
-// Standing are those of what was judged of a window as a whole that the state at its end did not mislead.
+// Standing are those of what was judged of a window as a whole that the state at its end did not mislead: of what closed in
+// it, the time at which it was open knows as much, and keeps it apart from what else was lost.
 func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	return slices.DeleteFunc(slices.Clone(judged), func(f model.Finding) bool {
-		open := func(x model.Tracked) bool { return f.Same(&x.Finding) }
+		open := func(x model.Tracked) bool {
+			return f.Same(&x.Finding) && (!x.Closed || x.Confidence.Rank() < f.Confidence.Rank() || len(f.Nodes) > 0)
+		}
 		return !slices.ContainsFunc(tracked, open) && slices.ContainsFunc(tracked, func(x model.Tracked) bool { return misjudged(&f, &x) })
 	})
 }
 
-// misjudged reports whether a finding of the whole window, which was never open, is about losses that another accounts
-// for, which closed: what made them is not in the state at the window's end.
+// misjudged reports whether a finding of the whole window is about losses that one accounts for which closed: what made them is not in the state at the window's end.
 func misjudged(f *model.Finding, x *model.Tracked) bool {
 	meet := func(a, b []netip.Prefix) bool {
 		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
@@ -84,5 +87,5 @@ func rank(closed bool) int { return model.Either(closed, 1, 0) }
 // part reports whether what closed was a part of another finding, which was open at the
 // time or soon after: single addresses are seen to be silent before their range is.
 func part(x *model.Tracked, of *model.Finding) bool {
-	return covers(*of, x.Finding) && of.Severity.Rank() >= x.Severity.Rank() && (of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
+	return x.Confidence.Rank() <= of.Confidence.Rank() && covers(*of, x.Finding) && of.Severity.Rank() >= x.Severity.Rank() && (of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
 }

@@ -1,7 +1,9 @@
 package timeline
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +28,38 @@ func TestAnotherRule(t *testing.T) {
 	for i, x := range []model.Tracked{first, next} {
 		if f := got[i]; f.Key() != x.Key() || f.Times != 1 || !f.Opened.Equal(x.First) || !f.Closed.Equal(x.Last) {
 			t.Errorf("%s, %d times from %v to %v; want once from %v to %v", f.Cause, f.Times, f.Opened, f.Closed, x.First, x.Last)
+		}
+	}
+}
+
+// TestApart: what is judged of a whole window by its end, of all that firewall rules dropped, yields to each of those that
+// dropped it, surer or not; and to none of another pod, nor where it is surer itself.
+func TestApart(t *testing.T) {
+	at := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
+	one, two := netip.MustParseAddr("10.244.0.5"), netip.MustParseAddr("10.244.0.6")
+	drop := func(cause string, sure model.Confidence, pods ...netip.Addr) model.Finding {
+		return model.Finding{Code: "PolicyDrop", Severity: model.Warning, Confidence: sure, Cause: cause, Pods: pods, Packets: 9,
+			Peers: []netip.Prefix{netip.MustParsePrefix("10.244.3.9/32")}}
+	}
+	had := func(f model.Finding, closed bool) model.Tracked {
+		return model.Tracked{First: at, Last: at.Add(time.Minute), Closed: closed, Finding: f, Lost: 500}
+	}
+	for name, tt := range map[string]struct {
+		judged model.Finding
+		had    []model.Tracked
+		want   string
+	}{
+		"a rule, and one that is not known": {drop("", model.Likely, one, two),
+			[]model.Tracked{had(drop("r", model.Proven, one), true), had(drop("", model.Likely, two), true)}, "r proven 500,  likely 500"},
+		"surer at the end": {drop("", model.Proven, one), []model.Tracked{had(drop("", model.Likely, one), true)}, " proven 9"},
+		"still open":       {drop("", model.Likely, one), []model.Tracked{had(drop("", model.Likely, one), false)}, " likely 9"},
+		"another pod's":    {drop("", model.Likely, one), []model.Tracked{had(drop("r", model.Proven, two), true)}, " likely 9, r proven 500"},
+	} {
+		said := model.Map(Told([]model.Finding{tt.judged}, tt.had), func(f model.Finding) string {
+			return fmt.Sprintf("%s %s %d", f.Cause, f.Confidence, f.Packets)
+		})
+		if got := strings.Join(said, ", "); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
 	}
 }

@@ -99,7 +99,7 @@ type attachments struct {
 	by       attacher // nil until it is chosen, for the first links to attach to
 	on       map[int]*attachment
 	failed   map[int]error
-	pending  int // links still to attach
+	pending  map[int]bool // links still to attach
 	looked   time.Time
 	blind    error // why the last look failed
 	gaps     []*gap
@@ -128,7 +128,10 @@ func (e *Engine) AttachMode() (mode string) {
 //
 // By tcx each link takes some milliseconds. Other methods can be called meanwhile:
 // Close makes Attach return early, and Sources reports the progress.
-func (e *Engine) Attach(want []Link) error {
+func (e *Engine) Attach(want []Link) error { return e.AttachUntil(want, time.Time{}) }
+
+// AttachUntil is Attach that leaves links pending which it has not come to by then: uplinks and those that are First never.
+func (e *Engine) AttachUntil(want []Link, until time.Time) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
 	if e.closed.Load() {
@@ -142,12 +145,20 @@ func (e *Engine) Attach(want []Link) error {
 			}
 			e.locked(func() { e.by = by })
 		}
-		return e.attachTo(want)
+		return e.attachTo(want, until)
 	})
 }
 
-func (e *Engine) attachTo(want []Link) error {
-	e.locked(func() { e.failed, e.pending = map[int]error{}, len(want) })
+// Pending are the links that are still to be attached to, by index.
+func (e *Engine) Pending() (links map[int]bool) {
+	e.locked(func() { links = maps.Clone(e.pending) })
+	return links
+}
+
+func (e *Engine) attachTo(want []Link, until time.Time) error {
+	e.locked(func() {
+		e.failed, e.pending = map[int]error{}, model.Table(want, func(k *Link) (int, bool) { return k.Index, true })
+	})
 	others := maps.Clone(e.on)
 	for _, k := range want {
 		delete(others, k.Index)
@@ -155,15 +166,19 @@ func (e *Engine) attachTo(want []Link) error {
 	errs := []error{e.detach(slices.Collect(maps.Keys(others)))}
 	e.look(time.Now())
 	want = slices.Clone(want)
-	slices.SortStableFunc(want, func(x, y Link) int { return cmp.Compare(flag(y.Uplink), flag(x.Uplink)) })
-	for i, k := range want {
+	first := func(k Link) byte { return 2*flag(k.Uplink) + flag(k.First) }
+	slices.SortStableFunc(want, func(x, y Link) int { return cmp.Compare(first(y), first(x)) })
+	for _, k := range want {
 		if e.closed.Load() {
 			return fmt.Errorf("attach to links: %w", unix.EBADF)
+		}
+		if e.on[k.Index] == nil && first(k) == 0 && !until.IsZero() && time.Now().After(until) {
+			continue
 		}
 		err := e.attachOne(k)
 		errs = append(errs, err)
 		e.locked(func() {
-			e.pending = len(want) - i - 1
+			delete(e.pending, k.Index)
 			if err != nil {
 				e.failed[k.Index] = err
 			}
@@ -247,8 +262,8 @@ func (a *attachments) source() model.Source {
 		s.Status = model.Partial
 		s.Detail += "; " + fmt.Sprintf(format, args...)
 	}
-	if a.pending > 0 {
-		add("%d not attached yet", a.pending)
+	if n := len(a.pending); n > 0 {
+		add("%d not attached yet", n)
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.failed)) {
 		add("%v", a.failed[index])

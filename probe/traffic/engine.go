@@ -57,7 +57,7 @@ const (
 type Config struct {
 	// NS is the node's namespace. It must stay open as long as the engine.
 	NS *netns.NS
-	// MaxAddrs and MaxLinks bound how many are counted at a time. 0 means 1024 addresses and 511 links.
+	// MaxAddrs and MaxLinks bound how many are counted at a time. 0 means 511 links, and 1024 addresses or two a link.
 	MaxAddrs, MaxLinks int
 	// Pairs allows Local.Pairs. It makes every packet cost more.
 	Pairs bool
@@ -91,6 +91,8 @@ type Link struct {
 	Name  string
 	// Uplink says that the link leads off the node: peers are counted on it.
 	Uplink bool
+	// First says that AttachUntil does not leave it for later.
+	First bool
 	// NoEthernet says that packets begin with the IP header (tun, wireguard, ipip).
 	NoEthernet bool
 	// IPTunnel says that it is an ipip or sit tunnel, whose packets begin with the
@@ -122,8 +124,8 @@ type Engine struct {
 // *model.UnsupportedError. If only drops cannot be watched, Open succeeds and Sources says why.
 func Open(cfg Config) (*Engine, error) {
 	cfg.Attach = cmp.Or(cfg.Attach, AttachAuto)
-	cfg.MaxAddrs = cmp.Or(cfg.MaxAddrs, defaultAddrs)
 	cfg.MaxLinks = cmp.Or(cfg.MaxLinks, defaultLinks)
+	cfg.MaxAddrs = cmp.Or(cfg.MaxAddrs, max(defaultAddrs, 2*cfg.MaxLinks))
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
@@ -173,6 +175,9 @@ func Open(cfg Config) (*Engine, error) {
 	e.drops, e.dropsErr = openDrops(coll, cfg)
 	return e, nil
 }
+
+// Room is MaxLinks for a node that has so many: as many again may come.
+func Room(links int) int { return min(max(defaultLinks, 2*links), linkTable/2-1) }
 
 func (cfg Config) check() error {
 	if cfg.NS == nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -16,15 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/bpf"
+	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
 // Processes knows which processes there are and were, by a program on the tracepoints at which they begin and end.
 type Processes struct {
+	ns    *netns.NS
 	netns uint32
-	coll  *ebpf.Collection
-	links []link.Link
+	// holders are the processes that have a socket, by its inode.
+	holders map[string][]string
+	coll    *ebpf.Collection
+	links   []link.Link
 	// keys and values are what the map had.
 	keys   []uint32
 	values []bpf.ProcessProcess
@@ -39,6 +44,8 @@ const (
 	late = time.Second
 	// maxPID is more than any process's number (PID_MAX_LIMIT): other ports are no numbers of processes.
 	maxPID = 4 << 20
+	// maxSockets bounds the table of sockets that is read, in bytes.
+	maxSockets = 4 << 20
 	// listEvery is how long /proc is not listed again where the map is nearly full, listLatest in any case.
 	listEvery, listLatest = 10 * time.Second, time.Minute
 )
@@ -50,7 +57,7 @@ func InFirstPIDs() bool {
 	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == number
 }
 
-// OpenProcesses begins to follow processes, for those in the node's network namespace.
+// OpenProcesses begins to follow processes, for those in the node's network namespace, which stays open until Close.
 func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 	const feature = "know who changes the node"
 	if !InFirstPIDs() {
@@ -60,7 +67,7 @@ func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 		return nil, err
 	}
 	_ = rlimit.RemoveMemlock()
-	p := &Processes{netns: ns.Inode()}
+	p := &Processes{ns: ns, netns: ns.Inode(), holders: map[string][]string{}}
 	if p.coll, err = load("process"); err != nil {
 		return nil, loadError(feature, err, debug)
 	}
@@ -143,6 +150,9 @@ func (c *Candidate) Ran(at time.Time) bool {
 // Behind are the processes in the node's network namespace that have, or had lately, one of some numbers in their own PID
 // namespaces, by this number.
 func (p *Processes) Behind(ports map[uint32]bool) map[uint32][]Candidate {
+	out := p.holding(ports)
+	ports = maps.Clone(ports)
+	maps.DeleteFunc(ports, func(port uint32, _ bool) bool { return len(out[port]) > 0 })
 	known := p.read()
 	if age := time.Since(p.listing); age > listLatest || age > listEvery && known > len(p.keys)/2 {
 		p.list(time.Now())
@@ -159,13 +169,74 @@ func (p *Processes) Behind(ports map[uint32]bool) map[uint32][]Candidate {
 			maybe[pid] = true
 		}
 	}
-	out := map[uint32][]Candidate{}
 	for _, pid := range slices.Sorted(maps.Keys(maybe)) {
 		if pid == 0 || pid >= maxPID {
 			continue
 		}
 		if inner, who, is := p.candidate(pid); is && ports[inner] {
 			out[inner] = append(out[inner], who)
+		}
+	}
+	return out
+}
+
+// holding are the processes that still have a socket with one of some ports, by port: a daemon has several sockets, of which
+// one alone has the number of the process.
+func (p *Processes) holding(ports map[uint32]bool) map[uint32][]Candidate {
+	var table []byte
+	_ = p.ns.Do(func() (err error) { // what is not known remains to be found otherwise
+		table, err = input.Read("/proc/thread-self/net/netlink", input.NoLink, maxSockets)
+		return err
+	})
+	out, wanted := map[uint32][]Candidate{}, map[string]uint32{}
+	for l := range strings.Lines(string(table)) {
+		// sk Eth Pid Groups … Inode
+		f := strings.Fields(l)
+		if len(f) < 4 || f[1] != strconv.Itoa(unix.NETLINK_ROUTE) {
+			continue
+		}
+		if port, err := strconv.ParseUint(f[2], 10, 32); err == nil && ports[uint32(port)] {
+			wanted[f[len(f)-1]] = uint32(port)
+		}
+	}
+	who := map[string][]string{}
+	for inode := range wanted {
+		has := func(pid string) bool { return slices.Contains(socketsOf(pid), inode) }
+		if pids := model.Filter(p.holders[inode], has); len(pids) > 0 {
+			who[inode] = pids
+		}
+	}
+	if len(who) < len(wanted) {
+		dirs, _ := os.ReadDir("/proc")
+		clear(who)
+		for _, d := range dirs {
+			for _, inode := range model.With(nil, socketsOf(d.Name())...) {
+				if _, is := strconv.Atoi(d.Name()); is == nil && wanted[inode] != 0 {
+					who[inode] = append(who[inode], d.Name())
+				}
+			}
+		}
+		p.holders = who
+	}
+	for inode, pids := range who {
+		for _, pid := range pids {
+			n, _ := strconv.Atoi(pid)
+			if x, lives := running(uint32(n)); lives {
+				out[wanted[inode]] = append(out[wanted[inode]], Candidate{Process: p.started(x.Process)})
+			}
+		}
+	}
+	return out
+}
+
+// socketsOf are the inodes of a process's sockets.
+func socketsOf(pid string) (out []string) {
+	dir := "/proc/" + pid + "/fd/"
+	list, _ := os.ReadDir(dir)
+	for _, d := range list {
+		to, _ := os.Readlink(dir + d.Name())
+		if inode, is := strings.CutPrefix(to, "socket:["); is {
+			out = append(out, strings.TrimSuffix(inode, "]"))
 		}
 	}
 	return out

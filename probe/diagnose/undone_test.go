@@ -1,0 +1,58 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/timeline"
+)
+
+// TestUndone: what was changed and undone between two readings of the state is the cause of what was dropped meanwhile, by
+// the kernel's notifications; drops without such a change remain unexplained.
+func TestUndone(t *testing.T) {
+	by := []model.Process{{PID: 612, Name: "ip"}}
+	route := model.Change{Kind: model.ChangedRoute, Deleted: true, Dst: prefix("10.50.0.20/32"), Table: 254, Type: "unicast", By: by}
+	blackhole := model.Change{Kind: model.ChangedRoute, Dst: prefix("10.50.0.20/32"), Table: 254, Type: "blackhole", By: by}
+	back, other := route, route
+	back.Deleted, other.Dst = false, prefix("10.50.0.21/32")
+	for name, tt := range map[string]struct {
+		changes []model.Change
+		reason  model.Reason
+		where   string
+		want    model.Code
+	}{
+		"a pod's route":   {[]model.Change{route, back}, "IP_INNOROUTES", "ip_error", "MissingPodRoute"},
+		"a blackhole":     {[]model.Change{blackhole, back}, "NOT_SPECIFIED", "ip_error", "BlackholeRoute"},
+		"another's route": {[]model.Change{other}, "IP_INNOROUTES", "ip_error", "UnexplainedDrop"},
+		"nothing":         {nil, "IP_INNOROUTES", "ip_error", "UnexplainedDrop"},
+	} {
+		line := timeline.New(Judge, timeline.Short)
+		at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+		var r model.Reading
+		for _, second := range []int{0, 4, 8, 12, 16, 20} {
+			n := routed()
+			n.Window.End = at(second)
+			if second >= 12 {
+				d := n.dropOn("ens5", tt.reason, tt.where, "203.0.113.9", "10.50.0.20", 40)
+				d.First, d.Last, d.Netns = at(9), at(11), 1
+				for _, c := range tt.changes {
+					c.At = at(9)
+					n.Changes = append(n.Changes, c)
+				}
+			}
+			r = line.Add(model.Point{Snapshot: &n.Snapshot, Whole: true, Ready: at(second)})
+			if second == 12 && r.Since.Causes[0].Code != tt.want {
+				t.Errorf("%s: %s, want %s", name, r.Since.Causes[0].Code, tt.want)
+			}
+		}
+		said := slices.ContainsFunc(r.Findings, func(x model.Tracked) bool { return x.Code == tt.want && strings.Contains(x.Why, "`ip` (pid 612)") })
+		// Later judgements of the window put these drops down to nothing else.
+		other := slices.ContainsFunc(r.Findings, func(x model.Tracked) bool { return x.Code != tt.want })
+		if (tt.want != "UnexplainedDrop") != said || other {
+			t.Errorf("%s: want %s alone: %+v", name, tt.want, r.Findings)
+		}
+	}
+}
