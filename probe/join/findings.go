@@ -330,9 +330,10 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	for _, w := range c.lost {
 		by[w.flow()] = append(by[w.flow()], w)
 	}
+	losses := model.Table(c.losses, func(l **tunnelLoss) (flow, *tunnelLoss) { return (*l).lost[0].flow(), *l })
 	return observed(f, by, func(k flow) (string, words.Facts) {
 		src, dst := addrs(by[k])
-		if l := model.Find(c.losses, func(l *tunnelLoss) bool { return l.lost[0].flow() == k }); l != nil {
+		if l := losses[k]; l != nil {
 			f.Packets += l.sent
 			_, got := narrowest(l.to.Tunnel.OutOf, src[0])
 			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got,

@@ -101,18 +101,23 @@ func (j *joint) inPart() {
 	}
 }
 
-// united are legs, those together that have something in common, also by others.
+// united are legs, those together that have something in common, also by others: the first one first.
 func united(legs []*leg, common func(a, b *leg) bool) (sets [][]*leg) {
 	for _, w := range legs {
-		set := []*leg{w}
-		sets = slices.DeleteFunc(sets, func(o []*leg) bool {
-			one := slices.ContainsFunc(o, func(x *leg) bool { return common(x, w) })
-			if one {
-				set = append(o, set...)
+		alike := func(set []*leg) bool { return slices.ContainsFunc(set, func(x *leg) bool { return common(x, w) }) }
+		i := slices.IndexFunc(sets, alike)
+		if i < 0 {
+			i, sets = len(sets), append(sets, nil)
+		}
+		rest := slices.DeleteFunc(sets[i+1:], func(o []*leg) bool {
+			is := alike(o)
+			if is {
+				sets[i] = append(sets[i], o...)
 			}
-			return one
+			return is
 		})
-		sets = append(sets, set)
+		sets = sets[:i+1+len(rest)]
+		sets[i] = append(sets[i], w)
 	}
 	return sets
 }
