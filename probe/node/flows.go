@@ -147,17 +147,23 @@ func (v *Index) DatagramAsks(f *model.Flow) bool {
 	return f.Proto == model.UDP && v.repliedPorts[f.Original.DstPort]
 }
 
+// Asks reports whether a pod began the flow, or the node itself one to a name server: what its DNS cache is not told, the
+// pods that ask that are not told either.
+func (v *Index) Asks(f *model.Flow) bool {
+	return len(v.Owners[f.Original.Src]) > 0 || f.Reply.SrcPort == DNSPort && v.NodeAddrs[f.Original.Src]
+}
+
 // DNSPort is where a datagram always wants a reply.
 const DNSPort = 53
 
 // Unreplied is what connection tracking holds of flows between two ends, as the
 // uplink sees them, that never saw a reply, or saw one before the window and go on.
 type Unreplied struct {
-	// Pods began flows whose first packet wants a reply: asks are those that
+	// Pods, or the node with its questions for names, began flows whose first packet wants a reply: asks are those that
 	// the uplink counts as requests, datagrams the others.
 	Pods            AddrSet
 	Asks, Datagrams uint64
-	// Own is true when the node itself began some.
+	// Own is true when the node itself began others, whose silence is not judged.
 	Own bool
 }
 
@@ -172,7 +178,7 @@ func (v *Index) findUnreplied() map[Pair]*Unreplied {
 		k := Pair{f.Reply.Dst, f.Reply.Src}
 		m := model.GetOrInsert(out, k)
 		switch {
-		case len(v.Owners[f.Original.Src]) == 0:
+		case !v.Asks(f):
 			m.Own = true
 			continue
 		case datagram:
@@ -190,7 +196,7 @@ func (v *Index) findUnreplied() map[Pair]*Unreplied {
 func UnrepliedCount(v *Index, match func(pod, remote netip.Addr) bool) (n uint64, to []string) {
 	ports := map[string]bool{}
 	for f := range model.Each(v.Flows) {
-		if !f.Replied && len(v.Owners[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
+		if !f.Replied && v.Asks(f) && match(f.Original.Src, f.Reply.Src) {
 			n++
 			ports[ProtoPort{Proto: f.Proto, Number: f.Reply.SrcPort}.String()] = true
 		}

@@ -165,7 +165,7 @@ func newTables(s *State) *Tables {
 		t.chains[k] = append(t.chains[k], r)
 	}
 	for c := range model.Each(s.Chains) {
-		if c.Hook == "" || c.Family == "bridge" {
+		if c.Hook == "" || c.Family == "bridge" || s.PassedBy(c) {
 			continue
 		}
 		for _, isIPv6 := range []bool{false, true} {

@@ -137,7 +137,7 @@ var (
 // their own, such as roles and reasons, are lasthop's or the kernel's words.
 var fields = map[string]treatment{
 	"Node.Name": as("node"), "Node.Kernel": keep, "Node.Plugin": keep, "Node.PluginBy": withhold, "Node.Policy": keep,
-	"Node.Residue": keep, "Node.Engine": keep, "Node.Attach": keep, "Node.Uplinks": link,
+	"Node.Residue": keep, "Node.Beside": keep, "Node.Engine": keep, "Node.Attach": keep, "Node.Uplinks": link,
 	"NodeSeen.Name": as("node"), "NodeSeen.Recording": file, "NodeSeen.Reason": withhold,
 	"Source.Name": keep, "Source.Detail": withhold,
 	"Link.Name": link, "Link.Kind": keep,

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 // apply makes the engine watch these links and pods.
 func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error {
 	w.roster.see(now, pods)
+	w.hold(now, links)
 	if w.engine == nil {
 		return nil
 	}
@@ -31,6 +33,18 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	w.setRanges()
 	return nil
+}
+
+// hold notes since when the node has each address.
+func (w *watch) hold(now time.Time, links []model.Link) {
+	held := map[netip.Prefix]time.Time{}
+	for l := range model.Each(links) {
+		l.Since = model.Map(l.Addresses, func(a netip.Prefix) time.Time {
+			held[a] = cmp.Or(w.held[a], now)
+			return held[a]
+		})
+	}
+	w.held = held
 }
 
 // countPairs starts or stops counting by address pair, if that is wanted. It does so on all links at once, so

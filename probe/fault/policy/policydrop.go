@@ -56,7 +56,7 @@ func findDrop(v *fault.Input) {
 		}
 		k := cause{only: a}
 		if a.dropsUnknownLink() {
-			k = cause{name: words.Calico}
+			k = cause{name: model.Calico}
 		} else if service, _ := a.serviceWithout(); service != "" {
 			k = cause{name: service}
 		}
@@ -64,7 +64,7 @@ func findDrop(v *fault.Input) {
 		*list = append(*list, a)
 	}
 	for k, list := range byCause.All() {
-		v.Report(policyDropped(v.Index, *list, k.name == words.Calico))
+		v.Report(policyDropped(v.Index, *list, k.name == model.Calico))
 	}
 	refusedReplies(v)
 	refusedCarriers(v)
