@@ -78,7 +78,7 @@ func TestPassedBy(t *testing.T) {
 	}
 	situations(t, []situation{
 		{"a rule drops", refused(false), []string{"warning PolicyDrop"}, "-D FORWARD", ""},
-		{"which cannot act", refused(true), []string{"warning PolicyDrop"}, "", "-D FORWARD"},
+		{"which cannot act", refused(true), nil, "", "-D FORWARD"},
 		{"no rule translates", leaves(false), []string{"critical MissingMasquerade"}, "MASQUERADE", ""},
 		{"and none could", leaves(true), []string{"warning NoReply"}, "", "MASQUERADE"},
 	})

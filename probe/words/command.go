@@ -13,7 +13,7 @@ import (
 func UndoFrameRule(r *model.FrameRule, chains ...string) Command {
 	switch by := model.Keeper(append(chains, r.Chain), "", r.Table); {
 	case by != "":
-		return ChangeInstead(by)
+		return ChangeInstead(by, r.Chain)
 	case r.Native:
 		return DeleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
@@ -35,7 +35,7 @@ func FrameRuleTool(r *model.FrameRule) Command {
 // element. Chains are those that lead to the rule.
 func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
 	if by := model.Keeper(append(chains, r.Chain), r.Comment, r.Table); by != "" {
-		return ChangeInstead(by)
+		return ChangeInstead(by, r.Chain)
 	}
 	for _, l := range r.Lookups {
 		if l.Element != "" && !strings.HasPrefix(l.Set, "__") {

@@ -34,7 +34,7 @@ var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kind
 
 // ChangeInstead is what to do about a rule that a program keeps, for pods of these ranges. Nobody deletes one: the
 // program would put it back, or no longer do its work.
-func ChangeInstead(by string, ranges ...netip.Prefix) Command {
+func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
 	manages := Command(by) + " manages the rule: "
 	each := func(allow func(netip.Prefix) Command) Command {
 		return Command(strings.Join(texts(model.Map(ranges, allow)), "; "))
@@ -44,13 +44,18 @@ func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 		return each(func(r netip.Prefix) Command {
 			return Shell("%s -I DOCKER-USER -s %s -j ACCEPT; %s -I DOCKER-USER -d %s -j ACCEPT", IPTables(r.Addr()), r, IPTables(r.Addr()), r)
 		}) + " # Docker leaves this chain to you"
+	case by == "ufw" && strings.Contains(chain, "-user-"):
+		return "ufw status numbered # somebody gave ufw this rule: ufw delete its number, unless this is intended"
 	case len(ranges) > 0 && by == "ufw":
 		return each(func(r netip.Prefix) Command { return Shell("ufw route allow from %s; ufw route allow to %s", r, r) })
 	case len(ranges) > 0 && by == "firewalld":
-		return each(func(r netip.Prefix) Command {
-			return Shell("firewall-cmd --permanent --zone=trusted --add-source=%s", r)
-		}) +
-			"; firewall-cmd --reload"
+		// A trusted zone would let pods reach the node as well, and none of those who ask them.
+		const do, accept = "firewall-cmd --permanent --policy=pods ", "--add-rich-rule='rule family=%s %s address=%s accept'"
+		return "firewall-cmd --permanent --new-policy=pods; " + do + "--add-ingress-zone=ANY; " + do + "--add-egress-zone=ANY; " +
+			each(func(r netip.Prefix) Command {
+				family := strings.ToLower(Family(r.Addr().Is6()))
+				return Shell(do+accept+"; "+do+accept, family, "source", r, family, "destination", r)
+			}) + "; firewall-cmd --reload"
 	case by == model.Calico:
 		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + Command(by) + " makes its rules from them"
 	case slices.Contains(policyMakers, by):

@@ -97,7 +97,7 @@ type host struct {
 
 func (l *lab) host(node string) *host {
 	l.t.Helper()
-	c := exec.Command("ip", "netns", "exec", l.netns(node), "../../../tools/neighbors/host", l.t.TempDir())
+	c := exec.Command("nsenter", "--net=/run/netns/"+l.netns(node), "../../../tools/neighbors/host", l.t.TempDir())
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	start(l.t, c).await("ready")
 	h := &host{lab: l, node: node, pid: fmt.Sprint(c.Process.Pid)}
@@ -132,7 +132,8 @@ func (h *host) write(path, text string) {
 // finding is one with its fix.
 type finding struct {
 	Code, Title string
-	Why, Fix    []string
+	Why         string
+	Fix         []string
 }
 
 // check is what lasthop finds on the node, which reads all there is.
@@ -174,7 +175,7 @@ func (h *host) told(code string, says ...string) finding {
 	if len(found) != 1 || found[0].Code != code {
 		h.t.Fatalf("want %s: %q", code, found)
 	}
-	text := fmt.Sprintf("%s\n%s\n%s", found[0].Title, strings.Join(found[0].Why, "\n"), strings.Join(found[0].Fix, "\n"))
+	text := fmt.Sprintf("%s\n%s\n%s", found[0].Title, found[0].Why, strings.Join(found[0].Fix, "\n"))
 	for _, words := range says {
 		if !strings.Contains(text, words) {
 			h.t.Errorf("no %q in\n%s", words, text)

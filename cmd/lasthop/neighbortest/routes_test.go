@@ -45,7 +45,7 @@ func TestBIRD(t *testing.T) {
 func TestFRR(t *testing.T) {
 	l := up(t)
 	h, other := l.host("node-1"), l.host("node-2")
-	h.sh("ip route del " + range2)
+	h.sh("ip route del " + range2 + "; ip route del " + range3)
 	for _, x := range []struct {
 		*host
 		own, peer, announces string
@@ -55,6 +55,7 @@ func TestFRR(t *testing.T) {
 			" remote-as 64512\n neighbor "+x.peer+" timers connect 1\n address-family ipv4 unicast\n  network "+x.announces+"\n exit-address-family\n")
 		x.sh("chown -R frr:frr /etc/frr; /usr/lib/frr/frrinit.sh start")
 	}
+	h.sh("vtysh -c 'configure terminal' -c 'ip route " + range3 + " 10.240.0.6'")
 	h.routes.await(range2)
 	h.silent("healthy")
 

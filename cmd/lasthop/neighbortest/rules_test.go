@@ -15,7 +15,7 @@ func TestFirewalld(t *testing.T) {
 	h.silent("healthy")
 
 	h.sh("firewall-cmd --permanent --zone=internal --change-interface=cni0; firewall-cmd --permanent --zone=public --change-interface=eth0; firewall-cmd --reload")
-	f := h.told("PolicyDrop", "It belongs to firewalld", "firewall-cmd --permanent --zone=")
+	f := h.told("PolicyDrop", "It belongs to firewalld", "destination address="+range1)
 	h.mend(f)
 	h.silent("mended")
 	h.sh("firewall-cmd --reload")

@@ -261,7 +261,7 @@ func (c *candidateRule) Undo(ranges []netip.Prefix) words.Command {
 		own.Pod = nil
 		return words.Inside(c.Pod) + own.Undo(ranges)
 	case by != "" && (c.policy != nil || c.Rule != nil && c.Rule.Keeper() != ""):
-		return words.ChangeInstead(by, ranges...)
+		return words.ChangeInstead(by, c.Chain, ranges...)
 	case c.Rule != nil:
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:
