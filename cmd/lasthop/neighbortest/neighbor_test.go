@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -165,6 +166,19 @@ func (h *host) silent(when string) {
 	h.t.Helper()
 	if found := h.check(); len(found) > 0 {
 		h.t.Errorf("%s: %q", when, found)
+	}
+}
+
+// healthy: nothing is found, and explain and doctor name the program.
+func (h *host) healthy(program string) {
+	h.t.Helper()
+	h.silent("healthy")
+	at := []string{"--netns", h.netns(h.node), "--host-root", "/run/lasthop/labs/" + h.id + "/nodes/" + h.node}
+	for _, args := range [][]string{{"doctor"}, {"explain", "10.244.0.2", "--to", "10.244.1.2", "--for", "1s"}} {
+		out, err := exec.Command(lasthop, append(args, at...)...).Output()
+		if !regexp.MustCompile(`(?m)^ *programs .*` + program).Match(out) {
+			h.t.Errorf("%s does not name %s: %v\n%s", args[0], program, err, out)
+		}
 	}
 }
 

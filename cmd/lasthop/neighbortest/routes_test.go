@@ -21,7 +21,7 @@ func TestBIRD(t *testing.T) {
 	configure(to2, to3)
 	start(t, h.command("bird", "-f"))
 	h.routes.await(to3 + " dev eth0 proto bird")
-	h.silent("healthy")
+	h.healthy("BIRD")
 
 	configure(to2)
 	h.sh("birdc configure")
@@ -57,7 +57,7 @@ func TestFRR(t *testing.T) {
 	}
 	h.sh("vtysh -c 'configure terminal' -c 'ip route " + range3 + " 10.240.0.6'")
 	h.routes.await(range2)
-	h.silent("healthy")
+	h.healthy("FRR")
 
 	other.sh("vtysh -c 'configure terminal' -c 'router bgp 64512' -c 'address-family ipv4 unicast' -c 'no network " + range2 + "'")
 	h.routes.await("Deleted " + range2)
@@ -94,7 +94,7 @@ func TestKeepalived(t *testing.T) {
 	h.keepalived("MASTER", "100", to3+" dev eth0")
 	start(t, h.command("keepalived", "-n", "-l", "-P"))
 	h.routes.await(range3)
-	h.silent("healthy")
+	h.healthy("keepalived")
 
 	h.keepalived("MASTER", "100", "10.99.0.0/24 via 10.240.0.6 dev eth0")
 	h.sh("kill -HUP $(cat /run/keepalived.pid)")

@@ -12,7 +12,7 @@ func TestFirewalld(t *testing.T) {
 	h := up(t).host("node-1")
 	h.sh("dbus-daemon --system --fork --nopidfile; firewalld --nopid; gdbus wait --system --timeout 60 org.fedoraproject.FirewallD1; firewall-cmd --state")
 	h.sh("firewall-cmd --permanent --zone=trusted --add-interface=cni0; firewall-cmd --permanent --zone=trusted --add-interface=eth0; firewall-cmd --reload")
-	h.silent("healthy")
+	h.healthy("firewalld")
 
 	h.sh("firewall-cmd --permanent --zone=internal --change-interface=cni0; firewall-cmd --permanent --zone=public --change-interface=eth0; firewall-cmd --reload")
 	f := h.told("PolicyDrop", "It belongs to firewalld", "destination address="+range1)
@@ -26,7 +26,7 @@ func TestFirewalld(t *testing.T) {
 func TestUFW(t *testing.T) {
 	h := up(t).host("node-1")
 	h.sh("ufw default allow routed; ufw --force enable")
-	h.silent("healthy")
+	h.healthy("ufw")
 
 	h.sh("ufw default deny routed; ufw reload")
 	f := h.told("PolicyDrop", "It belongs to ufw", "ufw route allow from "+range1, "ufw route allow to "+range1)
@@ -51,7 +51,7 @@ func TestDocker(t *testing.T) {
 	dockerd := []string{"dockerd", "--storage-driver", "vfs", "--cgroup-parent", "/lasthop-neighbors"}
 	first := h.command(dockerd...)
 	start(t, first).await("API listen on")
-	h.silent("healthy")
+	h.healthy("Docker")
 
 	h.sh("kill $(cat /run/docker.pid)")
 	first.Wait() //nolint:errcheck // it was told to end
@@ -75,7 +75,7 @@ func TestPodman(t *testing.T) {
 	podman := "podman --network-backend netavark --storage-driver vfs --cgroup-manager cgroupfs --runtime crun "
 	const busy = " --cgroups disabled --rootfs /var/rootfs /bin/busybox "
 	h.sh(podman + "run -d --name one" + busy + "sleep 1000")
-	h.silent("healthy")
+	h.healthy("Podman")
 
 	h.sh(podman + "network create --subnet " + range3 + " other")
 	h.sh(podman + "run -d --name two --network other" + busy + "sleep 1000")
