@@ -72,17 +72,19 @@ func TestDocker(t *testing.T) {
 func TestPodman(t *testing.T) {
 	h := up(t).host("node-1")
 	h.sh("mkdir -p /var/rootfs/bin; cp /bin/busybox /var/rootfs/bin/")
-	podman := "podman --network-backend netavark --storage-driver vfs --cgroup-manager cgroupfs --runtime crun "
+	podman := func(args string) string {
+		return "podman --network-backend netavark --storage-driver vfs --cgroup-manager cgroupfs --runtime crun " + args
+	}
 	const busy = " --cgroups disabled --rootfs /var/rootfs /bin/busybox "
-	h.sh(podman + "run -d --name one" + busy + "sleep 1000")
+	h.sh(podman("run -d --name one" + busy + "sleep 1000"))
 	h.healthy("Podman")
 
-	h.sh(podman + "network create --subnet " + range3 + " other")
-	h.sh(podman + "run -d --name two --network other" + busy + "sleep 1000")
+	h.sh(podman("network create --subnet " + range3 + " other"))
+	h.sh(podman("run -d --name two --network other" + busy + "sleep 1000"))
 	f := h.told("MissingPodRoute", "podman1 has the network "+range3, "podman network")
 	if fix := strings.Join(f.Fix, "\n"); strings.Contains(fix, "route del") {
 		t.Errorf("%q", fix)
 	}
-	h.sh(podman + "rm -f -t 0 two; " + podman + "network rm other")
+	h.sh(podman("rm -f -t 0 two") + "; " + podman("network rm other"))
 	h.silent("mended")
 }
