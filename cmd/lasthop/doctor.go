@@ -195,7 +195,8 @@ func (e examination) text(to io.Writer, wide bool) error {
 	if !e.Watches {
 		engine += ": cannot watch packets"
 	}
-	for _, line := range [][2]string{{"node", e.Node.Name}, {"kernel", e.Node.Kernel}, {"plugin", e.Node.Plugin}, {"programs", strings.Join(e.Node.Programs, ", ")}, {"engine", engine}} {
+	for _, line := range [][2]string{{"node", e.Node.Name}, {"kernel", e.Node.Kernel}, {"plugin", e.Node.Plugin},
+		{"programs", strings.Join(e.Node.Programs, ", ")}, {"engine", engine}} {
 		if line[1] != "" {
 			fmt.Fprintf(w, "%s\t%s\n", line[0], report.Clean(line[1]))
 		}

@@ -92,7 +92,7 @@ func Maker(chains []string, comment, table string) string {
 	return madeBy(tableMakers, table)
 }
 
-// Keeper is the program that keeps a rule, see Keeper; empty where no known one does.
+// Keeper is the program that keeps the rule; empty where no known one does.
 func (r *PacketRule) Keeper() string {
 	return Either(r.OfAKS(), "AKS", Keeper([]string{r.Chain}, r.Comment, r.Table))
 }
