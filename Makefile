@@ -257,10 +257,12 @@ test-cilium: need-cilium build ## compare lasthop with the real Cilium on nodes 
 	$(GO) test -tags cilium -c -o bin/cilium.test ./cmd/lasthop/ciliumtest
 	cd cmd/lasthop/ciliumtest && ../../../bin/cilium.test -test.v -test.timeout 30m -test.run '$(CILIUM_TESTS)'
 
+NEIGHBOR_TESTS ?= .
+
 .PHONY: test-neighbors
-test-neighbors: need-neighbors build ## try lasthop beside programs of Debian that keep a node's routes
+test-neighbors: need-neighbors build ## try lasthop beside programs of Debian that keep a node's routes, rules or addresses
 	$(GO) test -tags neighbors -c -o bin/neighbors.test ./cmd/lasthop/neighbortest
-	export NEIGHBORS=$$(tools/neighbors/build); cd cmd/lasthop/neighbortest && ../../../bin/neighbors.test -test.v -test.timeout 10m
+	export NEIGHBORS=$$(tools/neighbors/build); cd cmd/lasthop/neighbortest && ../../../bin/neighbors.test -test.v -test.timeout 30m -test.run '$(NEIGHBOR_TESTS)'
 
 KIND_SCENARIOS ?=
 

@@ -62,7 +62,13 @@ func TestNeeds(t *testing.T) {
 		script = "tools/cilium/" + script
 		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-cilium"], essential, built))
 	}
-	check(t, parseShell(t, "tools/neighbors/build", read(t, "tools/neighbors/build")).runs, append(slices.Clone(needed["test-neighbors"]), essential...))
+	// What tools/neighbors/build fetches.
+	fetched := append(slices.Clone(needed["test-neighbors"]), "../../../tools/neighbors/host", "bird", "birdc", "/usr/lib/frr/frrinit.sh", "vtysh", "keepalived",
+		"dbus-daemon", "gdbus", "firewalld", "firewall-cmd", "ufw", "dockerd", "podman")
+	for _, script := range []string{"build", "host"} {
+		script = "tools/neighbors/" + script
+		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-neighbors"], essential))
+	}
 	// What tools/kind/build builds and fetches.
 	built = []string{"containerd", "dockerd", "docker", "kind", unknown + "/kubeadm"}
 	for _, script := range []string{"build", "image", "run"} {
@@ -78,6 +84,8 @@ func TestNeeds(t *testing.T) {
 	source := &goSource{t, token.NewFileSet(), map[string]*ast.File{}}
 	for _, file := range files(t) {
 		switch {
+		case strings.HasPrefix(file, "cmd/lasthop/neighbortest/") && strings.HasSuffix(file, ".go"):
+			check(t, source.runs(file), slices.Concat(fetched, essential))
 		case strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/nstest/"):
 			tests = append(tests, source.runs(file)...)
 		case strings.HasPrefix(file, "kind/peers/"):

@@ -34,6 +34,8 @@ type examination struct {
 		Name   string `json:"name"`
 		Kernel string `json:"kernel,omitempty"`
 		Plugin string `json:"plugin,omitempty"`
+		// Programs made chains, rules or routes of the node's.
+		Programs []string `json:"programs,omitempty"`
 	} `json:"node"`
 	// Engine is what `check` would watch packets with.
 	Engine   string  `json:"engine"`
@@ -160,7 +162,7 @@ func (e *examination) unread(why string) {
 
 // take copies what a trial observation found.
 func (e *examination) take(s *model.Snapshot) {
-	e.Node.Kernel, e.Node.Plugin = s.Node.Kernel, s.Node.Plugin
+	e.Node.Kernel, e.Node.Plugin, e.Node.Programs = s.Node.Kernel, s.Node.Plugin, s.Node.Beside
 	e.Engine, e.Attach = s.Node.Engine, s.Node.Attach
 	e.Watches = s.Status(model.SourceTC) != model.Missing
 	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
@@ -189,7 +191,8 @@ func (e examination) text(to io.Writer, wide bool) error {
 	if !e.Watches {
 		engine += ": cannot watch packets"
 	}
-	for _, line := range [][2]string{{"node", e.Node.Name}, {"kernel", e.Node.Kernel}, {"plugin", e.Node.Plugin}, {"engine", engine}} {
+	for _, line := range [][2]string{{"node", e.Node.Name}, {"kernel", e.Node.Kernel}, {"plugin", e.Node.Plugin},
+		{"programs", strings.Join(e.Node.Programs, ", ")}, {"engine", engine}} {
 		if line[1] != "" {
 			fmt.Fprintf(w, "%s\t%s\n", line[0], report.Clean(line[1]))
 		}

@@ -141,6 +141,7 @@ func masqueradeNFT(x *target) error {
 // serverFaults are those that the servers of the traffic act on when they start.
 var serverFaults = map[scenario.FaultType]injection{
 	scenario.NoListener:       func(*target) error { return nil },
+	scenario.LocalDNSStopped:  func(*target) error { return nil },
 	scenario.LoopbackListener: func(*target) error { return nil },
 	scenario.DeafServer:       func(*target) error { return nil },
 	scenario.PodHung:          func(*target) error { return nil },

@@ -43,6 +43,26 @@ var ordinaryStates = map[scenario.FaultType]injection{
 		return errors.Join(x.sp.bridge(name, model.MAC{}),
 			x.sp.addr(name, host(scenario.NodeLocalDNS), netlink.SCOPE_UNIVERSE), x.untrackDNS())
 	},
+	scenario.LocalDNS: func(x *target) error {
+		const name = "localdns"
+		var rules [][]string
+		for _, a := range scenario.LocalDNSes {
+			for _, proto := range []string{"tcp", "udp"} {
+				for _, chain := range []string{"OUTPUT", "PREROUTING"} {
+					rules = append(rules, words("-t raw ? ? -d ? -p ? --dport 53 -m comment --comment ? -j NOTRACK",
+						x.op("-A"), chain, a, proto, "localdns: skip conntrack"))
+				}
+			}
+		}
+		if x.undo {
+			return errors.Join(x.iptables(rules...), x.sp.withLink(name, "delete", x.sp.nl.LinkDel))
+		}
+		err := x.sp.bridge(name, model.MAC{}) // as above
+		for _, a := range scenario.LocalDNSes {
+			err = errors.Join(err, x.sp.addr(name, host(a), netlink.SCOPE_UNIVERSE))
+		}
+		return errors.Join(err, x.sp.up(name), x.iptables(rules...))
+	},
 	scenario.PodResolver:   resolver,
 	scenario.CiliumService: ciliumService,
 	scenario.Networkd: func(x *target) error {

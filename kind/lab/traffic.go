@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,7 +185,7 @@ func (t *traffic) ended() bool {
 // open opens the namespaces of all flows.
 func (t *traffic) open(l *Lab) error {
 	for _, f := range t.scenario.Traffic {
-		if f.To.Addr == scenario.NodeLocalDNS {
+		if scenario.OnEachNode(f.To.Addr) {
 			// Each node has its own; on which link, if any, a fault says.
 			f.To.Place, _, _ = strings.Cut(f.From.Place, "/")
 		}
@@ -403,7 +404,10 @@ func (t *traffic) serve(ctx context.Context) error {
 	started := map[server]bool{}
 	for _, f := range t.flows {
 		s := server{f.To.Place, netip.AddrPortFrom(f.To.Addr, f.Port), f.Proto}
-		if s.place == "" || s.proto == scenario.ICMP || started[s] || t.scenario.Afflicted(scenario.NoListener, s.place) {
+		stopped := slices.ContainsFunc(t.scenario.Faults, func(x scenario.Fault) bool {
+			return x.Type == scenario.LocalDNSStopped && x.Node == s.place && slices.Contains(scenario.LocalDNSes, s.addr.Addr())
+		})
+		if s.place == "" || s.proto == scenario.ICMP || started[s] || stopped || t.scenario.Afflicted(scenario.NoListener, s.place) {
 			continue
 		}
 		started[s] = true

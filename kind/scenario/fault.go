@@ -137,6 +137,7 @@ const (
 	PodGone             FaultType = "pod-gone"
 	CiliumServiceEmpty  FaultType = "cilium-service-empty"
 	NodeDNSGone         FaultType = "node-dns-gone"
+	LocalDNSStopped     FaultType = "local-dns-stopped"
 )
 
 // What is no fault: ordinary states of a node.
@@ -145,6 +146,7 @@ const (
 	ServiceByMaps   FaultType = "service-by-maps"
 	EmptyBridge     FaultType = "empty-bridge"
 	NodeDNS         FaultType = "node-dns"
+	LocalDNS        FaultType = "local-dns"
 	PodResolver     FaultType = "pod-resolver"
 	Networkd        FaultType = "networkd"
 	CiliumService   FaultType = "cilium-service"
@@ -339,6 +341,7 @@ var faultRows = map[FaultType]faultRow{
 	PodTableUnruled: {args: "pod", refuse: []refusal{oneNIC}, doc: "deletes the rule that leads what pod sends to its own table"},
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
 	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
+	LocalDNS:        {args: "node", doc: "gives node 169.254.10.10 and 169.254.10.11 on a link of its own and keeps requests to them from connection tracking, but not replies, as AKS's LocalDNS does", ordinary: true},
 	CiliumService:   {args: "node prefix via", refuse: []refusal{noCilium}, doc: "has the tables of node's Cilium lead port 53 of the service address prefix to via", ordinary: true},
 	Networkd:        {args: "node", family: everyFamily, doc: "has systemd-networkd manage links of node, which removes routes and rules of others unless it is told not to", ordinary: true},
 	PodResolver:     {args: "pod via", family: everyFamily, doc: "gives pod a process whose resolv.conf has the name server via, as kubelet writes it for the cluster's DNS", ordinary: true},
@@ -369,6 +372,7 @@ var faultRows = map[FaultType]faultRow{
 	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
 	CiliumServiceEmpty:  {args: "node prefix", refuse: []refusal{noCilium}, doc: "leaves port 53 of the service address prefix without a backend in the tables of node's Cilium, which refuses to connect to it"},
 	NodeDNSGone:         {args: "node", doc: "leaves node the rules of NodeLocal DNSCache for 169.254.20.10, and takes the address from it"},
+	LocalDNSStopped:     {args: "node", doc: "leaves node without the servers of its LocalDNS, from the next start of the traffic on"},
 	LoopbackListener:    {args: "pod", family: everyFamily, doc: "has the servers in pod that traffic asks listen at its loopback address alone, from the next start of the traffic on"},
 	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
 	DeafServer:          {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
@@ -376,8 +380,15 @@ var faultRows = map[FaultType]faultRow{
 	PodHung:             {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
 
-// NodeLocalDNS is the address that NodeLocal DNSCache has on each node.
-var NodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
+// NodeLocalDNS is the address that NodeLocal DNSCache has on each node, LocalDNSes are those of AKS's LocalDNS: for the
+// node's own requests, and for pods'.
+var (
+	NodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
+	LocalDNSes   = []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 10, 10}), netip.AddrFrom4([4]byte{169, 254, 10, 11})}
+)
+
+// OnEachNode reports whether each node has the address for itself.
+func OnEachNode(a netip.Addr) bool { return a == NodeLocalDNS || slices.Contains(LocalDNSes, a) }
 
 // FaultTypes are all faults, sorted by name.
 func FaultTypes() []FaultType { return slices.Sorted(maps.Keys(faultRows)) }

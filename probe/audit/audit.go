@@ -230,7 +230,7 @@ func (g *group) keeper() string {
 	if !is || strings.Contains(r.Text+r.Comment, "Unknown interface") {
 		return ""
 	}
-	by := words.RuleKeeper(r)
+	by := r.Keeper()
 	return model.Either(by == "kube-proxy", "", by)
 }
 

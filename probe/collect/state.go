@@ -168,7 +168,7 @@ func (r *reading) readCilium(ctx context.Context) {
 	if errors.Is(err, cilium.ErrNone) {
 		return
 	}
-	r.s.Cilium = c
+	r.s.Cilium, r.s.Node.PassedBy = c, cilium.PassesBy(r.c.options.HostRoot)
 	r.report(model.SourceCilium, detail, detail != "", err)
 }
 
@@ -398,6 +398,7 @@ func (r *reading) finish() {
 	s.Node.Networkd = r.files.Networkd
 	v := plugin.Recognise(s, r.files.Config)
 	s.Node.Plugin, s.Node.PluginBy, s.Node.Policy, s.Node.Residue = v.Plugin, v.By, v.Policy, v.Residue
+	s.Node.Beside = model.Programs(s)
 	for _, n := range sourceOrder {
 		if src, ok := r.sources[n]; ok {
 			s.Sources = append(s.Sources, src)

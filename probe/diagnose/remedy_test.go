@@ -194,7 +194,7 @@ func TestRemedies(t *testing.T) {
 				Native: true, Handle: 7, Target: "REJECT", Text: "reject with icmpx admin-prohibited"})
 			n.refuse("nft_do_chain", pod5, out, 9)
 			return n
-		}, "PolicyDrop", []string{"firewall-cmd --permanent --zone=trusted --add-source=172.20.1.0/24"}, "nft delete"},
+		}, "PolicyDrop", []string{"firewall-cmd --permanent --new-policy=pods"}, "nft delete"},
 		{"an agent's masquerade", func() *testNode {
 			n := kubenet()
 			n.PacketRules = append(n.PacketRules[:1:1], n.PacketRules[3:]...)

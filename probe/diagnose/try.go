@@ -43,7 +43,7 @@ func try(v *fault.Input, list []fault.Fault) {
 			if s := sort(by); s != "" && s == sort(f.Undoes) {
 				var next model.Finding
 				c, _ := by.(*model.Chain)
-				words.Put("behind", words.Facts{"by": by, "kept": c != nil && words.PolicyKeeper(trial.PacketRules, c) != ""}, &next)
+				words.Put("behind", words.Facts{"by": by, "kept": c != nil && model.PolicyKeeper(trial.PacketRules, c) != ""}, &next)
 				gone, f.Fix = append(gone, by), append(f.Fix, next.Fix...)
 				return false
 			}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -396,7 +395,7 @@ func (c *Classifier) byDesign(s *model.Snapshot) allowances {
 		}
 	}
 	for i := range s.PacketRules {
-		if r := &s.PacketRules[i]; Bans(r) {
+		if r := &s.PacketRules[i]; r.OfAKS() {
 			add(r.Counter, func(d *model.Drop) bool {
 				return r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
 			})
@@ -426,27 +425,6 @@ func Deduplicates(s *model.Snapshot, r *model.FrameRule) bool {
 		slices.ContainsFunc(s.Links, func(l model.Link) bool {
 			return l.MAC == r.SrcMAC.Addr && (l.Master != 0 || l.Kind == "bridge")
 		})
-}
-
-// WireServer is Azure's address for DNS, health probes and the guest
-// agent. Pods may not reach all of it, by design of AKS.
-var WireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
-
-// wireServerPorts are those of it that pods may not reach.
-var wireServerPorts = []uint16{80, 32526}
-
-// Bans reports whether a rule is one of AKS's own bans. A ban of the
-// wire server's other ports is not: its DNS is for everybody.
-func Bans(r *model.PacketRule) bool {
-	if r.Target != "DROP" && r.Target != "REJECT" || r.Dst.Not || !r.Dst.Prefix.IsSingleIP() || r.ProtoNot {
-		return false
-	}
-	if r.Dst.Prefix.Addr() != WireServer {
-		return strings.HasPrefix(r.Comment, "AKS managed")
-	}
-	return r.Proto == model.TCP && len(r.DstPorts) > 0 && !slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool {
-		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
-	})
 }
 
 // Samples are the samples of a snapshot's drops.

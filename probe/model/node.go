@@ -52,6 +52,8 @@ type Link struct {
 	Promisc    bool
 	Role       Role
 	Addresses  []netip.Prefix
+	// Since is when each of Addresses was seen first, and from then on; empty where they were not followed.
+	Since []time.Time `json:",omitzero"`
 	// Duplicates are those of Addresses that the kernel does not use, since another
 	// machine answered for them (dadfailed). They are IPv6.
 	Duplicates []netip.Addr

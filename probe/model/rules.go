@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -14,6 +15,11 @@ const (
 	NFT    Backend = "nft"
 	Legacy Backend = "legacy"
 )
+
+// PassedBy reports whether pods' packets do not come to a base chain: programs forward them past its hook.
+func (s *Snapshot) PassedBy(c *Chain) bool {
+	return s.Node.PassedBy && slices.Contains([]string{"PREROUTING", "FORWARD", "POSTROUTING"}, c.Hook)
+}
 
 // Counter is a rule's count. Packets and Bytes are the kernel's totals; Delta is how many packets were added between
 // the window's first and last reading.

@@ -85,6 +85,10 @@ type Node struct {
 	// Policy is what enforces network policies beside the plugin ("calico"), Residue the earlier plugin whose state
 	// remains ("azure-vnet"). Empty if none was recognised.
 	Policy, Residue string `redact:"keep"`
+	// Beside are the programs that made chains, rules or routes, by name.
+	Beside []string `json:",omitzero" redact:"keep"`
+	// PassedBy is set where BPF programs forward pods' packets past netfilter (Cilium's eBPF host routing).
+	PassedBy bool `json:",omitzero"`
 	// Engine is how packets were counted: tc, or state if they were not.
 	// Attach is the mechanism that attached the programs: tcx or clsact.
 	Engine, Attach string `redact:"keep"`

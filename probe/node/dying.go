@@ -54,14 +54,17 @@ func (v *Index) findDying() []*Dying {
 	groups, answered := map[key]*Dying{}, map[Pair]bool{}
 	for f := range model.Each(v.Flows) {
 		pod, remote := f.Original.Src, f.Reply.Src
-		if !remotes[remote] || f.Proto != model.TCP && !v.DatagramAsks(f) || f.Start.IsZero() || len(v.Owners[pod]) == 0 ||
-			v.Swept[Pair{pod, remote}] {
+		if !remotes[remote] || f.Proto != model.TCP && !v.DatagramAsks(f) || f.Start.IsZero() || v.Swept[Pair{pod, remote}] {
+			continue
+		}
+		lives := f.Replied && !half(f)
+		if answered[Pair{pod, remote}] = lives || answered[Pair{pod, remote}]; !v.mayDie(f) {
 			continue
 		}
 		d := model.GetOrInsert(groups, key{pod, remote, ProtoPort{f.Proto, f.Reply.SrcPort}})
 		d.Pod, d.Remote, d.Port = pod, remote, ProtoPort{f.Proto, f.Reply.SrcPort}
-		if f.Replied && !half(f) {
-			d.Replied, answered[Pair{pod, remote}] = append(d.Replied, f), true
+		if lives {
+			d.Replied = append(d.Replied, f)
 		} else if late(f) {
 			list := model.Either(half(f), &d.half, &d.Silent)
 			*list = append(*list, f)
@@ -83,17 +86,22 @@ func (v *Index) findDying() []*Dying {
 func (v *Index) remotesOf(some func(*model.Flow) bool) AddrSet {
 	flows := map[netip.Addr]int{}
 	for f := range model.Each(v.Flows) {
-		if !f.Start.IsZero() && some(f) && len(v.Owners[f.Original.Src]) > 0 {
+		if !f.Start.IsZero() && some(f) && v.mayDie(f) {
 			flows[f.Reply.Src]++
 		}
 	}
 	out := AddrSet{}
 	for a, n := range flows {
-		if n >= MinAsks && v.Elsewhere(a) {
+		if n >= MinAsks && (v.Elsewhere(a) || OfCloud(a)) {
 			out.Add(a)
 		}
 	}
 	return out
+}
+
+// mayDie reports whether the flow's silence would be a loss. That of other ports of a cloud's own addresses may be meant.
+func (v *Index) mayDie(f *model.Flow) bool {
+	return v.Asks(f) && (f.Reply.SrcPort == DNSPort || !OfCloud(f.Reply.Src))
 }
 
 // findStalled lists connections of which the other end acknowledges nothing once they are open. Connection tracking gives an
@@ -136,7 +144,7 @@ func (v *Index) findStalled() []*Dying {
 		if f.Replied {
 			n.opened++
 		}
-		if pod := f.Original.Src; f.Replied && len(v.Owners[pod]) > 0 {
+		if pod := f.Original.Src; f.Replied && v.mayDie(f) {
 			d := model.GetOrInsert(groups, key{pod, k.Remote, f.Reply.SrcPort})
 			d.Pod, d.Remote, d.Port, d.Link = pod, k.Remote, ProtoPort{model.TCP, f.Reply.SrcPort}, v.FlowStates[k].Peer.IfIndex
 			switch {

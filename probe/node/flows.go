@@ -33,17 +33,18 @@ type FlowState struct {
 	begunThere bool
 	// Silent are the flows without a reply.
 	Silent []*model.Flow
-	// Pods began flows whose first packet wants a reply, and that never saw one, or saw one before the window and go on: of
-	// these wanted are what the uplink counts as requests, datagrams the others. Own: the node itself began some.
+	// Pods, or the node with its questions for names, began flows whose first packet wants a reply, and that never saw one,
+	// or saw one before the window and go on: of these wanted are what the uplink counts as requests, datagrams the others.
+	// Own: the node itself began others, whose silence is not judged.
 	Pods              AddrSet
 	Wanted, Datagrams uint64
 	Own               bool
 }
 
 // addUnreplied adds a flow whose first packet wants a reply.
-func (st *FlowState) addUnreplied(pod, datagram bool, from netip.Addr) {
+func (st *FlowState) addUnreplied(judged, datagram bool, from netip.Addr) {
 	switch {
-	case !pod:
+	case !judged:
 		st.Own = true
 		return
 	case datagram:
@@ -103,7 +104,7 @@ func (v *Index) indexFlows() {
 		}
 		asks := v.DatagramAsks(f)
 		if (!f.Replied || asks && passed && f.Start.IsZero()) && (asks || f.Proto == model.TCP || f.Proto == model.ICMP || f.Proto == model.ICMPv6) {
-			st.addUnreplied(len(v.Owners[f.Original.Src]) > 0, asks, f.Original.Src)
+			st.addUnreplied(v.Asks(f), asks, f.Original.Src)
 		}
 		if f.Proto == model.UDP && (passed || !certain) {
 			st.datagrams++
@@ -169,6 +170,12 @@ func (v *Index) DatagramAsks(f *model.Flow) bool {
 	return f.Proto == model.UDP && v.repliedPorts[f.Original.DstPort]
 }
 
+// Asks reports whether a pod began the flow, or the node itself one to a name server: what its DNS cache is not told, the
+// pods that ask that are not told either.
+func (v *Index) Asks(f *model.Flow) bool {
+	return len(v.Owners[f.Original.Src]) > 0 || f.Reply.SrcPort == DNSPort && v.NodeAddrs[f.Original.Src]
+}
+
 // DNSPort is where a datagram always wants a reply.
 const DNSPort = 53
 
@@ -177,7 +184,7 @@ const DNSPort = 53
 func UnrepliedCount(v *Index, match func(pod, remote netip.Addr) bool) (n uint64, to []string) {
 	ports := map[string]bool{}
 	for f := range model.Each(v.Flows) {
-		if !f.Replied && len(v.Owners[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
+		if !f.Replied && v.Asks(f) && match(f.Original.Src, f.Reply.Src) {
 			n++
 			ports[ProtoPort{Proto: f.Proto, Number: f.Reply.SrcPort}.String()] = true
 		}

@@ -95,6 +95,8 @@ type Index struct {
 	RepliedTranslated func() map[Pair]bool
 	NameServers       func() []*NameServer
 	TunnelPairs       func() []TunnelPair
+	// Proxied reports whether any rule translates to an endpoint of a service.
+	Proxied func() bool
 }
 
 // New indexes a snapshot.
@@ -122,6 +124,10 @@ func New(whole *model.Snapshot) *Index {
 	v.Untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.WithoutReplies, v.NameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)
 	v.TunnelPairs = sync.OnceValue(v.findTunnelPairs)
+	v.Proxied = sync.OnceValue(func() bool {
+		return model.First(s.PacketRules, func(r *model.PacketRule) bool { return r.Keeper() == "kube-proxy" && r.Target == "DNAT" }) != nil ||
+			model.First(s.Chains, func(c *model.Chain) bool { return c.Table == "kube-proxy" }) != nil
+	})
 	for l := range model.Each(s.Links) {
 		v.LinkByName[l.Name] = l
 		if !l.MAC.IsZero() {

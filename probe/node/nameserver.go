@@ -2,19 +2,18 @@ package node
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
-
-// nodeLocalDNS is the address that NodeLocal DNSCache has on each node.
-var nodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
 
 // NameServer is one that pods have in a resolv.conf of the same author.
 type NameServer struct {
 	Server netip.Addr
 	By     model.ResolverBy
 	Pods   []netip.Addr
-	// Leads are the addresses that questions to it are translated to. Local: it is the node's own.
+	// Leads are the addresses that questions to it are translated to. Local: it is the node's own, as those of its links
+	// and all of a link, which no other machine of a cluster has, but the cloud.
 	Leads []netip.Addr
 	Local bool
 	// Others are all servers of these pods.
@@ -34,7 +33,7 @@ func (v *Index) findNameServers() []*NameServer {
 		}
 		for _, s := range p.Resolver.Servers {
 			x := of.Of(key{s, p.Resolver.By})
-			x.Server, x.By, x.Local = s, p.Resolver.By, s == nodeLocalDNS || v.NodeAddrs[s]
+			x.Server, x.By, x.Local = s, p.Resolver.By, v.NodeAddrs[s] || s.IsLinkLocalUnicast() && !OfCloud(s)
 			x.Pods, x.Others = append(x.Pods, PodAddrs(p)...), model.With(x.Others, p.Resolver.Servers...)
 			model.GetOrInsert(leads, s)
 		}
@@ -55,6 +54,15 @@ func (v *Index) findNameServers() []*NameServer {
 		out = append(out, s)
 	}
 	return out
+}
+
+// Untended reports whether a private address is a service's, though nothing on the node translates that of any: pods have it
+// for the cluster's name server, or connection tracking still holds flows that were translated for one beside it.
+func (v *Index) Untended(a netip.Addr) bool {
+	block, _ := a.Prefix(model.Either(a.Is6(), 64, 16))
+	return a.IsPrivate() && v.Has(model.SourceNAT) && len(v.Cilium.Services) == 0 && !v.Proxied() &&
+		(slices.ContainsFunc(v.NameServers(), func(s *NameServer) bool { return s.Server == a && s.By == model.ResolverCluster && !s.Local }) ||
+			slices.ContainsFunc(v.Flows, func(f model.Flow) bool { return f.Original.Dst != f.Reply.Src && block.Contains(f.Original.Dst) }))
 }
 
 // NamesOfCilium are Cilium's services of an address for names.

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -182,7 +181,7 @@ func (v *Index) Elsewhere(a netip.Addr) bool {
 var metadataServer = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 
 // OfCloud reports whether an address is of a cloud's services for its machines, whose silence may be meant.
-func OfCloud(a netip.Addr) bool { return a == loss.WireServer || a == metadataServer }
+func OfCloud(a netip.Addr) bool { return a == model.WireServer || a == metadataServer }
 
 // SumPeers sums up pairs of addresses.
 func (v *Index) SumPeers(list []*model.Peer) *Lost {

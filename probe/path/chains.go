@@ -164,7 +164,7 @@ func newTables(s *State) *Tables {
 		t.Sets[setKey{x.Family, x.Table, x.Name}] = &set{Set: x, rules: map[choice]*model.PacketRule{}}
 	}
 	for c := range model.Each(s.Chains) {
-		if c.Hook == "" || c.Family == "bridge" {
+		if c.Hook == "" || c.Family == "bridge" || s.PassedBy(c) {
 			continue
 		}
 		for _, isIPv6 := range []bool{false, true} {

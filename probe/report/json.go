@@ -62,6 +62,9 @@ type (
 		Plugin  string `json:"plugin"`
 		Policy  string `json:"policy,omitempty"`
 		Residue string `json:"residue,omitempty"`
+		// Programs made chains, rules or routes of the node's. With EBPFHostRouting, iptables rules do not see pods' packets.
+		Programs        []string `json:"programs,omitempty"`
+		EBPFHostRouting bool     `json:"ebpfHostRouting,omitempty"`
 		// PluginBy is what plugin, policy and residue were recognised by.
 		PluginBy []string `json:"pluginBy,omitempty"`
 		Engine   string   `json:"engine"`
@@ -373,6 +376,7 @@ func watched(n model.Node, w model.Window, sources []model.Source) watchedDoc {
 	return watchedDoc{
 		Node: nodeDoc{
 			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue,
+			Programs: n.Beside, EBPFHostRouting: n.PassedBy,
 			PluginBy: n.PluginBy, Engine: orUnknown(n.Engine), Attach: n.Attach,
 			Uplinks: append([]string{}, n.Uplinks...),
 		},

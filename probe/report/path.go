@@ -139,6 +139,9 @@ func (r Path) text(p *printer, wide bool) {
 	for _, on := range []*model.Snapshot{s, r.Far} {
 		if on != nil {
 			p.watched(on, o.names, "(counts "+r.scope(on)+")", r.Limits)
+			if by := strings.Join(on.Node.Beside, ", "); by != "" {
+				p.field("programs", by+": they keep chains, rules or routes here")
+			}
 		}
 	}
 }

@@ -149,7 +149,7 @@ var excuseWords = map[model.Excuse]string{
 	loss.PodStarting:       "before the new pod's rules existed",
 	loss.Redirect:          "an ICMP redirect",
 	loss.Closed:            "connection already closed",
-	loss.ByDesign:          "by a rule that healthy nodes have",
+	loss.ByDesign:          "by a rule of AKS's or kubelet's that healthy nodes have",
 	loss.Foreign:           "another machine sent it with the pod's address",
 }
 

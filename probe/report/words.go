@@ -239,7 +239,8 @@ func SourcesText(s *model.Snapshot) string {
 // NodeText is the node's name and what runs on it.
 func NodeText(n model.Node) string {
 	parts := []string{cmp.Or(n.Plugin, "unknown plugin")}
-	for _, x := range [][2]string{{"policy ", n.Policy}, {"left over: ", n.Residue}, {"Linux ", n.Kernel}} {
+	for _, x := range [][2]string{{"policy ", n.Policy}, {"left over: ", n.Residue},
+		{"", model.Either(n.PassedBy, "eBPF host routing: iptables rules do not see pods' packets", "")}, {"Linux ", n.Kernel}} {
 		if x[1] != "" {
 			parts = append(parts, x[0]+x[1])
 		}

@@ -101,6 +101,7 @@ type watch struct {
 	// made has a value when programs made changes since it was received from.
 	made   chan struct{}
 	roster roster
+	held   map[netip.Prefix]time.Time // since when the node has each of its addresses
 	// state is the latest state, first what was known when counting began.
 	state      *model.Snapshot
 	first      model.Point
@@ -435,6 +436,7 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 	}
 	w.flows, w.ends = flowsAt(state, now.UnixNano(), w.flows), endsOf(state.Flows)
 	w.state = state
+	w.hold(now, state.Links)
 	w.roster.see(now, append(state.Pods, w.roster.unread(state)...))
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 // attach makes the engine watch these links, and count the pods whose links it watches.
 func (w *watch) attach(links []model.Link) error {
+	w.hold(w.now(), links)
 	if w.engine == nil {
 		return nil
 	}
@@ -37,6 +39,18 @@ func (w *watch) attach(links []model.Link) error {
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	w.setRanges()
 	return nil
+}
+
+// hold notes since when the node has each address.
+func (w *watch) hold(now time.Time, links []model.Link) {
+	held := map[netip.Prefix]time.Time{}
+	for l := range model.Each(links) {
+		l.Since = model.Map(l.Addresses, func(a netip.Prefix) time.Time {
+			held[a] = cmp.Or(w.held[a], now)
+			return held[a]
+		})
+	}
+	w.held = held
 }
 
 // countPairs starts or stops counting by address pair, if that is wanted. It does so on all links at once, so

@@ -11,9 +11,9 @@ import (
 // UndoFrameRule ends what a bridge rule does: the command that deletes it, with the
 // variant of ebtables that holds it, or what to change where a program keeps it.
 func UndoFrameRule(r *model.FrameRule, chains ...string) Command {
-	switch by := Keeper(append(chains, r.Chain), "", r.Table); {
+	switch by := model.Keeper(append(chains, r.Chain), "", r.Table); {
 	case by != "":
-		return ChangeInstead(by)
+		return ChangeInstead(by, r.Chain)
 	case r.Native:
 		return DeleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
@@ -34,8 +34,8 @@ func FrameRuleTool(r *model.FrameRule) Command {
 // UndoPacketRule does the same for a rule of IP's tables. Of a rule with a map it ends one
 // element. Chains are those that lead to the rule.
 func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
-	if by := Keeper(append(chains, r.Chain), r.Comment, r.Table); by != "" {
-		return ChangeInstead(by)
+	if by := model.Keeper(append(chains, r.Chain), r.Comment, r.Table); by != "" {
+		return ChangeInstead(by, r.Chain)
 	}
 	for _, l := range r.Lookups {
 		if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
@@ -111,7 +111,7 @@ func DeleteRule(tool Command, family string, r ruleText) Command {
 // the text does not differ or a shell cannot take it. A program that keeps it has to write the other one.
 func ReplacePacketRule(r *model.PacketRule, text string) Command {
 	words, _ := ShellRule(text)
-	switch by := RuleKeeper(r); {
+	switch by := r.Keeper(); {
 	case text == r.Text || words == "":
 		return UndoPacketRule(r)
 	case by != "":

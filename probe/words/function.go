@@ -49,7 +49,7 @@ var functions = template.FuncMap{
 	"tool":      RuleTool,
 	"frameTool": FrameRuleTool,
 	"forget":    Forget,
-	"keeper":    RuleKeeper,
+	"keeper":    (*model.PacketRule).Keeper,
 	"sysctl":    SetSysctl,
 	// {{next}} begins another text of the same part.
 	"next": func() Command { return separator },

@@ -10,114 +10,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Calico is who keeps its chains, by whatever plugin.
-const Calico = "Calico"
-
-// cniPlugins run once for each pod and keep nothing: what they left is the administrator's.
-const cniPlugins = "the CNI plugins"
-
-// makerOf names a program by how what it makes begins.
-type makerOf struct{ prefix, maker string }
-
-// chainMakers know chains, the more specific name first.
-var chainMakers = []makerOf{
-	{"cali-", Calico},
-	{"AZURE-NPM", "Azure Network Policy Manager"},
-	{"KUBE-ROUTER", "kube-router"},
-	{"KUBE-NWPLCY", "kube-router"},
-	{"KUBE-POD-FW", "kube-router"},
-	{"KUBE-FIREWALL", "kubelet"},
-	{"KUBE-DEDUP", "kubelet"},
-	{"KUBE-", "kube-proxy"},
-	{"IP-MASQ-AGENT", "ip-masq-agent"},
-	{"KIND-MASQ-AGENT", "kindnet"},
-	{"AKS-", "AKS"},
-	{"CILIUM_", "Cilium"},
-	{"OLD_CILIUM_", "Cilium"},
-	{"ANTREA-", "Antrea"},
-	{"WEAVE-", "Weave Net"},
-	{"FLANNEL-", "flannel"},
-	{"ISTIO_", "Istio"},
-	{"AWS-", "the AWS VPC CNI"},
-	{"SWIFT", "Azure CNI"},
-	{"CNI-", cniPlugins},
-	{"DOCKER-USER", ""}, // what people put there stays
-	{"DOCKER", "Docker"},
-	{"FWD_", "firewalld"},
-	{"FWDI_", "firewalld"},
-	{"FWDO_", "firewalld"},
-	{"FORWARD_direct", "firewalld"},
-	{"ufw", "ufw"},
-	{"f2b-", "fail2ban"},
-	{"LIBVIRT_", "libvirt"},
-	{"NETAVARK", "Podman"},
-	{"ts-", "Tailscale"},
-}
-
-var commentMakers = []makerOf{
-	{"cali:", Calico},
-	{"AKS managed", "AKS"},
-	{"ip-masq-agent", "ip-masq-agent"},
-	{"kubernetes ", "kube-proxy"},
-	{"cilium", "Cilium"},
-	{"kube-router", "kube-router"},
-	{"flanneld", "flannel"},
-}
-
-// tableMakers know whole nft tables.
-var tableMakers = []makerOf{
-	{"calico", Calico},
-	{"kube-proxy", "kube-proxy"},
-	{"docker-", "Docker"},
-	{"kube-router", "kube-router"},
-	{"antrea", "Antrea"},
-	{"cilium", "Cilium"},
-	{"flannel", "flannel"},
-	{"kindnet", "kindnet"},
-	{"kube-network-policies", "kube-network-policies"},
-	{"firewalld", "firewalld"},
-	{"cni_", cniPlugins},
-	{"libvirt", "libvirt"},
-	{"netavark", "Podman"},
-}
-
-// Maker is the program that made a rule, from the chains that lead to it, its own last, its comment and its table. It
-// is empty where no known program did: a person or a script.
-func Maker(chains []string, comment, table string) string {
-	for _, c := range slices.Backward(chains) {
-		if m := madeBy(chainMakers, c); m != "" {
-			return m
-		}
-	}
-	if m := madeBy(commentMakers, comment); m != "" {
-		return m
-	}
-	return madeBy(tableMakers, table)
-}
-
-// Keeper is the program that made a rule and keeps it: it puts back what is deleted, and removes what is added.
-func Keeper(chains []string, comment, table string) string {
-	by := Maker(chains, comment, table)
-	return model.Either(by == cniPlugins, "", by)
-}
-
-// RuleKeeper is the program that keeps a rule, empty where no known one does.
-func RuleKeeper(r *model.PacketRule) string { return Keeper([]string{r.Chain}, r.Comment, r.Table) }
-
-// PolicyKeeper is the program that sets the policy of a base chain, by its table or by the chains that its rules jump to.
-func PolicyKeeper(rules []model.PacketRule, c *model.Chain) string {
-	if by := Keeper(nil, "", c.Table); by != "" {
-		return by
-	}
-	for r := range model.Each(rules) {
-		by := madeBy(chainMakers, r.Target)
-		if (by == "Docker" || by == "ufw") && r.Chain == c.Name && r.Table == c.Table && r.Family == c.Family && r.Backend == c.Backend {
-			return by
-		}
-	}
-	return ""
-}
-
 // policyNames are how the rules of programs name the policies that they are made from: kube-router's, and Calico's.
 var policyNames = regexp.MustCompile(`run through nw policy ([^" ]+)|Policy (\S+/\S+) (?:in|e)gress`)
 
@@ -142,7 +34,7 @@ var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kind
 
 // ChangeInstead is what to do about a rule that a program keeps, for pods of these ranges. Nobody deletes one: the
 // program would put it back, or no longer do its work.
-func ChangeInstead(by string, ranges ...netip.Prefix) Command {
+func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
 	manages := Command(by) + " manages the rule: "
 	each := func(allow func(netip.Prefix) Command) Command {
 		return Command(strings.Join(texts(model.Map(ranges, allow)), "; "))
@@ -152,14 +44,19 @@ func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 		return each(func(r netip.Prefix) Command {
 			return Shell("%s -I DOCKER-USER -s %s -j ACCEPT; %s -I DOCKER-USER -d %s -j ACCEPT", IPTables(r.Addr()), r, IPTables(r.Addr()), r)
 		}) + " # Docker leaves this chain to you"
+	case by == "ufw" && strings.Contains(chain, "-user-"):
+		return "ufw status numbered # somebody gave ufw this rule: ufw delete its number, unless this is intended"
 	case len(ranges) > 0 && by == "ufw":
 		return each(func(r netip.Prefix) Command { return Shell("ufw route allow from %s; ufw route allow to %s", r, r) })
 	case len(ranges) > 0 && by == "firewalld":
-		return each(func(r netip.Prefix) Command {
-			return Shell("firewall-cmd --permanent --zone=trusted --add-source=%s", r)
-		}) +
-			"; firewall-cmd --reload"
-	case by == Calico:
+		// A trusted zone would let pods reach the node as well, and none of those who ask them.
+		const do, accept = "firewall-cmd --permanent --policy=pods ", "--add-rich-rule='rule family=%s %s address=%s accept'"
+		return "firewall-cmd --permanent --new-policy=pods; " + do + "--add-ingress-zone=ANY; " + do + "--add-egress-zone=ANY; " +
+			each(func(r netip.Prefix) Command {
+				family := strings.ToLower(Family(r.Addr().Is6()))
+				return Shell(do+accept+"; "+do+accept, family, "source", r, family, "destination", r)
+			}) + "; firewall-cmd --reload"
+	case by == model.Calico:
 		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + Command(by) + " makes its rules from them"
 	case slices.Contains(policyMakers, by):
 		return "kubectl get networkpolicies -A # " + Command(by) + " makes its rules from them"
@@ -171,18 +68,11 @@ func ChangeInstead(by string, ranges ...netip.Prefix) Command {
 	return manages + "change the configuration of " + Command(by)
 }
 
-// routeDaemons are the programs that keep routes, by the protocol that they write into them (rtnetlink.h, and rt_protos
-// of iproute2): they put back what is deleted, and remove or replace what another writes in its place.
-var routeDaemons = map[string]string{
-	"bird": "BIRD", "zebra": "FRR", "bgp": "FRR", "ospf": "FRR", "isis": "FRR", "rip": "FRR", "eigrp": "FRR", "196": "FRR",
-	"80": Calico, "mrouted": "kube-router", "18": "keepalived",
-}
-
 // ChangeRoute is where to change a route, or to find out why there is none, if a daemon keeps those of its protocol;
 // empty for others.
 func ChangeRoute(protocol string, to netip.Prefix) Command {
 	var look Command
-	by := routeDaemons[protocol]
+	by := model.RouteDaemons[protocol]
 	switch by {
 	case "":
 		return ""
@@ -190,7 +80,7 @@ func ChangeRoute(protocol string, to netip.Prefix) Command {
 		look = Shell("birdc show route for %s all", to) + " # in Calico: calicoctl node status;"
 	case "FRR":
 		look = Shell("vtysh -c %s", model.Either(to.Addr().Is6(), "show ipv6 route ", "show ip route ")+to.String()) + " #"
-	case Calico:
+	case model.Calico:
 		look = "kubectl get ippools.crd.projectcalico.org; calicoctl ipam check #"
 	case "keepalived":
 		look = "grep -A9 virtual_routes /etc/keepalived/keepalived.conf #"
@@ -203,8 +93,4 @@ func ChangeRoute(protocol string, to netip.Prefix) Command {
 // DeleteRoute deletes a route, or says where to change it if a daemon keeps it.
 func DeleteRoute(r *model.Route, link string) Command {
 	return cmp.Or(ChangeRoute(r.Protocol, r.Dst), IP(r.Dst.Addr())+" route del "+TypedRoute(r, link))
-}
-
-func madeBy(makers []makerOf, name string) string {
-	return model.Find(makers, func(m makerOf) bool { return strings.HasPrefix(name, m.prefix) }).maker
 }

@@ -1,7 +1,7 @@
 //go:build neighbors
 
-// Package neighbortest holds lasthop against programs that keep a node's routes, in a lab: healthy, with a fault of
-// that program's, and after what the fix says. make test-neighbors runs it.
+// Package neighbortest holds lasthop against programs that keep a node's routes, rules or addresses, in a lab: healthy,
+// with a fault of that program's, and after what the fix says and that program's next turn. make test-neighbors runs it.
 package neighbortest
 
 import (
@@ -11,158 +11,195 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
 const (
 	lasthop = "../../../bin/lasthop"
+	range1  = "10.244.0.0/24"
 	range2  = "10.244.1.0/24"
 	range3  = "10.244.2.0/24"
+	to2     = range2 + " via 10.240.0.5"
+	to3     = range3 + " via 10.240.0.6"
 )
 
 func run(t *testing.T, tool string, args ...string) {
 	t.Helper()
-	if out, err := output(tool, args...); err != nil {
+	if out, err := exec.Command(tool, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %q: %v\n%s", tool, args, err, out)
 	}
 }
 
-func output(tool string, args ...string) (string, error) {
-	out, err := exec.Command(tool, args...).CombinedOutput()
-	return string(out), err
-}
-
-// lab is one that is up; its node is the first.
+// lab is one that is up.
 type lab struct {
-	t        *testing.T
-	id, node string
-	// routes are what the kernel says of the node's routes.
-	routes *bufio.Scanner
+	t  *testing.T
+	id string
 }
 
-func up(t *testing.T, file string) *lab {
+func up(t *testing.T) *lab {
 	l := &lab{t: t, id: fmt.Sprintf("neighbor-%d", os.Getpid())}
-	l.node = "lasthop-" + l.id + "-node-1"
 	t.Cleanup(func() { run(t, lasthop, "lab", "down", l.id) })
-	run(t, lasthop, "lab", "up", file, "--id", l.id)
-	monitor := exec.Command("ip", "-n", l.node, "monitor", "route")
-	l.routes = bufio.NewScanner(l.start(monitor))
+	run(t, lasthop, "lab", "up", "testdata/switched.yaml", "--id", l.id)
 	return l
 }
 
-// start starts a program that ends with the test.
-func (l *lab) start(c *exec.Cmd) *os.File {
+func (l *lab) netns(node string) string { return "lasthop-" + l.id + "-" + node }
+
+// lines are what a program says that runs until the test ends.
+type lines struct {
+	t *testing.T
+	*bufio.Scanner
+}
+
+// start starts such a program.
+func start(t *testing.T, c *exec.Cmd) *lines {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
 	c.Stdout, c.Stderr = w, w
 	if err := c.Start(); err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
 	w.Close()
-	l.t.Cleanup(func() {
-		if err := c.Process.Kill(); err != nil {
-			l.t.Error(err)
+	t.Cleanup(func() {
+		if err := c.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
 		}
 		c.Wait() //nolint:errcheck // it was killed
 		r.Close()
 	})
-	return r
+	return &lines{t, bufio.NewScanner(r)}
 }
 
-// await waits until the kernel says so.
-func (l *lab) await(text string) {
-	for l.routes.Scan() {
-		if strings.Contains(l.routes.Text(), text) {
+// await waits until the program says so.
+func (l *lines) await(text string) {
+	l.t.Helper()
+	var said []string
+	for l.Scan() {
+		if said = append(said, l.Text()); strings.Contains(l.Text(), text) {
 			return
 		}
 	}
-	l.t.Fatalf("no %q: %v", text, l.routes.Err())
+	l.t.Fatalf("no %q: %v in\n%s", text, l.Err(), strings.Join(said, "\n"))
 }
 
-// check is what lasthop finds on the node: the codes of findings with the first line of their fixes.
-func (l *lab) check() (found []string) {
+// host is a node with the programs; routes are what the kernel says of its routes.
+type host struct {
+	*lab
+	node, pid string
+	routes    *lines
+}
+
+func (l *lab) host(node string) *host {
 	l.t.Helper()
-	c := exec.Command(lasthop, "check", "--netns", l.node, "--host-root", "/run/lasthop/labs/"+l.id+"/nodes/node-1", "--for", "5s", "-o", "json")
+	c := exec.Command("nsenter", "--net=/run/netns/"+l.netns(node), "../../../tools/neighbors/host", l.t.TempDir())
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	start(l.t, c).await("ready")
+	h := &host{lab: l, node: node, pid: fmt.Sprint(c.Process.Pid)}
+	h.routes = start(l.t, exec.Command("ip", "-n", l.netns(node), "monitor", "route"))
+	return h
+}
+
+// command is one that runs on the node.
+func (h *host) command(args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"-t", h.pid, "-m", "-n", "-p", "--"}, args...)...)
+}
+
+// sh runs a script there.
+func (h *host) sh(script string) string {
+	h.t.Helper()
+	out, err := h.command("sh", "-ec", script).CombinedOutput()
+	if err != nil {
+		h.t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+func (h *host) write(path, text string) {
+	h.t.Helper()
+	c := h.command("sh", "-c", "cat >"+path)
+	c.Stdin = strings.NewReader(text)
+	if out, err := c.CombinedOutput(); err != nil {
+		h.t.Fatalf("%s: %v\n%s", path, err, out)
+	}
+}
+
+// finding is one with its fix.
+type finding struct {
+	Code, Title string
+	Why         string
+	Fix         []string
+}
+
+// check is what lasthop finds on the node, which reads all there is.
+func (h *host) check() []finding {
+	h.t.Helper()
+	c := exec.Command(lasthop, "check", "--netns", h.netns(h.node), "--host-root", "/run/lasthop/labs/"+h.id+"/nodes/"+h.node,
+		"--for", "6s", "-o", "json")
 	out, err := c.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
-		l.t.Fatalf("%v: %s", err, exit.Stderr)
+		h.t.Fatalf("%v: %s", err, exit.Stderr)
 	}
 	var doc struct {
-		Findings []struct {
-			Code     string
-			Fix      []string
-			Severity string
-		}
+		Findings []finding
+		Sources  []struct{ Name, Status, Detail string }
 	}
 	if err := json.Unmarshal(out, &doc); err != nil {
-		l.t.Fatalf("%v: %s", err, out)
+		h.t.Fatalf("%v: %s", err, out)
 	}
-	for _, f := range doc.Findings {
-		found = append(found, f.Code+": "+strings.Join(f.Fix, "\n"))
+	for _, s := range doc.Sources {
+		// Nobody told lasthop of the cluster and the cloud.
+		if s.Status != "ok" && !slices.Contains([]string{"nodes", "cloud"}, s.Name) {
+			h.t.Errorf("source %s is %s: %s", s.Name, s.Status, s.Detail)
+		}
 	}
-	return found
+	return doc.Findings
 }
 
-// TestBIRD: BIRD writes the routes to other nodes' pods. What it is not told of is missing; what somebody deletes comes back.
-func TestBIRD(t *testing.T) {
-	root, dir := os.Getenv("NEIGHBORS"), t.TempDir()
-	t.Setenv("LD_LIBRARY_PATH", strings.Join(glob(t, root+"/usr/lib/*-linux-gnu"), ":"))
-	l := up(t, "testdata/bird.yaml")
-	daemon, client := filepath.Join(root, "usr/sbin/bird"), filepath.Join(root, "usr/sbin/birdc")
-	config, socket := filepath.Join(dir, "bird.conf"), filepath.Join(dir, "bird.ctl")
-	configure := func(routes ...string) {
-		text := "router id 10.240.0.4;\nprotocol device {}\nprotocol kernel { ipv4 { export all; import none; }; scan time 1; }\nprotocol static { ipv4;\n"
-		for _, r := range routes {
-			text += "route " + r + ";\n"
-		}
-		if err := os.WriteFile(config, []byte(text+"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	to2, to3 := range2+" via 10.240.0.5", range3+" via 10.240.0.6"
-	run(t, "ip", "-n", l.node, "route", "del", range2)
-	run(t, "ip", "-n", l.node, "route", "del", range3)
-	configure(to2, to3)
-	l.start(exec.Command("ip", "netns", "exec", l.node, daemon, "-f", "-c", config, "-s", socket))
-	l.await(to3 + " dev eth0 proto bird")
-	if found := l.check(); len(found) > 0 {
-		t.Errorf("healthy: %q", found)
-	}
-
-	configure(to2)
-	run(t, client, "-s", socket, "configure")
-	l.await("Deleted " + range3)
-	found := l.check()
-	if len(found) != 1 || !strings.HasPrefix(found[0], "MissingNodeRoute: birdc show route for "+range3+" all #") {
-		t.Fatalf("without a route: %q", found)
-	}
-	command, _, _ := strings.Cut(strings.TrimPrefix(found[0], "MissingNodeRoute: birdc "), " #")
-	// It says that BIRD has none, and exits with 1.
-	said, err := output(client, append([]string{"-s", socket}, strings.Fields(command)...)...)
-	if !strings.Contains(said, "Network not found") {
-		t.Errorf("%s: %v, %s", command, err, said)
-	}
-
-	configure(to2, to3)
-	run(t, client, "-s", socket, "configure")
-	l.await(to3 + " dev eth0 proto bird")
-	run(t, "ip", "-n", l.node, "route", "del", range3)
-	l.await("Deleted " + range3)
-	l.await(to3 + " dev eth0 proto bird")
-	if found := l.check(); len(found) > 0 {
-		t.Errorf("mended: %q", found)
+func (h *host) silent(when string) {
+	h.t.Helper()
+	if found := h.check(); len(found) > 0 {
+		h.t.Errorf("%s: %q", when, found)
 	}
 }
 
-func glob(t *testing.T, pattern string) []string {
-	t.Helper()
-	list, err := filepath.Glob(pattern)
-	if err != nil || len(list) == 0 {
-		t.Fatalf("%s: nothing, %v", pattern, err)
+// healthy: nothing is found, and explain and doctor name the program.
+func (h *host) healthy(program string) {
+	h.t.Helper()
+	h.silent("healthy")
+	at := []string{"--netns", h.netns(h.node), "--host-root", "/run/lasthop/labs/" + h.id + "/nodes/" + h.node}
+	for _, args := range [][]string{{"doctor"}, {"explain", "10.244.0.2", "--to", "10.244.1.2", "--for", "1s"}} {
+		out, err := exec.Command(lasthop, append(args, at...)...).Output()
+		if !regexp.MustCompile(`(?m)^ *programs .*` + program).Match(out) {
+			h.t.Errorf("%s does not name %s: %v\n%s", args[0], program, err, out)
+		}
 	}
-	return list
+}
+
+// told is the one finding that there is, which says and prints these words.
+func (h *host) told(code string, says ...string) finding {
+	h.t.Helper()
+	found := h.check()
+	if len(found) != 1 || found[0].Code != code {
+		h.t.Fatalf("want %s: %q", code, found)
+	}
+	text := fmt.Sprintf("%s\n%s\n%s", found[0].Title, found[0].Why, strings.Join(found[0].Fix, "\n"))
+	for _, words := range says {
+		if !strings.Contains(text, words) {
+			h.t.Errorf("no %q in\n%s", words, text)
+		}
+	}
+	return found[0]
+}
+
+// mend runs a finding's fix.
+func (h *host) mend(f finding) {
+	h.t.Helper()
+	h.sh(strings.Join(f.Fix, "\n"))
 }

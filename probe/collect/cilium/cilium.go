@@ -7,12 +7,14 @@
 package cilium
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -61,6 +63,25 @@ func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail 
 		return c, detail, errors.Join(err, failed, refused)
 	}
 	return c, "", ErrNone
+}
+
+// PassesBy reports whether the node's programs forward pods' packets past netfilter (eBPF host routing): the agent's own
+// configuration below root says so, or there are the maps of the program by which AKS then refuses new rules.
+func PassesBy(root string) bool {
+	type routing struct{ EnableHostLegacyRouting *bool }
+	var config struct {
+		routing
+		UnsafeDaemonConfigOption routing // since Cilium 1.18
+	}
+	for _, dir := range stateDirs {
+		text, err := input.Read(filepath.Join(root, dir, "agent-runtime-config.json"), input.NoLink, maxFile)
+		if err == nil && json.Unmarshal(text, &config) == nil {
+			break
+		}
+	}
+	legacy := cmp.Or(config.UnsafeDaemonConfigOption.EnableHostLegacyRouting, config.EnableHostLegacyRouting)
+	_, err := os.Lstat(filepath.Join(root, "sys/fs/bpf/block-iptables"))
+	return err == nil || legacy != nil && !*legacy
 }
 
 // endpoints reads the endpoints of a directory. What cannot be read is left out, and the error says so.

@@ -376,6 +376,35 @@ func FuzzDecodeEndpoint(f *testing.F) {
 	})
 }
 
+// TestPassesBy: the agent's configuration, or AKS's maps, say that netfilter is passed by.
+func TestPassesBy(t *testing.T) {
+	for name, want := range map[string]struct {
+		file, text string
+		passes     bool
+	}{
+		"nothing":              {},
+		"before 1.18":          {stateDirs[0] + "/agent-runtime-config.json", `{"EnableHostLegacyRouting": false, "EnableIPv4": true}`, true},
+		"since 1.18":           {stateDirs[1] + "/agent-runtime-config.json", `{"UnsafeDaemonConfigOption": {"EnableHostLegacyRouting": false}}`, true},
+		"by the kernel":        {stateDirs[0] + "/agent-runtime-config.json", `{"UnsafeDaemonConfigOption": {"EnableHostLegacyRouting": true}}`, false},
+		"another version's":    {stateDirs[0] + "/agent-runtime-config.json", `{"EnableIPv4": true}`, false},
+		"no file of the agent": {stateDirs[0] + "/agent-runtime-config.json", `[`, false},
+		"AKS refuses rules":    {"sys/fs/bpf/block-iptables/event_counter", "", true},
+	} {
+		root := t.TempDir()
+		if want.file != "" {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, want.file)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, want.file), []byte(want.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := PassesBy(root); got != want.passes {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 func FuzzDecodeMap(f *testing.F) {
 	f.Add(0, make([]byte, 20), make([]byte, 48))
 	f.Add(1, words(24, map[int]any{0: uint32(64), 7: uint8(1)}), make([]byte, 24))

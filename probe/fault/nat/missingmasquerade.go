@@ -37,6 +37,9 @@ var MissingMasquerade = fault.Kind{Code: "MissingMasquerade", Severity: model.Cr
 	Ends: fault.Hops{model.HopBeyond}}
 
 func missingMasquerade(v *fault.Input) {
+	if v.Node.PassedBy {
+		return // Programs behind ours translate, and no rule does.
+	}
 	var byRule node.Groups[*model.PacketRule, rawGroup]
 	reflected := v.Reflected()
 	for p := range model.Each(v.Peers) {

@@ -205,11 +205,12 @@ func foreign(v *node.Index, a *model.ARPCount) bool {
 		len(v.PodMACs(a.Addr)) > 0 && !v.Classifier.Past[a.Addr] && v.PresentWholeWindow(v.Owners[a.Addr][0])
 }
 
-// ownAddress is the link that leads off the node and has an address as its first one;
+// ownAddress is the link that leads off the node and has an address as its first one, or had it through the window;
 // nil where none does. Further ones may be virtual, and move from node to node.
 func ownAddress(v *node.Index, a netip.Addr) *model.Link {
 	return model.First(v.Links, func(l *model.Link) bool {
-		return v.Outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
+		i := slices.IndexFunc(l.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
+		return v.Outer[l.Index] && (i == 0 || i > 0 && i < len(l.Since) && !l.Since[i].After(v.Window.Start))
 	})
 }
 
@@ -219,8 +220,10 @@ func contest(v *node.Index, a *model.ARPCount) fault.Fault {
 	f.LastHopAlive = v.Place(a.Link, model.Ingress)
 	if own := ownAddress(v, a.Addr); own != nil {
 		everything := v.AllSilent()
-		f.Facts["own"] = own
-		f.Claims = func(d *model.Drop) bool { return d.Is(model.OtherHost) && d.Link == a.Link }
+		f.Facts["own"], f.Facts["virtual"] = own, !firstOf(own, a.Addr)
+		f.Claims = func(d *model.Drop) bool {
+			return d.Is(model.OtherHost) && d.Link == a.Link || d.Is(model.NoSocket) && d.Dst == a.Addr
+		}
 		f.Silences = func(asker netip.Addr, _ netip.Prefix) bool { return everything || asker == a.Addr }
 		return f
 	}

@@ -55,8 +55,9 @@ func findDrop(v *fault.Input) {
 			continue
 		}
 		k := cause{only: a}
-		if a.dropsUnknownLink() {
-			k = cause{name: words.Calico}
+		if by := a.Maker(); a.dropsUnknownLink() || by == "firewalld" {
+			// Each zone has a chain of its own.
+			k = cause{name: by}
 		} else if service, _ := a.serviceWithout(); service != "" {
 			k = cause{name: service}
 		}
@@ -64,7 +65,7 @@ func findDrop(v *fault.Input) {
 		*list = append(*list, a)
 	}
 	for k, list := range byCause.All() {
-		v.Report(policyDropped(v.Index, *list, k.name == words.Calico))
+		v.Report(policyDropped(v.Index, *list, k.name == model.Calico))
 	}
 	refusedReplies(v)
 	refusedCarriers(v)
@@ -394,7 +395,7 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 func rangesOf(v *node.Index, pods []netip.Addr) (out []netip.Prefix) {
 	for _, a := range pods {
 		of := model.Find(v.Ranges.Local, func(p netip.Prefix) bool { return p.Contains(a) })
-		out = model.With(out, model.Either(of.IsValid(), of, model.Host(a)))
+		out = model.With(out, cmp.Or(of, model.Host(a)))
 	}
 	return out
 }

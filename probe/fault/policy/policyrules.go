@@ -62,7 +62,9 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 	for c := range model.Each(v.Chains) {
 		k := path.KeyOf(c)
 		chains[k] = true
-		if c.Hook != "" {
+		if v.PassedBy(c) {
+			continue
+		} else if c.Hook != "" {
 			t.bases = append(t.bases, c)
 		}
 		if c.Policy != "DROP" {
@@ -92,7 +94,7 @@ func newDropRules(v *path.State, pod *model.Pod) *dropRules {
 		k, s := path.ChainOf(r), ruleStep{packet: r}
 		switch {
 		case r.Map != "":
-		case r.Counter.Unused(r.Native), loss.Bans(r):
+		case r.Counter.Unused(r.Native), r.OfAKS():
 			continue
 		case r.Target == "DROP" || r.Target == "REJECT" || mayDrop(r):
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, r.Unknown)
@@ -201,7 +203,7 @@ func ruleOf(r *model.PacketRule) *candidateRule {
 // policyOf is a chain's policy.
 func policyOf(v *path.State, c *model.Chain) *candidateRule {
 	p := newCandidateRule(path.KeyOf(c), false, c.Counter, nil)
-	p.policy, p.keeper = c, words.PolicyKeeper(v.PacketRules, c)
+	p.policy, p.keeper = c, model.PolicyKeeper(v.PacketRules, c)
 	p.Counted = !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 	return p
 }
@@ -215,7 +217,7 @@ func (c *candidateRule) Maker() string {
 	case c.Rule != nil:
 		comment = c.Rule.Comment
 	}
-	return words.Maker(c.Path, comment, c.Table)
+	return model.Maker(c.Path, comment, c.Table)
 }
 
 // policies are the names of those that it was made from, where the rules have them.
@@ -258,8 +260,8 @@ func (c *candidateRule) Undo(ranges []netip.Prefix) words.Command {
 		own := *c
 		own.Pod = nil
 		return words.Inside(c.Pod) + own.Undo(ranges)
-	case by != "" && (c.policy != nil || c.Rule != nil && words.RuleKeeper(c.Rule) != ""):
-		return words.ChangeInstead(by, ranges...)
+	case by != "" && (c.policy != nil || c.Rule != nil && c.Rule.Keeper() != ""):
+		return words.ChangeInstead(by, c.Chain, ranges...)
 	case c.Rule != nil:
 		return words.UndoPacketRule(c.Rule, c.Path...)
 	case c.Frame != nil:
@@ -350,7 +352,7 @@ func dropsInvalid(r *model.PacketRule) bool {
 // dropsUnknownLink reports whether the rule is the one by which Calico drops
 // what comes from, or goes to, a link that it has no chain for.
 func (c *candidateRule) dropsUnknownLink() bool {
-	return c.Rule != nil && strings.Contains(c.Rule.Text+c.Rule.Comment, "Unknown interface") && c.Maker() == words.Calico
+	return c.Rule != nil && strings.Contains(c.Rule.Text+c.Rule.Comment, "Unknown interface") && c.Maker() == model.Calico
 }
 
 // Comments of kube-proxy's rules, in its modes iptables and nftables.

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -184,9 +185,12 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 	} else if len(v.Ranges.Nodes) > 0 {
 		f.Confidence = model.Possible
 	}
-	for _, r := range siblings {
-		f.Facts["kept"] = words.ChangeRoute(r.Protocol, cidr)
+	// Another route by a gateway is the daemon's, too, that is to write this one.
+	var kept words.Command
+	for _, r := range append(slices.Clip(siblings), model.Chosen(v.Routes, func(r *model.Route) bool { return r.Gateway.IsValid() })...) {
+		kept = cmp.Or(kept, words.ChangeRoute(r.Protocol, cidr))
 	}
+	f.Facts["kept"] = kept
 	if len(siblings) == 0 {
 		f.Facts["cloud"], f.Facts["tunnel"] = []string{CloudRoutes()}, downTunnel(v)
 	}

@@ -88,6 +88,9 @@ func routedElsewhere(v *fault.Input, list []*node.MisroutedPod) {
 	}
 	if len(f.Pods) == 0 {
 		return
+	} else if a := list[0]; twins(v.Index, a) {
+		f.Lacks, said.Fix = "", nil
+		f.Facts["twin"], f.Facts["dev"], f.Facts["route"] = a.Facts["target"], a.Facts["dev"], a.Facts["route"]
 	}
 	f.Facts["shown"], f.Facts["ways"], f.Facts["fix"] = said.Evidence, instead, said.Fix
 	f.Claims, f.Silences, f.Returns = misroutes(v.Index, node.SetOf(f.Pods)), node.SilencesAll(f.Pods), f.Pods
@@ -101,6 +104,17 @@ func routedElsewhere(v *fault.Input, list []*node.MisroutedPod) {
 		f.Packets = v.Dropped(f.Claims)
 	}
 	v.Report(f)
+}
+
+// twins reports whether the addresses that the route leads to are other machines', too: packets come from there.
+func twins(v *node.Index, a *node.MisroutedPod) bool {
+	r := a.Decision.Route
+	if r == nil || !r.Gateway.IsValid() || r.Dst.Bits() == 0 || !v.Outer[r.IfIndex] {
+		return false
+	}
+	from := v.Hop(a.Addr, r.IfIndex, model.Ingress, model.AsSource)
+	return from != nil && from.Packets >= node.MinPackets ||
+		slices.ContainsFunc(v.Peers, func(p model.Peer) bool { return p.IfIndex == r.IfIndex && r.Dst.Contains(p.Remote) && v.Answered(&p) })
 }
 
 // misroutes accounts for the drops of packets from and to addresses that the node routes elsewhere than to their pods.

@@ -102,7 +102,7 @@ func dyingFlows(v *node.Index, list []*node.Dying) fault.Fault {
 	f.Facts = words.Facts{
 		"remotes": remotes, "link": link, "silent": len(silent), "replied": len(replied), "ports": ports, "hops": hops, "dead": dead,
 		"addrs": addrs, "asked": asked, "marks": marks, "range": span, "returned": returned, "example": silent[0],
-		"tcp":   list[0].Port.Proto == model.TCP,
+		"tcp": list[0].Port.Proto == model.TCP, "node": ofNode(v, f.Pods),
 		"known": inner || dead != nil || returned > 0 || len(addrs)+len(asked)+len(marks) > 0 || span.Last > 0 || len(replied) == 0,
 	}
 	if d := v.Routing().Lookup(v.SentBy(list[0].Pod, remotes[0])); inner && len(d.Hops) > 0 {

@@ -62,7 +62,7 @@ func noReply(v *fault.Input) {
 			group = byDefault
 		case v.LeftWithWrongMAC(p):
 			group = wrongMAC
-		case !pods[p.Local]:
+		case len(pods) > 1 || !pods[p.Local]:
 			group = translated
 		}
 		model.GetOrInsert(group, p.Remote).AddPair(p, pods, min(askedBy(v, pods, p), p.Out.Packets))
@@ -173,7 +173,7 @@ func asksInVain(v *node.Index, p *model.Peer, pods node.AddrSet) bool {
 // askedBy is how much of what leaves for a peer and wants a reply is of pods and of no finding's flows.
 func askedBy(v *fault.Input, pods node.AddrSet, p *model.Peer) uint64 {
 	n := v.Asked(p)
-	if st := v.FlowsOf(p); !pods[p.Local] && st.Own {
+	if st := v.FlowsOf(p); st.Own {
 		// Some of what leaves is the node's.
 		n = min(p.Out.Requests, st.Wanted) + st.Datagrams
 	}
@@ -289,7 +289,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	f.Facts = words.Facts{
 		"led": node.Destinations(led), "leading": leading[:min(len(leading), node.MostEvidence)],
 		"link": name, "amiss": amiss, "correct": !amiss.Is(), "queue": v.DroppingQueue(name), "dropping": v.Dropping(),
-		"own": own, "translated": translated,
+		"own": own, "translated": translated, "node": ofNode(v, f.Pods),
 		"program": v.RepliesToNode != nil && own && !translated, "asks": x.Requests, "errors": x.Errors, "pods": f.Pods,
 		"remotes": remotes, "tunnel": tunnel, "echoes": len(pinged) == len(remotes), "flows": flows, "ports": ports,
 	}
@@ -306,6 +306,9 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	}
 	if services := findUntranslated(v, remotes); services != nil {
 		f.Facts["services"], f.Facts["unserved"] = services, services.List
+		if services.Except == "gone" {
+			f.Facts["gone"], f.Facts["unserved"] = true, services.List[:0]
+		}
 		if services.All {
 			f.Cause, f.Facts["all"] = "untranslated", true
 			return f

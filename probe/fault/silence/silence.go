@@ -24,11 +24,16 @@ func routesProven(v *node.Index, cidr netip.Prefix) (there, back bool) {
 	return there, back || v.RouteBack(cidr).State == node.RouteCorrect
 }
 
+// ofNode reports whether the node itself asked, which it does for names.
+func ofNode(v *node.Index, senders []netip.Addr) bool {
+	return !slices.ContainsFunc(senders, func(a netip.Addr) bool { return !v.NodeAddrs[a] })
+}
+
 // untranslatedServices are those of silent destinations that seem to be services' addresses
 // and that no rule translates: their packets leave the node, where nobody has them.
 type untranslatedServices struct {
 	List []node.UntranslatedService
-	// Except: the rules there are, of the last of List.
+	// Except: the rules there are, of the last of List; gone: none for any service.
 	Except string
 	// All: no destination is another. Then what else may lose requests is none of their causes.
 	All bool
@@ -50,6 +55,8 @@ func findUntranslated(v *node.Index, remotes []netip.Addr) *untranslatedServices
 			s.Others, u.Except = found.Others, "others"
 		case len(found.Rules) > 0:
 			s.Rule = found.Rules[0]
+		case v.ByDefaultRoute(a) && v.Untended(a):
+			u.Except = "gone"
 		default:
 			continue
 		}
