@@ -1,7 +1,6 @@
 package view
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -82,12 +81,13 @@ type glyphs struct {
 	bar    string // between panes
 	rule   string // under lists
 	solid  string // as long as a finding is open
+	over   string // where a finding closed
 	levels []string
 }
 
 var (
-	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", solid: "=", levels: []string{".", ":", "|"}}
-	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", solid: "━", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
+	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", solid: "=", over: "v", levels: []string{".", ":", "|"}}
+	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", solid: "━", over: "✓", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
 )
 
 // Themes lists the themes; the first is the default, the last has no colours.
@@ -176,18 +176,21 @@ func severityWord(s model.Severity) string {
 	return strings.ToUpper(string(s[:4]))
 }
 
-// spark draws the last rates, as many as fit, scaled to the highest.
-func (t Theme) spark(rates []float64, width int) string {
-	if width <= 0 {
-		return ""
-	}
-	if len(rates) > width {
-		rates = rates[len(rates)-width:]
-	}
-	// The order of cmp has NaN first.
-	top := slices.MaxFunc(append([]float64{0}, rates...), cmp.Compare[float64])
-	var b strings.Builder
+// peak is the highest rate.
+func peak(rates []float64) float64 {
+	top := 0.0
 	for _, r := range rates {
+		if r > top { // which NaN is not
+			top = r
+		}
+	}
+	return top
+}
+
+// spark draws the last rates, as many as fit, scaled to top.
+func (t Theme) spark(rates []float64, top float64, width int) string {
+	var b strings.Builder
+	for _, r := range rates[max(0, len(rates)-max(width, 0)):] {
 		i := 0
 		if top > 0 && r > 0 {
 			i = min(int(r/top*float64(len(t.levels))), len(t.levels)-1)
