@@ -42,11 +42,14 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 		f := &o.findings[i]
 		markdownFinding(w, o.of(f), o.names, f, o.path(i))
 	}
+	if o.shell != "" {
+		fmt.Fprintf(w, "    # %s\n\n", o.shell)
+	}
 }
 
 // markdownDrawing is a path in boxes, as wide as GitHub shows it.
 func markdownDrawing(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, p *model.Path) {
-	d := Drawing{Path: p, Names: names, Window: s.Window.Duration(), Scope: "packets " + PathScope(s, p, false), Width: 100, Hop: -1}
+	d := Drawing{Path: p, Names: names, Window: s.Window.Duration(), Scope: "counts " + PathScope(s, p, false), Width: 100, Hop: -1}
 	for _, line := range d.Lines() {
 		fmt.Fprint(w, "    ", strings.TrimRight(lineText(line), " "), "\n")
 	}

@@ -123,7 +123,7 @@ func (r Path) text(p *printer, wide bool) {
 		p.prose("", "", Prose(names, r.Choice))
 	}
 	if wide {
-		d := Drawing{Path: &r.Path, Names: names, Window: s.Window.Duration(), Scope: "packets " + r.scope(s), Hop: -1, Decisions: true,
+		d := Drawing{Path: &r.Path, Names: names, Window: s.Window.Duration(), Scope: "counts " + r.scope(s), Hop: -1, Decisions: true,
 			Width: cmp.Or(p.style.Columns, wideColumns), ASCII: p.style.ASCII}
 		p.line("")
 		p.drawing(d)

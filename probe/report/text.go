@@ -97,6 +97,10 @@ func (p *printer) findings(o outline) {
 		f := &o.findings[i]
 		p.finding(o.of(f), o.names, f, o.path(i))
 	}
+	if o.shell != "" {
+		p.line(o.shell)
+		p.line("")
+	}
 }
 
 // verdict is what a report without findings says first.

@@ -36,6 +36,8 @@ type Options struct {
 	// NS is the node's network namespace. The caller closes it.
 	NS                 *netns.NS
 	NodeName, HostRoot string
+	// InPod is that of model.Node.
+	InPod bool
 	// Engine is one of the Engine constants; empty is EngineAuto.
 	Engine string
 	// Attach, Janitor and KeepLeftovers are those of traffic.Config.
@@ -457,7 +459,7 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 	s.Window = model.Window{Start: w.window.Start, End: now}
 	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
 	s.Traffic = t
-	s.Node.Name = cmp.Or(w.options.NodeName, s.Node.Name)
+	s.Node.Name, s.Node.InPod = cmp.Or(w.options.NodeName, s.Node.Name), w.options.InPod
 	s.Node.Engine = EngineState
 	if w.engine != nil {
 		s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
