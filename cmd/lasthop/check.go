@@ -132,7 +132,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 		cloud = &azure.Client{}
 	}
 	return session.Options{
-		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
+		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), InPod: inForeignRoot(), Engine: o.watchedBy(),
 		Attach: o.attach.Value, Janitor: newJanitor,
 		Diagnose: o.diagnose(), For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
 		PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,

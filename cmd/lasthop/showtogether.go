@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -44,13 +45,16 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 
 func jointReport(o *observing, r model.Reading) report.Joint {
 	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
+	snapshots := map[string]*model.Snapshot{}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
 			flags.Call(out.Names, n.Snapshot)
+			snapshots[n.Recording] = n.Snapshot
 		}
 	}
 	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
+	out.Paths = joint.Paths(out.Nodes, snapshots, out.Findings)
 	return out
 }
 
