@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -298,9 +299,9 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// TestReliability wants each test that docs/reliability.md names.
+// TestReliability wants each test that docs/internals/reliability.md names.
 func TestReliability(t *testing.T) {
-	text, err := os.ReadFile("docs/reliability.md")
+	text, err := os.ReadFile("docs/internals/reliability.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,9 +314,9 @@ func TestReliability(t *testing.T) {
 	}
 }
 
-// TestDependencies wants docs/reliability.md to say why a module stays that one file of the programs uses alone.
+// TestDependencies wants docs/internals/reliability.md to say why a module stays that one file of the programs uses alone.
 func TestDependencies(t *testing.T) {
-	text, err := os.ReadFile("docs/reliability.md")
+	text, err := os.ReadFile("docs/internals/reliability.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +335,56 @@ func TestDependencies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Count(string(out), "\n") == 1 && !strings.Contains(string(text), "| "+module+" |") {
-			t.Errorf("%s is for %s alone: docs/reliability.md does not say why it stays", module, strings.TrimSpace(string(out)))
+			t.Errorf("%s is for %s alone: docs/internals/reliability.md does not say why it stays", module, strings.TrimSpace(string(out)))
+		}
+	}
+}
+
+var (
+	linked  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
+	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// TestLinks follows the links between the project's documents: each leads to a file, and to a heading of it.
+func TestLinks(t *testing.T) {
+	anchors := func(file string) map[string]bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]bool{}
+		for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(string(text), ""), -1) {
+			out[strings.ReplaceAll(strings.ToLower(noSlug.ReplaceAllString(m[1], "")), " ", "-")] = true
+		}
+		return out
+	}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", ".github/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range linked.FindAllStringSubmatch(fenced.ReplaceAllString(string(text), ""), -1) {
+				if strings.Contains(m[1], "://") {
+					continue
+				}
+				name, anchor, _ := strings.Cut(m[1], "#")
+				to := file
+				if name != "" {
+					to = filepath.Join(filepath.Dir(file), name)
+				}
+				if _, err := os.Stat(to); err != nil {
+					t.Errorf("%s: %v", file, err)
+				} else if anchor != "" && !anchors(to)[anchor] {
+					t.Errorf("%s: %s has no heading #%s", file, to, anchor)
+				}
+			}
 		}
 	}
 }

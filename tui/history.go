@@ -99,7 +99,13 @@ func (s *screen) track() *view.Track {
 		return nil
 	}
 	t := &view.Track{Moments: h.moments, To: h.moments[len(h.moments)-1].At, Findings: s.latest.Findings}
-	t.From = t.To.Add(-kept)
+	span := kept
+	for f := range model.Each(t.Findings) {
+		if !f.Closed && !f.First.IsZero() {
+			span = max(span, min(t.To.Sub(f.First), moments*time.Second))
+		}
+	}
+	t.From = t.To.Add(-span)
 	if s.player != nil {
 		t.From, t.To = s.player.Span()
 		t.Recorded, t.At = true, s.Data.Reading.At
@@ -117,6 +123,33 @@ func stepBack(by int) func(*screen) tea.Cmd {
 		}
 		at := model.Either(s.history.at < 0, len(s.history.readings)-1, s.history.at)
 		s.showAt(at - by)
+		return nil
+	}
+}
+
+// nextChange shows the reading of the next change, or with -1 of the one before.
+func nextChange(by int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		var to time.Time
+		for _, at := range s.track().Changes() {
+			if s.player == nil {
+				// Not every reading is kept.
+				if at.Before(s.history.readings[0].At) {
+					continue
+				}
+				at = s.history.readings[min(s.history.index(at), len(s.history.readings)-1)].At
+			}
+			if at.Compare(s.Data.Reading.At) == by && (by < 0 || to.IsZero()) {
+				to = at
+			}
+		}
+		switch {
+		case !to.IsZero():
+			return s.showTime(to)
+		case by > 0:
+			return s.now()
+		}
+		s.Status = "no earlier change"
 		return nil
 	}
 }
@@ -169,9 +202,14 @@ func (s *screen) showTime(at time.Time) tea.Cmd {
 	if s.player != nil {
 		return s.seek(at.Sub(s.Data.Reading.At))
 	}
-	i, _ := slices.BinarySearchFunc(s.history.readings, at, func(r model.Reading, at time.Time) int { return r.At.Compare(at) })
-	s.showAt(i)
+	s.showAt(s.history.index(at))
 	return nil
+}
+
+// index is that of the first reading at a time or later.
+func (h *history) index(at time.Time) int {
+	i, _ := slices.BinarySearchFunc(h.readings, at, func(r model.Reading, at time.Time) int { return r.At.Compare(at) })
+	return i
 }
 
 // click selects what is at a place, and opens a row that is selected already.

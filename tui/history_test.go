@@ -48,6 +48,38 @@ func TestStepsBack(t *testing.T) {
 	shows(t, s, "LIVE")
 }
 
+// TestChanges goes to when pods came, and to the present again.
+func TestChanges(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env}, 120, 40, at(0, 3))
+	for i := 1; i <= 20; i++ {
+		r := at(i, 3+i/8)
+		r.Findings = nil
+		send(s, readingMsg{r})
+	}
+	press(t, s, "<")
+	shows(t, s, "PAST 12:04:23", "2 Pods 5")
+	press(t, s, "<")
+	shows(t, s, "PAST 12:04:15", "2 Pods 4")
+	press(t, s, "<")
+	shows(t, s, "PAST 12:04:15", "no earlier change")
+	press(t, s, ">")
+	shows(t, s, "PAST 12:04:23")
+	press(t, s, ">")
+	shows(t, s, "LIVE")
+}
+
+// TestOneScale: what looks higher in a list is more.
+func TestOneScale(t *testing.T) {
+	r := kubenetNode(2)
+	r.Findings, r.Series = nil, nil
+	for i, rate := range []float64{10, 1000} {
+		r.Series = append(r.Series, model.Series{Addr: podAddr(i), Link: "a", Side: model.AsSource, Rates: []float64{rate, rate}})
+	}
+	s := opened(t, Options{Env: utf8Env}, 120, 40, r)
+	press(t, s, "2")
+	shows(t, s, "▁▁", "▇▇")
+}
+
 // TestReplaySteps asks the player for other times, and pauses it.
 func TestReplaySteps(t *testing.T) {
 	source := newCanned()
@@ -143,11 +175,11 @@ func TestMouse(t *testing.T) {
 		if s.View().MouseMode == tea.MouseModeNone {
 			t.Error("below a shell the mouse is not asked for")
 		}
-		click(s, "pod traffic is")
+		click(s, "UnexpectedMasquerade pod traffic is")
 		if got := cursorLine(s); !strings.Contains(got, "pod traffic") {
 			t.Errorf("a click selects %q", got)
 		}
-		click(s, "pod traffic is")
+		click(s, "UnexpectedMasquerade pod traffic is")
 		shows(t, s, "UnexpectedMasquerade", "esc back")
 		press(t, s, "esc")
 		click(s, "2 Pods")
@@ -156,7 +188,7 @@ func TestMouse(t *testing.T) {
 		if got := cursorLine(s); !strings.Contains(got, "shop/payments-6c4b") {
 			t.Errorf("the wheel goes to %q", got)
 		}
-		click(s, "+──")
+		click(s, "+")
 		shows(t, s, "PAST 12:0")
 		press(t, s, "space m")
 		if s.View().MouseMode != tea.MouseModeNone {
@@ -194,7 +226,8 @@ func TestBackground(t *testing.T) {
 func TestSelectedKeepsItsColour(t *testing.T) {
 	for term, red := range map[string]string{"xterm": "\x1b[7;91;1m", "xterm-256color": ";38;5;", "xterm-direct": "38;2;255;95;109"} {
 		s := opened(t, Options{Env: []string{"TERM=" + term, "LANG=C.UTF-8"}}, 80, 24, kubenetNode(3))
-		line := strings.Split(frame(s), "\n")[3]
+		rows := strings.Split(frame(s), "\n")
+		line := rows[slices.IndexFunc(rows, func(row string) bool { return strings.HasPrefix(ansi.Strip(row), ">") })]
 		if !strings.Contains(line, red) || !strings.Contains(ansi.Strip(line), ">✕ MissingUDR") {
 			t.Errorf("%s: the selected row is %q", term, line)
 		}

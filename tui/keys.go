@@ -31,6 +31,8 @@ func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, do((*screen).followFinding)},
 		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, do(func(s *screen) { s.enter()() })},
+		{bind("y", "y", "copy"), "", canCopy, nil, (*screen).copy},
+		{bind("e", "e", "export"), "", onListToExport, canExport, (*screen).export},
 		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, do((*screen).back)},
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
 		{bind("down j", "", ""), "", nil, nil, move(1)},
@@ -39,28 +41,25 @@ func keyTable() []binding {
 		{bind("home g", "home/end", "or g, G: first, last"), "Move", nil, nil, move(-1 << 30)},
 		{bind("end G", "", ""), "", nil, nil, move(1 << 30)},
 		{bind("0", "", ""), "", nil, nil, show(view.Map)},
-		{bind("1", "0 to 5", "the tabs"), "Move", nil, nil, show(view.Findings)},
+		{bind("1", "0 to 5, tab", "the tabs"), "Move", nil, nil, show(view.Findings)},
 		{bind("2", "", ""), "", nil, nil, show(view.Pods)},
 		{bind("3", "", ""), "", nil, nil, show(view.Path)},
 		{bind("4", "", ""), "", nil, nil, show(view.Events)},
 		{bind("5", "", ""), "", nil, nil, show(view.Node)},
-		{bind("tab", "tab", "next, shift+tab previous"), "Move", nil, nil, turn(1)},
+		{bind("tab", "", ""), "", nil, nil, turn(1)},
 		{bind("shift+tab", "", ""), "", nil, nil, turn(-1)},
 
-		{bind("f", "f", "finding"), "Path", onPathWithFinding, onPath, do((*screen).openFinding)},
-		{bind("r", "r", "reverse path"), "Path", hasPath, onPath, do((*screen).reversePath)},
-		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
+		{bind("f", "f", "finding"), "Path and map", onPathWithFinding, onPath, do((*screen).openFinding)},
+		{bind("r", "r", "reverse path"), "Path and map", hasPath, onPath, do((*screen).reversePath)},
+		{bind("left h", "left/right", "or h, l: other peer"), "Path and map", nil, onPath, nextPeer(-1)},
 		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
-
-		{bind("left h", "left/right", "or h, l: one destination"), "Map", onMap, onMap, nextColumn(-1)},
+		{bind("left h", "left/right", "map: one destination"), "Path and map", onMap, onMap, nextColumn(-1)},
 		{bind("right l", "", ""), "", nil, onMap, nextColumn(1)},
 
-		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
-		{bind("s", "s", "sort"), "List", onList, onList, do((*screen).nextSort)},
-		{bind("S", "S", "reverse the order"), "List", nil, onList, do((*screen).turnSort)},
-
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
-		{bind("[", "[ ] space", "back, forward, now"), "Reading", hasPast, hasPast, stepBack(1)},
+		{bind("<", "< >", "changes"), "Reading", hasChange, hasPast, nextChange(-1)},
+		{bind(">", "", ""), "", nil, hasPast, nextChange(1)},
+		{bind("[", "[ ] space", "back, forward, now"), "Reading", nil, hasPast, stepBack(1)},
 		{bind("]", "", ""), "", nil, hasPast, stepBack(-1)},
 		{bind("{", "", ""), "", nil, hasPast, stepBack(6)},
 		{bind("}", "", ""), "", nil, hasPast, stepBack(-6)},
@@ -73,8 +72,12 @@ func keyTable() []binding {
 		{bind("+ =", "+ or -", "faster, slower"), "Replay", nil, isReplay, faster(2)},
 		{bind("-", "", ""), "", nil, isReplay, faster(0.5)},
 
-		{bind("y", "y", "copy"), "Screen", canCopy, nil, (*screen).copy},
-		{bind("e", "e", "export"), "Screen", onListToExport, canExport, (*screen).export},
+		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
+		{bind("s", "s", "sort"), "List", onList, onList, do((*screen).nextSort)},
+		{bind("S", "S", "reverse the order"), "List", nil, onList, do((*screen).turnSort)},
+
+		{bind("y", "y", "copy: the fix, a path"), "Screen", nil, nil, (*screen).copy},
+		{bind("e", "e", "export: a page to forward"), "Screen", nil, canExport, (*screen).export},
 		{bind("m", "m", "mouse on, off"), "Screen", nil, nil, do((*screen).toggleMouse)},
 		{bind("!", "!", "what is missing"), "Screen", hasGaps, nil, page(view.Coverage)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, do((*screen).nextTheme)},
@@ -90,7 +93,8 @@ func always(*screen) bool           { return true }
 func hasGaps(s *screen) bool        { return onList(s) && len(report.Unread(s.Data.Reading.Snapshot)) > 0 }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool {
-	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s))
+	r := s.selected()
+	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s) || s.Tab == view.Findings && r != nil && r.Finding != nil)
 }
 func hasEnds(s *screen) bool {
 	if s.Page != view.FindingDetail || s.Finding == nil {
@@ -110,6 +114,7 @@ func onPathWithFinding(s *screen) bool { return onPath(s) && s.pathFinding() != 
 func onList(s *screen) bool            { return s.list() != nil && s.Page == view.NoPage }
 func isReplay(s *screen) bool          { return s.player != nil }
 func hasPast(s *screen) bool           { return len(s.history.moments) > 1 }
+func hasChange(s *screen) bool         { return hasPast(s) && len(s.track().Changes()) > 0 }
 func inPast(s *screen) bool            { return hasPast(s) && (s.history.at >= 0 || s.player != nil && s.frozen) }
 func canPause(s *screen) bool          { return !s.still() }
 func isLive(s *screen) bool            { return s.player == nil && !s.still() && !onPath(s) }

@@ -365,7 +365,7 @@ func (r *runner) takeTerminal(start *remote.Start, near *remote.Near) (restore f
 }
 
 // exports are the names of the files that the screen writes.
-var exports = regexp.MustCompile(`^lasthop-[0-9.-]+\.json$`)
+var exports = regexp.MustCompile(`^lasthop-[0-9.-]+\.html$`)
 
 // keep writes a file that lasthop has left on a node. The node does not choose its
 // name: what is not expected is not taken.

@@ -124,7 +124,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 			NS: ns, HostRoot: hostRoot(o.hostRoot), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes, NodesHint: hint,
 			PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin,
 		},
-		NodeName: name, Engine: o.watchedBy(), Attach: o.attach.Value, Janitor: newJanitor, First: o.first,
+		NodeName: name, InPod: inForeignRoot(), Engine: o.watchedBy(), Attach: o.attach.Value, Janitor: newJanitor, First: o.first,
 		Diagnose: o.diagnose(), For: time.Duration(o.window), Active: o.active, Debug: o.debug,
 	}
 }

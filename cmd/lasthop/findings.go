@@ -46,7 +46,7 @@ func (a *app) page(p catalogue.Page) error {
 	fmt.Fprintf(&b, "%s (%s)\n", p.Code, p.Severity)
 	indented(&b, p.Title)
 	for _, section := range []struct{ name, text string }{
-		{"Meaning", p.Meaning}, {"Evidence", p.Evidence}, {"Fix", p.Fix}, {"Verify", p.Verify()},
+		{"Meaning", p.Meaning}, {"Evidence", p.Evidence}, {"Fix", p.Fix}, {"Verify", p.Verify()}, {"Docs", p.Code.Page()},
 	} {
 		if section.text != "" {
 			fmt.Fprintf(&b, "\n%s\n", section.name)

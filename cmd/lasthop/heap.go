@@ -15,7 +15,7 @@ import (
 )
 
 // leastMemory is with how much, in bytes, every command can observe the state of a node with up to 250 pods: with less,
-// the kernel kills the process without a word (docs/benchmarks.md).
+// the kernel kills the process without a word (docs/internals/benchmarks.md).
 const leastMemory = 32 << 20
 
 // checkMemory refuses to start below a limit of a cgroup that observing surely exceeds, and has garbage collected more

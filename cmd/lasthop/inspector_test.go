@@ -18,7 +18,7 @@ import (
 // $LASTHOP_INSPECTOR, from a symptom to a verdict, and compares that with the transcript in the
 // documentation: the same words, but for numbers. `make test-inspector` installs it.
 func TestInspector(t *testing.T) {
-	l := upLab(t, "missing-udr")
+	l := upLab(t, "policy-drop")
 	dir := t.TempDir()
 	node, err := observed(l)
 	if err != nil {
@@ -40,7 +40,7 @@ func TestInspector(t *testing.T) {
 	for _, args := range [][]string{
 		{"tools/call", "--tool-name", "check"},
 		{"tools/call", "--tool-name", "explain", "--tool-arg", "from=default/cart", "--tool-arg", "to=10.244.1.2"},
-		{"tools/call", "--tool-name", "findings", "--tool-arg", "code=MissingUDR"},
+		{"tools/call", "--tool-name", "findings", "--tool-arg", "code=PolicyDrop"},
 	} {
 		args = append([]string{"--cli", "lasthop", "mcp", "--replay", "node.rec", "--method"}, args...)
 		inspector := exec.Command("sh", append([]string{"-c", `"$LASTHOP_INSPECTOR" "$@"`, "sh"}, args...)...)

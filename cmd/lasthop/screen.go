@@ -149,14 +149,14 @@ func (a *app) output() io.Writer {
 	return out
 }
 
-// export writes the report of a reading to a new JSON file, in the current
+// export writes the report of a reading to a new page, in the current
 // directory or, if that is not writable, in the one for temporary files.
 func (how showing) export(reading model.Reading) (string, error) {
 	r, err := how.report(reading)
 	if err != nil {
 		return "", err
 	}
-	name := "lasthop-" + reading.At.UTC().Format("20060102-150405.000") + ".json"
+	name := "lasthop-" + reading.At.UTC().Format("20060102-150405.000") + ".html"
 	f, err := create("export", name)
 	if err != nil {
 		var here error
@@ -164,7 +164,7 @@ func (how showing) export(reading model.Reading) (string, error) {
 			return "", err
 		}
 	}
-	if err := report.Write(f, r, report.JSON, report.Style{}); err != nil {
+	if err := report.Write(f, r, report.HTML, report.Style{}); err != nil {
 		return "", errors.Join(fmt.Errorf("export: %w", err), discard(f))
 	}
 	if err := f.Close(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -45,13 +46,16 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 
 func jointReport(o *observing, r model.Reading) report.Joint {
 	out := report.Joint{Names: report.Names{}, Limits: o.Limits()}
+	snapshots := map[string]*model.Snapshot{}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
 			out.Names.Add(n.Snapshot)
+			snapshots[n.Recording] = n.Snapshot
 		}
 	}
 	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
+	out.Paths = joint.Paths(out.Nodes, snapshots, out.Findings)
 	return out
 }
 

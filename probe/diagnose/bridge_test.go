@@ -177,21 +177,21 @@ func TestBridge(t *testing.T) {
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			return n
-		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "bridge -d link show # find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods?"},
 		{"STP blocks the port, and the kernel says so", func() *testNode {
 			n := podBridge()
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			n.dropOn("tap10", "BRIDGE_INGRESS_STP_STATE", "br_handle_frame", "172.20.1.5", "203.0.113.9", 30)
 			return n
-		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge -d link show # find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods?"},
 		{"frames with a wrong source are no matter of the port", func() *testNode {
 			n := podBridge()
 			n.link(3).Bridge.STP = true
 			n.link(10).Port.State = model.PortBlocking
 			n.dropOn("tap10", "MAC_INVALID_SOURCE", "br_handle_frame", "172.20.1.5", "203.0.113.9", 30)
 			return n
-		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods? bridge -d link show"},
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "bridge -d link show # find the loop: what else besides 'the pod behind tap10' connects tap10 to br-pods?"},
 		{"the port's settings were not read", func() *testNode {
 			n := podBridge()
 			n.link(10).Port = nil
@@ -203,7 +203,7 @@ func TestBridge(t *testing.T) {
 			n.FDB = n.FDB[1:]
 			n.unheard(0)
 			return n
-		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 locked off"},
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 locked off # unless the port is meant to be locked"},
 		{"a locked port with an entry for its pod", func() *testNode {
 			n := podBridge()
 			n.link(10).Port.Locked = true
@@ -215,7 +215,7 @@ func TestBridge(t *testing.T) {
 			n.FDB = n.FDB[1:]
 			n.unheard(0)
 			return n
-		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 learning on flood on"},
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 learning on flood on # unless this is intended"},
 		{"a bridge that is down", func() *testNode {
 			n := podBridge()
 			n.link(3).Up, n.Routes = false, n.Routes[:2]

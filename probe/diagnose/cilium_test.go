@@ -136,7 +136,7 @@ func TestCiliumDrop(t *testing.T) {
 			n.Cilium.Endpoints[0].Quiet = true
 			n.denied(pod6, 0, 0, 9).Cilium = model.CiliumDrop{}
 			return n
-		}, []string{beforeAll + pod6}, []string{"why Cilium dropped them: its programs leave no reason"}, nil},
+		}, []string{beforeAll + pod6}, []string{"why Cilium dropped them: its programs report no reason"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := tt.node()
@@ -179,7 +179,7 @@ func TestCiliumOtherPort(t *testing.T) {
 		n.answered(pod5, out)
 		n.silent(pod5, virtualIP)
 		verdicts(t, n, []string{"NoReply likely 172.20.1.5 " + virtualIP})
-		const why = "is the address of a service that Cilium translates, but not for the port that pods ask for"
+		const why = "is the address of a service that Cilium translates, but not on the port that pods use"
 		if said := sentences(n); strings.Contains(said, why) != (served == virtualIP) {
 			t.Errorf("service at %s:\n%s", served, said)
 		}

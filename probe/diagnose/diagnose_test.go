@@ -870,7 +870,7 @@ func TestFindFrameRule(t *testing.T) {
 			}
 			tt.make(n)
 			found := Diagnose(&n.Snapshot)
-			want := []string{"find the rule with " + deadMAC + " and delete it: " + tt.want}
+			want := []string{tt.want + " # find the rule with " + deadMAC + ", and delete it"}
 			if len(found) != 1 || !slices.Equal(found[0].Fix, want) {
 				t.Errorf("got %+v, want the fix %q", found, want)
 			}

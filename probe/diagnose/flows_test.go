@@ -102,9 +102,9 @@ func TestFlows(t *testing.T) {
 			n := routed().some(pod20, out, pod20, 443)
 			n.dropOn("ens5", "NEIGH_QUEUEFULL", "neigh_event_send", pod20, out, 1)
 			return n
-		}, []string{"warning NoReply"}, "nothing that this node knows", ""},
+		}, []string{"warning NoReply"}, "distinguishes those that fail from the others", ""},
 		{"nothing on the node tells them apart", func() *testNode { return routed().some(pod20, out, pod20, 443) },
-			[]string{"warning NoReply"}, "nothing that this node knows", ""},
+			[]string{"warning NoReply"}, "distinguishes those that fail from the others", ""},
 		{"healthy: one died, of many", func() *testNode {
 			n := routed()
 			for i := range 20 {
@@ -181,7 +181,7 @@ func TestStalled(t *testing.T) {
 	}
 	situations(t, []situation{
 		{"large segments are lost", func() *testNode { return opened("ESTABLISHED", 298*time.Second, 12) },
-			[]string{"warning NoReply"}, "what is sent then is not acknowledged", "correctly"},
+			[]string{"warning NoReply"}, "data sent on them is not acknowledged", "correctly"},
 		{"healthy: an upload, of which something is always on its way",
 			func() *testNode { return opened("ESTABLISHED", 299*time.Second, 900) }, nil, "", ""},
 		{"healthy: connections that wait", func() *testNode { return opened("ESTABLISHED", 431990*time.Second, 12) }, nil, "", ""},

@@ -185,7 +185,7 @@ func TestAnnouncements(t *testing.T) {
 			d := n.dropOn("tap12", "IP_INADDRERRORS", "ip_error", "203.0.113.9", "172.20.1.5", 25)
 			d.Netns, d.DstMAC = n.Pods[2].Netns, n.Pods[2].MAC
 			return n
-		}, []string{"critical StaleNeighbor"}, "comes in by tap12", ""},
+		}, []string{"critical StaleNeighbor"}, "tcpdump -c 3 -eni tap12", ""},
 		{"a machine of the network announces a pod's address", func() *testNode {
 			n := bridged().with(model.SourceBridge).inNamespaces()
 			n.arp("10.60.0.20", 2, model.Ingress, true, deadMAC, 12)

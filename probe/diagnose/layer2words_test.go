@@ -68,7 +68,7 @@ func TestLayer2Words(t *testing.T) {
 			"links: tap10, a port of br-pods: state learning, and the bridge runs STP; the forward delay is running",
 			"tc: tap10 ingress: 7 requests for MACs; egress: no reply",
 			"drops: 60 packets from or to the pod dropped: neighbour resolution failed",
-			"fix: wait for the forward delay to end (at most one minute): bridge -d link show dev tap10",
+			"fix: bridge -d link show dev tap10 # wait for the forward delay to end: at most one minute",
 		}},
 		{"a bridge with an IPv6 gateway was taken down", func() *testNode {
 			n := six(podBridge())

@@ -72,7 +72,7 @@ func TestLeaving(t *testing.T) {
 			n.translatedTo(pod6, out2, "10.50.0.4", false)
 			n.translatedTo(pod6, "203.0.113.77", "10.50.0.5", true)
 			return n
-		}, []string{"warning NoReply"}, "replies come to 10.50.0.5", ""},
+		}, []string{"warning NoReply"}, "replies to 10.50.0.5 arrive", ""},
 		{"healthy: a second address that nobody asks with", func() *testNode {
 			n := kubenet().live()
 			n.Links[0].Addresses = append(n.Links[0].Addresses, prefix("10.50.0.5/16"))

@@ -123,7 +123,7 @@ func TestExclusionFix(t *testing.T) {
 	n := kubenet()
 	n.exclude("0.0.0.0/0")
 	n.silent(pod5, out)
-	if fix := Diagnose(&n.Snapshot)[0].Fix; len(fix) != 1 || !strings.HasPrefix(fix[0], "ip-masq-agent manages the rule: ") {
+	if fix := Diagnose(&n.Snapshot)[0].Fix; len(fix) != 1 || !strings.HasPrefix(fix[0], "# ip-masq-agent manages the rule: ") {
 		t.Errorf("fix %q of a rule that an agent keeps", fix)
 	}
 	for r := range model.Each(n.PacketRules) {

@@ -62,7 +62,7 @@ func TestNothingComesBack(t *testing.T) {
 	}{
 		{"the port that was asked", mute(), "UNREPLIED, to tcp/25", true},
 		{"what translates to it", led, "PREROUTING rule 7", true},
-		{"from where it is translated", led, "pods asked 172.30.0.7, which is translated to", true},
+		{"from where it is translated", led, "pods send to 172.30.0.7, which is translated to", true},
 		{"nothing translates to it", mute(), "translated", false},
 		{"where it is sent", mute(), "the lookup for 172.20.2.9 ends at", true},
 		{"an uplink with an address", mute(), "no IPv4 address", false},

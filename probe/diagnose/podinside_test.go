@@ -129,7 +129,7 @@ func TestInsidePods(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.3.9", none, syn)
 			return n
 		}, []string{"PodDefaultRoute likely 172.20.1.5"}, []string{in(0) + "ip route del default", in(0) + "ip route add default via 172.20.1.1 dev eth0",
-			"remove the gateway from the configuration of the additional network, or default-route from the pod's annotation"}},
+			"# remove the gateway from the configuration of the additional network, or default-route from the pod's annotation"}},
 		{"two halves in place of a default route", func() *testNode {
 			n := inside3()
 			n.inner(0, "172.20.1.5/24", "0.0.0.0/1 via 172.20.1.1", "128.0.0.0/1 via 172.20.1.1")

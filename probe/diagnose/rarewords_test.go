@@ -38,7 +38,7 @@ func TestRareWords(t *testing.T) {
 			return n
 		}, []string{
 			"packets for 10.60.0.20 loop between out and in", "in ingress: 640 packets for 10.60.0.20, with 60 different TTLs",
-			"find what should deliver packets for 10.60.0.20 to the pod: bpftool net show dev out; ip route get 10.60.0.20",
+			"bpftool net show dev out; ip route get 10.60.0.20 # find what should deliver packets for 10.60.0.20 to the pod",
 		}},
 		{"a pod that sends by its second interface", func() *testNode {
 			n := kubenet().live()

@@ -407,7 +407,7 @@ func TestDeadCard(t *testing.T) {
 		{down(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
 		{uplink(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
 		{tunnel(), "MissingNodeRoute", "The node's tunnel vx0 is down", "ip link set dev vx0 up"},
-		{unplugged(), "UnansweredARP", "nic0 has no carrier", "check what nic0 is connected to: ip -d link show dev nic0"},
+		{unplugged(), "UnansweredARP", "nic0 has no carrier", "ip -d link show dev nic0 # check what it is connected to"},
 	} {
 		found := agreed(t, tt.node)
 		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || found[0].Fix[0] != tt.fix {
@@ -893,7 +893,7 @@ func TestNoPodHas(t *testing.T) {
 		node *testNode
 		want []string
 	}{
-		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop packets for 100.64.3.77, which no pod of the node has"}},
+		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop packets arrive for 100.64.3.77, which no pod of the node has"}},
 		{"one of another range", back("100.64.9.77"), []string{"critical RoutingLoop the next router sends packets back to nic0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

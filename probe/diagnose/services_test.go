@@ -31,7 +31,7 @@ func TestUntranslated(t *testing.T) {
 		{"two of them", func() *testNode { return service("10.0.7.7", "10.0.9.9") }, []string{"NoReply likely 172.20.1.5 10.0.7.7 10.0.9.9"}},
 	})
 	title := func(n *testNode) string { return Diagnose(&n.Snapshot)[0].Title }
-	if got, want := title(service("10.0.7.7")), "no rule translates 10.0.7.7, and the packets leave the node"; got != want {
+	if got, want := title(service("10.0.7.7")), "no rule translates 10.0.7.7: the packets leave the node untranslated"; got != want {
 		t.Errorf("title %q, want %q", got, want)
 	}
 	for name, n := range map[string]*testNode{"another range": service("10.77.7.7"), "translated": service("10.0.0.10")} {

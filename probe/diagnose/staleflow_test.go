@@ -172,7 +172,7 @@ func TestTranslationByProtocol(t *testing.T) {
 	n.flow(pod6, far, true)
 	n.Flows[len(n.Flows)-1].Original.DstPort = 5353
 	got = Diagnose(&n.Snapshot)
-	if len(got) != 1 || got[0].Title != "no rule translates 10.0.0.10 for udp/5353, and the packets leave the node" {
+	if len(got) != 1 || got[0].Title != "no rule translates 10.0.0.10 for udp/5353: the packets leave the node untranslated" {
 		t.Errorf("a service with another port: %+v", got)
 	}
 }

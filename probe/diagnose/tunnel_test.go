@@ -91,7 +91,7 @@ func TestTakenRange(t *testing.T) {
 		node *testNode
 		want []string
 	}{
-		{"that of another node's pods", engine("172.20.2.1/24", far), []string{"critical UnansweredARP br-engine has 172.20.2.0/24, which overlaps other nodes' pods"}},
+		{"that of another node's pods", engine("172.20.2.1/24", far), []string{"critical UnansweredARP 172.20.2.0/24 on br-engine overlaps other nodes' pod ranges"}},
 		{"its own", engine("192.168.9.1/24", "192.168.9.7"), []string{"warning UnansweredARP next hop 192.168.9.7 on br-engine does not answer ARP"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -91,6 +91,11 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 // Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes condition's reason.
 type Code string
 
+// Page is the address of the page that the documentation has about it.
+func (c Code) Page() string {
+	return "https://github.com/lasthop/lasthop/blob/main/docs/findings/" + string(c) + ".md"
+}
+
 // Trait is what a kind of finding says, as far as the comparison of several nodes asks.
 type Trait uint16
 

@@ -76,6 +76,8 @@ func Lasted(first, last time.Time) bool { return last.Sub(first) >= 2*settled }
 type Node struct {
 	Name   string `redact:"node"`
 	Kernel string `redact:"keep"`
+	// InPod says that lasthop ran in a container on the node: the node's own tools and files are elsewhere.
+	InPod bool
 	// Netns is the inode of the node's network namespace.
 	Netns uint32
 	// Plugin is the network plugin: kubenet, azure-bridge, …, or "unknown".

@@ -81,6 +81,9 @@ func (o outline) brief(w io.Writer) error {
 		todo := model.Map(Fix(f), func(line string) string { return "  fix: " + line })
 		s.add(append(todo, model.Map(f.Next, func(line string) string { return "  next: " + line })...)...)
 	}
+	if o.shell != "" {
+		s.add(o.shell)
+	}
 	_, err := io.WriteString(w, s.String())
 	return err
 }

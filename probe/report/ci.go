@@ -58,6 +58,8 @@ type outline struct {
 	// ways are the directions of a path.
 	ways    []way
 	verdict string
+	// shell is NodeShell, where there are fixes.
+	shell string
 }
 
 type nodeSource struct {
@@ -71,6 +73,7 @@ func (r Report) outline() outline {
 		findings: r.Findings, of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(), paths: r.Paths,
 	}
 	c.reach = func() ([][]cell, string) { return r.reach(c.names) }
+	c.fixedOn(r.Snapshot.Node)
 	c.add(c.node, r.Snapshot.Sources)
 	return c
 }
@@ -88,8 +91,16 @@ func (r Joint) outline() outline {
 			c.add(n.Name, []model.Source{{Name: "recording", Status: model.Partial, Detail: n.Reason}})
 		}
 		c.add(n.Name, n.Sources)
+		c.fixedOn(model.Node{InPod: n.Node.InPod})
 	}
 	return c
+}
+
+// fixedOn says once how to get to the node on which fixes run.
+func (c *outline) fixedOn(n model.Node) {
+	if slices.ContainsFunc(c.findings, func(f model.Finding) bool { return len(f.Fix) > 0 && !f.Mended }) {
+		c.shell = cmp.Or(c.shell, NodeShell(n))
+	}
 }
 
 func (r Path) outline() outline {
@@ -99,7 +110,7 @@ func (r Path) outline() outline {
 		c.add(cmp.Or(r.Far.Node.Name, "far node"), r.Far.Sources)
 	}
 	from, to := PathEnds(c.names, &r.Path)
-	c.drawn = &Drawing{Path: &r.Path, Names: c.names, Window: c.window.Duration(), Scope: "packets " + r.scope(r.Snapshot), Hop: -1}
+	c.drawn = &Drawing{Path: &r.Path, Names: c.names, Window: c.window.Duration(), Scope: "counts " + r.scope(r.Snapshot), Hop: -1}
 	c.ways = []way{{r.directions()[0], from + " > " + to}, {r.directions()[1], to + " > " + from}}
 	return c
 }

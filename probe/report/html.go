@@ -50,6 +50,7 @@ type page struct {
 	LeftMore  int
 	Bars      []bar
 	From, To  string
+	Shell     string
 	Reach     [][]cell
 	ReachMore string
 	Text      string
@@ -82,7 +83,7 @@ func writeHTML(w *bufio.Writer, d Document) error {
 	if err != nil {
 		return err
 	}
-	p := page{Node: o.node, Title: bound(o.verdict), Severity: "none", Text: text}
+	p := page{Node: o.node, Title: bound(o.verdict), Severity: "none", Shell: o.shell, Text: text}
 	p.Watched = "observed for " + Duration(o.window.Duration())
 	if start := o.window.Start; !start.IsZero() {
 		p.Watched += " from " + start.UTC().Format("2006-01-02 15:04:05") + " UTC"

@@ -40,6 +40,9 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 	for i := range o.findings {
 		o.markdownFinding(w, &o.findings[i], o.drawing(i))
 	}
+	if o.shell != "" {
+		fmt.Fprintf(w, "    # %s\n\n", o.shell)
+	}
 }
 
 // markdownDrawing is a path in boxes, as wide as GitHub shows it.

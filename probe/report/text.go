@@ -96,6 +96,10 @@ func (p *printer) findings(o outline) {
 	for i := range o.findings {
 		p.finding(o, &o.findings[i], o.drawing(i))
 	}
+	if o.shell != "" {
+		p.line(o.shell)
+		p.line("")
+	}
 }
 
 // verdict is what a report without findings says first.

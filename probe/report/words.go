@@ -59,6 +59,7 @@ func Sections(s *model.Snapshot, names Names, f *model.Finding) []Section {
 		{Name: "pods", Values: bounded(pods), Names: true},
 		{Name: "peers", Values: bounded(peers), Names: true},
 		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
+		{Name: "docs", Values: []string{f.Code.Page()}},
 	}
 	return slices.DeleteFunc(sections, func(x Section) bool { return strings.Join(x.Values, "") == "" })
 }
@@ -69,7 +70,7 @@ func Short(s *model.Snapshot, names Names, f *model.Finding) []Section {
 	var out []Section
 	for _, x := range Sections(s, names, f) {
 		switch x.Name {
-		case "fix", "next", "why":
+		case "fix", "next", "why", "docs":
 		case "nodes":
 			x.Values = []string{strings.Join(x.Values, ", ")}
 		case "evidence":
@@ -86,6 +87,12 @@ func Short(s *model.Snapshot, names Names, f *model.Finding) []Section {
 		out = append(out, x)
 	}
 	return out
+}
+
+// NodeShell says how to get to where fixes run, for one who is in a pod on the node; empty on the node itself.
+func NodeShell(n model.Node) string {
+	name := append(shellWords([]string{n.Name}), "NODE")[0]
+	return model.Either(n.InPod, "fixes run on the node: kubectl debug node/"+name+" -it --image=busybox --profile=sysadmin -- chroot /host", "")
 }
 
 func lostText(s *model.Snapshot, f *model.Finding) string {

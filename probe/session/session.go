@@ -32,6 +32,8 @@ const (
 type Options struct {
 	collect.Options
 	NodeName string
+	// InPod is that of model.Node.
+	InPod bool
 	// Engine is one of the Engine constants; empty is EngineAuto.
 	Engine string
 	// Attach, Janitor and KeepLeftovers are those of traffic.Config.
@@ -476,7 +478,7 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 	s.Window = model.Window{Start: w.window.Start, End: now}
 	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
 	s.Traffic = t
-	s.Node.Name = cmp.Or(w.options.NodeName, s.Node.Name)
+	s.Node.Name, s.Node.InPod = cmp.Or(w.options.NodeName, s.Node.Name), w.options.InPod
 	s.Node.Engine = EngineState
 	if w.engine != nil {
 		s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()

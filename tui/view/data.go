@@ -74,17 +74,20 @@ type Cell struct {
 	Order  float64
 	ByText bool
 	Style  Style
-	// Rates are drawn as a sparkline instead of the text.
+	// Rates are drawn as a sparkline instead of the text, scaled to Top.
 	Rates []float64
+	Top   float64
 }
 
 func text(s string) Cell              { return Cell{Text: clean(cmp.Or(s, unknown)), ByText: true} }
 func figure(s string, f float64) Cell { return Cell{Text: s, Order: f} }
 func nothing() Cell                   { return figure(unknown, math.NaN()) }
 func whole[N int | uint64](n N) Cell  { return figure(number(uint64(n)), float64(n)) }
-func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates), Style: Healthy} }
-func styled(s Style, c Cell) Cell     { c.Style = s; return c }
-func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
+func trend(rates []float64) Cell {
+	return Cell{Rates: rates[max(0, len(rates)-trendWidth):], Order: last(rates), Style: Healthy}
+}
+func styled(s Style, c Cell) Cell    { c.Style = s; return c }
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // found has a filter find the row by words, foundAt by addresses.
 func (r *Row) found(words ...string) { r.hay = append(r.hay, model.Map(words, strings.ToLower)...) }
@@ -126,8 +129,8 @@ func NewData(r model.Reading, window time.Duration, decode func(model.Sample) st
 	}
 	d.open = openOf(r.Findings)
 	d.loss = loss.NewClassifier(s).Lost
-	d.Pods = d.podRows()
-	d.Findings = d.findingRows() // which say how many packets pods lost
+	d.Pods = scale(d.podRows())
+	d.Findings = scale(d.findingRows()) // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(func() []Row {
 		return latestFirst(slices.Concat(d.findingEvents(), d.changeEvents(), d.podEvents(), d.sampleEvents()))

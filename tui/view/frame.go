@@ -279,40 +279,41 @@ func (f Frame) keys() string {
 			room -= width(h.Key+" "+h.Does) + 2
 		}
 	}
-	var parts []string
+	var parts, kept []string
 	for _, h := range f.Hints {
-		part := h.Key + " " + h.Does
-		switch {
+		switch part := h.Key + " " + h.Does; {
 		case !h.Footer:
-			continue
 		case h.Keep:
+			kept = append(kept, part)
 		case width(part) > room:
 			room = 0
-			continue
 		default:
 			room -= width(part) + 2
+			parts = append(parts, part)
 		}
-		parts = append(parts, part)
 	}
-	return strings.Join(parts, "  ")
+	return strings.Join(append(parts, kept...), "  ")
 }
 
-// listTab is a list, and below it what is known of the selected row; below both the latest events,
-// where there is room left.
+// listTab is a list with what is known of the selected row. Of open findings that comes first, since it is the answer; below
+// the list are who reaches whom and the latest changes, where there is room left.
 func (f Frame) listTab(h int) []string {
 	t := f.Theme
-	listed, detail := f.listed(h)
-	lines := t.list(f.columns(), f.List, f.Width, listed, f.empty())
-	lines = append(lines, t.limit(detail, f.Width, min(len(detail), h-listed))...)
-	if f.Tab != Findings || f.Filter != "" || f.Width < oneColumn {
+	listed, answer, detail := f.listed(h)
+	list := t.list(f.columns(), f.List, f.Width, listed, f.empty())
+	detail = t.limit(detail, f.Width, min(len(detail), h-listed))
+	lines := append(list, detail...)
+	if f.Tab != Findings || f.Width < oneColumn {
 		return pad(lines, h)
 	}
-	// The room that is left has the map, and what changed.
-	if left := h - len(lines); left > 6 && len(f.Data.Pods) > 0 {
+	if answer > 0 {
+		lines = append(pad(detail, answer), list...)
+	}
+	if left := h - len(lines); f.Filter == "" && left > 6 && len(f.Data.Pods) > 0 {
 		l := List{Rows: slices.Collect(model.Each(f.Data.reachable())), Cursor: -1, By: -1}
 		lines = append(append(lines, t.separator("who reaches whom", f.Width)), t.list(f.Data.mapColumns(), l, f.Width, min(len(l.Rows)+1, left-5), "")...)
 	}
-	if left := h - len(lines); left > 3 {
+	if left := h - len(lines); f.Filter == "" && left > 3 {
 		changes := List{Rows: model.Chosen(f.Data.Events(), func(r *Row) bool { return r.Cells[1].Text != packet }), Cursor: -1, By: -1}
 		lines = append(append(lines, t.separator("events", f.Width)), t.list(eventColumns, changes, f.Width, left, " none yet")[1:]...)
 	}
@@ -328,8 +329,8 @@ func (f Frame) columns() []Column {
 	return cols
 }
 
-// listed is how many of h lines the list gets, and what stands below it.
-func (f Frame) listed(h int) (listed int, detail []string) {
+// listed is how many of h lines the list gets, how many stand before it, and what is known of the selected row.
+func (f Frame) listed(h int) (listed, before int, detail []string) {
 	listed = max(len(f.List.Rows), len(wrap(f.empty(), f.Width-1)), 1)
 	most := h * 2 / 3
 	if f.Width >= oneColumn {
@@ -337,9 +338,18 @@ func (f Frame) listed(h int) (listed int, detail []string) {
 		// The list of a tab that is a table of what there is gets the larger part.
 		most = model.Either(f.Tab != Findings, h/2, max(h/4, 6))
 	}
-	detail = f.preview(f.Width, h-min(listed, most))
-	return min(listed, max(most, h-len(detail))), detail
+	room := h - min(listed, most)
+	if f.Tab == Findings && f.Width >= oneColumn && len(f.Data.open) > 0 {
+		// The same for all findings, so that the list stays where it is. What a large screen has more is for the map.
+		before = min(room, max(answerHeight, min(room*3/4, answerHeight+3)))
+		return min(listed, h-before), before, f.preview(f.Width, before)
+	}
+	detail = f.preview(f.Width, room)
+	return min(listed, max(most, h-len(detail))), 0, detail
 }
+
+// answerHeight is enough for what is known of most findings.
+const answerHeight = 19
 
 // Hit is what is at a place of the screen: a tab, a row of the list, or a time.
 type Hit struct {
@@ -367,8 +377,8 @@ func (f Frame) At(x, y int) Hit {
 			hit.At = at
 		}
 	case f.Page == NoPage && f.Tab.HasList() && y >= 2 && y < 2+body:
-		listed, _ := f.listed(body)
-		row := y - 2
+		listed, before, _ := f.listed(body)
+		row := y - 2 - before
 		if f.Width >= oneColumn {
 			row, listed = row-1, listed-1
 		}

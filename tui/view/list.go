@@ -152,7 +152,7 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 		cell, room, span := r.Cells[i], widths[i], r.Span && c.Width == 0
 		s := cell.Text
 		if cell.Rates != nil {
-			s = t.spark(cell.Rates, widths[i])
+			s = t.spark(cell.Rates, cell.Top, widths[i])
 		}
 		if span {
 			room = max(w-1-used, room)

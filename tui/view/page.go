@@ -85,6 +85,9 @@ func (d *Data) findingPage(p *page, f *model.Tracked) {
 			p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
 		}
 	}
+	if len(f.Fix) > 0 {
+		p.prose(report.NodeShell(d.Reading.Snapshot.Node))
+	}
 }
 
 // shown bounds the rows of raw figures on a page.
@@ -142,7 +145,10 @@ func (d *Data) hops(p *page, a netip.Addr) {
 	hops := model.Filter(d.Reading.Snapshot.Traffic.Hops, func(h model.HopCount) bool { return h.Addr == a })
 	slices.SortStableFunc(hops, report.HopOrder(d.Reading.Snapshot))
 	// A narrow pane names the direction once, above its hops.
-	narrow, above := p.w < 48, ""
+	narrow, above, top := p.w < 48, "", 0.0
+	for _, x := range d.series[a] {
+		top = max(top, highest(x.Rates))
+	}
 	for _, h := range hops {
 		direction, whole := "out", "from the pod"
 		if h.Side == model.AsDestination {
@@ -166,7 +172,7 @@ func (d *Data) hops(p *page, a netip.Addr) {
 			continue
 		}
 		room := min(24, max(p.w-28, 8))
-		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.paint(Healthy, p.spark(rates, min(20, p.w-room-20)))))
+		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.paint(Healthy, p.spark(rates, top, min(20, p.w-room-20)))))
 	}
 	switch {
 	case len(hops) > 0:
@@ -357,9 +363,6 @@ func (p *page) help(hints []Hint) {
 	left, right := pad(rows[:half:half], h), pad(rows[half:], h)
 	for i := 1; i < h; i++ {
 		p.add(strings.TrimRight(p.fit(left[i], column)+right[i], " "))
-	}
-	if p.w < wideWidth {
-		return
 	}
 	p.prose(fmt.Sprintf("%s packets end  %s some end  %s well  %s unknown  %s inferred, route changed  + pod came, went  %s note  faint: over, no loss",
 		p.Sign(Critical), p.Sign(Warning), p.Sign(Healthy), p.Sign(Unknown), p.Sign(Likely), p.Sign(Info)))

@@ -221,7 +221,7 @@ func (d *Data) hopPage(p *page, v PathView) {
 	link := d.hopLink(v.Path.Pod, h)
 	if rates := d.rates(v.Path.Pod, side, link); link != "" && len(rates) > 0 {
 		text := rate(last(rates)) + whose
-		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.paint(Healthy, p.spark(rates, min(60, p.w-label-width(text)))))
+		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.paint(Healthy, p.spark(rates, highest(rates), min(60, p.w-label-width(text)))))
 	}
 	if h.Finding != "" {
 		p.field("Finding", d.headlines(h.Finding)...)

@@ -44,6 +44,9 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 	p.lines = append(p.lines, p.paint(style, title)+" "+p.paint(Dim, strings.Repeat(p.rule, max(p.w-1-width(title)-width(of), 0))+of))
 	var sections [][]string
 	for _, s := range report.Short(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
+		if s.Name == "docs" {
+			continue // the page of the finding has it
+		}
 		q := &page{Theme: p.Theme, w: p.w}
 		if name := strings.ToUpper(s.Name); s.Verbatim {
 			q.commands(name, s.Values)
@@ -59,7 +62,8 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 		lines = p.limit(lines, p.w, max(0, min(all, most, left)))
 		if n := len(lines); 0 < n && n <= 2 && n < all {
 			// Too few for a line that counts the rest.
-			lines[n-1] = p.cut(lines[n-1], p.w-2) + " " + p.more
+			whole := lines[n-1] + " " + p.more
+			lines[n-1] = model.Either(width(whole) > p.w, p.cut(lines[n-1], p.w-2), whole)
 		}
 		left -= len(lines)
 		return lines
@@ -99,7 +103,7 @@ func (f Frame) drawing(path *model.Path, w, h int, back bool, hop int) []string 
 	}
 	d := report.Drawing{
 		Path: path, Names: f.Data.called, Window: f.Data.home(path.Pod).Reading.Snapshot.Window.Duration(), Width: w, Rows: h, Return: back, Hop: hop, ASCII: f.Theme.ASCII,
-		Scope: "packets " + f.Data.scope(path, nil), Decisions: w >= 160 && h >= 20,
+		Scope: "counts " + f.Data.scope(path, nil), Decisions: w >= 160 && h >= 15,
 	}
 	ends := Critical
 	if dead := path.Dead(); dead != nil && dead.Finding != "" {

@@ -28,6 +28,9 @@ type Column struct {
 	From int
 }
 
+// trendWidth is how many rates a trend has.
+const trendWidth = 10
+
 // The columns of the lists.
 var (
 	findingColumns = []Column{
@@ -38,7 +41,7 @@ var (
 		{Title: "CONF", Width: 8, From: 96},
 		{Title: "LAST HOP ALIVE", Width: 21, Fit: true, From: 150},
 		{Title: "AGE", Width: 4, Right: true},
-		{Title: "TREND", Width: 8, From: 110},
+		{Title: "TREND", Width: trendWidth, From: 110},
 	}
 	podColumns = []Column{
 		{Title: "POD", Ends: true},
@@ -50,9 +53,9 @@ var (
 		{Title: "WORST", Width: 6, Sign: true},
 		{Title: "IFINDEX", Width: 7, Right: true, From: 96},
 		{Title: "MAC", Width: 17, From: 150},
-		{Title: "OUT TREND", Width: 10, From: 100},
-		{Title: "IN TREND", Width: 10, From: 120},
-		{Title: "LOST TREND", Width: 10, From: 120},
+		{Title: "OUT TREND", Width: trendWidth, From: 100},
+		{Title: "IN TREND", Width: trendWidth, From: 120},
+		{Title: "LOST TREND", Width: trendWidth, From: 120},
 	}
 	eventColumns = []Column{
 		{Title: "TIME", Width: 8},
@@ -141,7 +144,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(clean(string(f.Code)), rank)), text(title), pods, lost, text(string(f.Confidence)),
-			text(where), ageOf, styled(severityStyle(f.Severity), trend(d.findingRates(f))),
+			text(where), ageOf, styled(severityStyle(f.Severity), trend(model.Either(f.Closed, nil, d.findingRates(f)))),
 		},
 	}
 	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
@@ -184,6 +187,22 @@ func (d *Data) findingRates(f *model.Tracked) []float64 {
 		sum = addRates(sum, rates)
 	}
 	return sum
+}
+
+// scale has the trends of a column share one scale: what looks higher is more.
+func scale(rows []Row) []Row {
+	top := make(map[int]float64)
+	for _, r := range rows {
+		for i, c := range r.Cells {
+			top[i] = max(top[i], highest(c.Rates))
+		}
+	}
+	for _, r := range rows {
+		for i := range r.Cells {
+			r.Cells[i].Top = top[i]
+		}
+	}
+	return rows
 }
 
 // addRates adds rates to others. All series end at the same time, so a shorter one begins later.

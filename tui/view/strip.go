@@ -107,9 +107,23 @@ func (f Frame) strip() []string {
 	for i := range drops {
 		drops[i] = math.NaN()
 	}
-	put := func(at time.Time, m mark) {
-		if c := column(at); c >= 0 && c < n && m.rank > marks[c].rank {
+	changes := k.marks(t)
+	for _, m := range changes {
+		if c := column(m.at); c >= 0 && c < n && m.rank > marks[c].rank {
 			marks[c] = m
+		}
+	}
+	// The clock stands where there is room for it, and a change whose time it tells: alone it would have the screen drawn
+	// again and again.
+	const room = 12
+	every := model.Find([]time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour}, func(d time.Duration) bool { return d >= room*step })
+	for at := k.To.Truncate(max(every, 1)); every > 0 && len(changes) > 0 && at.After(from); at = at.Add(-every) {
+		text, c := clock(at)[:5], column(at)
+		if c+len(text) >= n || slices.ContainsFunc(marks[c:c+len(text)], func(m mark) bool { return m.rank > 0 }) {
+			continue
+		}
+		for i := range text {
+			marks[c+i] = mark{at, text[i : i+1], Heading, 1}
 		}
 	}
 	for i, m := range k.Moments {
@@ -121,21 +135,6 @@ func (f Frame) strip() []string {
 			if c >= 0 && c < n && !(drops[c] > m.Drops) {
 				drops[c] = m.Drops
 			}
-		}
-		if i > 0 && m.Pods != k.Moments[i-1].Pods {
-			put(m.At, mark{"+", Info, 1})
-		}
-		if i > 0 && m.Routes != k.Moments[i-1].Routes {
-			put(m.At, mark{"~", Likely, 2})
-		}
-	}
-	for x := range model.Each(k.Findings) {
-		if x.Closed && !x.Last.IsZero() {
-			put(x.Last, mark{model.Either(t.ASCII, "v", "✓"), Healthy, 3})
-		}
-		if !x.First.IsZero() {
-			s := severityStyle(x.Severity)
-			put(x.First, mark{t.Sign(s), s, 4 + x.Severity.Rank()})
 		}
 	}
 	cursor := model.Either(!k.At.IsZero(), column(k.At), -1)
@@ -161,7 +160,7 @@ func (t Theme) span(x *model.Tracked, column func(time.Time) int, n, cursor int)
 		case i == from && column(x.First) >= 0:
 			return t.Sign(s), s
 		case i == to && x.Closed:
-			return model.Either(t.ASCII, "v", "✓"), Healthy
+			return t.over, Healthy
 		case i > from && i <= to:
 			return t.solid, s
 		}
@@ -169,11 +168,41 @@ func (t Theme) span(x *model.Tracked, column func(time.Time) int, n, cursor int)
 	}), " ")
 }
 
-// mark is an event on the axis. In one column the highest rank is shown.
+// mark is a change on the axis. In one column the highest rank is shown.
 type mark struct {
+	at    time.Time
 	sign  string
 	style Style
 	rank  int
+}
+
+// marks are the changes of pods and routes, and the findings that opened and closed.
+func (k *Track) marks(t Theme) (out []mark) {
+	for i, m := range k.Moments[min(1, len(k.Moments)):] {
+		if m.Pods != k.Moments[i].Pods {
+			out = append(out, mark{m.At, "+", Info, 1})
+		}
+		if m.Routes != k.Moments[i].Routes {
+			out = append(out, mark{m.At, "~", Likely, 2})
+		}
+	}
+	for x := range model.Each(k.Findings) {
+		if x.Closed && !x.Last.IsZero() {
+			out = append(out, mark{x.Last, t.over, Healthy, 3})
+		}
+		if !x.First.IsZero() {
+			s := severityStyle(x.Severity)
+			out = append(out, mark{x.First, t.Sign(s), s, 4 + x.Severity.Rank()})
+		}
+	}
+	return out
+}
+
+// Changes are their times, the earliest first.
+func (k *Track) Changes() []time.Time {
+	out := model.Map(k.marks(Theme{}), func(m mark) time.Time { return m.at })
+	slices.SortFunc(out, time.Time.Compare)
+	return out
 }
 
 // rates draws rates against the highest; nothing where none is known.

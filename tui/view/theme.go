@@ -82,12 +82,13 @@ type glyphs struct {
 	bar    string // between panes
 	rule   string // under lists
 	solid  string // as long as a finding is open
+	over   string // where a finding closed
 	levels []string
 }
 
 var (
-	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", solid: "=", levels: []string{".", ":", "|"}}
-	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", solid: "━", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
+	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", solid: "=", over: "v", levels: []string{".", ":", "|"}}
+	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", solid: "━", over: "✓", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
 )
 
 // Themes lists the themes; the first is the default, the last has no colours.
@@ -176,15 +177,9 @@ func severityWord(s model.Severity) string {
 	return strings.ToUpper(string(s[:4]))
 }
 
-// spark draws the last rates, as many as fit, scaled to the highest.
-func (t Theme) spark(rates []float64, width int) string {
-	if width <= 0 {
-		return ""
-	}
-	if len(rates) > width {
-		rates = rates[len(rates)-width:]
-	}
-	top := highest(rates)
+// spark draws the last rates, as many as fit, scaled to top.
+func (t Theme) spark(rates []float64, top float64, width int) string {
+	rates = rates[max(0, len(rates)-max(width, 0)):]
 	return strings.Join(model.Map(rates, func(r float64) string { return t.level(r, top) }), "")
 }
 

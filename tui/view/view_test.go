@@ -124,10 +124,11 @@ func TestSpark(t *testing.T) {
 		{[]float64{math.NaN(), -3, 5}, 3, "▁▁▇", "..|"},
 		{[]float64{1}, 0, "", ""},
 	} {
-		if got := rich.spark(c.rates, c.width); got != c.rich {
+		top := highest(c.rates[max(0, len(c.rates)-c.width):])
+		if got := rich.spark(c.rates, top, c.width); got != c.rich {
 			t.Errorf("spark(%v, %d) = %s, want %s", c.rates, c.width, got, c.rich)
 		}
-		if got := plain.spark(c.rates, c.width); got != c.plain {
+		if got := plain.spark(c.rates, top, c.width); got != c.plain {
 			t.Errorf("spark(%v, %d) = %s, want %s", c.rates, c.width, got, c.plain)
 		}
 	}
