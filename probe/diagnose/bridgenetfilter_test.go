@@ -44,6 +44,11 @@ func TestBridgeNetfilterOff(t *testing.T) {
 			n.refuse("nft_do_chain", pod5, pod6, 20)
 			return n
 		}, []string{want}},
+		{"the chain drops as few as are a loss", func() *testNode {
+			n := asked("0", 5)
+			n.refuse("nft_do_chain", pod5, pod6, 3)
+			return n
+		}, []string{want}},
 		{"bridged packets are filtered", func() *testNode { return refusing(asked("1", 5)) }, nil},
 		{"nothing shows that replies came", func() *testNode { return asked("0", 5) }, nil},
 		{"two flows", func() *testNode { return refusing(asked("0", 2)) }, nil},

@@ -48,6 +48,9 @@ func TestLeaks(t *testing.T) {
 		{"flannel, and a database in the office's network", func() *testNode { return forgotten(flannel(), "10.244.3.7", "192.168.50.10", 40) },
 			[]string{"warning MissingMasquerade"}, "has no flow", "iptables"},
 		{"healthy: last segments of closed connections", func() *testNode { return forgotten(flannel(), "10.244.3.7", "192.168.50.10", 4) }, nil, "", ""},
+		{"as few as are no last segments", func() *testNode { return forgotten(flannel(), "10.244.3.7", "192.168.50.10", 9) },
+			[]string{"warning MissingMasquerade"}, "has no flow", "iptables"},
+		{"healthy: one fewer", func() *testNode { return forgotten(flannel(), "10.244.3.7", "192.168.50.10", 8) }, nil, "", ""},
 		{"log lines of a flow that is older than the rule", func() *testNode { return syslog(flannel(), "10.244.3.7", "203.0.113.9") },
 			[]string{"warning MissingMasquerade"}, "conntrack -D", "iptables"},
 		{"healthy: log lines to a network that knows the pods", func() *testNode {

@@ -1,9 +1,9 @@
 package model
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -292,11 +292,10 @@ func (r *PacketRule) IsNotrack() bool {
 
 // SetsMark is the mark that a MARK rule gives packets, 0 where that is not known.
 func (r *PacketRule) SetsMark() uint32 {
-	var mark uint32
-	if _, option, found := strings.Cut(r.Text, "--set-xmark "); found {
-		fmt.Sscanf(option, "0x%x/", &mark)
-	}
-	return mark
+	_, option, _ := strings.Cut(r.Text, "--set-xmark ")
+	value, _, _ := strings.Cut(option, "/")
+	mark, _ := strconv.ParseUint(value, 0, 32)
+	return uint32(mark)
 }
 
 // SetsTTL reports whether the rule sets the TTL or hop limit of packets.
