@@ -37,7 +37,7 @@ func namingTexts(t *testing.T) map[string]string {
 // TestNamedCommands: the commands, tools, inputs, findings and files that the guides and the
 // texts for programs name exist.
 func TestNamedCommands(t *testing.T) {
-	command := regexp.MustCompile("(?m)`(lasthop [^`]+)`|^\\$ (lasthop .*)$")
+	command := regexp.MustCompile("(?m)`(lasthop [^`]+)`|^\\$ (lasthop [^|\n]*)")
 	code := regexp.MustCompile("`([A-Z][a-z]+[A-Z][A-Za-z]+)`")
 	link := regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
 	for file, text := range namingTexts(t) {
