@@ -60,7 +60,8 @@ func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	})
 }
 
-// misjudged reports whether a finding of the whole window is about losses that one accounts for which closed: what made them is not in the state at the window's end.
+// misjudged reports whether a finding of the whole window is about losses that one accounts for which closed: what made
+// them is not in the state at the window's end.
 func misjudged(f *model.Finding, x *model.Tracked) bool {
 	meet := func(a, b []netip.Prefix) bool {
 		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
@@ -87,5 +88,7 @@ func rank(closed bool) int { return model.Either(closed, 1, 0) }
 // part reports whether what closed was a part of another finding, which was open at the
 // time or soon after: single addresses are seen to be silent before their range is.
 func part(x *model.Tracked, of *model.Finding) bool {
-	return x.Confidence.Rank() <= of.Confidence.Rank() && covers(*of, x.Finding) && of.Severity.Rank() >= x.Severity.Rank() && (of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
+	return x.Confidence.Rank() <= of.Confidence.Rank() && covers(*of, x.Finding) &&
+		of.Severity.Rank() >= x.Severity.Rank() &&
+		(of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
 }
