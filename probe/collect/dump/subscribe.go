@@ -36,17 +36,18 @@ func Subscribe(ns *netns.NS, protocol int, set func(fd int), groups ...int) (fil
 }
 
 // Drain passes on what a subscribed socket has got, in b, until there is no more. lost says that more had come than the
-// socket had room for.
+// socket had room for. The kernel says so once, before a message.
 func Drain(fd int, b []byte, take func(messages []byte)) (lost bool, err error) {
-	for {
+	for said := false; ; {
 		n, _, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
 		switch {
 		case err == nil:
+			said = false
 			take(b[:n])
-		case errors.Is(err, unix.EAGAIN):
+		case errors.Is(err, unix.EAGAIN), said && errors.Is(err, unix.ENOBUFS):
 			return lost, nil
 		case errors.Is(err, unix.ENOBUFS):
-			lost = true
+			said, lost = true, true
 		case !errors.Is(err, unix.EINTR):
 			return lost, err
 		}
