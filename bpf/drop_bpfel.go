@@ -76,6 +76,8 @@ type DropQuota struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	DropMapAddrLosses     = "addr_losses"
+	DropMapCountedAddrs   = "counted_addrs"
 	DropMapDropCounts     = "drop_counts"
 	DropMapDropShares     = "drop_shares"
 	DropMapDrops          = "drops"
@@ -96,4 +98,7 @@ const (
 	DropVarHookReasons  = "hook_reasons"
 	DropVarKfreeSkbAt   = "kfree_skb_at"
 	DropVarKfreeSkbSize = "kfree_skb_size"
+	DropVarLinks        = "links"
+	DropVarRemoteBits   = "remote_bits"
+	DropVarSlots        = "slots"
 )

@@ -22,6 +22,13 @@ const (
 	TCAddrKindKIND_REMOTE TCAddrKind = 3
 )
 
+type TCAddrRow struct {
+	_    structs.HostLayout
+	Addr TCCountedAddr
+	Hops [2]uint16
+	_    [4]byte
+}
+
 type TCAllocator struct {
 	_    structs.HostLayout
 	Lock struct {

@@ -114,7 +114,7 @@ func onPathWithFinding(s *screen) bool { return onPath(s) && s.pathFinding() != 
 func onList(s *screen) bool            { return s.list() != nil && s.Page == view.NoPage }
 func isReplay(s *screen) bool          { return s.player != nil }
 func hasPast(s *screen) bool           { return len(s.history.moments) > 1 }
-func hasChange(s *screen) bool         { return hasPast(s) && len(s.track().Changes()) > 0 }
+func hasChange(s *screen) bool         { return hasPast(s) && s.track().Changed() }
 func inPast(s *screen) bool            { return hasPast(s) && (s.history.at >= 0 || s.player != nil && s.frozen) }
 func canPause(s *screen) bool          { return !s.still() }
 func isLive(s *screen) bool            { return s.player == nil && !s.still() && !onPath(s) }

@@ -23,10 +23,10 @@ func main() {
 	}
 }
 
-// unused are the names of those structs and functions, of the objects' bytes, and of the imports that these need; of
-// variables that tell bpf2go of a type, and of what belongs to another object.
-var unused = regexp.MustCompile(`(Specs|Objects|Maps|Variables|Programs|Close|Bytes)$|^Load|^"(io|bytes|embed|fmt|github.com/cilium/ebpf)"$|` +
-	`Var\w+Type$|^TCAddrRow$|^Drop(MapAddrLosses|MapCountedAddrs|VarLinks|VarRemoteBits|VarSlots)$`)
+// unused are the names of those structs and functions, of the objects' bytes, and of the imports that these need, and
+// of variables that tell bpf2go of a type.
+var unused = regexp.MustCompile(`(Specs|Objects|Maps|Variables|Programs|Close|Bytes|Var\w+Type)$|^Load|` +
+	`^"(io|bytes|embed|fmt|github.com/cilium/ebpf)"$`)
 
 func trim(name string) error {
 	files := token.NewFileSet()

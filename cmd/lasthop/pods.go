@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -150,13 +151,7 @@ func podNames(pods []model.Pod) string {
 			words = append(words, report.Clean(word))
 		}
 	}
-	switch {
-	case len(words) == 0:
-		return "none"
-	case len(words) > listed:
-		return fmt.Sprintf("%s and %d more", strings.Join(words[:listed], ", "), len(words)-listed)
-	}
-	return strings.Join(words, ", ")
+	return cmp.Or(model.Some(words, listed, "more"), "none")
 }
 
 // selector is a flag for a selector of labels in the syntax of kubectl.

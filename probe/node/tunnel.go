@@ -102,9 +102,14 @@ type TunnelPair struct {
 	Answered bool
 }
 
+// findTunnelPairs finds none where no pair is silent: those that get replies are of interest beside it.
 func (v *Index) findTunnelPairs() (out []TunnelPair) {
+	silent := func(p *model.Peer) bool { return v.IsTunnel(p.IfIndex) && v.Unanswered(p) && Lasted(p) }
+	if model.First(v.Peers, silent) == nil {
+		return nil
+	}
 	for p := range model.Each(v.Peers) {
-		if answered := v.Answered(p); v.IsTunnel(p.IfIndex) && (answered || v.Unanswered(p)) {
+		if answered := v.IsTunnel(p.IfIndex) && v.Answered(p); answered || silent(p) {
 			for _, pod := range Sorted(v.Senders(p)) {
 				out = append(out, TunnelPair{p, pod, v.EndOf(pod, p.IfIndex, p.Remote), answered})
 			}

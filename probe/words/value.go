@@ -13,18 +13,7 @@ import (
 // Addrs lists addresses in words, the first few of many.
 func Addrs[T fmt.Stringer](list []T) string {
 	const most = 4
-	var b strings.Builder
-	for i, a := range list {
-		if i == most {
-			fmt.Fprintf(&b, " and %d more", len(list)-most)
-			break
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(a.String())
-	}
-	return b.String()
+	return model.Some(model.Map(list, T.String), most, "more")
 }
 
 // AddrPort is an address with its port, where there is one.

@@ -33,7 +33,7 @@ func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
 		n.called = d.calledOn(n)
 	}
 	d.Reading.Snapshot = together(d.nodes)
-	d.Findings = d.findingRows()
+	d.Findings = scale(d.findingRows())
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.jointEvents)
 	return d

@@ -198,6 +198,9 @@ func (k *Track) marks(t Theme) (out []mark) {
 	return out
 }
 
+// Changed reports whether there are any.
+func (k *Track) Changed() bool { return len(k.marks(Theme{})) > 0 }
+
 // Changes are their times, the earliest first.
 func (k *Track) Changes() []time.Time {
 	out := model.Map(k.marks(Theme{}), func(m mark) time.Time { return m.at })

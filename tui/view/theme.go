@@ -188,9 +188,9 @@ func highest(rates []float64) float64 {
 	return slices.MaxFunc(append([]float64{0}, rates...), cmp.Compare[float64])
 }
 
-// level draws a rate against the highest.
+// level draws a rate against the highest; one that is not known as none, and so all where the highest is not.
 func (t Theme) level(r, top float64) string {
-	if !(r > 0) {
+	if !(r > 0 && top > 0) {
 		return t.levels[0]
 	}
 	return t.levels[min(int(r/top*float64(len(t.levels))), len(t.levels)-1)]
