@@ -94,7 +94,8 @@ func hasGaps(s *screen) bool        { return onList(s) && len(report.Unread(s.Da
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool {
 	r := s.selected()
-	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s) || s.Tab == view.Findings && r != nil && r.Finding != nil)
+	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s) ||
+		s.Tab == view.Findings && r != nil && r.Finding != nil)
 }
 func hasEnds(s *screen) bool {
 	if s.Page != view.FindingDetail || s.Finding == nil {

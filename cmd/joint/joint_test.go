@@ -2,6 +2,7 @@ package joint
 
 import (
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,12 +17,15 @@ func TestToldByEachClock(t *testing.T) {
 		return model.Window{Start: begin.Add(ahead + from), End: begin.Add(ahead + to)}
 	}
 	ahead := map[string]time.Duration{"a": 0, "b": 3 * time.Minute, "c": -time.Hour}
+	var mu sync.Mutex // recordings are read at the same time
 	asked := map[string]model.Window{}
 	var sources []join.Source
 	var spans []Span
 	var judged join.Result
 	for _, name := range []string{"c", "b", "a"} {
 		part := func(w model.Window) (*model.Snapshot, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			asked[name] = w
 			return &model.Snapshot{Node: model.Node{Name: name}, Window: w}, nil
 		}

@@ -128,7 +128,8 @@ func (r *recorder) run(s *session.Stream) error {
 }
 
 // streamNode observes the node continuously, with options that how changes, until use returns and everything is detached.
-func (a *app) streamNode(ctx context.Context, o *observing, how func(*session.Options), use func(s *session.Stream, node string) error) error {
+func (a *app) streamNode(ctx context.Context, o *observing, how func(*session.Options),
+	use func(s *session.Stream, node string) error) error {
 	ns, name, err := o.openNode(ctx)
 	if err != nil {
 		return err

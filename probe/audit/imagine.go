@@ -117,7 +117,7 @@ func count(s *model.Snapshot, by any, n uint64) {
 	switch of := by.(type) {
 	case *model.PacketRule:
 		s.PacketRules = counted(s.PacketRules, n, func(r *model.PacketRule) (*model.Counter, bool) {
-			return &r.Counter, r.Backend == of.Backend && r.Family == of.Family && r.Table == of.Table && r.Chain == of.Chain && r.Number == of.Number
+			return &r.Counter, path.ChainOf(r) == path.ChainOf(of) && r.Number == of.Number
 		})
 	case *model.Chain:
 		s.Chains = counted(s.Chains, n, func(c *model.Chain) (*model.Counter, bool) { return &c.Counter, path.KeyOf(c) == path.KeyOf(of) })

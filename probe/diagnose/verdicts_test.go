@@ -122,6 +122,12 @@ var wrong []string
 // changes are the commands of fixes that set or remove something: what, how, and its object with the link or next hop.
 var changes = regexp.MustCompile(`ip (?:-6 )?(neigh|route|rule|addr) (add|replace|del) (.*)`)
 
+// command matches a line of a fix that is one, a comment, or says on which nodes the next ones are run: lines are pasted into
+// a shell, and words would be a command there.
+var command = regexp.MustCompile(`^(#|on [^ ].*:$|(az|arping|ausearch|birdc|bpftool|bridge|calicoctl|cat|conntrack|ebtables(-nft|-legacy)?|` +
+	`ethtool|firewall-cmd|grep|ip6?tables(-nft|-legacy)?(-save)?|ip|kubectl|lasthop|modprobe|nft|nsenter|ovs-appctl|ping|ss|sysctl|tc|` +
+	`tcpdump|ufw|vtysh) )`)
+
 // contradictions are two findings that are one, one that sees no drop beside one about drops, one that clears the node
 // beside another about the same ends, fixes of which one removes what the other sets, and one that is surer or less sure
 // than what it says.
@@ -144,6 +150,11 @@ func contradictions(test string, s *model.Snapshot) (out []string) {
 	}
 	dropping := slices.IndexFunc(v.Causes, func(c model.DropCause) bool { return c.Code != "" })
 	for i, f := range v.Findings {
+		for _, line := range slices.Concat(f.Fix, f.Next) {
+			if !command.MatchString(line) {
+				out = append(out, fmt.Sprintf("%s: %s has words for a shell: %s", test, f.Title, line))
+			}
+		}
 		if at := slices.IndexFunc(v.Findings[:i], func(g model.Finding) bool { return f.Same(&g) }); at >= 0 {
 			out = append(out, fmt.Sprintf("%s: %s and %s are one finding", test, f.Title, v.Findings[at].Title))
 		}

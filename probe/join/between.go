@@ -191,7 +191,8 @@ func (c *cause) wrongRow(f *faults.Fault, to *node) {
 
 // rightRow is a node's own finding that it gets what is for another's pods, with where the row must lead.
 func (c *cause) rightRow(own model.Finding, to *node) model.Finding {
-	f := &faults.Fault{Finding: model.Finding{LastHopAlive: own.LastHopAlive, Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets, Nodes: own.Nodes, EndsAt: own.EndsAt}}
+	f := &faults.Fault{Finding: model.Finding{LastHopAlive: own.LastHopAlive, EndsAt: own.EndsAt, Nodes: own.Nodes,
+		Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets}}
 	c.guess = &guess{suspect: suspect{shape: noRow, row: own.Peers[0]}, via: c.node}
 	f.Facts = words.Facts{"lost": c.observeLost(&f.Finding), "to": to}
 	c.wrongRow(f, to)
@@ -236,7 +237,8 @@ func (n *node) getsOthers(a netip.Addr) bool {
 func (j *joint) control(senders, receivers []*node, like netip.Addr) *example {
 	var best *leg
 	for _, w := range j.legs {
-		if w.state == arrived && w.bare() > 0 && (!like.IsValid() || like.Is4() == w.dst().Is4()) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
+		if w.state == arrived && w.bare() > 0 && (!like.IsValid() || like.Is4() == w.dst().Is4()) &&
+			slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) &&
 			(best == nil || w.isNode() && !best.isNode()) {
 			best = w
 		}
@@ -259,7 +261,8 @@ func (f suspect) Node() *node       { return f.node }
 
 // sides are the nodes that sent what was lost, and those that it was for.
 func (c *cause) sides() (senders, receivers []*node) {
-	return union(model.Map(c.lost, func(w *leg) *node { return w.from }), nil), union(model.Map(c.lost, func(w *leg) *node { return w.to }), nil)
+	return union(model.Map(c.lost, func(w *leg) *node { return w.from }), nil),
+		union(model.Map(c.lost, func(w *leg) *node { return w.to }), nil)
 }
 
 func union(a, b []*node) []*node {

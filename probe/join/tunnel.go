@@ -243,7 +243,8 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 	f.Facts = words.Facts{
 		"lost": c.observeLost(&f.Finding), "senders": senders, "receivers": receivers, "all": all,
 		"bothWays": len(all) < len(senders)+len(receivers), "where": c.whereLost(senders, receivers),
-		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": hopText(cmp.Or(first.to.hops[true], first.to.hops[false])),
+		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from,
+		"address": hopText(cmp.Or(first.to.hops[true], first.to.hops[false])),
 	}
 	if first.arrives() {
 		first.carried(&f, c.losses)

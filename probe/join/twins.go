@@ -43,7 +43,8 @@ func (j *joint) oneRange() {
 // sharedRange is the finding on several nodes that have one range for their pods.
 func (c *cause) sharedRange() model.Finding {
 	r, nodes := c.rows[0], sortedNodes(slices.Values(c.twins))
-	f := faults.Fault{Page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Peers: []netip.Prefix{r}, Pods: c.pods(), Nodes: model.Map(nodes, (*node).name),
+	f := faults.Fault{Page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Peers: []netip.Prefix{r}, Pods: c.pods(),
+		Nodes: model.Map(nodes, (*node).name),
 		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
 	f.Facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
 	for _, packets := range c.asked {

@@ -103,7 +103,8 @@ func (v *Index) indexFlows() {
 			st.Silent = append(st.Silent, f)
 		}
 		asks := v.DatagramAsks(f)
-		if (!f.Replied || asks && passed && f.Start.IsZero()) && (asks || f.Proto == model.TCP || f.Proto == model.ICMP || f.Proto == model.ICMPv6) {
+		if (!f.Replied || asks && passed && f.Start.IsZero()) &&
+			(asks || f.Proto == model.TCP || f.Proto == model.ICMP || f.Proto == model.ICMPv6) {
 			st.addUnreplied(v.Asks(f), asks, f.Original.Src)
 		}
 		if f.Proto == model.UDP && (passed || !certain) {

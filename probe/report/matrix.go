@@ -14,8 +14,8 @@ const (
 
 // reachCells say what became of packets.
 var reachCells = map[model.Reach]cell{
-	model.ReachNone: {Text: "-"}, model.ReachWell: {"well", "well"}, model.ReachSilent: {Text: "silent"}, model.ReachUnclear: {Text: "unclear"},
-	model.ReachLossy: {"LOSSY", "lossy"}, model.ReachOneWay: {"ONE WAY", "oneway"}, model.ReachDead: {"DEAD", "dead"},
+	model.ReachNone: {Text: "-"}, model.ReachWell: {"well", "well"}, model.ReachSilent: {Text: "silent"},
+	model.ReachUnclear: {Text: "unclear"}, model.ReachLossy: {"LOSSY", "lossy"}, model.ReachOneWay: {"ONE WAY", "oneway"}, model.ReachDead: {"DEAD", "dead"},
 }
 
 func columnName(d model.Destination) string {

@@ -64,7 +64,8 @@ func between(old, now *model.Snapshot) (then *model.Snapshot, undone bool) {
 		rule := func(r model.RoutingRule) bool { return r.From == c.From && r.To == c.Dst && r.Table == c.Table }
 		neighbor := func(n model.Neighbor) bool { return n.Addr == c.Dst.Addr() && n.IfIndex == c.Link }
 		switch {
-		case c.Kind == model.ChangedRoute && (c.Deleted || c.Type != "unicast") && len(had[to]) == 1 && len(has[to]) == 1 && has[to][0].Type == "unicast":
+		case c.Kind == model.ChangedRoute && (c.Deleted || c.Type != "unicast") && len(had[to]) == 1 && len(has[to]) == 1 &&
+			has[to][0].Type == "unicast":
 			out.Routes = slices.DeleteFunc(slices.Clone(out.Routes), func(r model.Route) bool { return target{r.Dst, r.Table} == to })
 			if !c.Deleted {
 				out.Routes = append(out.Routes, model.Route{Table: c.Table, Dst: c.Dst, Type: c.Type})

@@ -69,9 +69,11 @@ func AcceptPackets(c *model.Chain, from netip.Prefix, proto uint8, port uint16) 
 		what = Shell(model.Either(native, " meta l4proto %s", " -p %s"), proto)
 	}
 	if native {
-		return Shell("nft insert rule %s %s saddr %s%s accept", nftNames(c.Family, c.Table, c.Name), model.Either(from.Addr().Is4(), "ip", "ip6"), addr, what)
+		ip := model.Either(from.Addr().Is4(), "ip", "ip6")
+		return Shell("nft insert rule %s %s saddr %s%s accept", nftNames(c.Family, c.Table, c.Name), ip, addr, what)
 	}
-	return Shell("%s -t %s -I %s -s %s%s -j ACCEPT", RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family}), c.Table, c.Name, addr, what)
+	tool := RuleTool(&model.PacketRule{Backend: c.Backend, Family: c.Family})
+	return Shell("%s -t %s -I %s -s %s%s -j ACCEPT", tool, c.Table, c.Name, addr, what)
 }
 
 // AcceptPolicy sets the policy of a base chain to accept.
@@ -115,7 +117,7 @@ func ReplacePacketRule(r *model.PacketRule, text string) Command {
 	case text == r.Text || words == "":
 		return UndoPacketRule(r)
 	case by != "":
-		return Command(by) + " manages the rule: change its configuration, so that it writes: " + words
+		return "# " + Command(by) + " manages the rule: change its configuration, so that it writes: " + words
 	case r.Native:
 		return Shell("nft replace rule %s handle %s %s", nftNames(r.Family, r.Table, r.Chain), r.Handle, nftText(text))
 	}

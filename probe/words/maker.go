@@ -35,7 +35,7 @@ var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kind
 // ChangeInstead is what to do about a rule that a program keeps, for pods of these ranges. Nobody deletes one: the
 // program would put it back, or no longer do its work.
 func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
-	manages := Command(by) + " manages the rule: "
+	manages := "# " + Command(by) + " manages the rule: "
 	each := func(allow func(netip.Prefix) Command) Command {
 		return Command(strings.Join(texts(model.Map(ranges, allow)), "; "))
 	}

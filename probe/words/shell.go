@@ -46,21 +46,13 @@ func typable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r == untypable || !unicode.IsPrint(r) })
 }
 
-// fix is a line of a fix, which may be pasted into a shell with others: words are a comment there, and so is what cannot
-// be typed.
+// fix is a line of a fix, which may be pasted into a shell with others: what cannot be typed is a comment there.
 func fix(line string) string {
-	switch {
-	case !typable(line):
+	if !typable(line) {
 		return "# no command can be given, as a name or text in it has characters that cannot be typed: " + line
-	case !command.MatchString(line):
-		return "# " + line
 	}
 	return line
 }
-
-// command matches a line that is one, a comment, or says on which nodes the next ones are run.
-var command = regexp.MustCompile(`^(#|on [^ ].*:$|(az|arping|ausearch|birdc|bpftool|bridge|calicoctl|cat|conntrack|ebtables(-nft|-legacy)?|ethtool|` +
-	`firewall-cmd|grep|ip6?tables(-nft|-legacy)?(-save)?|ip|kubectl|lasthop|modprobe|nft|nsenter|ovs-appctl|ping|ss|sysctl|tc|tcpdump|ufw|vtysh) )`)
 
 // OnNodes says on which nodes the next lines of a fix are run.
 func OnNodes(names []string) string {

@@ -172,7 +172,8 @@ func (d *Data) hops(p *page, a netip.Addr) {
 			continue
 		}
 		room := min(24, max(p.w-28, 8))
-		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.paint(Healthy, p.spark(rates, top, min(20, p.w-room-20)))))
+		trend := p.paint(Healthy, p.spark(rates, top, min(20, p.w-room-20)))
+		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, trend))
 	}
 	switch {
 	case len(hops) > 0:

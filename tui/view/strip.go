@@ -116,7 +116,8 @@ func (f Frame) strip() []string {
 	// The clock stands where there is room for it, and a change whose time it tells: alone it would have the screen drawn
 	// again and again.
 	const room = 12
-	every := model.Find([]time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour}, func(d time.Duration) bool { return d >= room*step })
+	minutes := []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour}
+	every := model.Find(minutes, func(d time.Duration) bool { return d >= room*step })
 	for at := k.To.Truncate(max(every, 1)); every > 0 && len(changes) > 0 && at.After(from); at = at.Add(-every) {
 		text, c := clock(at)[:5], column(at)
 		if c+len(text) >= n || slices.ContainsFunc(marks[c:c+len(text)], func(m mark) bool { return m.rank > 0 }) {

@@ -19,7 +19,8 @@ type nexthop struct {
 
 // nexthops lists the objects by their numbers.
 func nexthops(ctx context.Context, c dump.Dumper) (map[uint32]nexthop, error) {
-	list, err := dump.List(ctx, "list nexthop objects", c, unix.RTM_GETNEXTHOP, make([]byte, nexthopHeaderLen), unix.RTM_NEWNEXTHOP, decodeNexthop)
+	request := make([]byte, nexthopHeaderLen)
+	list, err := dump.List(ctx, "list nexthop objects", c, unix.RTM_GETNEXTHOP, request, unix.RTM_NEWNEXTHOP, decodeNexthop)
 	return model.Table(list, func(n *nexthop) (uint32, nexthop) { return n.id, *n }), err
 }
 

@@ -16,7 +16,8 @@ import (
 // WrongUDR reports rows of the route table that lead to another node than that whose pods they are for.
 var WrongUDR = fault.Kind{Code: "WrongUDR", Severity: model.Critical, Find: wrongUDR,
 	Needs: fault.Sources{model.SourceLinks}, Traits: model.Unheard | model.Astray | model.ByRoute | model.Foreign,
-	Ends: fault.Hops{model.HopBeyond, model.HopRoute}, Else: fault.Else{"WrongUDR-stranger !node", "WrongUDR-joined unknownHops", "WrongUDR-joined translated"}}
+	Ends: fault.Hops{model.HopBeyond, model.HopRoute},
+	Else: fault.Else{"WrongUDR-stranger !node", "WrongUDR-joined unknownHops", "WrongUDR-joined translated"}}
 
 func wrongUDR(v *fault.Input) {
 	own := v.OwnCIDRs()
