@@ -229,12 +229,8 @@ func readKept(dir string) (out kept, err error) {
 
 // someOf names pods, the first of many.
 func someOf(names report.Names, pods []netip.Addr) string {
-	const most = 3
-	list := model.Map(pods[:min(len(pods), most)], func(a netip.Addr) string { return cmp.Or(names[a].String(), a.String()) })
-	if more := len(pods) - most; more > 0 {
-		list = append(list, fmt.Sprintf("and %d more", more))
-	}
-	return cmp.Or(strings.Join(list, ", "), "-")
+	list := model.Map(pods, func(a netip.Addr) string { return cmp.Or(names[a].String(), a.String()) })
+	return cmp.Or(model.Some(list, 3, "more"), "-")
 }
 
 // times are the spans that were recorded.

@@ -109,14 +109,9 @@ func latest(v *fault.Input, is func(*model.Change) bool) *model.Change {
 
 // deletedRoute is the last deletion of the most specific route to what a finding lacks a route to, which is not back.
 func deletedRoute(v *fault.Input, f *fault.Fault) *model.Change {
-	to, least, table := f.Peers, 1, node.MainTable
-	switch lent, _ := f.Facts["lent"].([]netip.Addr); {
-	case len(lent) > 0:
-		to = model.Hosts(lent)
-	case f.Code == "MissingPodRoute":
-		to = model.Hosts(f.Pods)
-	case f.Code != "MissingNodeRoute":
-		least = 0
+	to, least, table := f.LacksTo, 1, node.MainTable
+	if to == nil {
+		to, least = f.Peers, 0
 	}
 	if rule, _ := f.Facts["rule"].(*node.ShownRule); rule != nil {
 		table = rule.Table

@@ -98,8 +98,10 @@ type Fault struct {
 	// CutOff are addresses that the cause cuts off: a finding of a later kind
 	// about none but these is a consequence and is not reported.
 	CutOff []netip.Addr
-	// Lacks is LacksRoute or LacksRule where that is the cause: who removes such may have.
-	Lacks string
+	// Lacks is LacksRoute or LacksRule where that is the cause: who removes such may have. LacksTo are the ranges that a route
+	// of their own would lead to; nil for any route to the peers, a default one included.
+	Lacks   string
+	LacksTo []netip.Prefix
 	// About is the object whose state the finding is about, effects are those that its cause made so: a later
 	// finding that is about one of these is evidence of this one.
 	About   any

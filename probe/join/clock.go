@@ -77,21 +77,15 @@ func clocks(a, b []model.Began) (by, unsure time.Duration, ok bool) {
 	}
 	earlier := func(x, y model.Began) int { return x.At.Compare(y.At) }
 	firstA, firstB := slices.MinFunc(a, earlier).At, slices.MinFunc(b, earlier).At
-	for len(a) > 0 && len(b) > 0 {
-		switch {
-		case a[0].Key < b[0].Key:
-			a = a[1:]
-		case a[0].Key > b[0].Key:
-			b = b[1:]
-		default:
-			if a[0].Here != b[0].Here {
-				by := a[0].At.Sub(b[0].At)
-				all = append(all, by)
-				if a[0].At.After(firstA) && b[0].At.After(firstB) {
-					later = append(later, by)
-				}
-			}
-			a, b = a[1:], b[1:]
+	begun := model.Table(b, func(y *model.Began) (uint64, model.Began) { return y.Key, *y })
+	for _, x := range a {
+		y, both := begun[x.Key]
+		if !both || x.Here == y.Here {
+			continue
+		}
+		all = append(all, x.At.Sub(y.At))
+		if x.At.After(firstA) && y.At.After(firstB) {
+			later = append(later, x.At.Sub(y.At))
 		}
 	}
 	if len(later) >= minTold {

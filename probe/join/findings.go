@@ -132,7 +132,7 @@ func tell(name string, f *model.Finding) {
 // compares reports whether a finding is about flows that die beside others of the same two ends, both of which were watched:
 // inPart compares the flows of both, and what arrived is its node's.
 func (j *joint) compares(n *node, f *model.Finding) bool {
-	return f.Code == "NoReply" && len(f.Peers) > 0 && !n.out && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
+	return f.Silent() && len(f.Peers) > 0 && !n.out && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
 		far := j.at[p.Addr()]
 		return far == nil || far == n || far.out ||
 			!slices.ContainsFunc(n.Pairs, func(e model.EndPair) bool { return e.Remote == p.Addr() && !e.Silent && e.In.Packets > 0 })

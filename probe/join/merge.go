@@ -89,7 +89,7 @@ func mergeOne(list []nodeFinding) nodeFinding {
 	f.Pods = model.Unique(f.Pods)
 	slices.SortFunc(f.Peers, netip.Prefix.Compare)
 	f.Peers = slices.Compact(f.Peers)
-	if f.Is(model.Unheard) && !f.Is(model.Astray) && f.Cause == "" {
+	if f.Silent() {
 		f.Title = words.Title(string(f.Code), words.Facts{"remotes": model.Map(f.Peers, netip.Prefix.Addr)})
 	}
 	if len(f.at) > 2 {

@@ -169,6 +169,9 @@ type Finding struct {
 // Is reports whether the finding has all of some traits.
 func (f *Finding) Is(traits Trait) bool { return f.Traits&traits == traits }
 
+// Silent reports whether it says that nothing comes back, and no object whose state is the cause.
+func (f *Finding) Silent() bool { return f.Is(Unheard) && !f.Is(Astray) && f.Cause == "" }
+
 // Key tells findings of different causes apart.
 type Key struct {
 	Code  Code

@@ -49,23 +49,46 @@ const (
 	ICMPv6 = 58
 )
 
-// Proto is the packet's protocol, 0 where its network header was not kept whole. It does
-// not look behind IPv6 extension headers.
-func (s *Sample) Proto() uint8 {
-	switch h := s.head(); {
-	case len(h) >= 20 && h[0]>>4 == 4:
-		return h[9]
-	case len(h) >= 40 && h[0]>>4 == 6:
-		return h[6]
+// Network says where the network headers of a packet's head end, IPv6's extensions among them, and what follows: 0
+// where that is not known, as behind one that is cut off. A later fragment, which is not first, begins with no header.
+func Network(head []byte) (proto uint8, size int, first bool) {
+	switch {
+	case len(head) >= 20 && head[0]>>4 == 4:
+		size = min(max(20, int(head[0]&0xf)*4), len(head))
+		return head[9], size, binary.BigEndian.Uint16(head[6:])&0x1fff == 0
+	case len(head) < 40 || head[0]>>4 != 6:
+		return 0, 0, true
 	}
-	return 0
+	const hopByHop, routing, fragment, authentication, options = 0, 43, 44, 51, 60
+	for proto, size, first = head[6], 40, true; first; {
+		rest, long := head[size:], 8
+		unit := map[uint8]int{hopByHop: 8, routing: 8, options: 8, authentication: 4}[proto]
+		if unit == 0 && proto != fragment {
+			break
+		}
+		if len(rest) >= long {
+			long += int(rest[1]) * unit
+		}
+		if len(rest) < long {
+			return 0, len(head), true
+		}
+		first = proto != fragment || rest[2] == 0 && rest[3]&^7 == 0
+		proto, size = rest[0], size+long
+	}
+	return proto, size, first
+}
+
+// Proto is the packet's protocol, 0 where its network header was not kept whole.
+func (s *Sample) Proto() uint8 {
+	proto, _, _ := Network(s.head())
+	return proto
 }
 
 // Ends are the addresses that the packet had: where its source was translated, or it is a reply to one, Src and Dst have
 // the pod's in place of the node's. They are not valid where its network header was not kept whole.
 func (s *Sample) Ends() (src, dst netip.Addr) {
 	h, at, size := s.head(), 8, 16
-	if s.Proto() == 0 {
+	if _, headers, _ := Network(h); headers == 0 {
 		return src, dst
 	}
 	if h[0]>>4 == 4 {
@@ -86,17 +109,8 @@ func (s *Sample) head() []byte {
 
 // Transport is what follows the network header, nil where that was not kept or the packet is a later fragment.
 func (s *Sample) Transport() []byte {
-	h, size := s.head(), 40
-	if s.Proto() == 0 {
-		return nil
-	}
-	if h[0]>>4 == 4 {
-		size = int(h[0]&0xf) * 4
-		if size < 20 || binary.BigEndian.Uint16(h[6:])&0x1fff != 0 {
-			return nil
-		}
-	}
-	return h[min(size, len(h)):]
+	proto, size, first := Network(s.head())
+	return Either(proto != 0 && first, s.head()[size:], nil)
 }
 
 // Ports are those of TCP or UDP; ok is false where they are not known.

@@ -30,7 +30,7 @@ func (w *watch) attach(links []model.Link) error {
 	until := model.Either(w.most > 0, time.Now().Add(w.most), time.Time{})
 	// The source reports links that cannot be watched. It is an error only if there is no other.
 	watching := func(s model.Source) bool { return s.Name == model.SourceTC && s.Status != model.Missing }
-	if err := w.engine.AttachUntil(watched(links, first), until); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
+	if err := w.engine.Attach(watched(links, first), until); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
 		return fmt.Errorf("watch links: %w", err)
 	}
 	w.roster.watch(w.now(), w.engine.Pending())

@@ -128,10 +128,9 @@ func (e *Engine) AttachMode() (mode string) {
 //
 // By tcx each link takes some milliseconds. Other methods can be called meanwhile:
 // Close makes Attach return early, and Sources reports the progress.
-func (e *Engine) Attach(want []Link) error { return e.AttachUntil(want, time.Time{}) }
-
-// AttachUntil is Attach that leaves links pending which it has not come to by then: uplinks and those that are First never.
-func (e *Engine) AttachUntil(want []Link, until time.Time) error {
+//
+// Links that it has not come to by a time, unless that is zero, stay pending: uplinks and those that are First never.
+func (e *Engine) Attach(want []Link, until time.Time) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
 	if e.closed.Load() {

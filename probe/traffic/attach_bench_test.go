@@ -45,7 +45,7 @@ func BenchmarkAttach250(b *testing.B) {
 					b.Fatal(err)
 				}
 				start := time.Now()
-				err = eng.Attach(links)
+				err = eng.Attach(links, time.Time{})
 				b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms/attach")
 				start = time.Now()
 				err = errors.Join(err, eng.Poll(start))

@@ -128,7 +128,7 @@ func testAttach(t *testing.T, mode string) {
 	if s := sourceStatus(e, model.SourceTC); s.Status != model.Missing {
 		t.Errorf("before attaching: %+v", s)
 	}
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := sourceStatus(e, model.SourceTC); s.Status != model.OK || e.AttachMode() != mode {
@@ -168,7 +168,7 @@ func testAttachFollows(t *testing.T, mode string) {
 	e := ends.watched(t, Config{Attach: mode})
 	second, _ := veth(t, ends.node, "host1", "", ends.pod, "pod1", "")
 	gone := Link{Index: 9999, Name: "gone"}
-	if err := e.Attach([]Link{ends.nodeLink, second, gone}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink, second, gone}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := sourceStatus(e, model.SourceTC); s.Status != model.OK {
@@ -184,7 +184,7 @@ func testAttachFollows(t *testing.T, mode string) {
 	attached(second, 2)
 	// The same again changes nothing, but for flags.
 	second.Uplink = true
-	if err := e.Attach([]Link{second, ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{second, ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	attached(ends.nodeLink, 2)
@@ -198,14 +198,14 @@ func testAttachFollows(t *testing.T, mode string) {
 	})
 	// The set first has the link that is gone, then not.
 	for _, set := range [][]Link{{ends.nodeLink, second}, {ends.nodeLink}} {
-		if err := e.Attach(set); err != nil {
+		if err := e.Attach(set, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(e.on); n != 1 {
 			t.Errorf("%d links attached, want 1", n)
 		}
 	}
-	if err := e.Attach(nil); err != nil {
+	if err := e.Attach(nil, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	attached(ends.nodeLink, 0)
@@ -216,7 +216,7 @@ func testAttachFollows(t *testing.T, mode string) {
 	inside(t, ends.node, make)
 	again := Link{Index: 500, Name: "again"}
 	for range 2 {
-		if err := e.Attach([]Link{again}); err != nil {
+		if err := e.Attach([]Link{again}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		attached(again, 2)
@@ -238,7 +238,7 @@ func TestClosed(t *testing.T) { eachMode(t, testClosed) }
 func testClosed(t *testing.T, mode string) {
 	ends := newTwoEnds(t)
 	e := ends.watched(t, Config{Attach: mode})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	ends.exchange(t, 2)
@@ -254,7 +254,7 @@ func testClosed(t *testing.T, mode string) {
 	if err := e.Poll(time.Now()); err == nil {
 		t.Error("a closed engine was polled")
 	}
-	if err := e.Attach([]Link{ends.nodeLink}); err == nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err == nil {
 		t.Error("a closed engine was attached")
 	}
 	if h := hopOf(e.Traffic(), podIP.String(), model.Ingress, model.AsSource); h.Packets != 2 {
@@ -347,7 +347,7 @@ func testUndisturbed(t *testing.T, mode string) {
 	go func() {
 		var errs []error
 		for range 10 {
-			errs = append(errs, e.Attach([]Link{ends.nodeLink}), e.Attach(nil))
+			errs = append(errs, e.Attach([]Link{ends.nodeLink}, time.Time{}), e.Attach(nil, time.Time{}))
 		}
 		done <- errors.Join(errs...)
 	}()
@@ -397,7 +397,7 @@ func TestNonlinear(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Uplink = true
-	if err := e.Attach([]Link{l}); err != nil {
+	if err := e.Attach([]Link{l}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	big := func(p []byte) []byte { return append(p, make([]byte, 6000)...) }
@@ -445,7 +445,7 @@ func TestNoEthernet(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.NoEthernet = true
-	if err := e.Attach([]Link{l}); err != nil {
+	if err := e.Attach([]Link{l}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range [][]byte{tcpPacket(t, other, pod, layers.TCP{SYN: true}), udpPacket(t, other6, pod6)} {

@@ -143,7 +143,7 @@ func (b beside) counted(when string) {
 
 func (b beside) attach(links ...Link) {
 	b.Helper()
-	if err := b.e.Attach(links); err != nil {
+	if err := b.e.Attach(links, time.Time{}); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -272,7 +272,7 @@ func TestBehind(t *testing.T) {
 	m := f.message(ends.nodeLink.Index, hooks[0], p.FD())
 	inside(t, ends.node, func() error { return netlink.FilterAdd(m) })
 	e := ends.watched(t, Config{Attach: AttachClsact})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
@@ -302,7 +302,7 @@ func TestIngressQdisc(t *testing.T) {
 	})
 	second, _ := veth(t, ends.node, "host1", "", ends.pod, "pod1", "")
 	e := ends.watched(t, Config{Attach: AttachClsact})
-	if err := e.Attach([]Link{ends.nodeLink, second}); err == nil {
+	if err := e.Attach([]Link{ends.nodeLink, second}, time.Time{}); err == nil {
 		t.Error("attached to a link without an egress hook")
 	}
 	s := sourceStatus(e, model.SourceTC)
@@ -330,7 +330,7 @@ func TestQdiscs(t *testing.T) {
 	attach := func() *Engine {
 		t.Helper()
 		e := ends.watched(t, Config{Attach: AttachClsact})
-		if err := e.Attach(links); err != nil {
+		if err := e.Attach(links, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		open = append(open, e)
@@ -397,7 +397,7 @@ func TestSameCounts(t *testing.T) {
 	var engines []*Engine
 	for _, mode := range []string{AttachTCX, AttachClsact} {
 		e := ends.watched(t, Config{Attach: mode})
-		if err := e.Attach([]Link{nodeLink, second}); err != nil {
+		if err := e.Attach([]Link{nodeLink, second}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		engines = append(engines, e)
@@ -436,7 +436,7 @@ func TestAuto(t *testing.T) {
 	attach := func(links []Link) string {
 		t.Helper()
 		e := ends.watched(t, Config{})
-		if err := errors.Join(e.Attach(links), e.Close()); err != nil {
+		if err := errors.Join(e.Attach(links, time.Time{}), e.Close()); err != nil {
 			t.Fatal(err)
 		}
 		return e.AttachMode()

@@ -57,7 +57,7 @@ func victim() {
 				return err
 			}
 			links = append(links, Link{Index: index, Name: "victim" + text})
-			if err := e.Attach(links); err != nil {
+			if err := e.Attach(links, time.Time{}); err != nil {
 				return err
 			}
 			fmt.Println("attached", len(links))
@@ -257,7 +257,7 @@ func testKilled(t *testing.T, mode, at, who string) {
 		t.Error("the next start left something behind")
 	}
 	ends.exchange(t, 20)
-	if err := e.Attach(links); err != nil {
+	if err := e.Attach(links, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	countsAll(t, ends, e, 20)
@@ -386,7 +386,7 @@ func watchBeside(index string) error {
 	if err != nil {
 		return err
 	}
-	if err := e.Attach([]Link{{Index: i, Name: "victim"}}); err != nil {
+	if err := e.Attach([]Link{{Index: i, Name: "victim"}}, time.Time{}); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -426,7 +426,7 @@ func TestBeside(t *testing.T) {
 		}
 		says(t, out, want)
 	}
-	if err := ends.watched(t, Config{Attach: AttachTCX}).Attach([]Link{ends.nodeLink}); err != nil {
+	if err := ends.watched(t, Config{Attach: AttachTCX}).Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	tells("ok tcx on 1 link")

@@ -130,7 +130,7 @@ func dropped(t testing.TB, e *Engine, n uint64) model.Traffic {
 func TestDrops(t *testing.T) {
 	ends := newRouter(t)
 	e := ends.watched(t, Config{})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := sourceStatus(e, model.SourceDrops); s.Status != model.OK {
@@ -566,7 +566,7 @@ func TestDropsTranslated(t *testing.T) {
 		return nil
 	})
 	e := ends.watched(t, Config{})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ends.podConn.WriteToUDPAddrPort([]byte("asked"), netip.AddrPortFrom(far, 10)); err != nil {

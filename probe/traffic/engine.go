@@ -91,7 +91,7 @@ type Link struct {
 	Name  string
 	// Uplink says that the link leads off the node: peers are counted on it.
 	Uplink bool
-	// First says that AttachUntil does not leave it for later.
+	// First says that Attach does not leave it for later.
 	First bool
 	// NoEthernet says that packets begin with the IP header (tun, wireguard, ipip).
 	NoEthernet bool

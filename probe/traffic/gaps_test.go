@@ -3,6 +3,7 @@ package traffic
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
@@ -53,7 +54,7 @@ func TestGaps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ends := newTwoEnds(t)
 			e := ends.watched(t, Config{Attach: tt.mode})
-			if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+			if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 			poll := func(second int) model.Source {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -14,7 +15,7 @@ import (
 func TestLargePackets(t *testing.T) {
 	ends := newTwoEnds(t)
 	e := ends.watched(t, Config{})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	var server net.Listener

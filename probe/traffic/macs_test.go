@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -64,7 +65,7 @@ func TestManyClientsOnBridge(t *testing.T) {
 	if err := e.SetLocal(local); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Attach(links); err != nil {
+	if err := e.Attach(links, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	service := conns[0]

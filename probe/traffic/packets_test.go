@@ -127,7 +127,7 @@ func testOrigin(t *testing.T, mode string) {
 		}
 	}
 	e := open(t, Config{NS: ends.node, Attach: mode})
-	if err := errors.Join(e.SetLocal(local), e.Attach(links)); err != nil {
+	if err := errors.Join(e.SetLocal(local), e.Attach(links, time.Time{})); err != nil {
 		t.Fatal(err)
 	}
 	var want model.HopCount

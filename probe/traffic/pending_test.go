@@ -16,14 +16,14 @@ func TestPending(t *testing.T) {
 	first.First, up.Uplink = true, true
 	e := ends.watched(t, Config{})
 	links := []Link{ends.nodeLink, first, up}
-	if err := e.AttachUntil(links, time.Unix(1, 0)); err != nil {
+	if err := e.Attach(links, time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}
 	s := sourceStatus(e, model.SourceTC)
 	if s.Status != model.Partial || !strings.Contains(s.Detail, "on 2 links; 1 not attached yet") || len(e.Pending()) != 1 || !e.Pending()[ends.nodeLink.Index] {
 		t.Errorf("%+v", s)
 	}
-	if err := e.Attach(links); err != nil {
+	if err := e.Attach(links, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := sourceStatus(e, model.SourceTC); s.Status != model.OK || len(e.Pending()) > 0 {

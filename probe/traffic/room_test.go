@@ -133,7 +133,7 @@ func TestMakeRoomForNeighbors(t *testing.T) {
 func TestMakeRoomForDrops(t *testing.T) {
 	ends := newRouter(t)
 	e := ends.watched(t, Config{})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+	if err := e.Attach([]Link{ends.nodeLink}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	dst := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}) }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -52,7 +53,7 @@ func TestTunnels(t *testing.T) {
 			if err := e.SetLocal([]Local{{Addr: tt.away}, {Addr: podIP}}); err != nil {
 				t.Fatal(err)
 			}
-			if err := e.Attach([]Link{l}); err != nil {
+			if err := e.Attach([]Link{l}, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 			ends.between(t, 5, tt.near, tt.away)

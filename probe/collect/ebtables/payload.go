@@ -142,7 +142,7 @@ func ipMatch(n int, prefix, tos string) func(*builder, *xt.Bytes, *options) {
 		o.address(0x01, prefix+"-src", p.Slice(0, n), p.Slice(2*n, n), &b.IPSrc)
 		o.address(0x02, prefix+"-dst", p.Slice(n, n), p.Slice(3*n, n), &b.IPDst)
 		o.add(0x04, tos, fmt.Sprintf("0x%02X", p.U8(4*n)))
-		o.add(0x08, prefix+"-proto", xt.Name(protocols, p.U8(4*n+1)))
+		o.add(0x08, prefix+"-proto", xt.Protocol(p.U8(4*n+1)))
 		// What follows depends on the protocol: types and codes, or ports.
 		first, second := 4*n+4, 4*n+8
 		icmp := byteRange(p.Slice(first, 2))

@@ -105,7 +105,3 @@ func macName(m model.MACMatch) string {
 	}
 	return macText(m.Addr, m.Mask)
 }
-
-var protocols = map[uint8]string{
-	1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 33: "dccp", 47: "gre", 50: "esp", 51: "ah", 58: "ipv6-icmp", 132: "sctp", 136: "udplite",
-}

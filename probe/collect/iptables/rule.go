@@ -9,13 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-var protocols = map[uint8]string{
-	model.ICMP: "icmp", 2: "igmp", model.TCP: "tcp", model.UDP: "udp", 33: "dccp", 47: "gre",
-	50: "esp", 51: "ah", model.ICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
-}
-
-func protoName(n uint8) string { return xt.Name(protocols, n) }
-
 // builder makes a rule from its parts, in the order in which the kernel has them, and writes its text.
 type builder struct {
 	model.PacketRule
@@ -80,13 +73,13 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 }
 
 func (b *builder) matchProto(n uint8, invert bool) {
-	b.proto = xt.Not(invert) + "-p " + protoName(n)
+	b.proto = xt.Not(invert) + "-p " + xt.Protocol(n)
 	if b.Proto != 0 {
 		b.unknown(b.proto)
 	} else {
 		b.Proto, b.ProtoNot = n, invert
 	}
-	b.native = append(b.native, "meta l4proto "+nft.Differs(invert)+protoName(n))
+	b.native = append(b.native, "meta l4proto "+nft.Differs(invert)+xt.Protocol(n))
 }
 
 // matchPorts takes a native port match. iptables writes those of one rule as one match of the protocol's name.
@@ -102,14 +95,14 @@ func (b *builder) matchPorts(source bool, r model.PortRange, text string, invert
 		*field = []model.PortRange{r}
 	}
 	b.protoOption(part)
-	b.native = append(b.native, protoName(b.Proto)+" "+word+nft.Differs(invert)+strings.Replace(text, ":", "-", 1))
+	b.native = append(b.native, xt.Protocol(b.Proto)+" "+word+nft.Differs(invert)+strings.Replace(text, ":", "-", 1))
 }
 
 // protoOption adds an option to the match of the rule's protocol.
 func (b *builder) protoOption(text string) {
 	if b.ports < 0 {
 		b.ports = len(b.options)
-		b.options = append(b.options, "-m "+protoName(b.Proto))
+		b.options = append(b.options, "-m "+xt.Protocol(b.Proto))
 	}
 	b.options[b.ports] += " " + text
 }

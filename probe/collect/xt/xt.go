@@ -132,6 +132,14 @@ func Name[K comparable](names map[K]string, n K) string {
 	return fmt.Sprint(n)
 }
 
+var protocols = map[uint8]string{
+	model.ICMP: "icmp", 2: "igmp", model.TCP: "tcp", model.UDP: "udp", 33: "dccp", 47: "gre",
+	50: "esp", 51: "ah", model.ICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
+}
+
+// Protocol is what iptables and ebtables call an IP protocol.
+func Protocol(n uint8) string { return Name(protocols, n) }
+
 // BitNames lists the names of the bits that are set. Where it is empty the bit has none.
 func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator string) string {
 	var out []string

@@ -137,7 +137,7 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 	f := discards(v, by, l)
 	f.LastHopAlive, f.Facts["lent"], f.Facts["drops"] = at, model.Unique(lent), shown
 	if len(lent) > 0 {
-		f.Lacks = node.LacksRoute
+		f.Lacks, f.LacksTo = node.LacksRoute, model.Hosts(lent)
 	}
 	return f
 }

@@ -155,7 +155,7 @@ func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
 
 func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []*model.Route) fault.Fault {
 	link, n := v.LinkName(g.Link), v.NodeOf(cidr)
-	f := fault.Fault{Lost: &g.Lost, Lacks: node.LacksRoute, Facts: words.Facts{
+	f := fault.Fault{Lost: &g.Lost, Lacks: node.LacksRoute, LacksTo: []netip.Prefix{cidr}, Facts: words.Facts{
 		"range": cidr, "link": link, "dev": v.NatLink(g.Link), "replying": g.replying, "node": n, "hop": node.NodeIP,
 		"drops": dropEvidence(g.Drops),
 	}}

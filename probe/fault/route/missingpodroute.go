@@ -78,7 +78,7 @@ func routedElsewhere(v *fault.Input, list []*node.MisroutedPod) {
 		instead = model.With(instead, misroutingOf(v.Index, a))
 		restore(v.Index, a)
 		if a.Facts["missing"] == true && !a.First.IsValid() {
-			f.Lacks = node.LacksRoute
+			f.Lacks, f.LacksTo = node.LacksRoute, append(f.LacksTo, model.Host(a.Addr))
 		}
 		if a.Facts["unruled"] != true || f.Lacks != "" {
 			f.Facts["unruled"] = nil
