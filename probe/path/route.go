@@ -30,7 +30,7 @@ func (st *State) Query(p Packet) Query {
 	if len(p.In) > 0 && p.In[0] != "" {
 		q.In, hook = p.In[0], "PREROUTING"
 	}
-	if st.Routing().marks&st.Tables().writes != 0 {
+	if marks := st.Routing().marks; marks != 0 && marks&st.Tables().writes != 0 {
 		p, q.MarkedBy = st.Tables().marked(p, hook)
 		q.Mark, q.Loose = p.Mark, p.Loose
 	}
