@@ -38,7 +38,7 @@ func markedFor(cidr string) *testNode {
 		model.PacketRule{Chain: "KUBE-POSTROUTING", Mark: model.MarkMatch{Value: 0x4000, Mask: 0x4000, Set: true, Not: true}, Target: "RETURN"},
 		model.PacketRule{Chain: "KUBE-POSTROUTING", Target: "MASQUERADE", Text: "-j MASQUERADE --random-fully"})
 	n.PacketRules = slices.Concat(n.PacketRules[before:], n.PacketRules[:before])
-	n.filter(model.NFT, "PREROUTING", 30, model.PacketRule{Src: to(pod5 + "/32"), Dst: to(cidr), Target: "MARK",
+	n.filter(model.NFT, "PREROUTING", 30, model.PacketRule{Src: to(pod5 + "/32"), Dst: to(cidr), Target: "MARK", SetMark: model.MarkWrite{Value: 0x4000, Mask: 0x4000},
 		Text: "-s 172.20.1.5/32 -d " + cidr + " -j MARK --set-xmark 0x4000/0x4000"}).Table = "mangle"
 	n.translated(pod5, far, far, "10.50.0.4", true)
 	return n

@@ -607,6 +607,17 @@ func TestSNATPortExhaustion(t *testing.T) {
 		{"nearly all ports are held", func() *testNode { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
 		{"nearly all ports are held, and insertions of others fail", func() *testNode { return flows(19, 7) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
 		{"half of the ports are held", func() *testNode { return flows(10, 7) }, nil},
+		{"the three ports of a rule are held, and entries of its flows are refused", func() *testNode {
+			n := flows(3, 7)
+			n.PacketRules[3].ToPorts.Last = 61002
+			n.drop("NETFILTER_DROP", "nf_hook_slow", pod5, out, 7).Proto = tcp
+			return n
+		}, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
+		{"the three ports of a rule are held by whom they are for", func() *testNode {
+			n := flows(3, 0)
+			n.PacketRules[3].ToPorts.Last = 61002
+			return n
+		}, nil},
 		{"as many flows of the whole range", func() *testNode {
 			n := flows(20, 7)
 			n.PacketRules[3].ToPorts = model.PortRange{}

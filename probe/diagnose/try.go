@@ -21,7 +21,7 @@ func try(v *fault.Input, list []fault.Fault) {
 	var gone []any
 	var trial *path.Trial
 	for f := range model.Each(list) {
-		if f.Undoes == nil {
+		if f.Undoes == nil && f.Sets == nil {
 			continue
 		}
 		if trial == nil {
@@ -30,9 +30,14 @@ func try(v *fault.Input, list []fault.Fault) {
 		if !f.Packet.Dst.IsValid() && f.Lost != nil && len(f.Lost.Drops) > 0 {
 			f.Packet = firstOf(v, f)
 		}
-		gone = append(gone, f.Undoes)
-		if _, by := fate(trial, f); by == f.Undoes {
+		for _, setting := range f.Sets {
+			gone = append(gone, setting)
+		}
+		if died, by := fate(trial, f); f.Undoes == nil && died || f.Undoes != nil && by == f.Undoes {
 			open = append(open, f)
+		}
+		if f.Undoes != nil {
+			gone = append(gone, f.Undoes)
 		}
 	}
 	for round := 0; round < most && len(open) > 0; round++ {
@@ -78,8 +83,7 @@ func fate(t *path.Trial, f *fault.Fault) (died bool, by any) {
 // firstOf is a packet such as most of a finding's drops. What the IP layer dropped of a pod's came to it.
 func firstOf(v *fault.Input, f *fault.Fault) path.Packet {
 	d := node.MostDropped(f.Lost.Drops)[0]
-	p := path.Packet{Src: d.Src, Dst: d.Dst, Proto: d.Proto}
-	p.SrcPort, p.DstPort, _ = v.Classifier.Samples.Of(d).Ports()
+	p := v.PacketOf(d)
 	if _, bridged := f.Undoes.(*model.FrameRule); len(v.Owners[d.Src]) > 0 && !bridged {
 		link := v.ByIndex[v.Owners[d.Src][0].LinkIndex]
 		if b := v.Bridge(link); b != nil {

@@ -110,6 +110,8 @@ type Fault struct {
 	// one that ends by it: that of most drops, if it is not given.
 	Undoes any
 	Packet path.Packet
+	// Sets are the settings that its fix writes.
+	Sets []model.Sysctl
 	// Idle: nothing but state speaks for it.
 	Idle bool
 }

@@ -18,7 +18,7 @@ func (v *Input) SilentNextHops() map[node.Question]*node.SilentHop {
 			continue
 		}
 		hop, ok := node.AwaitedHop(v.Index, d)
-		if !ok || model.InAny(v.Ranges.Local, hop) {
+		if !ok || hop == d.Dst && model.InAny(v.Ranges.Local, hop) {
 			continue
 		}
 		m := model.GetOrInsert(found, node.Question{Ifindex: d.IfIndex, Addr: hop})

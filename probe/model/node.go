@@ -206,6 +206,11 @@ type RoutingRule struct {
 	// Goto is the priority of the rule to continue at.
 	Goto int
 	Not  bool
+	// Proto, SrcPorts and DstPorts select a protocol and its ports, zero for any.
+	Proto              uint8
+	SrcPorts, DstPorts PortRange
+	// MinBits is the least prefix length of the routes that it takes from its table: suppress_prefixlength and one.
+	MinBits int
 	// Unknown names further selectors, which the fields do not express.
 	Unknown []string `redact:"keep"`
 }
@@ -269,6 +274,8 @@ type Pod struct {
 	// the destinations that it routes by other links, or discards.
 	Routes    []Route
 	Elsewhere []netip.Prefix
+	// Rules are the namespace's routing rules before that of its main table.
+	Rules []RoutingRule `json:",omitempty"`
 	// Backlog is nil where it was not read.
 	Backlog *Backlog
 	// Inside is what was read of the pod's namespace beside that, since packets were lost

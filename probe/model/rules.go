@@ -3,7 +3,6 @@ package model
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -102,6 +101,10 @@ type MarkMatch struct {
 
 // Matches reports whether the mark satisfies the match.
 func (m MarkMatch) Matches(mark uint32) bool { return !m.Set || (mark&m.Mask == m.Value) != m.Not }
+
+// MarkWrite is what a rule does to a packet's mark: it clears the bits of Mask, and flips those of Value then. Zero: that
+// is not known.
+type MarkWrite struct{ Value, Mask uint32 }
 
 // FrameTarget is what an ebtables rule does with a frame.
 type FrameTarget string
@@ -205,6 +208,8 @@ type PacketRule struct {
 	Goto   bool
 	// To is the address that SNAT or DNAT writes, where it is a single one.
 	To netip.AddrPort
+	// SetMark is what MARK writes.
+	SetMark MarkWrite
 	// ToPorts are those that MASQUERADE, SNAT or REDIRECT may give; zero for any.
 	ToPorts PortRange
 
@@ -288,14 +293,6 @@ func (r *PacketRule) Concerns(from, to netip.Addr) bool {
 // IsNotrack reports whether the rule excludes packets from connection tracking.
 func (r *PacketRule) IsNotrack() bool {
 	return r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
-}
-
-// SetsMark is the mark that a MARK rule gives packets, 0 where that is not known.
-func (r *PacketRule) SetsMark() uint32 {
-	_, option, _ := strings.Cut(r.Text, "--set-xmark ")
-	value, _, _ := strings.Cut(option, "/")
-	mark, _ := strconv.ParseUint(value, 0, 32)
-	return uint32(mark)
 }
 
 // SetsTTL reports whether the rule sets the TTL or hop limit of packets.

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 // Place is a link with its role.
@@ -107,7 +106,7 @@ func (v *Index) OutLink(src, dst netip.Addr) string {
 	if pods := v.Owners[dst]; len(pods) > 0 {
 		return v.NatLink(pods[0].LinkIndex)
 	}
-	if r := v.Routing().Lookup(path.Query{Src: src, Dst: dst}).Route; r != nil && r.Type == "unicast" && v.ByIndex[r.IfIndex] != nil {
+	if r := v.Routing().Lookup(v.SentBy(src, dst)).Route; r != nil && r.Type == "unicast" && v.ByIndex[r.IfIndex] != nil {
 		return v.NatLink(r.IfIndex)
 	}
 	return v.NatLink(v.AnUplink())

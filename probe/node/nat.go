@@ -7,10 +7,16 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// FlowPacket is a flow's packet with its source as it was sent, and its destination as translated.
+func FlowPacket(f *model.Flow) path.Packet {
+	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}
+}
+
 // LeavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *Index) LeavingPacket(f *model.Flow) path.Packet {
-	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort,
-		DstPort: f.Reply.SrcPort, Out: []string{v.OutLink(f.Original.Src, f.Reply.Src)}, New: !f.Start.IsZero()}
+	p := FlowPacket(f)
+	p.Out, p.New = []string{v.OutLink(p.Src, p.Dst)}, !f.Start.IsZero()
+	return p
 }
 
 // Leaving are the packets of a pair as POSTROUTING sees them first, one for each protocol and port that its

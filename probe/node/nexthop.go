@@ -57,15 +57,18 @@ func (v *Index) leavesBy(f *model.Flow, k Question) bool {
 	})
 }
 
-// AskedBeyond counts what left the node by a link, or by the uplinks that are ports of it, to ask for an address, and
+// AskedBeyond counts what left the node by a link, or by the uplinks or pods' links that are ports of it, to ask for an address, and
 // the replies that came in. A question of the node passes the bridge and the port, a pod's the port alone.
 func AskedBeyond(v *Index, k Question) Resolution {
 	asked := v.Resolutions(model.Egress)
 	link, ports := asked[k], Resolution{}
 	for _, l := range v.ByIndex {
-		if l.Master == k.Ifindex && l.Role == model.RoleUplink {
-			t := asked[Question{l.Index, k.Addr}]
+		switch t := asked[Question{l.Index, k.Addr}]; {
+		case l.Master != k.Ifindex:
+		case l.Role == model.RoleUplink:
 			ports = Resolution{ports.Requests + t.Requests, ports.Replies + t.Replies}
+		case !v.Outer[k.Ifindex]: // Each port sends a copy.
+			ports = Resolution{max(ports.Requests, t.Requests), ports.Replies + t.Replies}
 		}
 	}
 	return Resolution{max(link.Requests, ports.Requests), max(link.Replies, ports.Replies)}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 // Pair is a local address and an address off the node.
@@ -137,7 +136,7 @@ func nextHopMACs(v *Index, p *model.Peer) (macs map[model.MAC]bool, known bool) 
 	if BesideUplink(v, p) {
 		return nil, true
 	}
-	d := v.Routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
+	d := v.Routing().Lookup(v.SentBy(p.Local, p.Remote))
 	macs = map[model.MAC]bool{}
 	for _, h := range d.Hops {
 		n := v.NeighborAt(cmp.Or(h.Gateway, p.Remote), h.IfIndex)

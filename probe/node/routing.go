@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"net/netip"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -61,18 +60,38 @@ func (r *ShownRule) String() string { return words.RoutingRuleText(r.RoutingRule
 // Typed are the same of a rule.
 func (r *ShownRule) Typed() words.Command { return words.RoutingRule(r.RoutingRule) }
 
-// SentBy is a packet as the node's routing gets it: a pod's comes by a link, the node's own by none.
+// SentBy is a packet as the node's routing gets it: a pod's comes by a link, the node's own by none. It is one of a flow
+// without a reply, if there is one: rules may look at its ports.
 func (v *Index) SentBy(src, dst netip.Addr) path.Query {
-	q := path.Query{Src: src, Dst: dst}
-	for _, p := range v.Owners[src] {
-		q.In = cmp.Or(v.NatLink(p.LinkIndex), q.In)
+	p := path.Packet{Src: src, Dst: dst}
+	if st := v.FlowStates[Pair{src, dst}]; st != nil && len(st.Silent) > 0 {
+		p = FlowPacket(st.Silent[0])
 	}
-	return q
+	return v.Sent(p)
+}
+
+// Sent is a given packet as the node's routing gets it.
+func (v *Index) Sent(p path.Packet) path.Query {
+	for _, pod := range v.Owners[p.Src] {
+		if l := v.NatLink(pod.LinkIndex); l != "" {
+			p.In = []string{l}
+		}
+	}
+	return v.Query(p)
+}
+
+// PacketOf is one packet of a drop.
+func (v *Index) PacketOf(d *model.Drop) path.Packet {
+	p := path.Packet{Src: d.Src, Dst: d.Dst, Proto: d.Proto}
+	p.SrcPort, p.DstPort, _ = v.Classifier.Samples.Of(d).Ports()
+	return p
 }
 
 // Arrived is a dropped packet as the node's routing got it.
 func (v *Index) Arrived(d *model.Drop) path.Query {
-	return path.Query{Src: d.Src, Dst: d.Dst, In: d.Link}
+	p := v.PacketOf(d)
+	p.In = []string{d.Link}
+	return v.Query(p)
 }
 
 // Lookup is the route that the node takes to an address; nil when it has none.

@@ -22,7 +22,7 @@ func (v *Index) tunnelPeers() []model.Peer {
 			v.NodeAddrs[remote] {
 			continue
 		}
-		d := v.Routing().Lookup(path.Query{Src: f.Original.Src, Dst: remote})
+		d := v.Routing().Lookup(v.Sent(FlowPacket(f)))
 		if len(d.Unsure) > 0 || len(d.Hops) != 1 {
 			continue
 		}

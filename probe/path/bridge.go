@@ -221,7 +221,7 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 		n := j.translateDestination("PREROUTING")
 		if j.dst != before {
 			// A new destination is routed anew.
-			j.routed(b, n)
+			j.routed(b, j.Query(j.packet(b.Name, "")), n)
 			return
 		}
 		if !j.over {

@@ -148,6 +148,8 @@ type Tables struct {
 	// counted: packets were counted in the window, so that a rule which stood
 	// through it and counted none matches none of them.
 	counted bool
+	// writes are the bits of marks that rules write.
+	writes uint32
 }
 
 type hook struct {
@@ -159,6 +161,11 @@ func newTables(s *State) *Tables {
 	t := &Tables{
 		chains: model.Grouped(s.PacketRules, ChainOf), places: places[*model.PacketRule]{},
 		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
+	}
+	for r := range model.Each(s.PacketRules) {
+		if r.Target == "MARK" && r.Table != "nat" {
+			t.writes |= model.Either(r.SetMark == model.MarkWrite{}, anyMark, r.SetMark.Mask|r.SetMark.Value)
+		}
 	}
 	for x := range model.Each(s.Snapshot.Sets) {
 		t.Sets[setKey{x.Family, x.Table, x.Name}] = &set{Set: x, rules: map[choice]*model.PacketRule{}}
@@ -226,12 +233,27 @@ func (t *Tables) hook(name string, p *Packet) []*model.Chain {
 type tableState struct {
 	// fit is how surely the packet comes to where the walk is.
 	fit Fit
-	// marked: a rule that the packet met may have written its mark.
-	marked bool
+	// mark is the packet's, but for the bits of loose: rules that it met may have written these.
+	mark, loose uint32
 	// service: a rule that led here names the packet's destination alone.
 	service bool
 	// unused: a rule on the way matches the packet and counted none, so that no packet of the window came this way.
 	unused bool
+}
+
+// at is the state in which the packet comes to a base chain.
+func (s tableState) at() tableState { return tableState{fit: Yes, mark: s.mark, loose: s.loose} }
+
+// write has a rule that the packet meets write its mark.
+func (s *tableState) write(m model.MarkWrite, met Fit) {
+	switch {
+	case m == model.MarkWrite{}:
+		s.loose = anyMark
+	case met == Yes:
+		s.mark, s.loose = s.mark&^m.Mask^m.Value, s.loose&^m.Mask
+	default:
+		s.loose |= m.Mask | m.Value
+	}
 }
 
 type tableWalk struct {
@@ -244,7 +266,7 @@ type tableWalk struct {
 func (t *Tables) walk(p Packet) *tableWalk {
 	p.SrcLocal, p.DstLocal, p.Sets = t.state.Own[p.Src] != nil, t.state.Own[p.Dst] != nil, t.Sets
 	w := &tableWalk{packet: p, counted: t.counted}
-	w.Chains, w.First, w.State.fit = t.chains, t.first(p.Dst), Yes
+	w.Chains, w.First, w.State = t.chains, t.first(p.Dst), tableState{fit: Yes, mark: p.Mark, loose: p.Loose}
 	return w
 }
 
@@ -270,7 +292,7 @@ func (w *tableWalk) meet(decide func(k ChainKey, i int, r *model.PacketRule) Act
 // meets says how surely the packet comes to a rule and matches it. A rule that
 // may match and counted nothing in a window with traffic does not, where traffic came to it.
 func (w *tableWalk) meets(r *model.PacketRule) Fit {
-	w.packet.Marked = w.State.marked
+	w.packet.Mark, w.packet.Loose = w.State.mark, w.State.loose
 	f := min(w.State.fit, w.packet.Fits(r))
 	idle := w.counted && !r.Counter.Added && r.Counter.Delta == 0
 	w.State.unused = w.State.unused || idle && f == Yes
@@ -294,7 +316,7 @@ func (w *tableWalk) follow(k ChainKey, r *model.PacketRule, met Fit) Action {
 	before := w.State
 	w.State.fit = met
 	action := w.Chain(to)
-	before.marked = w.State.marked
+	before.mark, before.loose = w.State.mark, w.State.loose
 	w.State = before
 	switch {
 	case action == End:

@@ -48,6 +48,10 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 // podRoute looks up the pod's own routes, and the next hop, which stays invalid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) {
 	route := PodRoute(p, j.dst)
+	if r := PodDiscards(p, Query{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, SrcPort: j.srcPort, DstPort: j.dstPort}); r != nil {
+		j.die(s, "discarded", words.Facts{"what": words.RoutingRuleText(r)})
+		return
+	}
 	switch {
 	case elsewhere(p, j.dst, route):
 		s.say("elsewhere", nil)
@@ -111,6 +115,22 @@ func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
 		}
 	}
 	return best
+}
+
+// PodDiscards is the rule in a pod by which it discards a packet before it looks for a route; nil for none, and where a
+// table decides that was not read.
+func PodDiscards(p *model.Pod, q Query) *model.RoutingRule {
+	of := model.Either(isIPv6(q.Dst), 6, 4)
+	for r := range model.Each(p.Rules) {
+		switch fit := q.fits(r); {
+		case r.Family != of || fit == No:
+		case fit == Yes && (&Decision{Type: r.Action}).Discards():
+			return r
+		default:
+			return nil
+		}
+	}
+	return nil
 }
 
 // elsewhere reports whether the pod routes an address by another interface than

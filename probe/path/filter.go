@@ -84,7 +84,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 	// maybe are the deciding rules that may match; open are those that match and decide one way or the other:
 	// by a map that was not read, or by a program that is asked.
 	var maybe, open []*model.PacketRule
-	w.State, w.CutOff = tableState{fit: Yes}, false
+	w.State, w.CutOff = w.State.at(), false
 	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {
 		met := w.meets(r)
 		if met == No {
@@ -97,7 +97,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 		case r.Target == "QUEUE":
 			open = append(open, r)
 		case r.Target == "MARK" || r.Target == "CONNMARK":
-			w.State.marked = true
+			w.State.write(r.SetMark, met)
 			return Next
 		case r.Target != "ACCEPT" && !isDrop(r):
 			return w.follow(k, r, met)

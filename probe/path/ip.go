@@ -14,22 +14,31 @@ func (j *journey) atIP(in *model.Link) {
 	if in != nil && j.byCilium(in) {
 		return
 	}
+	name := ""
+	if in != nil {
+		name = in.Name
+	}
+	q := j.Query(j.packet(name, "")) // Marks are given before addresses are translated.
 	n := j.translateDestination(model.Either(in == nil, "OUTPUT", "PREROUTING"))
-	if !j.over {
-		j.routed(in, n)
+	if q.Src, q.Dst, q.DstPort = j.src, j.dst, j.dstPort; !j.over {
+		j.routed(in, q, n)
 	}
 }
 
 // routed looks up the packet's route and follows it. n is the hop of address
 // translation, to which the source's is added last.
-func (j *journey) routed(in *model.Link, n *step) {
-	name, hooks := "", []string{"OUTPUT", "POSTROUTING"}
+func (j *journey) routed(in *model.Link, q Query, n *step) {
+	name, hooks := q.In, []string{"OUTPUT", "POSTROUTING"}
 	if in != nil {
-		name, hooks = in.Name, []string{"PREROUTING", "FORWARD", "POSTROUTING"}
+		hooks = []string{"PREROUTING", "FORWARD", "POSTROUTING"}
 	}
-	d := j.Routing().Lookup(Query{Src: j.src, Dst: j.dst, In: name})
+	d := j.Routing().Lookup(q)
 	route := &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
-	j.decideRoute(route, in, &d)
+	if j.decideRoute(route, in, &d); d.Rule != nil && d.Rule.Mask != 0 {
+		for _, r := range q.MarkedBy {
+			route.showRule(r)
+		}
+	}
 	if j.over || d.Type != "unicast" {
 		j.steps = append(j.steps, route)
 		if !j.over {
@@ -110,7 +119,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 			return
 		}
 	}
-	back := j.Routing().ReturnPath(Query{Src: j.src, Dst: j.dst, In: in.Name})
+	back := j.Routing().ReturnPath(j.Query(j.packet(in.Name, "")))
 	if j.Has(model.SourceRoutes) && len(back.Unsure)+len(d.Unsure) == 0 && back.Filtered(j.reverseFilter(in), in) {
 		facts := words.Facts{"link": in.Name, "src": j.src}
 		if len(back.Hops) > 0 && back.Type == "unicast" {

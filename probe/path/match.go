@@ -33,8 +33,8 @@ type Packet struct {
 	In, Out []string
 	// SrcLocal and DstLocal say that an address is one of the node's own.
 	SrcLocal, DstLocal bool
-	// Marked: the packet may have a mark; else it has none.
-	Marked bool
+	// Mark is the packet's, but for the bits of Loose, which are not known.
+	Mark, Loose uint32
 	// State is connection tracking's: new or established; empty where it is not known.
 	State string
 	// New: the flow began in the window.
@@ -56,7 +56,8 @@ func (p *Packet) Fits(r *model.PacketRule) Fit {
 		f = min(f, known(p.Proto != 0, (r.Proto == p.Proto) != r.ProtoNot))
 	}
 	if r.Mark.Set {
-		f = min(f, known(!p.Marked, r.Mark.Matches(0)))
+		differs := (p.Mark^r.Mark.Value)&r.Mark.Mask&^p.Loose != 0
+		f = min(f, known(differs || r.Mark.Mask&p.Loose == 0, differs == r.Mark.Not))
 	}
 	for _, text := range r.Unknown {
 		f = min(f, stateFits(text, p.State))

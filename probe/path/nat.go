@@ -2,6 +2,7 @@ package path
 
 import (
 	"iter"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,12 +41,10 @@ func (t *Tables) natWalk(p Packet) *tableWalk {
 	return w
 }
 
-// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow, which has a mark only if it is
-// Marked. A rule that may match is taken not to, and is listed in Unsure where it would decide.
+// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow. A rule that may match is taken not to, and is listed in Unsure where it would decide.
 func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
 	w := t.natWalk(p)
-	w.State.marked = p.Marked
 	// behind finds the rule that would translate, were the search to go on.
 	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains, First: w.First}
 	var missed *model.PacketRule
@@ -105,7 +104,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 // Marked are the rules that may give a packet, on its way, the mark because of which it is translated: with that another
 // rule of POSTROUTING matches than without; by is what then translates it.
 func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRule) {
-	p.Marked = true
+	p.Loose = anyMark
 	nat := t.Source(p)
 	if by = nat.Rule; !nat.Translated {
 		return nil, nil
@@ -113,13 +112,26 @@ func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRu
 	decides := func(mark uint32) bool {
 		return slices.ContainsFunc(nat.Unsure, func(r *model.PacketRule) bool { return r.Mark.Matches(mark) != r.Mark.Matches(0) })
 	}
+	p.Loose = 0
+	_, all := t.marked(p, "PREROUTING", "FORWARD", "POSTROUTING")
+	return model.Filter(all, func(r *model.PacketRule) bool { return decides(r.SetMark.Value) }), by
+}
+
+// anyMark are all bits of a mark.
+const anyMark = math.MaxUint32
+
+// marked is a packet with the mark that rules of hooks give it, and these rules. The nat tables see the first packet of a
+// flow alone.
+func (t *Tables) marked(p Packet, hooks ...string) (Packet, []*model.PacketRule) {
+	var rules []*model.PacketRule
 	w := t.walk(p)
 	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {
 		met := w.meets(r)
 		switch {
 		case met == No:
 			return Next
-		case r.Target == "MARK" && decides(r.SetsMark()):
+		case r.Target == "MARK":
+			w.State.write(r.SetMark, met)
 			rules = model.With(rules, r)
 			return Next
 		case r.Target == "ACCEPT" && met == Yes:
@@ -127,14 +139,15 @@ func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRu
 		}
 		return w.follow(k, r, met)
 	})
-	for _, h := range []string{"PREROUTING", "FORWARD", "POSTROUTING"} {
+	for _, h := range hooks {
 		for _, c := range t.hook(h, &p) {
-			if w.State = (tableState{fit: Yes}); !translates(c) {
+			if w.State = w.State.at(); !translates(c) {
 				w.Base(c)
 			}
 		}
 	}
-	return rules, by
+	p.Mark, p.Loose = w.State.mark, w.State.loose
+	return p, rules
 }
 
 // targets are the rules that may translate a packet's destination.

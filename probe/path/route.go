@@ -14,8 +14,27 @@ type Query struct {
 	Src, Dst netip.Addr
 	// In is the link through which the packet came; empty for one that the
 	// node itself sends, which the rules know as coming from the loopback.
-	In   string
-	Mark uint32
+	In string
+	// Mark is the packet's, but for the bits of Loose, which are not known; MarkedBy are the rules that wrote it.
+	Mark, Loose uint32
+	MarkedBy    []*model.PacketRule
+	// Proto and the ports are zero where they are not known.
+	Proto            uint8
+	SrcPort, DstPort uint16
+}
+
+// Query is a packet as the node's routing gets it, from a link or from the node itself.
+func (st *State) Query(p Packet) Query {
+	q := Query{Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort}
+	hook := "OUTPUT"
+	if len(p.In) > 0 && p.In[0] != "" {
+		q.In, hook = p.In[0], "PREROUTING"
+	}
+	if marks := st.Routing().marks; marks != 0 && marks&st.Tables().writes != 0 {
+		p, q.MarkedBy = st.Tables().marked(p, hook)
+		q.Mark, q.Loose = p.Mark, p.Loose
+	}
+	return q
 }
 
 // Decision is what the routing tables do with a packet.
@@ -33,7 +52,7 @@ type Decision struct {
 	Passed []*model.RoutingRule
 	// Hops are the next hops, of which the kernel takes one by a hash of the flow.
 	Hops []NextHop
-	// Unsure are rules before that one with conditions that the model does not hold; they were taken as not matching.
+	// Unsure are rules before that one of which it is not known whether the packet matches; they were taken as not matching.
 	Unsure []*model.RoutingRule
 }
 
@@ -73,7 +92,9 @@ type Routing struct {
 	// merged: as long as no rule was added, the kernel keeps IPv4's tables
 	// local and main as one, so that the longest prefix of both decides.
 	merged bool
-	state  *State
+	// marks are the bits of marks that rules look at.
+	marks uint32
+	state *State
 }
 
 type tableKey struct {
@@ -107,6 +128,9 @@ type fib struct {
 func newRouting(s *State) *Routing {
 	r := &Routing{tables: map[tableKey]*fib{}, state: s}
 	r.rules4, r.rules6 = newRuleList(rulesOf(s.Rules, 4)), newRuleList(rulesOf(s.Rules, 6))
+	for rule := range model.Each(s.Rules) {
+		r.marks |= rule.Mask
+	}
 	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
 	})
@@ -163,16 +187,19 @@ func (r *Routing) Lookup(q Query) Decision {
 	slices.Sort(places)
 	for _, i := range slices.Compact(places) {
 		rule := &rules.all[i]
-		if i < from || !matchesRule(rule, q) {
+		if i < from {
 			continue
 		}
-		if len(rule.Unknown) > 0 {
+		switch q.fits(rule) {
+		case No:
+			continue
+		case Maybe:
 			d.Unsure = append(d.Unsure, rule)
 			continue
 		}
 		switch rule.Action {
 		case "lookup":
-			if route := r.in(rule.Table, q.Dst); route != nil && route.Type != "throw" {
+			if route := r.in(rule.Table, q.Dst); route != nil && route.Type != "throw" && route.Dst.Bits() >= rule.MinBits {
 				d.Rule, d.Route, d.Table, d.Type = rule, route, route.Table, route.Type
 				if !d.Discards() {
 					d.Hops = r.hops(route)
@@ -197,10 +224,25 @@ func (r *Routing) Lookup(q Query) Decision {
 	return d
 }
 
-func matchesRule(r *model.RoutingRule, q Query) bool {
+// fits says how surely the packet matches a rule.
+func (q *Query) fits(r *model.RoutingRule) Fit {
 	ok := (!r.From.IsValid() || r.From.Contains(q.Src)) && (!r.To.IsValid() || r.To.Contains(q.Dst)) &&
-		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark^r.Mark)&r.Mask == 0
-	return ok != r.Not
+		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark^r.Mark)&r.Mask&^q.Loose == 0
+	f := min(known(true, ok), known(r.Proto == 0 || q.Proto != 0, r.Proto == 0 || r.Proto == q.Proto),
+		q.portFits(r.SrcPorts, q.SrcPort), q.portFits(r.DstPorts, q.DstPort))
+	switch {
+	case f == No:
+		return model.Either(r.Not, Yes, No)
+	case f == Maybe || r.Mask&q.Loose != 0 || len(r.Unknown) > 0:
+		return Maybe
+	}
+	return model.Either(r.Not, No, Yes)
+}
+
+// portFits compares a port: what is neither TCP nor UDP has none.
+func (q *Query) portFits(r model.PortRange, port uint16) Fit {
+	portless := q.Proto != 0 && q.Proto != model.TCP && q.Proto != model.UDP
+	return known(r.Last == 0 || port != 0 || portless, r.Last == 0 || port != 0 && r.First <= port && port <= r.Last)
 }
 
 // Covering lists the routes of a table that match an address, the preferred one first.
@@ -273,7 +315,7 @@ func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
 // source, as for a reply that comes in through the link by which the packet would leave. The mark
 // counts only with src_valid_mark, which is off by default.
 func (r *Routing) ReturnPath(q Query) Decision {
-	back := Query{Src: q.Dst, Dst: q.Src}
+	back := Query{Src: q.Dst, Dst: q.Src, Proto: q.Proto, SrcPort: q.DstPort, DstPort: q.SrcPort}
 	if there := r.Lookup(q); there.Type == "unicast" && len(there.Hops) > 0 {
 		back.In = there.Hops[0].Link
 	}

@@ -28,11 +28,16 @@ func NewTrial(st *State) *Trial {
 	return t
 }
 
-// Without is the trial without some rules and routes, and with the policy accept for chains.
+// Without is the trial without some rules and routes, with the policy accept for chains, and with new values of settings.
 func (t *Trial) Without(list []any) *Trial {
 	s, gone := *t.Snapshot, model.SetOf(list)
 	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
-	s.Chains = slices.Clone(s.Chains)
+	s.Chains, s.Sysctls = slices.Clone(s.Chains), slices.Clone(s.Sysctls)
+	for _, x := range list {
+		if setting, is := x.(model.Sysctl); is {
+			s.Sysctls = append(s.Sysctls, setting) // The last one counts.
+		}
+	}
 	for i := range s.Chains {
 		if gone[&t.Chains[i]] {
 			s.Chains[i].Policy = "ACCEPT"

@@ -91,9 +91,19 @@ func ruleWords(r *model.RoutingRule, anywhere string) string {
 	if r.Out != "" {
 		add("oif", r.Out)
 	}
+	if r.Proto != 0 {
+		add("ipproto", model.ProtoName(r.Proto))
+	}
+	for i, ports := range []model.PortRange{r.SrcPorts, r.DstPorts} {
+		if ports.Last != 0 {
+			add([]string{"sport", "dport"}[i], model.Either(ports.First == ports.Last, fmt.Sprint(ports.First), fmt.Sprintf("%d-%d", ports.First, ports.Last)))
+		}
+	}
 	switch r.Action {
 	case "lookup":
-		add("lookup", r.Table)
+		if add("lookup", r.Table); r.MinBits > 0 {
+			add("suppress_prefixlength", r.MinBits-1)
+		}
 	case "goto":
 		add("goto", r.Goto)
 	default:

@@ -299,6 +299,7 @@ func TestFields(t *testing.T) {
 		},
 		{
 			Table: "nat", Chain: "PREROUTING", Number: 4, Mark: model.MarkMatch{Value: 0x4000, Mask: 0x4000, Set: true}, Target: "MARK",
+			SetMark: model.MarkWrite{Value: 0x4000, Mask: 0x4000},
 		},
 		{
 			Table: "nat", Chain: "PREROUTING", Number: 6, Unknown: []string{"statistic --mode random --probability 0.33333333349"}, Target: "RETURN",

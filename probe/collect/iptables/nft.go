@@ -3,6 +3,7 @@ package iptables
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -114,7 +115,9 @@ func (b *builder) item(item nft.Item) {
 			return
 		case i.Load.Source != nft.FromMeta:
 		case i.Load.Key == unix.NFT_META_MARK:
-			b.Target = "MARK"
+			if b.Target = "MARK"; len(i.Value) >= 4 {
+				b.SetMark = model.MarkWrite{Value: binary.NativeEndian.Uint32(i.Value), Mask: math.MaxUint32}
+			}
 		case i.Load.Key == unix.NFT_META_NFTRACE:
 			b.Target, b.target = "TRACE", "-j TRACE"
 		}

@@ -49,6 +49,7 @@ type Namespace struct {
 	Links     []model.Link
 	// Routes are those of the main table. Without Entered, routes and neighbours are unknown.
 	Routes    []model.Route
+	Rules     []model.RoutingRule
 	Neighbors []model.Neighbor
 	Entered   bool
 	// Programs are those on its links if Node.Programs is set. Refused says why some could not be read.
@@ -205,6 +206,9 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 			out.Routes = append(out.Routes, r)
 		}
 	}
+	rules, unread := route.Rules(ctx, conn)
+	out.Rules = slices.DeleteFunc(rules, func(r model.RoutingRule) bool { return r.Priority == 0 || r.Priority >= mainRule })
+	failed = errors.Join(failed, unread)
 	out.Neighbors, err = neigh.Entries(ctx, conn)
 	if n.Programs {
 		out.Programs, out.Refused = program.Read(ctx, ns, conn, out.Links)
@@ -219,6 +223,9 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	}
 	return id, out, errors.Join(failed, err)
 }
+
+// mainRule is the priority of the kernel's rule for the main table.
+const mainRule = 32766
 
 // inside reads what decides on packets in a namespace; nil with an error.
 func (n Node) inside(ctx context.Context, ns *netns.NS) (*model.Inside, error) {
@@ -286,7 +293,7 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	p := model.Pod{
 		MAC: far.MAC, Interface: far.Name, Up: far.Up, Link: near.Name, LinkIndex: near.Index, LinkMAC: near.MAC,
-		Netns: ns.Inode, NetnsName: ns.Name, NetnsCookie: ns.Cookie, Backlog: ns.Backlog, Inside: ns.Inside,
+		Rules: ns.Rules, Netns: ns.Inode, NetnsName: ns.Name, NetnsCookie: ns.Cookie, Backlog: ns.Backlog, Inside: ns.Inside,
 	}
 	for _, a := range far.Addresses {
 		if a.Addr().IsLinkLocalUnicast() {

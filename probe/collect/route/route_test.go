@@ -180,7 +180,7 @@ func TestRules(t *testing.T) {
 		{Family: 4, Priority: 20, To: prefixOf("10.240.0.32/32"), Table: 254, Action: "lookup"},
 		{Family: 4, Priority: 30, Mark: 0x10, Mask: 0xff, In: "lo", Out: "lo", Table: 7, Action: "lookup", Not: true},
 		{Family: 4, Priority: 40, To: prefixOf("10.9.0.0/16"), Action: "blackhole"},
-		{Family: 4, Priority: 50, Table: 8, Action: "lookup", Unknown: []string{"dport", "ipproto"}},
+		{Family: 4, Priority: 50, Table: 8, Action: "lookup", Proto: 6, DstPorts: model.PortRange{First: 80, Last: 80}},
 		{Family: 4, Priority: 110, From: prefixOf("10.240.0.32/32"), Table: 300, Action: "lookup"},
 		{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
 		{Family: 4, Priority: 32767, Table: 253, Action: "lookup"},

@@ -39,8 +39,8 @@ var actionNames = map[int]string{
 
 // moreConditions are attributes that restrict a rule and have no field in the model.
 var moreConditions = map[uint16]string{
-	unix.FRA_TUN_ID: "tun_id", unix.FRA_L3MDEV: "l3mdev", unix.FRA_UID_RANGE: "uidrange", unix.FRA_IP_PROTO: "ipproto",
-	unix.FRA_SPORT_RANGE: "sport", unix.FRA_DPORT_RANGE: "dport", fraDSCP: "dscp", fraFlowLabel: "flowlabel",
+	unix.FRA_TUN_ID: "tun_id", unix.FRA_L3MDEV: "l3mdev", unix.FRA_UID_RANGE: "uidrange",
+	fraDSCP: "dscp", fraFlowLabel: "flowlabel",
 }
 
 // Rules lists the routing rules of IPv4, then of IPv6, each in the order in which the kernel evaluates them. A
@@ -78,17 +78,27 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 	if m[3] != 0 {
 		r.Unknown = append(r.Unknown, "tos")
 	}
+	// All ones mean that nothing is suppressed.
 	suppress := func(a *dump.Attrs) {
-		// All ones mean that nothing is suppressed.
 		if a.Uint32() != math.MaxUint32 {
-			r.Unknown = append(r.Unknown, "suppress")
+			r.Unknown = append(r.Unknown, "suppress_ifgroup")
+		}
+	}
+	longer := func(a *dump.Attrs) { r.MinBits = int(int32(a.Uint32())) + 1 }
+	// struct fib_rule_port_range
+	ports := func(to *model.PortRange) func(*dump.Attrs) {
+		return func(a *dump.Attrs) {
+			n := a.Uint32()
+			b := binary.NativeEndian.AppendUint32(nil, n)
+			to.First, to.Last = binary.NativeEndian.Uint16(b), binary.NativeEndian.Uint16(b[2:])
 		}
 	}
 	err := a.Decode(binary.NativeEndian, dump.Fields{
 		unix.FRA_DST: prefix(&r.To, m[1]), unix.FRA_SRC: prefix(&r.From, m[2]), unix.FRA_IIFNAME: &r.In, unix.FRA_OIFNAME: &r.Out,
 		unix.FRA_GOTO: dump.Unsigned(&r.Goto), unix.FRA_PRIORITY: dump.Unsigned(&r.Priority), unix.FRA_TABLE: dump.Unsigned(&r.Table),
 		unix.FRA_FWMARK: &r.Mark, unix.FRA_FWMASK: &r.Mask,
-		unix.FRA_SUPPRESS_IFGROUP: suppress, unix.FRA_SUPPRESS_PREFIXLEN: suppress,
+		unix.FRA_SUPPRESS_IFGROUP: suppress, unix.FRA_SUPPRESS_PREFIXLEN: longer,
+		unix.FRA_IP_PROTO: &r.Proto, unix.FRA_SPORT_RANGE: ports(&r.SrcPorts), unix.FRA_DPORT_RANGE: ports(&r.DstPorts),
 		dump.Others: func(a *dump.Attrs) {
 			if condition, ok := moreConditions[a.Type]; ok {
 				r.Unknown = append(r.Unknown, condition)

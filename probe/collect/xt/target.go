@@ -99,11 +99,12 @@ func natText(low, high netip.Addr, first, last, base uint16, colon bool) string 
 	return text
 }
 
-func setMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+func setMark(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 2 {
 		return Undecoded, ""
 	}
-	return fmt.Sprintf("--set-xmark 0x%x/0x%x", i.U32(0), i.U32(4)), ""
+	r.SetMark = model.MarkWrite{Value: i.U32(0), Mask: i.U32(4)}
+	return fmt.Sprintf("--set-xmark 0x%x/0x%x", r.SetMark.Value, r.SetMark.Mask), ""
 }
 
 func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {

@@ -40,7 +40,9 @@ func queueDrop(v *fault.Input) {
 // leadsNowhere is the finding on packets that a route leads to a link without a carrier.
 func leadsNowhere(v *node.Index, ifindex int, l *node.Lost) fault.Fault {
 	most := node.MostDropped(l.Drops)[0]
-	sent := v.SentBy(v.Pod(most), most.Dst)
+	of := v.PacketOf(most)
+	of.Src = v.Pod(most)
+	sent := v.Sent(of)
 	r := v.Routing().Lookup(sent).Route
 	rest := path.NewTrial(v.State).Without([]any{r})
 	f := fault.Fault{Page: "QueueDrop-unconnected", Lost: l, Facts: words.Facts{

@@ -46,6 +46,11 @@ type portRange struct {
 	size, open, ended int
 }
 
+// refuses reports whether a dropped packet, which got no entry, would have left with one of the ports.
+func (r *portRange) refuses(d *model.Drop) bool {
+	return d.Is(model.EntryRefused) && d.Dst == r.to && d.Proto == r.proto && r.pods[d.Src]
+}
+
 func (r *portRange) count() {
 	r.size = int(r.within.Last) - int(r.within.First) + 1
 	for p, open := range r.ports {
@@ -69,6 +74,8 @@ func snatPortExhaustion(v *fault.Input) {
 	all := portRanges(v.Index)
 	for _, r := range all {
 		switch {
+		case r.within != anyPorts && r.open+r.ended >= r.size && v.LostPackets(r.refuses) >= node.MinDrops:
+			full = append(full, r)
 		case r.open < minHeld:
 		case r.open == r.size:
 			full = append(full, r)
@@ -82,7 +89,7 @@ func snatPortExhaustion(v *fault.Input) {
 		others = slices.DeleteFunc(others, func(r *portRange) bool { return slices.Contains(full, r) })
 	}
 	for i, r := range append(full, others...) {
-		f := exhausted(v.Index, r, i < len(full))
+		f := exhausted(v.Index, r, i < len(full), all)
 		f.Facts["alike"] = len(full)
 		if len(full) > 1 {
 			f.Packets = 0 // Which of them failed is not known.
@@ -150,8 +157,9 @@ const nearly = 95
 // minHeld keeps a range of one or two ports from being called used up by the flow that it was made for.
 const minHeld = 4
 
-// exhausted is the finding on one range of ports. Insertions that failed are those of the full ones.
-func exhausted(v *node.Index, r *portRange, full bool) fault.Fault {
+// exhausted is the finding on one range of ports. Insertions that failed are those of the full ones, and of as few ports of
+// another protocol.
+func exhausted(v *node.Index, r *portRange, full bool, all []*portRange) fault.Fault {
 	f := fault.Fault{Inserts: true, Facts: words.Facts{
 		"from": r.from, "to": r.to, "proto": model.ProtoName(r.proto), "port": r.port, "within": r.within, "size": r.size,
 		"ended": r.ended, "cutOff": r.nat.CutOff, "read": v.Has(model.SourceNAT),
@@ -176,7 +184,10 @@ func exhausted(v *node.Index, r *portRange, full bool) fault.Fault {
 	}
 	f.Pods, f.Peers, f.LastHopAlive = node.Sorted(r.pods), []netip.Prefix{model.Host(r.to)}, v.Entering(r.pods)
 	f.Claims = func(d *model.Drop) bool {
-		return f.Packets > 0 && d.Is(model.EntryRefused) && d.Dst == r.to && d.Proto == r.proto
+		return f.Packets > 0 && d.Is(model.EntryRefused) && d.Dst == r.to && (d.Proto == r.proto || slices.ContainsFunc(all,
+			func(o *portRange) bool {
+				return r.within != anyPorts && o.within == r.within && o.from == r.from && o.refuses(d)
+			}))
 	}
 	return f
 }

@@ -96,7 +96,9 @@ func nobodyBeyond(v *node.Index, ifindex int, hops map[netip.Addr]*node.SilentHo
 	} else {
 		f.Facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
 	}
-	if l != nil && l.Role == model.RoleBridge && !v.Outer[ifindex] && f.Facts["taken"] == nil {
+	if model.InAny(v.Ranges.Local, remotes[0]) {
+		f.Facts["gone"] = v.Shown(model.First(v.Routes, func(r *model.Route) bool { return r.IfIndex == ifindex && r.Gateway == remotes[0] }))
+	} else if l != nil && l.Role == model.RoleBridge && !v.Outer[ifindex] && f.Facts["taken"] == nil {
 		inner := model.Find(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) }).Masked()
 		f.Facts["inner"] = inner
 		if r := v.Lookup(remotes[0]); r != nil && r.IfIndex == ifindex && !r.Gateway.IsValid() && !inner.IsValid() {
@@ -104,6 +106,14 @@ func nobodyBeyond(v *node.Index, ifindex int, hops map[netip.Addr]*node.SilentHo
 		}
 	}
 	f.Facts["bad"], f.Facts["instead"] = spareOf(v, ifindex, hops)
+	peers := node.SilencesPeers(&f.Finding)
+	f.Silences = func(asker netip.Addr, asked netip.Prefix) bool {
+		if peers(asker, asked) || !pods[asker] || !asked.IsSingleIP() {
+			return peers(asker, asked)
+		}
+		by := v.Routing().Lookup(v.SentBy(asker, asked.Addr())).Hops
+		return len(by) == 1 && by[0].IfIndex == ifindex && hops[by[0].Gateway] != nil
+	}
 	f.Claims = func(d *model.Drop) bool {
 		if d.Is(model.ReverseFiltered) && d.Link != "" {
 			back := v.ReturnPath(d)

@@ -78,7 +78,11 @@ func atLoopback(v *fault.Input, match func(*model.Drop) bool) {
 // atNode are the findings on what pods send to addresses of the node where nobody listens.
 func atNode(v *fault.Input, match func(*model.Drop) bool) {
 	fault.ReportBy(v, func(d *model.Drop) (_, pod netip.Addr) {
-		if match(d) && v.NodeAddrs[d.Dst] && len(v.Owners[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) {
+		if !match(d) || len(v.Owners[d.Src]) == 0 || d.Netns != 0 && d.Netns != v.Node.Netns {
+			return pod, pod
+		}
+		// A route of type local, to which a rule leads, makes the node take what is for others.
+		if v.NodeAddrs[d.Dst] || v.Routing().Lookup(v.Arrived(d)).Type == "local" {
 			return d.Dst, d.Src
 		}
 		return pod, pod
@@ -92,6 +96,10 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 		}
 		if l := v.Own[own]; l != nil {
 			f.Facts["own"] = l.Name
+		}
+		if q := v.Arrived(l.Drops[0]); !v.NodeAddrs[own] {
+			by := v.Routing().Lookup(q)
+			f.Severity, f.Facts["taken"], f.Facts["led"], f.Facts["marks"] = model.Warning, v.Shown(by.Route), node.ShowRule(by.Rule), q.MarkedBy
 		}
 		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
 		f.Pods, f.Peers = node.Sorted(l.Pods), model.Hosts(node.Sorted(l.Peers))

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -205,7 +206,7 @@ func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
 	x := &dropped{
 		Drop: d,
 		packet: path.Packet{
-			Src: d.Src, Dst: d.Dst, Proto: d.Proto, Sampled: true, In: in, Out: out, Marked: true,
+			Src: d.Src, Dst: d.Dst, Proto: d.Proto, Sampled: true, In: in, Out: out, Loose: math.MaxUint32,
 			SrcLocal: own(d.Src), DstLocal: own(d.Dst), Sets: rules.sets,
 		},
 		frame: path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC, In: in, Out: out, LogicalIn: in, LogicalOut: out},

@@ -20,7 +20,7 @@ type discard struct {
 // BlackholeRoute reports routes of type blackhole, unreachable or prohibit that discard pods' packets.
 var BlackholeRoute = fault.Kind{Code: "BlackholeRoute", Severity: model.Critical, Find: blackholeRoute,
 	Needs: fault.Sources{model.SourceRoutes}, Rests: fault.Sources{model.SourceLinks, model.SourcePods},
-	Ends: fault.Hops{model.HopRoute}, Objects: fault.Objects{"rule", "route"},
+	Ends: fault.Hops{model.HopRoute, model.HopPod}, Objects: fault.Objects{"rule", "route"},
 	Else: fault.Else{"BlackholeRoute-unheld"}}
 
 func blackholeRoute(v *fault.Input) {
@@ -51,6 +51,35 @@ func blackholeRoute(v *fault.Input) {
 		return blackhole(v, k.discard, l)
 	})
 	blackholedPods(v, reported)
+	discardedInside(v)
+}
+
+// discardedInside reports routing rules in pods that discard their replies.
+func discardedInside(v *fault.Input) {
+	type key struct {
+		pod  *model.Pod
+		rule *model.RoutingRule
+	}
+	var groups node.Groups[key, []*model.Flow]
+	for f := range model.Each(v.Flows) {
+		for _, p := range v.Owners[f.Reply.Src] {
+			reply := path.Query{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}
+			if r := path.PodDiscards(p, reply); r != nil && !f.Replied && !f.Start.IsZero() {
+				of := groups.Of(key{p, r})
+				*of = append(*of, f)
+			}
+		}
+	}
+	for k, flows := range groups.All() {
+		if len(*flows) < node.MinAsks {
+			continue
+		}
+		f := fault.Fault{Page: "BlackholeRoute-pod", Facts: words.Facts{"pod": k.pod, "rule": node.ShowRule(k.rule), "flows": *flows}}
+		f.Severity, f.Pods, f.Packets = model.Warning, node.Servers(*flows), uint64(len(*flows))
+		f.Peers = model.Hosts(model.Unique(model.Map(*flows, func(x *model.Flow) netip.Addr { return x.Reply.Dst })))
+		f.LastHopAlive = model.Place{Link: k.pod.Interface, Role: model.RolePod, Direction: model.Ingress}
+		v.Report(f)
+	}
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
@@ -135,6 +164,15 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 	lent := model.Filter(model.Map(l.Drops, func(d *model.Drop) netip.Addr { return d.Dst }),
 		func(a netip.Addr) bool { return ofBlock(v.Index, by, a) })
 	f := discards(v, by, l)
+	if q := v.Arrived(node.MostDropped(l.Drops)[0]); by.route != nil {
+		// A rule of somebody's leads there: also one that looks at a mark.
+		if rule := v.Routing().Lookup(q).Rule; rule != nil && rule.Table != node.MainTable && rule.Priority > 0 {
+			f.Facts["led"] = node.ShowRule(rule)
+			if rule.Mask != 0 {
+				f.Facts["marks"] = q.MarkedBy
+			}
+		}
+	}
 	f.LastHopAlive, f.Facts["lent"], f.Facts["drops"] = at, model.Unique(lent), shown
 	if len(lent) > 0 {
 		f.Lacks, f.LacksTo = node.LacksRoute, model.Hosts(lent)

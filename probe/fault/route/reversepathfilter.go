@@ -75,6 +75,13 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 	} else {
 		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && detourOnly(v, back.Route)
 	}
+	switch {
+	case f.Facts["foreign"] != nil || f.Facts["detour"] == true:
+	case f.Facts["strict"] == true:
+		f.Sets = []model.Sysctl{{Name: path.LinkSetting(k.link, "rp_filter"), Value: "0"}, {Name: path.LinkSetting("all", "rp_filter"), Value: "0"}}
+	default:
+		f.Sets = []model.Sysctl{{Name: path.LinkSetting(k.link, "rp_filter"), Value: "2"}}
+	}
 	return f
 }
 
