@@ -119,7 +119,7 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 	for _, f := range silent {
 		from, as, to := f.Original.Src, f.Reply.Dst, f.Reply.Src
 		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 ||
-			!v.givesNode(from) {
+			!v.givesNode(from, to) {
 			continue
 		}
 		h := v.Routing().Lookup(v.SentBy(from, to)).Hops
@@ -133,11 +133,14 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 	return out
 }
 
-// givesNode reports whether frames from a pod's address are for the node, as far as that is known. A bridge has connection
-// tracking see others as well.
-func (v *Index) givesNode(a netip.Addr) bool {
+// givesNode reports whether what a pod's address sends to another is for the node, as far as its routes and frames tell. A
+// bridge has connection tracking see what is for others as well.
+func (v *Index) givesNode(a, to netip.Addr) bool {
 	p := v.Owners[a][0]
 	l, known := v.Router(p), false
+	if r := path.PodRoute(p, to); r != nil && len(v.Owners[r.Gateway]) > 0 {
+		return false
+	}
 	for _, m := range v.MACPairs[a] {
 		if m.IfIndex == p.LinkIndex && m.Direction == model.Ingress && m.Side == model.AsSource {
 			if l == nil || slices.Contains(v.Takes(l), m.Dst) {

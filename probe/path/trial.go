@@ -28,11 +28,14 @@ func NewTrial(st *State) *Trial {
 	return t
 }
 
-// Without is the trial without some rules and routes, and with the policy accept for chains.
+// Without is the trial without some rules, routes and neighbour entries, also those of pods, and with the policy accept for chains.
 func (t *Trial) Without(list []any) *Trial {
 	s, gone := *t.Snapshot, model.SetOf(list)
 	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
-	s.Chains = slices.Clone(s.Chains)
+	s.Neighbors, s.Pods, s.Chains = without(s.Neighbors, gone), slices.Clone(s.Pods), slices.Clone(s.Chains)
+	for p := range model.Each(s.Pods) {
+		p.Gateways = without(p.Gateways, gone)
+	}
 	for i := range s.Chains {
 		if gone[&t.Chains[i]] {
 			s.Chains[i].Policy = "ACCEPT"
@@ -57,7 +60,7 @@ func without[T any](list []T, gone map[any]bool) []T {
 }
 
 // Fate follows the first packet of a flow: from where it comes in, if it has a link, else from its source. By is the rule,
-// chain or route by which it ends, nil where it does not or that is not known.
+// chain, route or neighbour entry by which it ends, nil where it does not or that is not known.
 func (t *Trial) Fate(p Packet) (died bool, by any) {
 	of, st, s := *t.tracer, *t.State, *t.Snapshot
 	s.Traffic.Peers, s.Traffic.MACs = slices.Concat(t.peers[p.Src], t.peers[p.Dst]), t.macs[p.Dst]
@@ -90,13 +93,16 @@ func (t *Trial) Answer(like *model.FrameRule, right []model.MAC) (wrong bool, by
 	return true, w.last
 }
 
-// deciding is the rule, route or chain among the values of a decision.
+// deciding is the rule, route, chain or neighbour entry among the values of a decision.
 func deciding(facts words.Facts) any {
 	rule, _ := facts["rule"].(*model.PacketRule)
 	frame, _ := facts["rule"].(*model.FrameRule)
 	route, _ := facts["rule"].(*model.Route)
 	chain, _ := facts["policy"].(*model.Chain)
+	entry, _ := facts["entry"].(*model.Neighbor)
 	switch {
+	case entry != nil:
+		return entry
 	case rule != nil:
 		return rule
 	case frame != nil:

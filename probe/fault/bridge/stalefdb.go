@@ -16,7 +16,7 @@ import (
 var StaleFDB = fault.Kind{Code: "StaleFDB", Severity: model.Critical, Find: staleFDB,
 	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceBridge},
 	Ends:    fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
-	Objects: fault.Objects{"bridge entry.MAC", "link hop"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
+	Objects: fault.Objects{"bridge entry.MAC", "link missing", "link"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
 
 func staleFDB(v *fault.Input) {
 	for e := range model.Each(v.FDB) {
@@ -43,8 +43,27 @@ func staleFDB(v *fault.Input) {
 	tunnelEndsWrong(v)
 }
 
-// tunnelEndsWrong are the findings on next hops of a VXLAN that are silent, and whose packets it sends to a node that is another's:
-// by the nodes' addresses, or since it sends those of a next hop that answers there as well.
+// tunnelHop is a next hop of a tunnel whose FDB entry is wrong or missing, with the node that the cluster's list has for what is
+// behind it, and that node's address, where they are known.
+type tunnelHop struct {
+	node.TunnelEnd
+	Neighbor *model.Neighbor
+	Node     *model.ClusterNode
+	At       netip.Addr
+	// Other is the next hop that answers at the same end.
+	Other *node.TunnelEnd
+	Peers []netip.Addr
+}
+
+// locate adds the node with an address.
+func (h *tunnelHop) locate(v *node.Index, remote netip.Addr) {
+	if far := v.NodeOf(v.Remote(remote)); far != nil && len(node.Internal(far)) > 0 {
+		h.Node, h.At = far, node.Internal(far)[0]
+	}
+}
+
+// tunnelEndsWrong are the findings on VXLANs that send the packets of silent next hops to a node that is another's: by the
+// nodes' addresses, or since it sends those of a next hop that answers there as well. What writes a link's entries is one cause.
 func tunnelEndsWrong(v *fault.Input) {
 	type place struct {
 		link int
@@ -53,6 +72,10 @@ func tunnelEndsWrong(v *fault.Input) {
 	type silent struct {
 		node.Lost
 		first node.TunnelEnd
+	}
+	type astray struct {
+		node.Lost
+		hops []tunnelHop
 	}
 	var byHop node.Groups[node.Question, silent]
 	answers := map[place]node.TunnelEnd{}
@@ -67,51 +90,81 @@ func tunnelEndsWrong(v *fault.Input) {
 			g.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
 		}
 	}
+	var byLink node.Groups[int, astray]
 	for hop, g := range byHop.All() {
-		e, link := g.first, v.LinkName(hop.Ifindex)
-		other, shared := answers[place{hop.Ifindex, e.End}]
-		f := fault.Fault{Page: "StaleFDB-end", Lost: &g.Lost, Facts: words.Facts{
-			"end": e, "link": link, "requests": g.Requests, "peers": node.Sorted(g.Peers)}}
-		f.Confidence = model.Likely
+		h := tunnelHop{TunnelEnd: g.first, Peers: node.Sorted(g.Peers)}
+		other, wrong := answers[place{hop.Ifindex, h.End}]
 		// An address that a node borrowed has a route of its own, and so have blocks that are no node's range.
-		cidr, route := v.Remote(e.Remote), v.Lookup(e.Remote)
-		if far := v.NodeOf(cidr); far != nil && len(node.Internal(far)) > 0 && route != nil && route.Dst == cidr {
-			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
-			if shared = !slices.Contains(node.Internal(far), e.End); shared {
-				f.Confidence = model.Proven
-			}
-		} else if shared = shared && other.MAC != e.MAC; shared {
-			f.Facts["other"] = other
+		if route := v.Lookup(h.Remote); route != nil && route.Dst == v.Remote(h.Remote) {
+			h.locate(v.Index, h.Remote)
 		}
-		if f.LastHopAlive = v.Place(link, model.Egress); shared && g.Requests >= node.MinAsks {
-			v.Report(f)
+		if h.Node != nil {
+			wrong = !slices.Contains(node.Internal(h.Node), h.End)
+		} else if wrong = wrong && other.MAC != h.MAC; wrong {
+			h.Other = &other
 		}
+		if wrong && g.Requests >= node.MinAsks {
+			x := byLink.Of(hop.Ifindex)
+			x.Merge(&g.Lost)
+			x.hops = append(x.hops, h)
+		}
+	}
+	for link, x := range byLink.All() {
+		name := v.LinkName(link)
+		v.Report(fault.Fault{Page: "StaleFDB-end", Lost: &x.Lost, Finding: model.Finding{LastHopAlive: v.Place(name, model.Egress)},
+			Facts: words.Facts{"hops": x.hops, "link": name, "requests": x.Requests, "peers": node.Sorted(x.Peers),
+				"other": slices.ContainsFunc(x.hops, func(h tunnelHop) bool { return h.Other != nil })}})
 	}
 }
 
-// tunnelEndsUnknown are the findings on next hops of a VXLAN whose node it does not know, since it has
-// no forwarding entry for the next hop's MAC.
+// tunnelEndsUnknown are the findings on VXLANs that do not know the node of next hops, since they have no forwarding entry
+// for their MACs.
 func tunnelEndsUnknown(v *fault.Input) {
-	for hop, l := range fault.LostBy(v, func(d *model.Drop) (hop node.Question, pod netip.Addr) {
+	hopOf := func(d *model.Drop) (hop node.Question) {
 		r := v.Lookup(d.Dst)
 		if !d.Is(model.NoTunnelEnd) || r == nil || !v.IsTunnel(r.IfIndex) || !v.OfPod(d) {
-			return hop, pod
+			return hop
 		}
-		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}, v.Sender(d)
+		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}
+	}
+	for link, l := range fault.LostBy(v, func(d *model.Drop) (link int, pod netip.Addr) {
+		if link = hopOf(d).Ifindex; link != 0 {
+			pod = v.Sender(d)
+		}
+		return link, pod
 	}) {
-		f := fault.Fault{Page: "StaleFDB-none", Lost: l, Facts: words.Facts{
-			"hop": hop.Addr, "link": v.LinkName(hop.Ifindex), "unread": !v.Has(model.SourceNeighbors)}}
-		n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == hop.Ifindex && n.Addr == hop.Addr })
-		if n != nil && path.Resolved(n) {
-			f.Facts["neighbor"], f.Facts["unused"] = n, unusedEnds(v.Index, hop.Ifindex)
+		f := fault.Fault{Page: "StaleFDB-none", Lost: l}
+		var hops node.Groups[netip.Addr, tunnelHop]
+		var lacking, unknown []tunnelHop
+		for _, d := range l.Drops {
+			h := hops.Of(hopOf(d).Addr)
+			h.Peers = model.With(h.Peers, node.OtherEnd(d, v.Sender(d)))
 		}
-		if far := v.NodeOf(v.Remote(node.Sorted(l.Peers)[0])); far != nil && len(node.Internal(far)) > 0 {
-			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
+		unused := unusedEnds(v.Index, link)
+		for hop, h := range hops.All() {
+			h.Hop = hop
+			n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == link && n.Addr == hop })
+			if n != nil && path.Resolved(n) {
+				h.Neighbor = n
+			}
+			h.locate(v.Index, h.Peers[0])
+			if lacking = append(lacking, *h); h.Node == nil {
+				unknown = append(unknown, *h)
+			}
 		}
-		f.LastHopAlive = v.Place(v.LinkName(hop.Ifindex), model.Egress)
+		if !slices.ContainsFunc(lacking, func(h tunnelHop) bool { return h.Neighbor != nil }) {
+			unused = nil
+		}
+		name := v.LinkName(link)
+		f.LastHopAlive = v.Place(name, model.Egress)
+		f.Facts = words.Facts{"missing": true, "hops": lacking, "unknown": unknown, "link": name, "unused": unused,
+			"unread": !v.Has(model.SourceNeighbors)}
 		v.Report(f)
 	}
 }
+
+// String is the next hop's address.
+func (h tunnelHop) String() string { return h.Hop.String() }
 
 // unusedEnds are a tunnel's entries for MACs that no next hop has: the neighbour entry of one may be what is wrong.
 func unusedEnds(v *node.Index, link int) []*model.FDBEntry {

@@ -113,6 +113,10 @@ func misdirected(v *fault.Input, n *model.Neighbor) {
 	})
 	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.Place(link, model.Egress)
 	f.Facts["link"], f.Facts["pod"] = link, p
+	if f.Facts["announced"] == nil {
+		from := model.Find(v.Peers, func(x model.Peer) bool { return x.Local == n.Addr })
+		f.Undoes, f.Packet = n, path.Packet{Src: from.Remote, Dst: n.Addr}
+	}
 	v.Report(f)
 }
 
