@@ -37,6 +37,7 @@ func unsentTo(via string) *testNode {
 func checked(accepted string) *testNode {
 	n := kubenet().live()
 	p := &n.Pods[0]
+	p.Interface = "eth0"
 	from := model.MACMatch{Set: true, Addr: mac(accepted), Mask: model.Broadcast}
 	n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -300},
 		model.Chain{Backend: model.NFT, Family: "bridge", Table: "nat", Name: "check"})
@@ -94,7 +95,15 @@ func TestFollowed(t *testing.T) {
 		{"a pod is the next hop of another's route, and forwards", func() *testNode { return byPod(true) }, nil, "", ""},
 		{"flows by the node do not get to the uplink", func() *testNode { return unsentTo("172.20.1.1") },
 			[]string{"critical UnexplainedDrop"}, "routed to ens5", ""},
-		{"flows by another pod do not get to the uplink", func() *testNode { return unsentTo(pod6) }, nil, "", ""},
+		{"flows by another pod get no reply", func() *testNode { return unsentTo(pod6) },
+			[]string{"warning UnexplainedDrop"}, "through the pod behind tap11, and gets no reply", ""},
+		{"flows by another pod get replies", func() *testNode {
+			n := unsentTo(pod6)
+			for i := range n.Flows {
+				n.Flows[i].Replied = true
+			}
+			return n
+		}, nil, "", ""},
 		{"a rule accepts another MAC than the pod has", func() *testNode { return checked("0a:58:00:00:00:99") },
 			[]string{"warning BridgeRuleDrop"}, "ip link set dev eth0 address 0a:58:00:00:00:99", "nft delete"},
 		{"a rule accepts the pod's MAC", func() *testNode { return checked("0a:58:00:00:00:05") }, nil, "", ""},

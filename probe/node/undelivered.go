@@ -96,7 +96,8 @@ func (v *Index) undelivered(p *model.Pod, a netip.Addr, drops []*model.Drop) Und
 }
 
 // Unsent are flows of pods, by the uplink that they are routed to, of which no packet got there: connection tracking has
-// them, so that they passed the node's rules, nothing replied, and no drop was counted.
+// them, so that they passed the node's rules, nothing replied, and no drop was counted. Where a route of the pod's own leads
+// by another pod, its link is the one.
 func (v *Index) Unsent() map[int][]*model.Flow {
 	out := map[int][]*model.Flow{}
 	if !v.Has(model.SourceTC, model.SourceDrops, model.SourceLinks, model.SourcePods, model.SourceConntrack, model.SourceRoutes) ||
@@ -118,8 +119,15 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 	}
 	for _, f := range silent {
 		from, as, to := f.Original.Src, f.Reply.Dst, f.Reply.Src
-		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 ||
-			!v.givesNode(from, to) {
+		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 {
+			continue
+		}
+		if r := path.PodRoute(v.Owners[from][0], to); r != nil && len(v.Owners[r.Gateway]) == 1 {
+			link := v.Owners[r.Gateway][0].LinkIndex
+			out[link] = append(out[link], f)
+			continue
+		}
+		if !v.givesNode(from) {
 			continue
 		}
 		h := v.Routing().Lookup(v.SentBy(from, to)).Hops
@@ -133,14 +141,11 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 	return out
 }
 
-// givesNode reports whether what a pod's address sends to another is for the node, as far as its routes and frames tell. A
-// bridge has connection tracking see what is for others as well.
-func (v *Index) givesNode(a, to netip.Addr) bool {
+// givesNode reports whether frames from a pod's address are for the node, as far as that is known. A bridge has connection
+// tracking see others as well.
+func (v *Index) givesNode(a netip.Addr) bool {
 	p := v.Owners[a][0]
 	l, known := v.Router(p), false
-	if r := path.PodRoute(p, to); r != nil && len(v.Owners[r.Gateway]) > 0 {
-		return false
-	}
 	for _, m := range v.MACPairs[a] {
 		if m.IfIndex == p.LinkIndex && m.Direction == model.Ingress && m.Side == model.AsSource {
 			if l == nil || slices.Contains(v.Takes(l), m.Dst) {

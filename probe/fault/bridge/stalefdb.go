@@ -43,17 +43,21 @@ func staleFDB(v *fault.Input) {
 	tunnelEndsWrong(v)
 }
 
-// tunnelHop is a next hop of a tunnel whose FDB entry is wrong or missing, with the node that the cluster's list has for what is
-// behind it, and that node's address, where they are known.
+// tunnelHop is a next hop of a tunnel whose FDB entry is wrong or missing, with what was lost to it.
 type tunnelHop struct {
+	node.Lost
 	node.TunnelEnd
 	Neighbor *model.Neighbor
-	Node     *model.ClusterNode
-	At       netip.Addr
+	// Node is the one that the cluster has for what is behind the hop, At its address; nil where that is not known.
+	Node *model.ClusterNode
+	At   netip.Addr
 	// Other is the next hop that answers at the same end.
-	Other *node.TunnelEnd
-	Peers []netip.Addr
+	Other node.TunnelEnd
 }
+
+// String is the next hop's address, Asked are the addresses behind it.
+func (h *tunnelHop) String() string      { return h.Hop.String() }
+func (h *tunnelHop) Asked() []netip.Addr { return node.Sorted(h.Peers) }
 
 // locate adds the node with an address.
 func (h *tunnelHop) locate(v *node.Index, remote netip.Addr) {
@@ -62,22 +66,26 @@ func (h *tunnelHop) locate(v *node.Index, remote netip.Addr) {
 	}
 }
 
+// ofTunnel is the finding on next hops of one tunnel: one program writes all its entries.
+func ofTunnel(v *fault.Input, page string, link int, hops []*tunnelHop, facts words.Facts) fault.Fault {
+	l, name := &node.Lost{}, v.LinkName(link)
+	for _, h := range hops {
+		l.Merge(&h.Lost)
+	}
+	f := fault.Fault{Page: page, Lost: l, Facts: facts}
+	f.Facts["link"], f.Facts["hops"], f.Facts["requests"], f.Facts["peers"] = name, hops, l.Requests, node.Sorted(l.Peers)
+	f.LastHopAlive = v.Place(name, model.Egress)
+	return f
+}
+
 // tunnelEndsWrong are the findings on VXLANs that send the packets of silent next hops to a node that is another's: by the
-// nodes' addresses, or since it sends those of a next hop that answers there as well. What writes a link's entries is one cause.
+// nodes' addresses, or since it sends those of a next hop that answers there as well.
 func tunnelEndsWrong(v *fault.Input) {
 	type place struct {
 		link int
 		end  netip.Addr
 	}
-	type silent struct {
-		node.Lost
-		first node.TunnelEnd
-	}
-	type astray struct {
-		node.Lost
-		hops []tunnelHop
-	}
-	var byHop node.Groups[node.Question, silent]
+	var byHop node.Groups[node.Question, tunnelHop]
 	answers := map[place]node.TunnelEnd{}
 	for p := range model.Each(v.TunnelPairs()) {
 		switch e := p.End; {
@@ -85,14 +93,13 @@ func tunnelEndsWrong(v *fault.Input) {
 		case p.Answered:
 			answers[place{p.IfIndex, e.End}] = e
 		case !v.Silenced(p.Pod, model.Host(p.Remote)):
-			g := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
-			g.first = e
-			g.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
+			h := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
+			h.TunnelEnd = e
+			h.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
 		}
 	}
-	var byLink node.Groups[int, astray]
-	for hop, g := range byHop.All() {
-		h := tunnelHop{TunnelEnd: g.first, Peers: node.Sorted(g.Peers)}
+	var byLink node.Groups[int, []*tunnelHop]
+	for hop, h := range byHop.All() {
 		other, wrong := answers[place{hop.Ifindex, h.End}]
 		// An address that a node borrowed has a route of its own, and so have blocks that are no node's range.
 		if route := v.Lookup(h.Remote); route != nil && route.Dst == v.Remote(h.Remote) {
@@ -101,70 +108,47 @@ func tunnelEndsWrong(v *fault.Input) {
 		if h.Node != nil {
 			wrong = !slices.Contains(node.Internal(h.Node), h.End)
 		} else if wrong = wrong && other.MAC != h.MAC; wrong {
-			h.Other = &other
+			h.Other = other
 		}
-		if wrong && g.Requests >= node.MinAsks {
-			x := byLink.Of(hop.Ifindex)
-			x.Merge(&g.Lost)
-			x.hops = append(x.hops, h)
+		if wrong && h.Requests >= node.MinAsks {
+			list := byLink.Of(hop.Ifindex)
+			*list = append(*list, h)
 		}
 	}
-	for link, x := range byLink.All() {
-		name := v.LinkName(link)
-		v.Report(fault.Fault{Page: "StaleFDB-end", Lost: &x.Lost, Finding: model.Finding{LastHopAlive: v.Place(name, model.Egress)},
-			Facts: words.Facts{"hops": x.hops, "link": name, "requests": x.Requests, "peers": node.Sorted(x.Peers),
-				"other": slices.ContainsFunc(x.hops, func(h tunnelHop) bool { return h.Other != nil })}})
+	for link, hops := range byLink.All() {
+		shared := slices.ContainsFunc(*hops, func(h *tunnelHop) bool { return h.Node == nil })
+		v.Report(ofTunnel(v, "StaleFDB-end", link, *hops, words.Facts{"other": shared}))
 	}
 }
 
 // tunnelEndsUnknown are the findings on VXLANs that do not know the node of next hops, since they have no forwarding entry
 // for their MACs.
 func tunnelEndsUnknown(v *fault.Input) {
-	hopOf := func(d *model.Drop) (hop node.Question) {
+	var byLink node.Groups[int, []*tunnelHop]
+	for hop, l := range fault.LostBy(v, func(d *model.Drop) (hop node.Question, pod netip.Addr) {
 		r := v.Lookup(d.Dst)
 		if !d.Is(model.NoTunnelEnd) || r == nil || !v.IsTunnel(r.IfIndex) || !v.OfPod(d) {
-			return hop
+			return hop, pod
 		}
-		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}
-	}
-	for link, l := range fault.LostBy(v, func(d *model.Drop) (link int, pod netip.Addr) {
-		if link = hopOf(d).Ifindex; link != 0 {
-			pod = v.Sender(d)
-		}
-		return link, pod
+		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}, v.Sender(d)
 	}) {
-		f := fault.Fault{Page: "StaleFDB-none", Lost: l}
-		var hops node.Groups[netip.Addr, tunnelHop]
-		var lacking, unknown []tunnelHop
-		for _, d := range l.Drops {
-			h := hops.Of(hopOf(d).Addr)
-			h.Peers = model.With(h.Peers, node.OtherEnd(d, v.Sender(d)))
+		h := &tunnelHop{Lost: *l, TunnelEnd: node.TunnelEnd{Hop: hop.Addr}}
+		if n := v.NeighborAt(hop.Addr, hop.Ifindex); n != nil && path.Resolved(n) {
+			h.Neighbor = n
 		}
-		unused := unusedEnds(v.Index, link)
-		for hop, h := range hops.All() {
-			h.Hop = hop
-			n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == link && n.Addr == hop })
-			if n != nil && path.Resolved(n) {
-				h.Neighbor = n
-			}
-			h.locate(v.Index, h.Peers[0])
-			if lacking = append(lacking, *h); h.Node == nil {
-				unknown = append(unknown, *h)
-			}
+		h.locate(v.Index, h.Asked()[0])
+		list := byLink.Of(hop.Ifindex)
+		*list = append(*list, h)
+	}
+	for link, hops := range byLink.All() {
+		facts := words.Facts{"missing": true, "unread": !v.Has(model.SourceNeighbors),
+			"unknown": model.Filter(*hops, func(h *tunnelHop) bool { return h.Node == nil })}
+		if slices.ContainsFunc(*hops, func(h *tunnelHop) bool { return h.Neighbor != nil }) {
+			facts["unused"] = unusedEnds(v.Index, link)
 		}
-		if !slices.ContainsFunc(lacking, func(h tunnelHop) bool { return h.Neighbor != nil }) {
-			unused = nil
-		}
-		name := v.LinkName(link)
-		f.LastHopAlive = v.Place(name, model.Egress)
-		f.Facts = words.Facts{"missing": true, "hops": lacking, "unknown": unknown, "link": name, "unused": unused,
-			"unread": !v.Has(model.SourceNeighbors)}
-		v.Report(f)
+		v.Report(ofTunnel(v, "StaleFDB-none", link, *hops, facts))
 	}
 }
-
-// String is the next hop's address.
-func (h tunnelHop) String() string { return h.Hop.String() }
 
 // unusedEnds are a tunnel's entries for MACs that no next hop has: the neighbour entry of one may be what is wrong.
 func unusedEnds(v *node.Index, link int) []*model.FDBEntry {

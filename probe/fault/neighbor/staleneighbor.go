@@ -15,7 +15,7 @@ import (
 // StaleNeighbor reports neighbor entries of pods with a MAC that is not the pod's.
 var StaleNeighbor = fault.Kind{Code: "StaleNeighbor", Severity: model.Critical, Find: staleNeighbor,
 	Needs: fault.Sources{model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods},
-	Rests: fault.Sources{model.SourceTC},
+	Rests: fault.Sources{model.SourceTC, model.SourceEbtables},
 	Ends:  fault.Hops{model.HopNeighbor, model.HopBridge}, Objects: fault.Objects{"entry.Addr link"}, Traits: model.ByNextHop,
 	Else: fault.Else{"StaleNeighbor-none"}}
 
