@@ -94,11 +94,11 @@ func namedPods(v *node.Index, r *model.FrameRule) []netip.Addr {
 	return model.Unique(out)
 }
 
-// refusedPods are those of whose own frames a rule drops all, since what a pod asks by ARP comes to it first.
-func refusedPods(v *node.Index, r *model.FrameRule) []*model.Pod {
+// refusedPods are those of whose own frames a rule drops all, also what they ask by ARP: of some, or of all where none are known.
+func refusedPods(v *node.Index, r *model.FrameRule, among []netip.Addr) []*model.Pod {
 	return model.Chosen(v.Pods, func(p *model.Pod) bool {
 		b := v.BridgeOf(p)
-		return b != nil && r.ARPDst.IsZero() && r.ARPSrc.IsZero() && v.Frames().Dropper(path.Frame{SrcMAC: p.MAC, DstMAC: model.Broadcast,
+		return b != nil && (len(among) == 0 || model.Meet(among, node.PodAddrs(p))) && r.ARPDst.IsZero() && r.ARPSrc.IsZero() && v.Frames().Dropper(path.Frame{SrcMAC: p.MAC, DstMAC: model.Broadcast,
 			ARP: 1, In: []string{p.Link}, LogicalIn: []string{b.Name}}) == r
 	})
 }
@@ -127,10 +127,10 @@ func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]u
 		pod := v.Pod(d)
 		pods[pod], peers[node.OtherEnd(d, pod)] = true, true
 	}
-	refused := refusedPods(v.Index, r)
 	if f.Pods = namedPods(v.Index, r); len(f.Pods) == 0 || copies {
 		f.Pods = node.Sorted(pods)
 	}
+	refused := refusedPods(v.Index, r, f.Pods)
 	for _, p := range refused {
 		f.Pods, f.CutOff = model.With(f.Pods, node.PodAddrs(p)...), append(f.CutOff, node.PodAddrs(p)...)
 	}
