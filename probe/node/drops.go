@@ -91,7 +91,8 @@ func (l *Lost) About(pod netip.Addr, d *model.Drop) {
 func (l *Lost) Merge(o *Lost) {
 	l.Pods.AddAll(o.Pods)
 	l.Peers.AddAll(o.Peers)
-	l.Packets, l.Drops, l.Ranges = l.Packets+o.Packets, append(l.Drops, o.Drops...), model.With(l.Ranges, o.Ranges...)
+	l.Packets, l.Requests = l.Packets+o.Packets, l.Requests+o.Requests
+	l.Drops, l.Ranges = append(l.Drops, o.Drops...), model.With(l.Ranges, o.Ranges...)
 }
 
 // With notes a pod and its other end, where they are known.

@@ -96,7 +96,8 @@ func (v *Index) undelivered(p *model.Pod, a netip.Addr, drops []*model.Drop) Und
 }
 
 // Unsent are flows of pods, by the uplink that they are routed to, of which no packet got there: connection tracking has
-// them, so that they passed the node's rules, nothing replied, and no drop was counted.
+// them, so that they passed the node's rules, nothing replied, and no drop was counted. Where a route of the pod's own leads
+// by another pod, its link is the one.
 func (v *Index) Unsent() map[int][]*model.Flow {
 	out := map[int][]*model.Flow{}
 	if !v.Has(model.SourceTC, model.SourceDrops, model.SourceLinks, model.SourcePods, model.SourceConntrack, model.SourceRoutes) ||
@@ -118,8 +119,15 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 	}
 	for _, f := range silent {
 		from, as, to := f.Original.Src, f.Reply.Dst, f.Reply.Src
-		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 ||
-			!v.givesNode(from) {
+		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 {
+			continue
+		}
+		if r := path.PodRoute(v.Owners[from][0], to); r != nil && len(v.Owners[r.Gateway]) == 1 {
+			link := v.Owners[r.Gateway][0].LinkIndex
+			out[link] = append(out[link], f)
+			continue
+		}
+		if !v.givesNode(from) {
 			continue
 		}
 		h := v.Routing().Lookup(v.SentBy(from, to)).Hops

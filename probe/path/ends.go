@@ -92,7 +92,7 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 	j.dstMAC = gw.MAC
 	s.show("neighbour", words.Facts{"entry": gw})
 	if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(gw) && !slices.Contains(right, gw.MAC) {
-		j.wrongMAC = words.Facts{"mac": gw.MAC, "who": who, "right": right[0]}
+		j.wrongMAC = words.Facts{"mac": gw.MAC, "who": who, "right": right[0], "entry": gw}
 	}
 	l := j.ByIndex[p.LinkIndex]
 	switch {
@@ -199,7 +199,7 @@ func (j *journey) fromPodLink(l *model.Link, next netip.Addr) {
 		j.enterBridge(b, l)
 	case !j.dstMAC.IsZero() && !l.MAC.IsZero() && j.dstMAC != l.MAC:
 		s.Rules = append(s.Rules, l.Name+" has "+l.MAC.String())
-		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the link", "right": l.MAC})
+		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the link", "right": l.MAC, "entry": j.wrongMAC["entry"]})
 	default:
 		s.say("up", words.Facts{"filter": j.reverseFilter(l)})
 		j.atIP(l)
@@ -254,6 +254,8 @@ func (j *journey) toPod(p *model.Pod, l *model.Link) {
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	case !j.dstMAC.IsZero() && !p.MAC.IsZero() && !j.dstMAC.IsMulticast() && j.dstMAC != p.MAC:
 		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the pod", "right": p.MAC})
+	case !p.Has(j.dst) && slices.ContainsFunc(j.steps, func(x *step) bool { return p.Has(x.next) }):
+		s.instead("by-pod", nil)
 	case !p.Has(j.dst):
 		j.die(s, "other-pod", words.Facts{"dst": j.dst})
 	}

@@ -35,7 +35,7 @@ var open = map[string]bool{
 	"routes-unread": true, "table-unread": true, "route-unread": true, "not-read": true, "link-unknown": true, "bridge-unknown": true,
 	"mac-unknown": true, "unless-rule": true, "routes-not-whole": true, "hop-unread": true, "rules-unread": true,
 	"rules-too-many": true, "rules-may-decide": true, "neighbours-unread": true, "dnat-unknown": true,
-	"elsewhere": true,
+	"elsewhere": true, "by-pod": true,
 }
 
 // Follow follows a new connection of a pod's and the replies to it, by the tables alone: it heeds no count and makes no words.

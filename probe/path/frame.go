@@ -88,6 +88,15 @@ func (f *FrameTables) pass(fr *Frame, hooks ...string) frameDecision {
 	return *out
 }
 
+// Dropper is the rule that surely drops a frame as it comes into a bridge; nil for none.
+func (f *FrameTables) Dropper(fr Frame) *model.FrameRule {
+	d := f.pass(&fr, "BROUTING", "PREROUTING")
+	if d.does != drops || d.policy != nil {
+		return nil
+	}
+	return d.rules[len(d.rules)-1]
+}
+
 // InForce reports whether frames come to a rule that writes a MAC or answers with one, and
 // no rule behind it overrules it.
 func (f *FrameTables) InForce(r *model.FrameRule) bool {

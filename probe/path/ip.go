@@ -268,6 +268,8 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	switch {
 	case n == nil && !j.Has(model.SourceNeighbors):
 		s.say("neighbours-unread", nil)
+	case n == nil && j.unheard(l, next):
+		j.die(s, "next-hop-silent", words.Facts{"next": next})
 	case n == nil:
 		s.say("no-entry", words.Facts{"next": next})
 	case n.State == "FAILED" && slices.ContainsFunc(j.Traffic.Drops, dropped):
@@ -275,4 +277,14 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	case j.MissedPod(n) != nil:
 		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": j.MissedPod(n).MAC})
 	}
+}
+
+// unheard reports whether a bridge keeps the node's ARP requests from the port of the pod that has the address.
+func (j *journey) unheard(b *model.Link, a netip.Addr) bool {
+	behind := j.Behind(a, b.Index)
+	if b.Kind != "bridge" || isIPv6(a) || len(behind) == 0 {
+		return false
+	}
+	port := j.ByIndex[behind[0].LinkIndex]
+	return port != nil && port.Port != nil && !port.Port.BroadcastFlood
 }

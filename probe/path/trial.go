@@ -28,11 +28,15 @@ func NewTrial(st *State) *Trial {
 	return t
 }
 
-// Without is the trial without some rules and routes, with the policy accept for chains, and with new values of settings.
+// Without is the trial without some rules, routes and neighbour entries, also those of pods, with the policy accept for chains,
+// and with new values of settings.
 func (t *Trial) Without(list []any) *Trial {
 	s, gone := *t.Snapshot, model.SetOf(list)
 	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
-	s.Chains, s.Sysctls = slices.Clone(s.Chains), slices.Clone(s.Sysctls)
+	s.Neighbors, s.Pods, s.Chains, s.Sysctls = without(s.Neighbors, gone), slices.Clone(s.Pods), slices.Clone(s.Chains), slices.Clone(s.Sysctls)
+	for p := range model.Each(s.Pods) {
+		p.Gateways = without(p.Gateways, gone)
+	}
 	for _, x := range list {
 		if setting, is := x.(model.Sysctl); is {
 			s.Sysctls = append(s.Sysctls, setting) // The last one counts.
@@ -62,7 +66,7 @@ func without[T any](list []T, gone map[any]bool) []T {
 }
 
 // Fate follows the first packet of a flow: from where it comes in, if it has a link, else from its source. By is the rule,
-// chain or route by which it ends, nil where it does not or that is not known.
+// chain, route or neighbour entry by which it ends, nil where it does not or that is not known.
 func (t *Trial) Fate(p Packet) (died bool, by any) {
 	of, st, s := *t.tracer, *t.State, *t.Snapshot
 	s.Traffic.Peers, s.Traffic.MACs = slices.Concat(t.peers[p.Src], t.peers[p.Dst]), t.macs[p.Dst]
@@ -95,13 +99,16 @@ func (t *Trial) Answer(like *model.FrameRule, right []model.MAC) (wrong bool, by
 	return true, w.last
 }
 
-// deciding is the rule, route or chain among the values of a decision.
+// deciding is the rule, route, chain or neighbour entry among the values of a decision.
 func deciding(facts words.Facts) any {
 	rule, _ := facts["rule"].(*model.PacketRule)
 	frame, _ := facts["rule"].(*model.FrameRule)
 	route, _ := facts["rule"].(*model.Route)
 	chain, _ := facts["policy"].(*model.Chain)
+	entry, _ := facts["entry"].(*model.Neighbor)
 	switch {
+	case entry != nil:
+		return entry
 	case rule != nil:
 		return rule
 	case frame != nil:

@@ -94,6 +94,30 @@ func namedPods(v *node.Index, r *model.FrameRule) []netip.Addr {
 	return model.Unique(out)
 }
 
+// refusedPods are those of whose own frames a rule drops all, also what they ask by ARP: of some, or of all where none are known.
+func refusedPods(v *node.Index, r *model.FrameRule, among []netip.Addr) []*model.Pod {
+	return model.Chosen(v.Pods, func(p *model.Pod) bool {
+		b := v.BridgeOf(p)
+		return b != nil && (len(among) == 0 || model.Meet(among, node.PodAddrs(p))) && r.ARPDst.IsZero() && r.ARPSrc.IsZero() && v.Frames().Dropper(path.Frame{SrcMAC: p.MAC, DstMAC: model.Broadcast,
+			ARP: 1, In: []string{p.Link}, LogicalIn: []string{b.Name}}) == r
+	})
+}
+
+// expectedMAC is the only one that the chain of a rule lets pass in front of it, where the pod has another; zero for none.
+func expectedMAC(v *node.Index, r *model.FrameRule, p *model.Pod) (only model.MAC) {
+	for x := range model.Each(v.FrameRules) {
+		if x.Backend != r.Backend || x.Table != r.Table || x.Chain != r.Chain || x == r {
+			continue
+		}
+		passes := x.SrcMAC.Set && !x.SrcMAC.Not && (x.Target == model.TargetReturn || x.Target == model.TargetAccept)
+		if !passes || !only.IsZero() || x.SrcMAC.Addr == p.MAC {
+			return model.MAC{}
+		}
+		only = x.SrcMAC.Addr
+	}
+	return only
+}
+
 // bridgeRule reports a rule with the drops that it made, of which some packets may be left that it did not.
 func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]uint64) {
 	f, copies := fault.Fault{Facts: words.Facts{"rule": r, "policy": r.Text == policy, "undecoded": r.Unknown}}, loss.Deduplicates(v.Snapshot, r)
@@ -105,6 +129,16 @@ func bridgeRule(v *fault.Input, r *model.FrameRule, mine, left map[*model.Drop]u
 	}
 	if f.Pods = namedPods(v.Index, r); len(f.Pods) == 0 || copies {
 		f.Pods = node.Sorted(pods)
+	}
+	refused := refusedPods(v.Index, r, f.Pods)
+	for _, p := range refused {
+		f.Pods, f.CutOff = model.With(f.Pods, node.PodAddrs(p)...), append(f.CutOff, node.PodAddrs(p)...)
+	}
+	if len(refused) == 1 {
+		f.Facts["pod"] = refused[0]
+		if m := expectedMAC(v.Index, r, refused[0]); !m.IsZero() {
+			f.Facts["expected"] = m
+		}
 	}
 	if len(f.Pods) == 0 || copies && f.Packets < node.MinDrops {
 		// What it counted were not pods' frames, as far as is known, or copies of frames that were delivered.

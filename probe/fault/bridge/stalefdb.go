@@ -16,7 +16,7 @@ import (
 var StaleFDB = fault.Kind{Code: "StaleFDB", Severity: model.Critical, Find: staleFDB,
 	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceBridge},
 	Ends:    fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
-	Objects: fault.Objects{"bridge entry.MAC", "link hop"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
+	Objects: fault.Objects{"bridge entry.MAC", "link missing", "link"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
 
 func staleFDB(v *fault.Input) {
 	for e := range model.Each(v.FDB) {
@@ -43,18 +43,49 @@ func staleFDB(v *fault.Input) {
 	tunnelEndsWrong(v)
 }
 
-// tunnelEndsWrong are the findings on next hops of a VXLAN that are silent, and whose packets it sends to a node that is another's:
-// by the nodes' addresses, or since it sends those of a next hop that answers there as well.
+// tunnelHop is a next hop of a tunnel whose FDB entry is wrong or missing, with what was lost to it.
+type tunnelHop struct {
+	node.Lost
+	node.TunnelEnd
+	Neighbor *model.Neighbor
+	// Node is the one that the cluster has for what is behind the hop, At its address; nil where that is not known.
+	Node *model.ClusterNode
+	At   netip.Addr
+	// Other is the next hop that answers at the same end.
+	Other node.TunnelEnd
+}
+
+// String is the next hop's address, Asked are the addresses behind it.
+func (h *tunnelHop) String() string      { return h.Hop.String() }
+func (h *tunnelHop) Asked() []netip.Addr { return node.Sorted(h.Peers) }
+
+// locate adds the node with an address.
+func (h *tunnelHop) locate(v *node.Index, remote netip.Addr) {
+	if far := v.NodeOf(v.Remote(remote)); far != nil && len(node.Internal(far)) > 0 {
+		h.Node, h.At = far, node.Internal(far)[0]
+	}
+}
+
+// ofTunnel is the finding on next hops of one tunnel: one program writes all its entries.
+func ofTunnel(v *fault.Input, page string, link int, hops []*tunnelHop, facts words.Facts) fault.Fault {
+	l, name := &node.Lost{}, v.LinkName(link)
+	for _, h := range hops {
+		l.Merge(&h.Lost)
+	}
+	f := fault.Fault{Page: page, Lost: l, Facts: facts}
+	f.Facts["link"], f.Facts["hops"], f.Facts["requests"], f.Facts["peers"] = name, hops, l.Requests, node.Sorted(l.Peers)
+	f.LastHopAlive = v.Place(name, model.Egress)
+	return f
+}
+
+// tunnelEndsWrong are the findings on VXLANs that send the packets of silent next hops to a node that is another's: by the
+// nodes' addresses, or since it sends those of a next hop that answers there as well.
 func tunnelEndsWrong(v *fault.Input) {
 	type place struct {
 		link int
 		end  netip.Addr
 	}
-	type silent struct {
-		node.Lost
-		first node.TunnelEnd
-	}
-	var byHop node.Groups[node.Question, silent]
+	var byHop node.Groups[node.Question, tunnelHop]
 	answers := map[place]node.TunnelEnd{}
 	for p := range model.Each(v.TunnelPairs()) {
 		switch e := p.End; {
@@ -62,36 +93,38 @@ func tunnelEndsWrong(v *fault.Input) {
 		case p.Answered:
 			answers[place{p.IfIndex, e.End}] = e
 		case !v.Silenced(p.Pod, model.Host(p.Remote)):
-			g := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
-			g.first = e
-			g.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
+			h := byHop.Of(node.Question{Ifindex: p.IfIndex, Addr: e.Hop})
+			h.TunnelEnd = e
+			h.AddPair(p.Peer, node.SetOf([]netip.Addr{p.Pod}), v.Asked(p.Peer))
 		}
 	}
-	for hop, g := range byHop.All() {
-		e, link := g.first, v.LinkName(hop.Ifindex)
-		other, shared := answers[place{hop.Ifindex, e.End}]
-		f := fault.Fault{Page: "StaleFDB-end", Lost: &g.Lost, Facts: words.Facts{
-			"end": e, "link": link, "requests": g.Requests, "peers": node.Sorted(g.Peers)}}
-		f.Confidence = model.Likely
+	var byLink node.Groups[int, []*tunnelHop]
+	for hop, h := range byHop.All() {
+		other, wrong := answers[place{hop.Ifindex, h.End}]
 		// An address that a node borrowed has a route of its own, and so have blocks that are no node's range.
-		cidr, route := v.Remote(e.Remote), v.Lookup(e.Remote)
-		if far := v.NodeOf(cidr); far != nil && len(node.Internal(far)) > 0 && route != nil && route.Dst == cidr {
-			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
-			if shared = !slices.Contains(node.Internal(far), e.End); shared {
-				f.Confidence = model.Proven
-			}
-		} else if shared = shared && other.MAC != e.MAC; shared {
-			f.Facts["other"] = other
+		if route := v.Lookup(h.Remote); route != nil && route.Dst == v.Remote(h.Remote) {
+			h.locate(v.Index, h.Remote)
 		}
-		if f.LastHopAlive = v.Place(link, model.Egress); shared && g.Requests >= node.MinAsks {
-			v.Report(f)
+		if h.Node != nil {
+			wrong = !slices.Contains(node.Internal(h.Node), h.End)
+		} else if wrong = wrong && other.MAC != h.MAC; wrong {
+			h.Other = other
 		}
+		if wrong && h.Requests >= node.MinAsks {
+			list := byLink.Of(hop.Ifindex)
+			*list = append(*list, h)
+		}
+	}
+	for link, hops := range byLink.All() {
+		shared := slices.ContainsFunc(*hops, func(h *tunnelHop) bool { return h.Node == nil })
+		v.Report(ofTunnel(v, "StaleFDB-end", link, *hops, words.Facts{"other": shared}))
 	}
 }
 
-// tunnelEndsUnknown are the findings on next hops of a VXLAN whose node it does not know, since it has
-// no forwarding entry for the next hop's MAC.
+// tunnelEndsUnknown are the findings on VXLANs that do not know the node of next hops, since they have no forwarding entry
+// for their MACs.
 func tunnelEndsUnknown(v *fault.Input) {
+	var byLink node.Groups[int, []*tunnelHop]
 	for hop, l := range fault.LostBy(v, func(d *model.Drop) (hop node.Question, pod netip.Addr) {
 		r := v.Lookup(d.Dst)
 		if !d.Is(model.NoTunnelEnd) || r == nil || !v.IsTunnel(r.IfIndex) || !v.OfPod(d) {
@@ -99,17 +132,21 @@ func tunnelEndsUnknown(v *fault.Input) {
 		}
 		return node.Question{Ifindex: r.IfIndex, Addr: cmp.Or(r.Gateway, d.Dst)}, v.Sender(d)
 	}) {
-		f := fault.Fault{Page: "StaleFDB-none", Lost: l, Facts: words.Facts{
-			"hop": hop.Addr, "link": v.LinkName(hop.Ifindex), "unread": !v.Has(model.SourceNeighbors)}}
-		n := model.First(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == hop.Ifindex && n.Addr == hop.Addr })
-		if n != nil && path.Resolved(n) {
-			f.Facts["neighbor"], f.Facts["unused"] = n, unusedEnds(v.Index, hop.Ifindex)
+		h := &tunnelHop{Lost: *l, TunnelEnd: node.TunnelEnd{Hop: hop.Addr}}
+		if n := v.NeighborAt(hop.Addr, hop.Ifindex); n != nil && path.Resolved(n) {
+			h.Neighbor = n
 		}
-		if far := v.NodeOf(v.Remote(node.Sorted(l.Peers)[0])); far != nil && len(node.Internal(far)) > 0 {
-			f.Facts["node"], f.Facts["at"] = far, node.Internal(far)[0]
+		h.locate(v.Index, h.Asked()[0])
+		list := byLink.Of(hop.Ifindex)
+		*list = append(*list, h)
+	}
+	for link, hops := range byLink.All() {
+		facts := words.Facts{"missing": true, "unread": !v.Has(model.SourceNeighbors),
+			"unknown": model.Filter(*hops, func(h *tunnelHop) bool { return h.Node == nil })}
+		if slices.ContainsFunc(*hops, func(h *tunnelHop) bool { return h.Neighbor != nil }) {
+			facts["unused"] = unusedEnds(v.Index, link)
 		}
-		f.LastHopAlive = v.Place(v.LinkName(hop.Ifindex), model.Egress)
-		v.Report(f)
+		v.Report(ofTunnel(v, "StaleFDB-none", link, *hops, facts))
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // StaleNeighbor reports neighbor entries of pods with a MAC that is not the pod's.
 var StaleNeighbor = fault.Kind{Code: "StaleNeighbor", Severity: model.Critical, Find: staleNeighbor,
 	Needs: fault.Sources{model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods},
-	Rests: fault.Sources{model.SourceTC},
+	Rests: fault.Sources{model.SourceTC, model.SourceEbtables},
 	Ends:  fault.Hops{model.HopNeighbor, model.HopBridge}, Objects: fault.Objects{"entry.Addr link"}, Traits: model.ByNextHop,
 	Else: fault.Else{"StaleNeighbor-none"}}
 
@@ -113,6 +113,10 @@ func misdirected(v *fault.Input, n *model.Neighbor) {
 	})
 	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.Place(link, model.Egress)
 	f.Facts["link"], f.Facts["pod"] = link, p
+	if f.Facts["announced"] == nil {
+		from := model.Find(v.Peers, func(x model.Peer) bool { return x.Local == n.Addr })
+		f.Undoes, f.Packet = n, path.Packet{Src: from.Remote, Dst: n.Addr}
+	}
 	v.Report(f)
 }
 

@@ -160,7 +160,7 @@ func unheldAddresses(v *fault.Input) {
 	}) {
 		// Who asks a while for a pod that was just deleted is no news.
 		often := max(uint64(v.Window.Duration()/everySecond)/2, node.MinDrops)
-		if t := v.Resolutions(model.Ingress)[node.Question{Addr: a}]; t.Requests >= often && t.Replies == 0 {
+		if t := askedFor(v.Index, a); t.Requests >= often && t.Replies == 0 {
 			found[a] = l
 		}
 	}
@@ -175,6 +175,18 @@ func unheldAddresses(v *fault.Input) {
 	}
 }
 
+// askedFor counts the requests for an address: the pods', or those of the node, which routes what they send there.
+func askedFor(v *node.Index, a netip.Addr) node.Resolution {
+	t := v.Resolutions(model.Ingress)[node.Question{Addr: a}]
+	for l := range model.Each(v.Links) {
+		own := v.Resolutions(model.Egress)[node.Question{Ifindex: l.Index, Addr: a}]
+		if l.Kind == "bridge" && !v.Outer[l.Index] {
+			t.Requests, t.Replies = t.Requests+own.Requests, t.Replies+own.Replies
+		}
+	}
+	return t
+}
+
 // nobodyHas is the finding on addresses that the same pods keep asking for.
 func nobodyHas(v *node.Index, addrs []netip.Addr, found map[netip.Addr]*node.Lost) fault.Fault {
 	f := fault.Fault{Page: "UnansweredARP-unheld"}
@@ -187,8 +199,7 @@ func nobodyHas(v *node.Index, addrs []netip.Addr, found map[netip.Addr]*node.Los
 	for i, addr := range addrs {
 		f.Packets += found[addr].Packets
 		if i < node.MostEvidence {
-			requests := v.Resolutions(model.Ingress)[node.Question{Addr: addr}].Requests
-			x := words.Facts{"addr": addr, "packets": found[addr].Packets, "requests": requests}
+			x := words.Facts{"addr": addr, "packets": found[addr].Packets, "requests": askedFor(v, addr).Requests}
 			shown = append(shown, words.Say("absent", x)...)
 		}
 		if p := v.Arped(addr); p != nil {

@@ -57,6 +57,8 @@ func wrongGateway(v *fault.Input, p *model.Pod, g *model.Neighbor, right model.M
 	f.Pods, f.LastHopAlive = node.SameFamily(pods, g.Addr), v.Place(p.Link, model.Ingress)
 	f.CutOff = v.SilentBy(g.MAC, f.Pods)
 	f.Facts["pod"], f.Facts["right"], f.Facts["who"], f.Facts["byLink"] = p, right, who, fitsLink(v.Index, p, g)
+	to := model.Find(v.Peers, func(x model.Peer) bool { return slices.Contains(f.Pods, x.Local) })
+	f.Undoes, f.Packet = g, path.Packet{Src: to.Local, Dst: to.Remote}
 	v.Report(f)
 }
 

@@ -36,6 +36,11 @@ func unheard(v *node.Index, pod netip.Addr, l *node.Lost) fault.Fault {
 		}
 	}
 	f.Facts["resets"], f.Facts["errors"], f.Facts["loopback"] = resets, errors, atLoopbackOnly(v, v.Owners[pod][0], l)
+	if in := v.Owners[pod][0].Inside; in != nil {
+		if r := redirecting(v, in.PacketRules, l); r != nil {
+			f.Facts["rule"], f.Severity = r, model.Warning
+		}
+	}
 	return f
 }
 

@@ -14,7 +14,7 @@ import (
 
 // ForwardingDisabled reports that the node does not forward packets between links, for all or for one of them.
 var ForwardingDisabled = fault.Kind{Code: "ForwardingDisabled", Severity: model.Critical, Find: forwardingDisabled,
-	Ends: fault.Hops{model.HopRoute, model.HopPod}, Objects: fault.Objects{"all", "links"}}
+	Ends: fault.Hops{model.HopRoute, model.HopPod}, Objects: fault.Objects{"all", "links", "router.Link"}}
 
 func forwardingDisabled(v *fault.Input) {
 	unforwarded(v, refused4, path.Forward4)
@@ -22,6 +22,40 @@ func forwardingDisabled(v *fault.Input) {
 		unforwardedUnseen(v)
 	}
 	unforwarded(v, refused6, path.Forward6)
+	unforwardedByPods(v)
+}
+
+// unforwardedByPods reports pods that are next hops of routes and do not forward.
+func unforwardedByPods(v *fault.Input) {
+	type router struct {
+		*model.Pod
+		isIPv6 bool
+	}
+	fault.ReportBy(v, func(d *model.Drop) (by router, pod netip.Addr) {
+		if !d.Is(model.NotForwarded) || d.Netns == 0 || d.Netns == v.Node.Netns {
+			return by, pod
+		}
+		if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Netns == d.Netns }); p != nil && leadsBy(v.Index, d, p) {
+			by, pod = router{p, d.Dst.Is6()}, v.Sender(d)
+		}
+		return by, pod
+	}, func(by router, l *node.Lost) fault.Fault {
+		f := fault.Fault{Page: "ForwardingDisabled-pod", Lost: l, Facts: words.Facts{
+			"router": by.Pod, "setting": model.Either(by.isIPv6, path.Forward6, path.Forward4), "drops": l.Evidence()}}
+		f.Severity, f.LastHopAlive = model.Warning, v.Place(by.Link, model.Egress)
+		return f
+	})
+}
+
+// leadsBy reports whether a route of the sender, or of the node, has an address of a pod for the next hop of a packet.
+func leadsBy(v *node.Index, d *model.Drop, by *model.Pod) bool {
+	if r := v.Lookup(d.Dst); r != nil && by.Has(r.Gateway) {
+		return true
+	}
+	return slices.ContainsFunc(v.Owners[d.Src], func(p *model.Pod) bool {
+		r := path.PodRoute(p, d.Dst)
+		return r != nil && by.Has(r.Gateway)
+	})
 }
 
 // refused4 is the link by which an IPv4 packet arrived that the node dropped because that link does not

@@ -22,7 +22,7 @@ type dropKind struct {
 // UnexplainedDrop reports drops that no other kind explains.
 var UnexplainedDrop = fault.Kind{Code: "UnexplainedDrop", Severity: model.Info, Find: unexplainedDrop,
 	Objects: fault.Objects{"reason location", "location", "link"}, Traits: model.Unknown,
-	Else: fault.Else{"UnexplainedDrop-undelivered", "UnexplainedDrop-unsent"}}
+	Else: fault.Else{"UnexplainedDrop-undelivered", "UnexplainedDrop-unsent", "UnexplainedDrop-router"}}
 
 func unexplainedDrop(v *fault.Input) {
 	left := model.Chosen(v.Traffic.Drops, func(d *model.Drop) bool {
@@ -82,6 +82,10 @@ func unsent(v *node.Index, link int, flows []*model.Flow) fault.Fault {
 		"link": v.LinkName(link), "flows": flows, "filters": filters, "rules": rules, "known": len(filters)+len(rules) > 0,
 	}}
 	f.Severity, f.LastHopAlive, f.Packets = model.Critical, v.Place(v.LinkName(link), model.Egress), uint64(len(flows))
+	if p := model.First(v.Pods, func(p *model.Pod) bool { return p.LinkIndex == link }); p != nil {
+		f.Page, f.Severity, f.Facts["router"] = "UnexplainedDrop-router", model.Warning, p
+		f.LastHopAlive = v.Place(v.Owners[flows[0].Original.Src][0].Link, model.Ingress)
+	}
 	for _, x := range flows {
 		f.Pods, f.Peers = model.With(f.Pods, x.Original.Src), model.With(f.Peers, model.Host(x.Original.Dst))
 	}
