@@ -92,7 +92,11 @@ func madeBy(v *fault.Input, f *fault.Fault) *model.Change {
 	}
 	switch x := f.Undoes.(type) {
 	case *model.Route:
+		rule, _ := f.Facts["rule"].(*node.ShownRule)
 		return latest(v, func(c *model.Change) bool {
+			if x == nil && rule != nil {
+				return c.Kind == model.ChangedRule && !c.Deleted && c.From == rule.From && c.Dst == rule.To && c.Type == rule.Action
+			}
 			return x != nil && c.Kind == model.ChangedRoute && !c.Deleted && c.Dst == x.Dst && c.Table == x.Table && c.Type == x.Type
 		})
 	case *model.PacketRule:

@@ -33,6 +33,9 @@ func TestUndone(t *testing.T) {
 		return model.Change{Kind: model.ChangedFilter, Family: "ip", Filter: "filter", Chain: "FORWARD", Policy: p, By: by}
 	}
 	link := model.Change{Kind: model.ChangedLink, Deleted: true, Link: 10, On: "veth10", By: by}
+	prohibit := model.Change{Kind: model.ChangedRule, Dst: prefix("10.50.0.20/32"), Priority: 50, Type: "prohibit", By: by}
+	marked := prohibit
+	marked.Type = ""
 	up := link
 	up.Deleted = false
 	for name, tt := range map[string]struct {
@@ -51,9 +54,11 @@ func TestUndone(t *testing.T) {
 			"IP_INADDRERRORS", "ip_error", "ForwardingDisabled"},
 		"another link's forwarding": {[]model.Change{setting("net.ipv4.conf.ens6.forwarding", "0"), setting("net.ipv4.conf.ens6.forwarding", "1")},
 			"IP_INADDRERRORS", "ip_error", "UnexplainedDrop"},
-		"a rule":           {rule("-d 10.50.0.20/32 -j DROP", "10.50.0.20/32", 40), "NETFILTER_DROP", "nft_do_chain", "PolicyDrop"},
-		"a chain's policy": {[]model.Change{policy("DROP"), policy("ACCEPT")}, "NETFILTER_DROP", "nf_hook_slow", "PolicyDrop"},
-		"a link":           {[]model.Change{link, up}, "QDISC_DROP", "__dev_queue_xmit", "PodLinkDown"},
+		"a rule":                {rule("-d 10.50.0.20/32 -j DROP", "10.50.0.20/32", 40), "NETFILTER_DROP", "nft_do_chain", "PolicyDrop"},
+		"a chain's policy":      {[]model.Change{policy("DROP"), policy("ACCEPT")}, "NETFILTER_DROP", "nf_hook_slow", "PolicyDrop"},
+		"a rule that prohibits": {[]model.Change{prohibit}, "NOT_SPECIFIED", "ip_error", "BlackholeRoute"},
+		"one for a mark":        {[]model.Change{marked}, "NOT_SPECIFIED", "ip_error", "UnexplainedDrop"},
+		"a link":                {[]model.Change{link, up}, "QDISC_DROP", "__dev_queue_xmit", "PodLinkDown"},
 	} {
 		line := timeline.New(Judge, timeline.Short)
 		at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }

@@ -31,10 +31,11 @@ type Change struct {
 	Deleted bool
 	// Dst is a route's or a rule's destination, a neighbor's or the node's address; From is a rule's source.
 	Dst, From netip.Prefix
-	// Table is the routing table, Link the link's index, Type a route's.
-	Table, Link int
-	Type        string `redact:"keep"`
-	MAC         MAC
+	// Table is the routing table, Link the link's index, Type a route's; of a rule that selects by addresses alone, Type is
+	// unicast for lookup, or its action.
+	Table, Link, Priority int
+	Type                  string `redact:"keep"`
+	MAC                   MAC
 	// Family, Filter, Chain and Handle are those of a rule of nftables: its table is Filter. Without a Handle it is the chain,
 	// without a Chain it is more than is kept of one change.
 	Family string `redact:"keep"`
@@ -88,7 +89,8 @@ func (c *Change) What() string {
 	case c.Kind == ChangedRoute:
 		return fmt.Sprintf("%sthe route to %v", verb, c.Dst)
 	case c.Kind == ChangedRule:
-		return fmt.Sprintf("%sa routing rule from %s to %s", verb, whole(c.From), whole(c.Dst))
+		kind := Either(c.Type == "" || c.Type == "unicast", "routing", c.Type)
+		return fmt.Sprintf("%sa %s rule from %s to %s", verb, kind, whole(c.From), whole(c.Dst))
 	case c.Kind == ChangedNeighbor && c.Deleted:
 		return fmt.Sprintf("deleted the neighbor entry of %v", c.Dst.Addr())
 	case c.Kind == ChangedNeighbor:

@@ -78,6 +78,11 @@ func between(old, now *model.Snapshot) (then *model.Snapshot, deleted []*model.C
 			}
 		case c.Kind == model.ChangedRule && c.Deleted && slices.ContainsFunc(out.Rules, rule) && slices.ContainsFunc(now.Rules, rule):
 			out.Rules = slices.DeleteFunc(slices.Clone(out.Rules), rule)
+		case c.Kind == model.ChangedRule && !c.Deleted && c.Type != "" && c.Type != "unicast" &&
+			!slices.ContainsFunc(slices.Concat(old.Rules, now.Rules), rule):
+			out.Rules = append(slices.Clone(out.Rules), model.RoutingRule{Family: model.Either(c.From.Addr().Is6() || c.Dst.Addr().Is6(), 6, 4),
+				Priority: c.Priority, From: c.From, To: c.Dst, Action: c.Type})
+			slices.SortStableFunc(out.Rules, func(a, b model.RoutingRule) int { return a.Priority - b.Priority })
 		case c.Kind == model.ChangedNeighbor && !c.Deleted && !c.MAC.IsZero() && model.Find(now.Neighbors, neighbor).MAC != c.MAC:
 			link := model.Find(out.Links, func(l model.Link) bool { return l.Index == c.Link }).Name
 			out.Neighbors = append(slices.DeleteFunc(slices.Clone(out.Neighbors), neighbor),
@@ -232,7 +237,8 @@ func claimant(v *model.Verdict, i int) *model.Finding {
 
 func claims(v *model.Verdict, f *model.Finding, i int) bool {
 	d := &v.On.Traffic.Drops[i]
-	return f.Code == v.Causes[i].Code && (len(f.Pods) == 0 || slices.Contains(f.Pods, d.Src) || slices.Contains(f.Pods, d.Dst))
+	c := v.Causes[i]
+	return f.Code == c.Code && (c.Object == "" || c.Object == f.Cause) && (len(f.Pods) == 0 || slices.Contains(f.Pods, d.Src) || slices.Contains(f.Pods, d.Dst))
 }
 
 // inherit has drops that were too few since the whole point before belong to who claims them in the window.

@@ -183,13 +183,17 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 	var from, to []byte
 	var header int
 	var fields dump.Fields
+	partly := false // it selects by more than addresses
 	switch m.Header.Type {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRoute
 		fields = dump.Fields{unix.RTA_DST: &to, unix.RTA_TABLE: dump.Unsigned(&c.Table), unix.RTA_OIF: &c.Link}
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRule
-		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table)}
+		other := func(*dump.Attrs) { partly = true }
+		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table), unix.FRA_PRIORITY: &c.Priority,
+			unix.FRA_IIFNAME: other, unix.FRA_OIFNAME: other, unix.FRA_FWMARK: other, unix.FRA_IP_PROTO: other,
+			unix.FRA_SPORT_RANGE: other, unix.FRA_DPORT_RANGE: other, unix.FRA_UID_RANGE: other}
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		header, c.Kind = unix.SizeofNdMsg, model.ChangedNeighbor
 		fields = dump.Fields{unix.NDA_DST: &to, unix.NDA_LLADDR: &c.MAC}
@@ -218,6 +222,9 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 	case model.ChangedRule:
 		bits, ranged = int(h[1]), true
 		c.From = prefix(from, int(h[2]), 0)
+		if !partly && binary.NativeEndian.Uint32(h[8:]) == 0 {
+			c.Type = routeTypes[h[7]] // its action: lookup has the number of unicast
+		}
 	default:
 		bits, c.Type = int(h[1]), routeTypes[h[7]]
 	}
