@@ -68,6 +68,7 @@ func TestUndone(t *testing.T) {
 			n.sysctl("net.ipv4.ip_forward", "1")
 			n.sysctl("net.ipv4.conf.ens5.forwarding", "1")
 			n.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"}}
+			n.Rules = []model.RoutingRule{{Family: 4, Priority: 32766, Table: 254, Action: "lookup"}}
 			n.with(model.SourceSysctl)
 			n.Window.End = at(second)
 			if second >= 12 {

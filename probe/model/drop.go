@@ -54,7 +54,7 @@ func (d *Drop) Between(src, dst netip.Addr) bool {
 type DropCause struct {
 	// Code and Object are those of the finding that claims the drop, as in its Key; without one, Ordinary is why none does.
 	Code     Code
-	Object   string
+	Object   string `redact:"withhold"`
 	Ordinary Excuse
 }
 

@@ -78,7 +78,7 @@ func between(old, now *model.Snapshot) (then *model.Snapshot, deleted []*model.C
 			}
 		case c.Kind == model.ChangedRule && c.Deleted && slices.ContainsFunc(out.Rules, rule) && slices.ContainsFunc(now.Rules, rule):
 			out.Rules = slices.DeleteFunc(slices.Clone(out.Rules), rule)
-		case c.Kind == model.ChangedRule && !c.Deleted && c.Type != "" && c.Type != "unicast" &&
+		case c.Kind == model.ChangedRule && !c.Deleted && c.Type != "" && c.Type != "unicast" && len(old.Rules) > 0 &&
 			!slices.ContainsFunc(slices.Concat(old.Rules, now.Rules), rule):
 			out.Rules = append(slices.Clone(out.Rules), model.RoutingRule{Family: model.Either(c.From.Addr().Is6() || c.Dst.Addr().Is6(), 6, 4),
 				Priority: c.Priority, From: c.From, To: c.Dst, Action: c.Type})
