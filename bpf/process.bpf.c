@@ -20,6 +20,8 @@ struct process {
 	/* By CLOCK_MONOTONIC; ended is 0 while it runs. */
 	__u64 began;
 	__u64 ended;
+	/* The number of its cgroup, of version 2. */
+	__u64 cgroup;
 	__u32 parent;
 	/* Its number in its own PID namespace. */
 	__u32 inner;
@@ -30,7 +32,7 @@ struct process {
 	char parent_name[NAME];
 };
 
-_Static_assert(sizeof(struct process) == 64, "process");
+_Static_assert(sizeof(struct process) == 72, "process");
 
 /* By number, in the first PID namespace. */
 struct {
@@ -62,6 +64,8 @@ static __always_inline void remember(struct task_struct *task, __u64 began,
 	struct process p = { .began = began, .ended = ended };
 	__u32 pid = task->tgid;
 
+	/* At a fork this is the parent's, in which the child begins. */
+	p.cgroup = bpf_get_current_cgroup_id();
 	p.parent = parent->tgid;
 	p.inner = inner_of(leader);
 	p.netns = task->nsproxy->net_ns->ns.inum;
@@ -92,6 +96,7 @@ int lasthop_exec(__u64 *ctx)
 		remember(task, 0, 0);
 		return 0;
 	}
+	p->cgroup = bpf_get_current_cgroup_id();
 	p->netns = task->nsproxy->net_ns->ns.inum;
 	bpf_probe_read_kernel(p->name, NAME, task->comm);
 	return 0;
@@ -112,6 +117,7 @@ int lasthop_exit(__u64 *ctx)
 		remember(task, 0, bpf_ktime_get_ns());
 		return 0;
 	}
+	p->cgroup = bpf_get_current_cgroup_id();
 	p->netns = task->nsproxy->net_ns->ns.inum;
 	p->ended = bpf_ktime_get_ns();
 	return 0;

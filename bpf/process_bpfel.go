@@ -11,6 +11,7 @@ type ProcessProcess struct {
 	_          structs.HostLayout
 	Began      uint64
 	Ended      uint64
+	Cgroup     uint64
 	Parent     uint32
 	Inner      uint32
 	Netns      uint32

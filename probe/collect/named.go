@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/collect/names"
 	"github.com/lasthop/lasthop/probe/collect/pods"
+	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -104,6 +105,20 @@ func (n *naming) tell(p *model.Pod) bool {
 		p.Namespace, p.Name = x.Namespace, x.Name
 	}
 	return x != nil
+}
+
+// PodOf is the name of the pod of a process that runs or, where cgroup is not 0, of one that has ended and had the cgroup of
+// that number; empty for none.
+func (c *Collector) PodOf(pid int, cgroup uint64) (namespace, name string) {
+	if c.noFiles != nil {
+		return "", ""
+	}
+	top, _ := program.Hierarchy(c.roots()...) // without one there is nothing below it
+	uid, namespace, name := c.names.finder.Process(fmt.Sprintf("/proc/%d", pid), cgroup, top)
+	if x := c.names.byUID[uid]; name == "" && x != nil {
+		return x.Namespace, x.Name
+	}
+	return namespace, name
 }
 
 // known is the pod as the API's file has it, nil if it does not or has another of that name.

@@ -71,6 +71,14 @@ func madeBy(v *fault.Input, f *fault.Fault) *model.Change {
 			return c.Kind == model.ChangedRule && c.Deleted && slices.ContainsFunc(f.Pods, held) && !slices.ContainsFunc(v.Rules, still)
 		})
 	}
+	if settings, _ := f.Facts["settings"].([]string); len(settings) > 0 {
+		return latest(v, func(c *model.Change) bool {
+			return c.Kind == model.ChangedSetting && slices.Contains(settings, c.Setting) && c.Value == v.Settings[c.Setting]
+		})
+	}
+	if l, _ := f.Facts["link"].(*model.Link); l != nil && !l.Up {
+		return latest(v, func(c *model.Change) bool { return c.Kind == model.ChangedLink && c.Deleted && c.Link == l.Index })
+	}
 	if of, is := f.About.(node.Binding); is {
 		return latest(v, func(c *model.Change) bool {
 			return c.Kind == model.ChangedNeighbor && !c.Deleted && c.Dst.Addr() == of.Addr && c.MAC == of.MAC
@@ -84,7 +92,11 @@ func madeBy(v *fault.Input, f *fault.Fault) *model.Change {
 	}
 	switch x := f.Undoes.(type) {
 	case *model.Route:
+		rule, _ := f.Facts["rule"].(*node.ShownRule)
 		return latest(v, func(c *model.Change) bool {
+			if x == nil && rule != nil {
+				return c.Kind == model.ChangedRule && !c.Deleted && c.From == rule.From && c.Dst == rule.To && c.Type == rule.Action
+			}
 			return x != nil && c.Kind == model.ChangedRoute && !c.Deleted && c.Dst == x.Dst && c.Table == x.Table && c.Type == x.Type
 		})
 	case *model.PacketRule:

@@ -54,14 +54,14 @@ func judge(v *fault.Input) []model.Finding {
 			switch {
 			case effect:
 				list[at].Absorb(&f)
-				v.Claim(&f, list[at].Code, v.Traffic.Drops)
+				v.Claim(&f, list[at].Key(), v.Traffic.Drops)
 			case by != "":
-				v.Claim(&f, by, v.Traffic.Drops)
+				v.Claim(&f, model.Key{Code: by}, v.Traffic.Drops)
 			default:
 				f.Code, f.EndsAt, f.Passes, f.Traits = k.Code, k.Ends, k.Passes, k.Traits
 				f.Verify, f.Pods = k.Verify(), model.Unique(f.Pods)
 				f.Cause = words.Cause(f.Cause, f.Facts, k.Objects)
-				v.Claim(&f, f.Code, v.Traffic.Drops)
+				v.Claim(&f, f.Key(), v.Traffic.Drops)
 				f.Evidence = append(f.Evidence, beside(v.Index, &f)...)
 				author(v, &f)
 				for _, e := range f.Effects {

@@ -481,7 +481,7 @@ func TestDropCauses(t *testing.T) {
 	n.drop("TCP_OLD_DATA", "tcp_rcv_established", far, pod5, 9).Netns = 77
 	n.drop("SKB_CSUM", "ip_rcv_core", far, pod5, 2)
 	causes := Judge(&n.Snapshot).Causes
-	if want := []model.DropCause{{Code: "ReceiveOverflow"}, {Ordinary: loss.Delivered}, {Ordinary: model.ExcusedFew}}; !slices.Equal(causes, want) {
+	if want := []model.DropCause{{Code: "ReceiveOverflow", Object: "f.Pods=[" + pod5 + "]"}, {Ordinary: loss.Delivered}, {Ordinary: model.ExcusedFew}}; !slices.Equal(causes, want) {
 		t.Errorf("causes %+v, want %+v", causes, want)
 	}
 }

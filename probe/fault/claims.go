@@ -24,7 +24,7 @@ type Claims struct {
 
 // Claimant is a finding that claims losses. Flows are those that it concerns by their protocols and ports; nil for all.
 type Claimant struct {
-	Code  model.Code
+	model.Key
 	Flows func(*model.Flow) bool
 }
 
@@ -57,8 +57,8 @@ func (c *Claims) SilencedBy(asker netip.Addr, asked netip.Prefix, f *model.Flow)
 }
 
 // Claim gives a finding the losses that its cause makes. Of a drop it gets what no finding before it has.
-func (c *Claims) Claim(f *Fault, code model.Code, drops []model.Drop) {
-	by := Claimant{code, f.Flows}
+func (c *Claims) Claim(f *Fault, of model.Key, drops []model.Drop) {
+	by := Claimant{of, f.Flows}
 	switch {
 	case f.Claims != nil:
 		for d := range model.Each(drops) {

@@ -11,8 +11,8 @@ import (
 
 // CauseOf is the finding that claims a drop, or why a healthy node drops such packets too.
 func (v *Input) CauseOf(d *model.Drop) model.DropCause {
-	if code := v.ByDrop[d].Code; code != "" && v.Classifier.Lost(d) {
-		return model.DropCause{Code: code}
+	if by := v.ByDrop[d]; by.Code != "" && v.Classifier.Lost(d) {
+		return model.DropCause{Code: by.Code, Object: by.Cause}
 	}
 	return model.DropCause{Ordinary: cmp.Or(v.Classifier.Class(d), inconclusive(v.Index, d), model.ExcusedFew)}
 }

@@ -115,6 +115,7 @@ func (b *balance) countDrops(causes []model.DropCause) {
 			return
 		}
 		delete(tallies, k)
+		cause.Object = "" // a row has all of one code
 		d := dropTally{drop, cause, t}
 		b.drops[d.Src] = append(b.drops[d.Src], d)
 		if d.Dst != d.Src {

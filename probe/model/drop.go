@@ -52,8 +52,9 @@ func (d *Drop) Between(src, dst netip.Addr) bool {
 
 // DropCause is why packets were dropped.
 type DropCause struct {
-	// Code is the finding that claims the drop; without one, Ordinary is why none does.
+	// Code and Object are those of the finding that claims the drop, as in its Key; without one, Ordinary is why none does.
 	Code     Code
+	Object   string `redact:"withhold"`
 	Ordinary Excuse
 }
 

@@ -70,6 +70,8 @@ type processDoc struct {
 	Name       string `json:"name"`
 	Parent     int    `json:"parent,omitempty"`
 	ParentName string `json:"parentName,omitempty"`
+	Namespace  string `json:"namespace,omitempty"`
+	Pod        string `json:"pod,omitempty"`
 }
 
 // instant is empty for no time.

@@ -63,7 +63,7 @@ func (r Report) dropRows() []dropRow {
 		}
 		row.node = rank(row.local) == 1
 		if i < len(r.Causes) {
-			row.cause = r.Causes[i]
+			row.cause = model.DropCause{Code: r.Causes[i].Code, Ordinary: r.Causes[i].Ordinary}
 		}
 		if row.cause.Code != "" {
 			row.class = loss.Lost

@@ -37,7 +37,7 @@ func (a *authors) follow(ctx context.Context, w *watch) {
 		return
 	}
 	if w.options.Engine != EngineState {
-		a.processes, a.unknown = traffic.OpenProcesses(w.options.NS, w.options.Debug)
+		a.processes, a.unknown = traffic.OpenProcesses(w.options.NS, w.collector.PodOf, w.options.Debug)
 	} else {
 		a.unknown = fmt.Errorf("no programs are loaded (--engine state)")
 	}
@@ -90,16 +90,27 @@ func (a *authors) add(list []change.Change, lost bool) {
 		a.changes = append(a.changes, c.Change)
 	}
 	a.changes = a.changes[max(0, len(a.changes)-maxChanges):]
-	select {
-	case a.made <- struct{}{}:
-	default:
+	// Links are looked at anyway.
+	if slices.ContainsFunc(list, func(c change.Change) bool { return c.Kind != model.ChangedLink }) {
+		select {
+		case a.made <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// list is what is kept, and the source that says how much that is.
-func (a *authors) list() ([]model.Change, model.Source) {
+// list is what is kept, of the links that there are, and the source that says how much that is.
+func (a *authors) list(links []model.Link) ([]model.Change, model.Source) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	changes := slices.Clone(a.changes)
+	for c := range model.Each(changes) {
+		if c.Link != 0 && (c.Kind == model.ChangedLink || c.Kind == model.ChangedSetting) {
+			c.On = model.Find(links, func(l model.Link) bool { return l.Index == c.Link }).Name
+			// Names of settings have slashes for the dots of a link's name.
+			c.Setting = strings.Replace(c.Setting, "*", strings.ReplaceAll(c.On, ".", "/"), 1)
+		}
+	}
 	src := model.Source{Name: model.SourceChanges, Status: model.OK, Detail: model.Quantity(len(a.changes), "change")}
 	switch {
 	case a.unread != nil:
@@ -110,5 +121,7 @@ func (a *authors) list() ([]model.Change, model.Source) {
 	case a.lost:
 		src.Status, src.Detail = model.Partial, src.Detail+"; others came too fast, or could not be read"
 	}
-	return slices.Clone(a.changes), src
+	// A link that is deleted is set down first.
+	gone := func(c model.Change) bool { return c.Kind == model.ChangedLink && c.On == "" }
+	return slices.DeleteFunc(changes, gone), src
 }

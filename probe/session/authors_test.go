@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -32,9 +33,12 @@ func TestAuthors(t *testing.T) {
 		"for i in 1 2 3 4 5 6 7; do ip route add 10.9.$i.0/24 via 192.0.2.9; done",
 		"ip route add 2001:db8:9::/48 dev up0", "ip addr add 192.0.2.77/32 dev up0",
 		"ip rule add from 10.9.1.0/24 to 10.8.0.0/16 lookup 100", "ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev up0",
-		"nft add table ip own", "nft add chain ip own guard", "iptables-nft -P FORWARD ACCEPT", "ebtables-nft -P FORWARD ACCEPT",
+		"nft add table ip own", "nft add chain ip own guard", "nft add chain ip own podded", "nft add chain ip own player", "iptables-nft -P FORWARD ACCEPT", "ebtables-nft -P FORWARD ACCEPT",
 	)
-	s, err := session.Open(t.Context(), session.Options{Options: collect.Options{NS: n.NS, HostRoot: "/"}, For: timeline.Short, Diagnose: diagnose.Judge})
+	const uid = "3f0e8b8e-5a3c-4b59-9d55-0d3f4a9e7c11"
+	root := t.TempDir()
+	check(t, os.MkdirAll(filepath.Join(root, "var/log/pods/kube-system_agent-x_"+uid), 0o700))
+	s, err := session.Open(t.Context(), session.Options{Options: collect.Options{NS: n.NS, HostRoot: root}, For: timeline.Short, Diagnose: diagnose.Judge})
 	check(t, err)
 	defer s.Close()
 	within := func(command ...string) *exec.Cmd {
@@ -62,6 +66,16 @@ func TestAuthors(t *testing.T) {
 			}
 		}
 	}
+	// In the cgroup of a pod's container that shares the node's network, and in one of no pod, which is named alike.
+	top := filepath.Dir(newCgroup(t).Name())
+	inGroup := func(dir, command string) {
+		dir = filepath.Join(top, dir)
+		check(t, os.MkdirAll(dir, 0o700))
+		t.Cleanup(func() { check(t, errors.Join(os.Remove(dir), os.Remove(filepath.Dir(dir)))) })
+		run(within("sh", "-c", "echo 0 >"+dir+"/cgroup.procs; "+command+"; true"))
+	}
+	inGroup("kubepods-besteffort-pod"+strings.ReplaceAll(uid, "-", "_")+".slice/cri-containerd-5a1c.scope", "nft add rule ip own podded drop")
+	inGroup("podcasts.slice/player.scope", "nft add rule ip own player drop")
 	run(within("ip", "route", "del", "10.9.1.0/24"))
 	run(exec.Command("ip", "-n", n.Name, "route", "replace", "blackhole", "10.9.2.0/24"))
 	run(exec.Command("ip", "-n", n.Name, "-6", "route", "del", "2001:db8:9::/48"))
@@ -109,6 +123,8 @@ func TestAuthors(t *testing.T) {
 		{"a command that enters the node", func(c *model.Change) bool { return c.Type == "blackhole" && !c.Deleted }, []string{"ip by " + self}},
 		{"IPv6", deleted(model.ChangedRoute, "2001:db8:9::/48"), []string{"ip by " + self}},
 		{"a script", deleted(model.ChangedRoute, "10.9.3.0/24"), []string{"ip by cut-route"}},
+		{"a container", ruleIn("ip own podded"), []string{"nft by sh in kube-system/agent-x"}},
+		{"a cgroup of no pod", ruleIn("ip own player"), []string{"nft by sh"}},
 		{"a rule, by a script", deleted(model.ChangedRule, "10.8.0.0/16"), []string{"ip by cut-route"}},
 		{"a neighbor, by a process with its own PID namespace", deleted(model.ChangedNeighbor, "192.0.2.9/32"), []string{"ip by sh"}},
 		{"a shell in its own PID namespace", deleted(model.ChangedRoute, "10.9.4.0/24"), []string{"ip by sh"}},
@@ -127,7 +143,9 @@ func TestAuthors(t *testing.T) {
 			t.Errorf("%s: not notified", w.what)
 			continue
 		}
-		by := model.Map(c.By, func(p model.Process) string { return p.Name + " by " + p.ParentName })
+		by := model.Map(c.By, func(p model.Process) string {
+			return p.Name + " by " + p.ParentName + model.Either(p.Pod == "", "", " in "+p.Namespace+"/"+p.Pod)
+		})
 		slices.Sort(by)
 		if !slices.Equal(by, w.by) || slices.ContainsFunc(c.By, func(p model.Process) bool { return p.PID == 0 || p.Parent == 0 }) {
 			t.Errorf("%s: %q, want %q; %v", w.what, by, w.by, c)

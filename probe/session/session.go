@@ -486,7 +486,7 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 	s.Sources = append(slices.Clip(s.Sources), w.sources()...)
 	if w.authors != nil {
 		var src model.Source
-		s.Changes, src = w.authors.list()
+		s.Changes, src = w.authors.list(w.links)
 		s.Sources = append(s.Sources, src)
 	}
 	return &s

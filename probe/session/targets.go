@@ -18,10 +18,10 @@ import (
 // attach makes the engine watch these links, and count the pods whose links it watches.
 func (w *watch) attach(links []model.Link) error {
 	w.hold(w.now(), links)
+	w.links = links
 	if w.engine == nil {
 		return nil
 	}
-	w.links = links
 	first := map[int]bool{}
 	for p := range model.Each(w.roster.alive()) {
 		known := func(a netip.Addr) bool { return slices.Contains(w.firstAddrs, a) || slices.Contains(w.pairAddrs, a) }

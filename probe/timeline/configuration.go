@@ -94,6 +94,11 @@ func linkOf(name string) string {
 	return ""
 }
 
+// follows reports whether the kernel sets a setting with another: the links' forwarding of IPv4.
+func follows(name, all string) bool {
+	return all == "net.ipv4.ip_forward" && strings.HasPrefix(name, "net.ipv4.conf.") && strings.HasSuffix(name, ".forwarding")
+}
+
 func routeHash(r *model.Route) uint64 {
 	var hash maphash.Hash
 	hash.SetSeed(seed)

@@ -86,9 +86,10 @@ func Besides(told, judged []model.Finding, part model.Window) []model.Finding {
 func rank(closed bool) int { return model.Either(closed, 1, 0) }
 
 // part reports whether what closed was a part of another finding, which was open at the
-// time or soon after: single addresses are seen to be silent before their range is.
+// time or soon after: single addresses are seen to be silent before their range is. What a proof puts down to an object of
+// its own, such as another rule, is no part.
 func part(x *model.Tracked, of *model.Finding) bool {
-	return x.Confidence.Rank() <= of.Confidence.Rank() && covers(*of, x.Finding) &&
+	return (x.Cause == "" || x.Confidence != model.Proven) && x.Confidence.Rank() <= of.Confidence.Rank() && covers(*of, x.Finding) &&
 		of.Severity.Rank() >= x.Severity.Rank() &&
 		(of.Closed.IsZero() || !x.First.After(of.Closed)) && !x.Last.Add(linger).Before(of.Opened)
 }

@@ -53,7 +53,9 @@ func TestApart(t *testing.T) {
 			[]model.Tracked{had(drop("r", model.Proven, one), true), had(drop("", model.Likely, two), true)}, "r proven 500,  likely 500"},
 		"surer at the end": {drop("", model.Proven, one), []model.Tracked{had(drop("", model.Likely, one), true)}, " proven 9"},
 		"still open":       {drop("", model.Likely, one), []model.Tracked{had(drop("", model.Likely, one), false)}, " likely 9"},
-		"another pod's":    {drop("", model.Likely, one), []model.Tracked{had(drop("r", model.Proven, two), true)}, " likely 9, r proven 500"},
+		"two rules at once": {drop("", model.Likely, one), []model.Tracked{had(drop("r", model.Proven, one), true),
+			had(drop("s", model.Proven, one), true)}, "r proven 500, s proven 500"},
+		"another pod's": {drop("", model.Likely, one), []model.Tracked{had(drop("r", model.Proven, two), true)}, " likely 9, r proven 500"},
 	} {
 		said := model.Map(Told([]model.Finding{tt.judged}, tt.had), func(f model.Finding) string {
 			return fmt.Sprintf("%s %s %d", f.Cause, f.Confidence, f.Packets)

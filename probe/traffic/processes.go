@@ -24,7 +24,9 @@ import (
 
 // Processes knows which processes there are and were, by a program on the tracepoints at which they begin and end.
 type Processes struct {
-	ns    *netns.NS
+	ns *netns.NS
+	// podOf is the pod of a process that runs or, where it has ended, of the cgroup that it had.
+	podOf func(pid int, cgroup uint64) (namespace, name string)
 	netns uint32
 	// holders are the processes that have a socket, by its inode.
 	holders map[string][]string
@@ -57,8 +59,9 @@ func InFirstPIDs() bool {
 	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == number
 }
 
-// OpenProcesses begins to follow processes, for those in the node's network namespace, which stays open until Close.
-func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
+// OpenProcesses begins to follow processes, for those in the node's network namespace, which stays open until Close. podOf
+// gives the pod of a process that runs (cgroup is 0), or of one that had that cgroup.
+func OpenProcesses(ns *netns.NS, podOf func(pid int, cgroup uint64) (namespace, name string), debug bool) (_ *Processes, err error) {
 	const feature = "know who changes the node"
 	if !InFirstPIDs() {
 		return nil, &model.UnsupportedError{Feature: feature, Remedy: "needs the node's processes; in a pod: hostPID: true", Err: unix.EPERM}
@@ -67,7 +70,7 @@ func OpenProcesses(ns *netns.NS, debug bool) (_ *Processes, err error) {
 		return nil, err
 	}
 	_ = rlimit.RemoveMemlock()
-	p := &Processes{ns: ns, netns: ns.Inode(), holders: map[string][]string{}}
+	p := &Processes{ns: ns, podOf: podOf, netns: ns.Inode(), holders: map[string][]string{}}
 	if p.coll, err = load("process"); err != nil {
 		return nil, loadError(feature, err, debug)
 	}
@@ -252,13 +255,15 @@ func (p *Processes) candidate(pid uint32) (inner uint32, c Candidate, is bool) {
 	case lives && (now.netns == p.netns || now.hidden) && uint32(now.PID) == pid:
 		return now.inner, Candidate{p.started(now.Process), ago(x.Began), time.Time{}}, true
 	case known && x.Ended != 0 && x.Netns == p.netns:
-		return x.Inner, Candidate{ended(pid, &x), ago(x.Began), ago(x.Ended)}, true
+		return x.Inner, Candidate{p.ended(pid, &x), ago(x.Began), ago(x.Ended)}, true
 	}
 	return 0, c, false
 }
 
-func ended(pid uint32, x *bpf.ProcessProcess) model.Process {
-	return model.Process{PID: int(pid), Name: text(x.Name[:]), Parent: int(x.Parent), ParentName: text(x.ParentName[:])}
+func (p *Processes) ended(pid uint32, x *bpf.ProcessProcess) model.Process {
+	out := model.Process{PID: int(pid), Name: text(x.Name[:]), Parent: int(x.Parent), ParentName: text(x.ParentName[:])}
+	out.Namespace, out.Pod = p.podOf(out.PID, x.Cgroup)
+	return out
 }
 
 // Who is the process, or that of a thread, with a number of the first PID namespace, which had that name.
@@ -268,13 +273,14 @@ func (p *Processes) Who(pid uint32, name string) model.Process {
 	}
 	var x bpf.ProcessProcess
 	if p.coll.Maps[bpf.ProcessMapProcesses].Lookup(pid, &x) == nil && text(x.Name[:]) == name {
-		return ended(pid, &x)
+		return p.ended(pid, &x)
 	}
 	return model.Process{PID: int(pid), Name: name}
 }
 
-// started completes a process with who started it, as that was called then.
+// started completes a process that runs with who started it, as that was called then, and its pod.
 func (p *Processes) started(x model.Process) model.Process {
+	x.Namespace, x.Pod = p.podOf(x.PID, 0)
 	var had bpf.ProcessProcess
 	if p.coll.Maps[bpf.ProcessMapProcesses].Lookup(uint32(x.PID), &had) == nil {
 		x.Parent, x.ParentName = int(had.Parent), text(had.ParentName[:])

@@ -1,8 +1,8 @@
-// Package change follows what changes a node's routes, rules, neighbors, addresses and nftables, by the kernel's
-// notifications (rtnetlink, nfnetlink), which say by which socket, or by which process, each was made.
+// Package change follows what changes a node's routes, rules, neighbors, addresses, links, settings and nftables, by the
+// kernel's notifications (rtnetlink, nfnetlink), which say by which socket, or by which process, each was made.
 //
 // It subscribes in the node's network namespace and asks for nothing. The kernel says of nobody that an entry of the
-// legacy tables changed, and not who changed a link.
+// legacy tables changed, nor most settings, and not who changed a link or a setting.
 package change
 
 import (
@@ -12,6 +12,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,7 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/ebtables"
+	"github.com/lasthop/lasthop/probe/collect/iptables"
 	"github.com/lasthop/lasthop/probe/collect/kmod"
+	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -32,6 +38,8 @@ type Change struct {
 	Port uint32
 	PID  uint32
 	Name string
+	// rule is one of nftables that was deleted.
+	rule *nft.Rule
 }
 
 // Watcher gets the notifications.
@@ -74,7 +82,8 @@ func Watch(ns *netns.NS, kernel *kmod.Kernel) (*Watcher, error) {
 		return err
 	}
 	err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
-		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NEIGH)
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NEIGH, unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err == nil && kernel.Check(kmod.NFTables) == nil {
 		err = subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	}
@@ -111,7 +120,7 @@ func follow(ctx context.Context, file *os.File, f func([]Change, bool)) {
 	if err != nil {
 		return
 	}
-	var d decoder
+	d := decoder{forwarding: map[string]string{}, down: map[int]bool{}}
 	var told time.Time
 	b := make([]byte, 64<<10)
 	for ctx.Err() == nil {
@@ -142,6 +151,10 @@ type decoder struct {
 	more        int
 	// lost: some did not come, or could not be decoded.
 	lost bool
+	// forwarding is what that of all links was set to last, by the name of a link's.
+	forwarding map[string]string
+	// down are the links that were set down.
+	down map[int]bool
 }
 
 func (d *decoder) decode(b []byte, now time.Time) {
@@ -153,6 +166,10 @@ func (d *decoder) decode(b []byte, now time.Time) {
 		c.At = now
 		if m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
 			d.filter(m, c)
+		} else if m.Header.Type == unix.RTM_NEWLINK {
+			d.link(m.Data, c)
+		} else if m.Header.Type == unix.RTM_NEWNETCONF {
+			d.setting(m, c)
 		} else if c.read(m) != nil {
 			d.lost = true
 		} else if c.Kind != "" {
@@ -166,13 +183,17 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 	var from, to []byte
 	var header int
 	var fields dump.Fields
+	partly := false // it selects by more than addresses
 	switch m.Header.Type {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRoute
 		fields = dump.Fields{unix.RTA_DST: &to, unix.RTA_TABLE: dump.Unsigned(&c.Table), unix.RTA_OIF: &c.Link}
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRule
-		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table)}
+		other := func(*dump.Attrs) { partly = true }
+		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table), unix.FRA_PRIORITY: &c.Priority,
+			unix.FRA_IIFNAME: other, unix.FRA_OIFNAME: other, unix.FRA_FWMARK: other, unix.FRA_IP_PROTO: other,
+			unix.FRA_SPORT_RANGE: other, unix.FRA_DPORT_RANGE: other, unix.FRA_UID_RANGE: other}
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		header, c.Kind = unix.SizeofNdMsg, model.ChangedNeighbor
 		fields = dump.Fields{unix.NDA_DST: &to, unix.NDA_LLADDR: &c.MAC}
@@ -201,6 +222,9 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 	case model.ChangedRule:
 		bits, ranged = int(h[1]), true
 		c.From = prefix(from, int(h[2]), 0)
+		if !partly && binary.NativeEndian.Uint32(h[8:]) == 0 {
+			c.Type = routeTypes[h[7]] // its action: lookup has the number of unicast
+		}
 	default:
 		bits, c.Type = int(h[1]), routeTypes[h[7]]
 	}
@@ -209,6 +233,57 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 		c.Kind = ""
 	}
 	return nil
+}
+
+// link takes a link (struct ifinfomsg) that was set down, or up again. Of a new link all flags changed.
+func (d *decoder) link(b []byte, c Change) {
+	if len(b) < unix.SizeofIfInfomsg {
+		d.lost = true
+		return
+	}
+	flags, changed := binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])
+	c.Kind, c.Link, c.Deleted = model.ChangedLink, int(binary.NativeEndian.Uint32(b[4:])), flags&unix.IFF_UP == 0
+	if b[0] == unix.AF_UNSPEC && changed != 1<<32-1 && changed&unix.IFF_UP != 0 && c.Deleted != d.down[c.Link] {
+		d.found = append(d.found, c)
+		if d.down[c.Link] = c.Deleted; !c.Deleted {
+			delete(d.down, c.Link)
+		}
+	}
+}
+
+// setting takes one of IP (struct netconfmsg). The kernel sets the links' forwarding with that of all, and says so of each.
+func (d *decoder) setting(m *syscall.NetlinkMessage, c Change) {
+	const header, index, forwarding, rpFilter, proxy = 4, 1, 2, 3, 5 // NETCONFA_
+	const all, standard = -1, -2                                     // NETCONFA_IFINDEX_
+	var values []string
+	take := func(name string) func(*dump.Attrs) {
+		return func(a *dump.Attrs) {
+			c.Setting, c.Value = name, strconv.Itoa(int(int32(a.Uint32())))
+			values = append(values, name)
+		}
+	}
+	isIPv6 := len(m.Data) > 0 && m.Data[0] == unix.AF_INET6
+	err := dump.ParseAfter(m.Data, header).Decode(binary.NativeEndian, dump.Fields{index: &c.Link, forwarding: take("forwarding"),
+		rpFilter: take("rp_filter"), proxy: take(model.Either(isIPv6, "proxy_ndp", "proxy_arp"))})
+	d.lost = d.lost || err != nil
+	// Of a new link all are told.
+	if len(values) != 1 || c.Link == standard {
+		return
+	}
+	conf := "net." + model.Either(isIPv6, "ipv6", "ipv4") + ".conf."
+	ofLink := conf + "*." + c.Setting
+	switch c.Setting, c.Kind = ofLink, model.ChangedSetting; {
+	case c.Link != all && d.forwarding[ofLink] == c.Value:
+		return
+	case c.Link == all && values[0] != "forwarding":
+		c.Setting = conf + "all." + values[0]
+	case c.Link == all:
+		c.Setting = model.Either(isIPv6, conf+"all.forwarding", "net.ipv4.ip_forward")
+		d.forwarding[ofLink] = c.Value
+		d.found = slices.DeleteFunc(d.found, func(x Change) bool { return x.Setting == ofLink && x.Value == c.Value })
+	}
+	c.Link = max(c.Link, 0)
+	d.found = append(d.found, c)
 }
 
 // prefix is one of some bytes; where there are none, the range of all addresses of so many bytes, if any.
@@ -240,7 +315,9 @@ func (d *decoder) filter(m *syscall.NetlinkMessage, c Change) {
 		fields = dump.Fields{unix.NFTA_RULE_TABLE: &c.Filter, unix.NFTA_RULE_CHAIN: &c.Chain, unix.NFTA_RULE_HANDLE: &c.Handle}
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		c.Deleted = typ == unix.NFT_MSG_DELCHAIN
-		fields = dump.Fields{unix.NFTA_CHAIN_TABLE: &c.Filter, unix.NFTA_CHAIN_NAME: &c.Chain}
+		fields = dump.Fields{unix.NFTA_CHAIN_TABLE: &c.Filter, unix.NFTA_CHAIN_NAME: &c.Chain, unix.NFTA_CHAIN_POLICY: func(a *dump.Attrs) {
+			c.Policy = model.Either(int32(a.BE32()) == nft.Accept, "ACCEPT", "DROP")
+		}}
 	case unix.NFT_MSG_NEWGEN:
 		fields = dump.Fields{unix.NFTA_GEN_PROC_PID: &pid, unix.NFTA_GEN_PROC_NAME: &c.Name}
 	}
@@ -251,6 +328,11 @@ func (d *decoder) filter(m *syscall.NetlinkMessage, c Change) {
 		d.lost = true
 		return
 	}
+	if typ == unix.NFT_MSG_DELRULE {
+		if r, err := nft.DecodeRule(m.Data); err == nil {
+			c.rule = &r
+		}
+	}
 	switch {
 	case typ == unix.NFT_MSG_NEWGEN:
 		if c.Family = ""; len(d.open) == 0 || d.more > most+1 {
@@ -258,10 +340,27 @@ func (d *decoder) filter(m *syscall.NetlinkMessage, c Change) {
 		}
 		for i := range d.open {
 			d.open[i].PID, d.open[i].Name, d.open[i].At = pid, c.Name, c.At
+			d.open[i].keep()
 		}
 		d.found, d.open, d.more = append(d.found, d.open...), nil, 0
 	case c.Chain != "":
 		d.open = append(d.open, c)
+	}
+}
+
+// keep keeps of a rule that was deleted what it did to packets. iptables and ebtables write rules in words of their own.
+func (c *Change) keep() {
+	r := c.rule
+	if c.rule = nil; r == nil {
+		return
+	}
+	native := !slices.ContainsFunc([]string{"ip", "eb", "xt"}, func(tool string) bool { return strings.HasPrefix(c.Name, tool) })
+	if c.Family == families[unix.NFPROTO_BRIDGE] {
+		if f := ebtables.One(r, native); !f.MAC.IsZero() || f.Target == model.TargetDrop {
+			c.Frame = &f
+		}
+	} else if p := iptables.One(r, c.Family, native); p.Target == "DROP" || p.Target == "REJECT" {
+		c.Packet = &p
 	}
 }
 

@@ -75,14 +75,7 @@ func fromSet(set nft.Ruleset) Tables {
 	for _, r := range set.Rules {
 		at := [2]string{r.Table, r.Chain}
 		place[at]++
-		b := builder{FrameRule: model.FrameRule{
-			Backend: model.NFT, Table: r.Table, Chain: r.Chain, Number: place[at],
-			Handle: r.Handle, Native: native[r.Table],
-		}}
-		for _, item := range r.Items {
-			b.item(item)
-		}
-		rule := b.build()
+		rule := decoded(&r, place[at], native[r.Table])
 		// ebtables-nft keeps the policy of a chain without a hook as the chain's last rule, marked in its user data.
 		const policy = 1 // UDATA_TYPE_EBTABLES_POLICY
 		if i, ok := chains[at]; ok && len(r.UserData) > 0 && r.UserData[0] == policy {
@@ -92,4 +85,19 @@ func fromSet(set nft.Ruleset) Tables {
 		t.Rules = append(t.Rules, rule)
 	}
 	return t
+}
+
+func decoded(r *nft.Rule, place int, native bool) model.FrameRule {
+	b := builder{FrameRule: model.FrameRule{
+		Backend: model.NFT, Table: r.Table, Chain: r.Chain, Number: place, Handle: r.Handle, Native: native,
+	}}
+	for _, item := range r.Items {
+		b.item(item)
+	}
+	return b.build()
+}
+
+// One is a rule by itself. native says that ebtables did not write it.
+func One(r *nft.Rule, native bool) model.FrameRule {
+	return decoded(r, 1, native || !slices.Contains(tableNames, r.Table))
 }

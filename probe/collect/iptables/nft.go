@@ -60,22 +60,30 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 	for r := range model.Each(set.Rules) {
 		at := [2]string{r.Table, r.Chain}
 		place[at]++
-		b := newBuilder(model.PacketRule{
-			Backend: model.NFT, Family: family, Table: r.Table, Chain: r.Chain, Number: place[at],
-			Handle: r.Handle, Native: native[r.Table],
-		})
-		b.setName, b.lookups = setName, looked
-		if b.Native {
-			b.Comment = nft.Comment(r.UserData)
-		}
-		for _, item := range r.Items {
-			b.item(item)
-		}
-		t.Rules = append(t.Rules, b.build())
+		t.Rules = append(t.Rules, decoded(r, place[at], native[r.Table], setName, looked))
 		*r = nft.Rule{} // Of tens of thousands, both forms would be held at once.
 	}
 	t.Sets = looked.out
 	return t
+}
+
+func decoded(r *nft.Rule, place int, native bool, setName func(uint16) string, looked *lookups) model.PacketRule {
+	b := newBuilder(model.PacketRule{
+		Backend: model.NFT, Family: looked.family, Table: r.Table, Chain: r.Chain, Number: place, Handle: r.Handle, Native: native,
+	})
+	b.setName, b.lookups = setName, looked
+	if b.Native {
+		b.Comment = nft.Comment(r.UserData)
+	}
+	for _, item := range r.Items {
+		b.item(item)
+	}
+	return b.build()
+}
+
+// One is a rule by itself, of a family, whose sets are not known. native says that iptables did not write it.
+func One(r *nft.Rule, family string, native bool) model.PacketRule {
+	return decoded(r, 1, native || family == "inet" || !slices.Contains(tableNames, r.Table), nil, newLookups(family, nil))
 }
 
 // item takes one part of an nft rule.

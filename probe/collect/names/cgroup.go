@@ -2,10 +2,14 @@ package names
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
@@ -14,9 +18,11 @@ import (
 // logDir has a folder NAMESPACE_NAME_UID for each pod.
 const logDir = "var/log/pods"
 
-// maxFolders bounds those that are read, maxCgroup the size of a process's list of cgroups in bytes.
+// maxFolders bounds those that are read, maxGroups the cgroups that are known, maxCgroup the size of a process's list of
+// cgroups in bytes.
 const (
 	maxFolders = 16384
+	maxGroups  = 20000
 	maxCgroup  = 64 << 10
 )
 
@@ -79,6 +85,46 @@ func podUID(netns uint32, processes []string, own string) string {
 func readUID(process string) string {
 	text, err := input.Read(filepath.Join(process, "cgroup"), input.NoLink, maxCgroup)
 	return model.Either(err == nil, uidOf(string(text)), "")
+}
+
+// walkAgain is how long the cgroups are not walked again for one that was not among them.
+const walkAgain = 10 * time.Second
+
+// Process is the pod of a process that runs, by its directory in /proc; or, where cgroup is not 0, of one that has ended and
+// had the cgroup of that number below top, where a cgroup2 file system is mounted. It is empty for none, the name for one that
+// has no folder for its logs.
+func (f *Finder) Process(dir string, cgroup uint64, top string) (uid, namespace, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if cgroup == 0 {
+		uid = readUID(dir)
+	} else {
+		var known bool
+		if uid, known = f.groups[cgroup]; !known && time.Since(f.walked) > walkAgain {
+			f.walk(top)
+			uid = f.groups[cgroup]
+		}
+	}
+	if uid == "" {
+		return "", "", ""
+	}
+	logs, _ := logFolders(f.root) // of what cannot be read there are no names
+	return uid, logs[uid].namespace, logs[uid].name
+}
+
+// walk learns the cgroups. On kernels of 64 bits a cgroup's number is its inode.
+func (f *Finder) walk(top string) {
+	f.groups, f.walked = map[uint64]string{}, time.Now()
+	_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // it may have gone
+		}
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil && len(f.groups) < maxGroups {
+			f.groups[st.Ino] = uidOf("0::" + strings.TrimPrefix(path, top))
+		}
+		return nil
+	})
 }
 
 // logFolders are the pods that have a folder for their logs, by UID. That of several pods has none.

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -58,6 +59,9 @@ type Finder struct {
 	root  string
 	mu    sync.Mutex
 	cache cache
+	// groups are the UIDs of the pods of cgroups, by the cgroups' numbers, as they were walked.
+	groups map[uint64]string
+	walked time.Time
 }
 
 // New returns a finder for the node's files below root.

@@ -24,16 +24,25 @@ const maxCgroups = 20000
 // system that is mounted below one of the roots, and fails with ErrNoCgroups if there is none. With an error,
 // what could be read is returned too.
 func Cgroups(ctx context.Context, roots ...string) ([]model.Program, error) {
+	top, err := Hierarchy(roots...)
+	if err != nil {
+		return nil, err
+	}
+	return below(ctx, top)
+}
+
+// Hierarchy is where the first cgroup2 file system is mounted below one of the roots.
+func Hierarchy(roots ...string) (top string, err error) {
 	for _, root := range roots {
 		for _, dir := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
-			top := filepath.Join(root, dir)
+			top = filepath.Join(root, dir)
 			var st unix.Statfs_t
 			if unix.Statfs(top, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
-				return below(ctx, top)
+				return top, nil
 			}
 		}
 	}
-	return nil, ErrNoCgroups
+	return "", ErrNoCgroups
 }
 
 // ErrNoCgroups says that there is no unified hierarchy of cgroups.
