@@ -107,6 +107,8 @@ func TestAzure(t *testing.T) {
 		{"no-reply-nsg-all", nil, "NSGDrop proven", "az network nsg rule create --resource-group lab --nsg-name aks-1-nsg"},
 		{"no-reply-nsg", []string{"effective"}, "NSGDrop likely", "az network nsg rule create"},
 		{"no-reply-denied", nil, "NoReply likely", ""},
+		{"missing-outbound", nil, "MissingOutbound proven", "az network "},
+		{"nic-address", nil, "NICAddress proven", ""},
 		{"missing-udr", []string{"Microsoft.Network", "Microsoft.Compute"}, "MissingUDR likely", ""},
 		{"healthy-kubenet", nil, "", ""},
 	}, 3) {
