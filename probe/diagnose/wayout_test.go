@@ -16,10 +16,10 @@ func private(change func(*model.Azure)) func() *testNode {
 		n.card("10.50.0.4", true)
 		a := n.cloud()
 		a.Subnets[0].Private = true
-		a.Effective = []model.EffectiveRoutes{{NIC: a.NICs[0].ID, File: "Azure", Routes: []model.UDR{
+		a.Effective = []model.EffectiveRoutes{{NIC: a.NICs[0].ID, File: "Azure", Routes: append([]model.UDR{
 			{Prefixes: []netip.Prefix{prefix("10.50.0.0/16")}, Type: "VnetLocal", Active: true},
 			{Prefixes: []netip.Prefix{prefix("0.0.0.0/0")}, Type: "Internet", Active: true},
-		}}}
+		}, rightRows...)}}
 		change(a)
 		for i, to := range []string{"93.184.216.34", "8.8.4.4"} {
 			for k := range uint16(4) {
@@ -71,7 +71,7 @@ func TestMissingOutbound(t *testing.T) {
 func blocks(own, other string) func() *testNode {
 	return func() *testNode {
 		n := three()
-		n.Node.Plugin, n.Cluster.Nodes = "azure-podsubnet", nil
+		n.Node.Plugin, n.Cluster.Nodes = "azure-podsubnet", n.Cluster.Nodes[:1]
 		n.subnet("")
 		n.card("10.50.0.4", true)
 		n.card("10.50.0.5", true)
@@ -83,16 +83,16 @@ func blocks(own, other string) func() *testNode {
 			}
 		}
 		n.silent("172.20.1.5", "10.50.7.7")
-		n.silent("172.20.1.5", "172.20.2.9")
+		n.silent("172.20.1.5", "10.50.7.9")
 		return n
 	}
 }
 
 func TestNICAddress(t *testing.T) {
-	silent := []string{"NoReply possible 172.20.1.5 10.50.7.7 172.20.2.9"}
+	silent := []string{"NoReply possible 172.20.1.5 10.50.7.7 10.50.7.9"}
 	check(t, []fixture{
-		{"no NIC has the block", blocks("", "172.20.2.0/28"), []string{"NICAddress proven 172.20.1.5 10.50.7.7 172.20.2.9"}},
-		{"another node's NIC has it", blocks("172.20.9.0/28", "172.20.1.0/28"), []string{"NICAddress proven 172.20.1.5 10.50.7.7 172.20.2.9"}},
+		{"no NIC has the block", blocks("", "172.20.2.0/28"), []string{"NICAddress proven 172.20.1.5 10.50.7.7 10.50.7.9"}},
+		{"another node's NIC has it", blocks("172.20.9.0/28", "172.20.1.0/28"), []string{"NICAddress proven 172.20.1.5 10.50.7.7 10.50.7.9"}},
 		{"its NIC has it", blocks("172.20.1.0/28", "172.20.2.0/28"), silent},
 		{"the network tells of no pod's address", blocks("", ""), silent},
 		{"a route leads to the pods", func() *testNode {
@@ -104,6 +104,6 @@ func TestNICAddress(t *testing.T) {
 			n := blocks("", "172.20.2.0/28")()
 			n.answered("172.20.1.5", "10.50.7.8")
 			return n
-		}, []string{"NoReply likely 172.20.1.5 10.50.7.7 172.20.2.9"}},
+		}, []string{"NoReply likely 172.20.1.5 10.50.7.7 10.50.7.9"}},
 	})
 }
