@@ -189,6 +189,7 @@ const (
 	vacant       = "vacant-backend"
 	byDefault    = "default-route"
 	emptied      = "empty-table"
+	endless      = "no-tunnel-end"
 )
 
 func (a *audit) add(k cause, d death) {
@@ -240,6 +241,8 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	switch a.out.Pairs++; {
 	case f.Dead:
 		a.add(cause{f.By, f.Hop.Kind, f.Hop.Link, f.Hop.Reason}, d)
+	case a.endless(from, &f):
+		a.add(cause{what: f.Exit.Name, reason: endless}, d)
 	case f.Silent != nil:
 		a.add(cause{what: f.Silent.Addr.String(), reason: silentHop}, d)
 	case f.As == from && f.Exit != nil && a.passes(from, f.Dst):
@@ -278,6 +281,24 @@ func (a *audit) passes(pod, to netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// endless reports whether packets leave by a VXLAN that knows no node for their next hop, though it does for others: its agent
+// writes an entry for each. One that learns or is told by a program has other entries, or none.
+func (a *audit) endless(pod netip.Addr, f *path.Fate) bool {
+	if f.Exit == nil || f.Exit.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) || a.EndOf(pod, f.Exit.Index, f.Dst).End.IsValid() {
+		return false
+	}
+	known := false
+	for e := range model.Each(a.FDB) {
+		if e.IfIndex == f.Exit.Index && e.End.IsValid() {
+			if e.MAC.IsZero() {
+				return false
+			}
+			known = true
+		}
+	}
+	return known
 }
 
 // beside finds the pods' own routing rules, and the BPF programs that may decide beside the tables.

@@ -113,6 +113,9 @@ func TestFaults(t *testing.T) {
 			n.Rules = append([]model.RoutingRule{{Family: 4, Priority: 900, From: prefix("10.244.0.0/17"), Table: 200, Action: "lookup"}}, n.Rules...)
 			n.Routes = append(n.Routes, model.Route{Table: 200, Dst: prefix("0.0.0.0/0"), Type: "unreachable"})
 		}, []string{"proven BlackholeRoute"}, "table 200", 6, 0, 0},
+		{"a tunnel knows a node for each next hop", func(n *model.Snapshot) { tunnel(n, 20, 21) }, nil, "", 0, 0, 0},
+		{"a tunnel knows no node for one next hop", func(n *model.Snapshot) { tunnel(n, 20) }, []string{"likely StaleFDB"}, "bridge fdb show", 3, 0, 0},
+		{"a tunnel that programs tell the nodes", func(n *model.Snapshot) { tunnel(n) }, nil, "", 0, 0, 0},
 		{"a service without endpoints", func(n *model.Snapshot) {
 			filterRule(n, "FORWARD", model.PacketRule{Target: "KUBE-SERVICES"})
 			filterRule(n, "KUBE-SERVICES", model.PacketRule{Dst: to("10.0.0.20/32"), Proto: 6, DstPorts: []model.PortRange{{First: 80, Last: 80}},
@@ -149,6 +152,18 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// tunnel is a VXLAN to the pods of two nodes, with entries for some of their MACs.
+func tunnel(n *model.Snapshot, known ...int) {
+	n.Links = append(n.Links, model.Link{Index: 4, Name: "flannel.1", Kind: "vxlan", MAC: mac(4), Up: true, Carrier: true, Role: model.RoleTunnel})
+	for i, a := range []string{"10.244.129.0", "10.244.130.0"} {
+		n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix(a + "/24"), Gateway: addr(a), IfIndex: 4, Link: "flannel.1", Type: "unicast"})
+		n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(a), MAC: mac(20 + i), IfIndex: 4, Link: "flannel.1", State: "PERMANENT"})
+	}
+	for _, m := range known {
+		n.FDB = append(n.FDB, model.FDBEntry{MAC: mac(m), IfIndex: 4, Static: true, End: addr("10.240.0.7")})
 	}
 }
 

@@ -27,7 +27,7 @@ var generic = []model.Code{"NoReply", "PodNotReplying", "UnexplainedDrop", "Miss
 // beyond are those that name what dies beyond the tables.
 var beyond = map[string][]model.Code{
 	untranslated: {"MissingOutbound", "MissingMasquerade"}, foreign: {"ForeignSNAT"}, vacant: {"DeadBackend"},
-	silentHop: {"UnansweredARP", "WrongNodeRoute"}, byDefault: {"MissingNodeRoute"}, emptied: {"MissingTableRoute"},
+	silentHop: {"UnansweredARP", "WrongNodeRoute"}, byDefault: {"MissingNodeRoute"}, emptied: {"MissingTableRoute"}, endless: {"StaleFDB"},
 }
 
 // imagined has the judge name what no finding on the state does: it is given the node as if the packets of these pairs had
@@ -137,6 +137,7 @@ var kernel = map[string][2][2]string{
 	"bridge-rule":    {{"NETFILTER_DROP", "nf_hook_slow"}, {"NETFILTER_DROP", "nf_hook_slow"}},
 	"filter-rule":    {{"NETFILTER_DROP", "nf_hook_slow"}, {"NETFILTER_DROP", "nf_hook_slow"}},
 	"isolated":       {{"NOT_SPECIFIED", "br_forward"}, {"NOT_SPECIFIED", "br_forward"}},
+	endless:          {{"NO_TX_TARGET", "vxlan_xmit"}, {"NO_TX_TARGET", "vxlan_xmit"}},
 	silentHop:        {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 	vacant:           {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 }
@@ -154,11 +155,8 @@ func (a *audit) drop(g *group, d *death) (model.Drop, bool) {
 	if f.Netns != 0 {
 		out.Netns = f.Netns
 	}
-	if g.reason == silentHop {
-		out.Src, out.Dst = d.ends.Pod, d.ends.To
-		if l := a.ByIndex[f.Silent.IfIndex]; l != nil {
-			out.IfIndex, out.Link = l.Index, l.Name
-		}
+	if g.kind == "" && f.Exit != nil {
+		out.Src, out.Dst, out.IfIndex, out.Link = d.ends.Pod, d.ends.To, f.Exit.Index, f.Exit.Name
 	} else if f.In != nil {
 		out.IfIndex, out.Link = f.In.Index, f.In.Name
 	}
