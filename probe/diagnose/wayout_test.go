@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -106,4 +107,35 @@ func TestNICAddress(t *testing.T) {
 			return n
 		}, []string{"NoReply likely 172.20.1.5 10.50.7.7 10.50.7.9"}},
 	})
+}
+
+// TestForeignTable: the subnet has a table of somebody else, in which the nodes' routes lack. They belong there: another table in its
+// place would take its own route away.
+func TestForeignTable(t *testing.T) {
+	node := func(rows ...model.UDR) *testNode {
+		n := three()
+		n.table(rightRows)
+		n.cloud().Tables = append(n.cloud().Tables, model.RouteTable{ID: tableA + "-own", Whole: true, Subnets: []string{subnetA}, File: "tables.json",
+			Routes: append(rows, udr("0.0.0.0/0", "10.50.9.9"))})
+		n.subnet(tableA + "-own")
+		n.answered("10.50.0.4", "10.50.0.5")
+		return n
+	}
+	n := node()
+	n.silent("172.20.1.5", "172.20.2.9")
+	n.silent("172.20.1.6", "172.20.3.9")
+	verdicts(t, n, []string{"MissingUDR proven 172.20.1.5 172.20.2.0/24", "MissingUDR proven 172.20.1.6 172.20.3.0/24"})
+	fix := strings.Join(Diagnose(&n.Snapshot)[0].Fix, "\n")
+	if !strings.Contains(fix, "route-table-name rt-a-own") || strings.Contains(fix, "subnet update") {
+		t.Errorf("fix %s", fix)
+	}
+	n = node(rightRows...)
+	n.answered("172.20.1.5", "172.20.2.9")
+	n.answered("172.20.1.6", "172.20.3.9")
+	verdicts(t, n, nil)
+	// A row may discard.
+	n = node(rightRows[0], rightRows[1], model.UDR{Name: "hole", Prefixes: rightRows[2].Prefixes, Type: "None", Active: true})
+	n.answered("172.20.1.5", "172.20.2.9")
+	n.silent("172.20.1.6", "172.20.3.9")
+	verdicts(t, n, []string{"WrongUDR proven 172.20.1.6 172.20.3.0/24"})
 }
