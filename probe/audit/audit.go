@@ -286,7 +286,8 @@ func (a *audit) passes(pod, to netip.Addr) bool {
 // endless reports whether packets leave by a VXLAN that knows no node for their next hop, though it does for others: its agent
 // writes an entry for each. One that learns or is told by a program has other entries, or none.
 func (a *audit) endless(pod netip.Addr, f *path.Fate) bool {
-	if f.Exit == nil || f.Exit.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) || a.EndOf(pod, f.Exit.Index, f.Dst).End.IsValid() {
+	if f.Exit == nil || f.Exit.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) ||
+		a.EndOf(pod, f.Exit.Index, f.Dst).End.IsValid() {
 		return false
 	}
 	known := false

@@ -28,8 +28,8 @@ var kinds = []fault.Kind{
 	bridge.HairpinDrop,
 	// kubelet's dedup rule drops these frames first.
 	bridge.NetfilterOff, nat.UnexpectedMasquerade, neighbor.UnansweredARP, nat.SNATPortExhaustion, nat.ForeignSNAT,
-	nat.StaleFlow, fabric.NSGDrop, fabric.MissingUDR, fabric.MissingOutbound, nat.MissingMasquerade, policy.ConntrackFull, policy.ConntrackRace,
-	policy.InvalidDrop, below.AllowanceExceeded, below.NICDrop, below.BacklogFull, below.QueueDrop, policy.Drop,
+	nat.StaleFlow, fabric.NSGDrop, fabric.MissingUDR, fabric.MissingOutbound, nat.MissingMasquerade, policy.ConntrackFull,
+	policy.ConntrackRace, policy.InvalidDrop, below.AllowanceExceeded, below.NICDrop, below.BacklogFull, below.QueueDrop, policy.Drop,
 	policy.BPFDrop, pod.NoListener, pod.ReceiveOverflow, silence.PodNotReplying, silence.NoReply,
 	silence.UnexplainedDrop,
 }
@@ -43,6 +43,7 @@ var before = map[[2]model.Code]string{
 	{"BridgeRuleDrop", "StaleNeighbor"}:          "an entry whose requests a rule drops stays unresolved",
 	{"NSGDrop", "MissingUDR"}:                    "what a rule denies is as silent as what no route leads to",
 	{"NSGDrop", "NoReply"}:                       "the sender of what a rule denies sees no reply",
+	{"MissingOutbound", "MissingMasquerade"}:     "what the subnet lets out to nowhere, no other source would help",
 	{"ConntrackFull", "PolicyDrop"}:              "netfilter drops these as well",
 	{"ConntrackFull", "ConntrackRace"}:           "a full table refuses entries of all flows",
 	{"ConntrackRace", "PolicyDrop"}:              "netfilter drops these as well",

@@ -27,7 +27,8 @@ func nicAddress(v *fault.Input) {
 		a := p.Local
 		has := func(n *model.NIC) bool { return n.Has(a) }
 		switch {
-		case len(own) == 0 || len(v.Owners[a]) == 0 || v.IsTunnel(p.IfIndex) || !v.Elsewhere(p.Remote) || v.ByUDR(a) || slices.ContainsFunc(own, has):
+		case len(own) == 0 || len(v.Owners[a]) == 0 || v.IsTunnel(p.IfIndex) || !v.Elsewhere(p.Remote) || v.ByUDR(a),
+			slices.ContainsFunc(own, has):
 		case v.Answered(p):
 			answered.Add(a)
 		case v.Unanswered(p) && node.Lasted(p) && !v.Silenced(a, model.Host(p.Remote)):
