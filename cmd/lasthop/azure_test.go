@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -107,16 +109,24 @@ func TestAzure(t *testing.T) {
 		{"no-reply-nsg-all", nil, "NSGDrop proven", "az network nsg rule create --resource-group lab --nsg-name aks-1-nsg"},
 		{"no-reply-nsg", []string{"effective"}, "NSGDrop likely", "az network nsg rule create"},
 		{"no-reply-denied", nil, "NoReply likely", ""},
+		{"missing-outbound", nil, "MissingOutbound proven", "az network "},
+		{"nic-address", nil, "NICAddress proven", ""},
 		{"missing-udr", []string{"Microsoft.Network", "Microsoft.Compute"}, "MissingUDR likely", ""},
 		{"healthy-kubenet", nil, "", ""},
 	}, 3) {
 		t.Run(tt.scenario+strings.Join(tt.refuse, ""), func(t *testing.T) {
 			t.Parallel()
 			l := upLab(t, tt.scenario)
+			alone := checkAzure(t, l, nil)
 			r := checkAzure(t, l, azureOf(t, l.Scenario(), tt.refuse...))
 			got := strings.Join(model.Map(r.Findings, func(f model.Finding) string { return fmt.Sprintf("%s %s", f.Code, f.Confidence) }), ", ")
 			if got != tt.want {
 				t.Errorf("got %q, want %q: %+v", got, tt.want, r.Findings)
+			}
+			row := fmt.Sprintf("| %s | %s | %s |", strings.TrimSuffix(l.Scenario().Title, "."), saidOf(alone), saidOf(r))
+			docs, err := os.ReadFile("../../docs/accuracy.md")
+			if err != nil || tt.refuse == nil && !strings.Contains(string(docs), row) {
+				t.Errorf("docs/accuracy.md lacks the row %s: %v", row, err)
 			}
 			cloud := model.Find(r.Snapshot.Sources, func(s model.Source) bool { return s.Name == model.SourceCloud })
 			if want := model.Either(tt.refuse == nil, model.OK, model.Partial); cloud.Status != want {
@@ -145,6 +155,12 @@ func TestAzure(t *testing.T) {
 			}
 		})
 	}
+}
+
+// saidOf is what a report finds, as the table in the docs says it.
+func saidOf(r report.Report) string {
+	all := model.Map(r.Findings, func(f model.Finding) string { return fmt.Sprintf("`%s`, %s", f.Code, f.Confidence) })
+	return cmp.Or(strings.Join(all, "; "), "nothing")
 }
 
 // checkAzure is a check of a lab's observed node with --azure.

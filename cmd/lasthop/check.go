@@ -15,6 +15,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
+	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -56,6 +57,7 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 		return err
 	}
 	var past []model.Tracked
+	o.tables = true
 	o.first = func(s *model.Snapshot) ([]netip.Addr, error) { return o.choosePods(s, pods) }
 	return a.snapshot(ctx, o, nil, out, &past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
@@ -144,7 +146,12 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
 	v := diagnose.Judge(s)
-	chosen := o.Choose(withPast(v, past), focus)
+	found := withPast(v, past)
+	if o.tables {
+		found = append(found, audit.Beside(s, found, focus)...)
+		diagnose.Sort(found)
+	}
+	chosen := o.Choose(found, focus)
 	return report.Report{
 		Snapshot: s, Rewrites: bridge.MACRewrites(s), Focus: focus, Limits: o.Limits(),
 		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),

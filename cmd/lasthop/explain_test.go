@@ -137,7 +137,7 @@ func TestExplainHealthy(t *testing.T) {
 				t.Error("no path was asked for")
 			}
 			r := audit.Run(s, nil)
-			for _, f := range r.Findings {
+			for _, f := range append(r.Findings, audit.Beside(s, findings, nil)...) {
 				t.Errorf("audit: %s: %s", f.Code, f.Title)
 			}
 			if a := r.Audit; a.Pairs == 0 || len(a.Cut)+len(a.Denied) > 0 {

@@ -444,8 +444,11 @@ func inCloud(ctx context.Context, l *lab.Lab, line string) error {
 		}
 	case "az network vnet subnet update":
 		mends = func(f scenario.Fault) bool {
-			return f == scenario.Fault{Type: scenario.DeleteUDR} && option("route-table") != ""
+			return f == scenario.Fault{Type: scenario.DeleteUDR} && option("route-table") != "" ||
+				f.Type == scenario.NoOutbound && option("nat-gateway") != ""
 		}
+	case "az network public-ip create", "az network nat gateway create":
+		return nil // The subnet has to have it.
 	case "az network nic update":
 		mends = func(f scenario.Fault) bool { return f.Type == scenario.NICForwardingOff }
 	case "az network nsg rule create":

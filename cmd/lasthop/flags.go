@@ -36,6 +36,8 @@ type observing struct {
 	active   bool
 	// first is session.Options.First.
 	first func(*model.Snapshot) ([]netip.Addr, error)
+	// tables: what had no traffic is judged by the tables.
+	tables bool
 
 	namespace     string
 	allNamespaces bool

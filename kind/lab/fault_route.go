@@ -125,6 +125,16 @@ var fabricFaults = map[scenario.FaultType]injection{
 			return fabric.run(iptables, words("? FORWARD -i ? -o ? -j DROP", x.op("-I"), edgeLink, x.port)...)
 		})
 	},
+	scenario.NoOutbound: func(x *target) error {
+		return x.inFabric(func(fabric *space) error {
+			return fabric.run(iptables, words("? FORWARD -i ? -o ? -j DROP", x.op("-I"), x.port, edgeLink)...)
+		})
+	},
+	scenario.NICAddressGone: func(x *target) error {
+		return x.inFabric(func(fabric *space) error {
+			return fabric.haveRoute(route{dst: host(x.pod.IP), via: x.node.IP, link: x.port, onlink: true}, x.undo)
+		})
+	},
 	scenario.SilentFabric: func(x *target) error {
 		err := x.inFabric(func(fabric *space) error {
 			answer, conf := pick(x, "0", "1"), "ipv4/conf/"+x.port+"/"

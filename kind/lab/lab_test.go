@@ -200,6 +200,7 @@ traffic:
 				return withPod(s, "one") && touches(s, "two/x") && isPod(s.From) && isPod(s.To)
 			}},
 			{scenario.Fault{Type: scenario.NoReturn, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
+			{scenario.Fault{Type: scenario.NoOutbound, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one", Prefix: netip.MustParsePrefix("203.0.0.0/8").Masked()}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.ForwardingOff, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") || s.To.Place == outsideName && node(s.From) == "one" }},

@@ -23,6 +23,8 @@ const (
 	NICForwardingOff FaultType = "nic-forwarding-off"
 	NSGDrop          FaultType = "nsg-drop"
 	NoReturn         FaultType = "no-return"
+	NoOutbound       FaultType = "no-outbound"
+	NICAddressGone   FaultType = "nic-address-gone"
 	SilentFabric     FaultType = "silent-fabric"
 	FabricMTU        FaultType = "fabric-mtu"
 	NICRefuses       FaultType = "nic-refuses"
@@ -219,6 +221,7 @@ var (
 	nicUnbridged  = refusal{"pod", func(x target) bool { return x.node.Bridge == "" || x.node.PodGateway().IsValid() }, `the NIC of "{node}" is on no bridge: no frame rule for it can be stale`}
 	nicAlone      = refusal{"node", nicUnbridged.is, `the NIC of "{node}" is on no bridge`}
 	nicOwnOnly    = refusal{"node", func(x target) bool { return !x.node.IPForwarding }, `the NIC of "{node}" does not forward as it is`}
+	byUDR         = refusal{"pod", func(x target) bool { return x.node.Plugin.routedByUDR() }, `the NIC of node "{node}" has no addresses of pods`}
 	noCalico      = refusal{"pod", func(x target) bool { return !x.node.hasCalico() }, `node "{node}" has no Calico`}
 	noCilium      = refusal{"node", func(x target) bool { return !x.node.Plugin.HasRouter() }, `node "{node}" has no Cilium`}
 	noKnownMAC    = refusal{"pod", func(x target) bool { return x.node.Plugin.CNI() }, `the CNI plugin of node "{node}" chooses pods' MACs`}
@@ -261,6 +264,8 @@ var faultRows = map[FaultType]faultRow{
 	NICForwardingOff: {args: "node", refuse: []refusal{onSwitch, nicOwnOnly}, doc: "takes IP forwarding from node's NIC"},
 	NSGDrop:          {args: "node prefix? port?", refuse: []refusal{onSwitch}, doc: "has the network drop what node's pods send to prefix, or to anybody, or only to port of TCP and UDP, as a security group does that leaves the pods' addresses out"},
 	NoReturn:         {args: "node", refuse: []refusal{onSwitch}, doc: "has the network drop what comes back to node from outside, as a firewall does that sees one direction only"},
+	NoOutbound:       {args: "node", refuse: []refusal{onSwitch}, doc: "makes node's subnet private, without a NAT gateway: the network drops what node sends to the internet"},
+	NICAddressGone:   {args: "pod", refuse: []refusal{onSwitch, byUDR}, doc: "takes pod's address, or the block that it is in, from the NIC of its node: the network knows no machine that has it"},
 	SilentFabric:     {args: "node", doc: "has the network answer no ARP request of node any more"},
 	NICRefuses:       {args: "node", refuse: []refusal{onSwitch}, doc: "gives the network's end of node's link an MTU of 1280: the driver drops what is longer once the node has sent it, and counts it"},
 	FabricMTU:        {args: "node", refuse: []refusal{onSwitch}, doc: "has the network lose what is longer than 1280 bytes on its way to or from node, and say nothing, as behind a tunnel whose ICMP errors are filtered"},

@@ -136,6 +136,8 @@ const (
 	azureGroup = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/lab/providers/Microsoft.Network"
 	tableID    = azureGroup + "/routeTables/aks-agentpool-routetable"
 	subnetID   = azureGroup + "/virtualNetworks/lab-vnet/subnets/aks-subnet"
+	// podSubnetID is the subnet that pods have for themselves.
+	podSubnetID = azureGroup + "/virtualNetworks/lab-vnet/subnets/aks-pods"
 )
 
 // MachineID is the resource ID of a node.
@@ -160,7 +162,13 @@ func (s *Scenario) RoutesJSON(k FileKind) ([]byte, error) {
 		if s.associated() {
 			subnet["routeTable"] = thing{"id": tableID, "resourceGroup": "lab"}
 		}
+		if s.faulted(NoOutbound) {
+			subnet["defaultOutboundAccess"] = false
+		}
 		v = s.resource(subnetID, "aks-subnet", subnet)
+		if p := s.Topology.PodSubnet; p.IsValid() {
+			v = []any{v, s.resource(podSubnetID, "aks-pods", thing{"addressPrefix": p.String(), "provisioningState": "Succeeded"})}
+		}
 	case EffectiveFile:
 		v = thing{"value": s.effectiveRoutes()}
 	case NICsFile:
@@ -262,11 +270,17 @@ func (s *Scenario) azureNICs() []thing {
 	var out []thing
 	for _, n := range s.Topology.Nodes {
 		var configs []thing
-		for i, a := range n.Addresses() {
-			name := fmt.Sprintf("ipconfig%d", i+1)
-			configs = append(configs, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic/ipConfigurations/"+name, name, thing{
-				"privateIPAddress": a.String(), "subnet": thing{"id": subnetID},
-			}))
+		config := func(subnet string, properties thing) {
+			name := fmt.Sprintf("ipconfig%d", len(configs)+1)
+			properties["subnet"] = thing{"id": subnet}
+			configs = append(configs, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic/ipConfigurations/"+name, name, properties))
+		}
+		for _, a := range s.nicAddresses(&n) {
+			if s.Topology.PodSubnet.Contains(a.Addr()) {
+				config(podSubnetID, thing{"privateIPAddress": a.Addr().String(), "privateIPAddressPrefixLength": a.Bits()})
+			} else {
+				config(subnetID, thing{"privateIPAddress": a.Addr().String()})
+			}
 		}
 		nic := thing{"ipConfigurations": configs, "virtualMachine": thing{"id": MachineID(n.Name)}}
 		if len(s.denied(n.Name)) > 0 {
@@ -276,6 +290,39 @@ func (s *Scenario) azureNICs() []thing {
 		out = append(out, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic", n.Name+"-nic", nic))
 	}
 	return out
+}
+
+// blockBits is the length of a block of addresses that a NIC has for pods.
+const blockBits = 28
+
+// nicAddresses are the addresses that a node's NIC has, and of pods with a subnet of their own the blocks of theirs.
+func (s *Scenario) nicAddresses(n *Node) []netip.Prefix {
+	gone := map[netip.Prefix]bool{}
+	as := func(a netip.Addr) netip.Prefix {
+		p := netip.PrefixFrom(a, a.BitLen())
+		if s.Topology.PodSubnet.Contains(a) {
+			p = netip.PrefixFrom(a, blockBits).Masked()
+		}
+		return p
+	}
+	for _, f := range s.Faults {
+		if f.Type == NICAddressGone {
+			_, pod := s.Topology.Pod(f.Pod)
+			gone[as(pod.IP)] = true
+		}
+	}
+	var out []netip.Prefix
+	for _, a := range n.Addresses() {
+		if p := as(a); !gone[p] && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// faulted reports whether a fault of a type is made.
+func (s *Scenario) faulted(is FaultType) bool {
+	return slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.Type == is })
 }
 
 // groupID is the security group of a node's card.

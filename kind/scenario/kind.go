@@ -96,7 +96,7 @@ var kindServices = netip.MustParsePrefix("10.96.0.0/16")
 // keptOnKind are the faults that no cluster of kind can have, or keeps, and why.
 var keptOnKind = map[FaultType]string{
 	DeleteUDR: noCloud, WrongUDR: noCloud, ReturningUDR: noCloud, NICForwardingOff: noCloud, NSGDrop: noCloud,
-	NoReturn: noCloud, SilentFabric: noCloud, FabricMTU: noCloud,
+	NoReturn: noCloud, NoOutbound: noCloud, NICAddressGone: noCloud, SilentFabric: noCloud, FabricMTU: noCloud,
 	DeleteNodeRoute: restoredRoute, WrongNodeRoute: restoredRoute, MasqueradeAll: restoredRules,
 	Service: proxysOwn, ServiceUntranslated: proxysOwn, ServiceByMaps: proxysOwn, ServiceEndpointless: proxysOwn, ServiceRetired: proxysOwn,
 	DeafServer:    "connection tracking is on there, and tells more than the scenario expects",

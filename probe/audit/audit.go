@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -27,18 +28,58 @@ type Result struct {
 // Run audits the pods that have some of the addresses, all without any. The losses of a window, if the snapshot has some, are
 // ignored.
 func Run(s *model.Snapshot, pods []netip.Addr) Result {
-	base := stateOf(s)
-	verdict := diagnose.Judge(base)
-	a := &audit{
-		Index: node.New(base), found: verdict.Findings, state: slices.Clone(verdict.Findings), byCause: map[cause]*group{}, pods: pods,
+	a := begin(s, pods)
+	a.explainAll()
+	a.refused()
+	diagnose.Sort(a.found)
+	return Result{a.Snapshot, &a.out, a.found}
+}
+
+// Beside are findings on pairs without traffic in a window, by the tables alone, which a verdict on that window does not have. Of
+// a cause that a pair survived there is none.
+func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []model.Finding {
+	a, seen := begin(s, pods), trafficOf(s)
+	for _, g := range a.groups {
+		survived := slices.ContainsFunc(g.deaths, func(d death) bool { return seen.answered[seen.key(d.pair)] })
+		g.deaths = model.Filter(g.deaths, func(d death) bool { return !survived && !seen.passed(d.pair) })
 	}
+	a.groups = model.Filter(a.groups, func(g *group) bool { return len(g.deaths) > 0 })
+	known := append(slices.Clone(verdict), a.found...)
+	a.found = slices.Clone(known)
+	a.explainAll()
+	var out []model.Finding
+	for _, f := range a.found {
+		cuts := func(x model.AuditPair) bool { return x.Finding == f.Code && x.Cause == f.Cause }
+		if !slices.ContainsFunc(a.out.Cut, cuts) || slices.ContainsFunc(verdict, func(g model.Finding) bool { return g.Key() == f.Key() }) {
+			continue
+		}
+		// A rule may be meant, and nobody asks.
+		if f.ByTables = true; f.Code == "PolicyDrop" || f.Code == "BridgeRuleDrop" {
+			f.Severity = model.Info
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// begin follows what is to be audited.
+func begin(s *model.Snapshot, pods []netip.Addr) *audit {
+	base := stateOf(s)
+	found := diagnose.Judge(base).Findings
+	a := &audit{
+		Index: node.New(base), found: found, state: slices.Clone(found), byCause: map[cause]*group{}, masked: map[like]bool{}, pods: pods,
+		ruled: map[netip.Addr]*model.RoutingRule{}, byProgram: map[int]*model.Program{},
+	}
+	a.beside()
 	a.follow()
 	a.backends()
+	return a
+}
+
+func (a *audit) explainAll() {
 	for i, g := range a.groups {
 		a.explain(g, i < mostCauses)
 	}
-	diagnose.Sort(a.found)
-	return Result{base, &a.out, a.found}
 }
 
 // Since is the result without what an earlier one has too: the pairs that died since, and the findings that are new or about
@@ -97,9 +138,24 @@ type audit struct {
 	// groups are the pairs that die of the same, in the order in which they were met.
 	groups  []*group
 	byCause map[cause]*group
+	// unserved are the services that kube-proxy refuses, since they have no endpoints.
+	unserved []destination
+	// ruled are the pods whose packets a routing rule of their own leads to a table, byProgram the BPF programs of unknown owners
+	// by their links.
+	ruled     map[netip.Addr]*model.RoutingRule
+	byProgram map[int]*model.Program
 	// routed: there are routes to other nodes' pods. unrouted are pairs whose packets for such leave by the default route.
 	routed   bool
 	unrouted []death
+	// masked are the ranges and links of which a pod's packets to the outside are translated, raw the pairs whose are not.
+	masked map[like]bool
+	raw    []death
+}
+
+// like is what pods share whose packets are translated alike: the range of their addresses, and the link they leave by.
+type like struct {
+	in   netip.Prefix
+	exit int
 }
 
 // group is what dies of one cause, as far as the tables name it.
@@ -132,6 +188,8 @@ const (
 	silentHop    = "silent-next-hop"
 	vacant       = "vacant-backend"
 	byDefault    = "default-route"
+	emptied      = "empty-table"
+	endless      = "no-tunnel-end"
 )
 
 func (a *audit) add(k cause, d death) {
@@ -162,6 +220,16 @@ func (a *audit) follow() {
 			a.add(cause{what: d.pair.Name, reason: byDefault}, d)
 		}
 	}
+	for _, d := range a.raw {
+		if a.masquerades(d.ends.Pod) || a.masked[a.like(&d)] {
+			a.add(cause{what: d.fate.Exit.Name, reason: untranslated}, d)
+		}
+	}
+}
+
+func (a *audit) like(d *death) like {
+	in := model.Find(a.Ranges.Local, func(p netip.Prefix) bool { return p.Contains(d.ends.Pod) })
+	return like{model.Either(in.IsValid(), in, model.Host(d.ends.Pod)), d.fate.Exit.Index}
 }
 
 func (a *audit) pair(from netip.Addr, to destination) {
@@ -173,21 +241,94 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	switch a.out.Pairs++; {
 	case f.Dead:
 		a.add(cause{f.By, f.Hop.Kind, f.Hop.Link, f.Hop.Reason}, d)
+	case a.endless(from, &f):
+		a.add(cause{what: f.Exit.Name, reason: endless}, d)
 	case f.Silent != nil:
 		a.add(cause{what: f.Silent.Addr.String(), reason: silentHop}, d)
-	case len(f.Unsure) > 0:
-		d.pair.Decision = words.Text("audit/open", words.Facts{"what": f.Unsure[0]})
+	case f.As == from && f.Exit != nil && a.passes(from, f.Dst):
+		a.add(cause{what: strconv.Itoa(a.ruled[from].Table), reason: emptied}, d)
+	case len(f.Unsure) > 0 || a.program(&d) != nil:
+		d.pair.Decision = words.Text("audit/open", words.Facts{"what": cmp.Or(f.Unsure...), "program": a.program(&d)})
 		a.out.Unsure = append(a.out.Unsure, d.pair)
 	case f.Exit == nil || f.Exit.Role != model.RoleUplink || f.Masked:
 	case to.kind == model.AuditNode && !a.byDefault(&f):
 		a.routed = true
 	case to.kind == model.AuditNode:
 		a.unrouted = append(a.unrouted, d)
-	case f.As == from && to.kind == model.AuditOutside && a.masquerades(from):
-		a.add(cause{what: f.Exit.Name, reason: untranslated}, d)
+	case f.As == from && to.kind == model.AuditOutside:
+		a.raw = append(a.raw, d)
 	case f.As != from && a.Own[f.As] == nil && len(a.Owners[f.As]) == 0:
 		a.add(cause{what: f.As.String(), reason: foreign}, d)
+	case f.As != from && to.kind == model.AuditOutside:
+		a.masked[a.like(&d)] = true
 	}
+}
+
+// passes reports whether a pod's own rule leads its packets to a table without a route for them, while another pod's rule of
+// the same priority leads to one that has a route.
+func (a *audit) passes(pod, to netip.Addr) bool {
+	r := a.ruled[pod]
+	decides := func(r *model.RoutingRule) bool {
+		d := a.Routing().Lookup(path.Query{Src: r.From.Addr(), Dst: to})
+		return d.Rule != nil && d.Rule.Table == r.Table
+	}
+	if r == nil || decides(r) {
+		return false
+	}
+	for other, o := range a.ruled {
+		if other != pod && o.Priority == r.Priority && other.Is4() == to.Is4() && decides(o) {
+			return true
+		}
+	}
+	return false
+}
+
+// endless reports whether packets leave by a VXLAN that knows no node for their next hop, though it does for others: its agent
+// writes an entry for each. One that learns or is told by a program has other entries, or none.
+func (a *audit) endless(pod netip.Addr, f *path.Fate) bool {
+	if f.Exit == nil || f.Exit.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) ||
+		a.EndOf(pod, f.Exit.Index, f.Dst).End.IsValid() {
+		return false
+	}
+	known := false
+	for e := range model.Each(a.FDB) {
+		if e.IfIndex == f.Exit.Index && e.End.IsValid() {
+			if e.MAC.IsZero() {
+				return false
+			}
+			known = true
+		}
+	}
+	return known
+}
+
+// beside finds the pods' own routing rules, and the BPF programs that may decide beside the tables.
+func (a *audit) beside() {
+	for r := range model.Each(a.Rules) {
+		if from := r.From.Addr(); r.From.IsSingleIP() && !r.Not && len(a.Owners[from]) > 0 && a.ruled[from] == nil {
+			a.ruled[from] = r
+		}
+	}
+	for p := range model.Each(a.Snapshot.Programs) {
+		if p.ID != 0 && p.Kind != model.ProgramCgroup && p.Netns == a.Node.Netns && p.Owner() == "" {
+			a.byProgram[p.IfIndex] = p
+		}
+	}
+}
+
+// program is a BPF program of an unknown owner on a pair's way, nil without any.
+func (a *audit) program(d *death) *model.Program {
+	for _, p := range []netip.Addr{d.ends.Pod, d.fate.Dst} {
+		for _, o := range a.Owners[p] {
+			if by := a.byProgram[o.LinkIndex]; by != nil {
+				return by
+			}
+		}
+	}
+	if d.fate.Exit != nil {
+		return a.byProgram[d.fate.Exit.Index]
+	}
+	return nil
 }
 
 // byDefault reports whether packets for another node's pods leave by the default route.
@@ -196,10 +337,11 @@ func (a *audit) byDefault(f *path.Fate) bool {
 	return d.Route != nil && d.Route.Dst.Bits() == 0
 }
 
-// masquerades reports whether the node is meant to translate what a pod sends to the outside: its plugin always does, or a
-// rule translates what other packets of such a pod are. Else the network beyond may do it, as where a cloud has a NAT for all.
+// masquerades reports whether the node is meant to translate what a pod sends to the outside: its plugin always does or is
+// configured to, or a rule translates what other packets of such a pod are. Else the network beyond may do it, as where a cloud
+// has a NAT for all.
 func (a *audit) masquerades(pod netip.Addr) bool {
-	return slices.Contains([]string{"kubenet", "kindnet", "azure-overlay"}, a.Node.Plugin) ||
+	return a.Node.Masquerades || slices.Contains([]string{"kubenet", "kindnet", "azure-overlay"}, a.Node.Plugin) ||
 		nil != model.First(a.PacketRules, func(r *model.PacketRule) bool {
 			return (r.Target == "MASQUERADE" || r.Target == "SNAT") && !r.Mark.Set && (r.Family == "ip6") == pod.Is6() &&
 				!r.Src.IsZero() && r.Src.Matches(pod)
@@ -221,6 +363,23 @@ func (a *audit) backends() {
 			})
 		}
 	}
+}
+
+// refused tells of the services without endpoints. No pod need ask them: it is nothing that has to be mended.
+func (a *audit) refused() {
+	if len(a.unserved) == 0 || len(a.Pods) == 0 {
+		return
+	}
+	names := model.Map(a.unserved, func(d destination) string { return d.name })
+	f := model.Finding{Code: "DeadBackend", Severity: model.Info, Confidence: model.Proven, Verify: "lasthop audit", Cause: "unserved",
+		Title: words.Text("audit/unserved", words.Facts{"names": names}), Why: words.Text("audit/unserved-why", nil)}
+	for _, d := range a.unserved {
+		from := model.Find(node.PodAddrs(&a.Pods[0]), func(p netip.Addr) bool { return p.Is4() == d.addr.Is4() })
+		a.out.Cut = append(a.out.Cut, model.AuditPair{Pod: from, To: d.addr, Port: d.port, Proto: d.proto, Kind: d.kind, Name: d.name,
+			Decision: words.Text("audit/unserved-here", nil), Finding: f.Code, Cause: f.Cause})
+		f.Pods, f.Peers = model.With(f.Pods, from), model.With(f.Peers, model.Host(d.addr))
+	}
+	a.found = append(a.found, f)
 }
 
 // keeper is the program whose rule denies a group's packets for a policy, empty where they die of anything else: also of

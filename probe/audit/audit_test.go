@@ -85,7 +85,42 @@ func TestFaults(t *testing.T) {
 		{"a program may redirect", func(n *model.Snapshot) {
 			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), Type: "blackhole"})
 			n.Programs = []model.Program{{Link: "veth10", IfIndex: 10, Netns: 1, Kind: model.ProgramTC, ID: 7, Direction: model.Ingress}}
-		}, []string{"likely BlackholeRoute"}, "", 3, 0, 0},
+		}, []string{"likely BlackholeRoute"}, "", 3, 0, 6},
+		{"a program of an unknown owner", func(n *model.Snapshot) {
+			n.Programs = []model.Program{{Link: "veth10", IfIndex: 10, Netns: 1, Kind: model.ProgramXDP, ID: 7, Direction: model.Ingress}}
+		}, nil, "", 0, 0, 6},
+		{"a program of the plugin's", func(n *model.Snapshot) {
+			n.Programs = []model.Program{{Link: "veth10", IfIndex: 10, Netns: 1, Kind: model.ProgramTC, ID: 7, Name: "cali_from_host", Direction: model.Ingress}}
+		}, nil, "", 0, 0, 0},
+		{"one pod's rule that masquerades lacks", func(n *model.Snapshot) { masqueradeEach(n, "10.244.0.2", "10.244.0.4") },
+			[]string{"likely MissingMasquerade"}, "MASQUERADE", 1, 0, 0},
+		{"each pod's rule masquerades", func(n *model.Snapshot) { masqueradeEach(n, "10.244.0.2", "10.244.0.3", "10.244.0.4") }, nil, "", 0, 0, 0},
+		{"no rule masquerades, and the plugin is configured to", func(n *model.Snapshot) {
+			masqueradeEach(n)
+			n.Node.Masquerades = true
+		}, []string{"likely MissingMasquerade"}, "MASQUERADE", 3, 0, 0},
+		{"no rule masquerades, and the subnet has no way out", func(n *model.Snapshot) {
+			masqueradeEach(n)
+			n.Node.Masquerades = true
+			n.Sources = append(n.Sources, model.Source{Name: model.SourceCloud, Status: model.OK})
+			n.Cluster.Azure.NICs = []model.NIC{{ID: "/x/networkInterfaces/nic", Addresses: []netip.Addr{addr("10.240.0.4")}}}
+			n.Cluster.Azure.Subnets = []model.Subnet{{ID: "/x/subnets/nodes", Prefixes: []netip.Prefix{prefix("10.240.0.0/16")}, Private: true}}
+		}, []string{"likely MissingOutbound"}, "nat-gateway", 3, 0, 0},
+		{"the table of a pod's own rule is empty", func(n *model.Snapshot) { ownTables(n, 102) },
+			[]string{"likely MissingTableRoute"}, "to table 101", 1, 0, 0},
+		{"the tables of all pods' own rules have routes", func(n *model.Snapshot) { ownTables(n, 101, 102) }, nil, "", 0, 0, 0},
+		{"a rule for all pods leads to a table that discards", func(n *model.Snapshot) {
+			n.Rules = append([]model.RoutingRule{{Family: 4, Priority: 900, From: prefix("10.244.0.0/17"), Table: 200, Action: "lookup"}}, n.Rules...)
+			n.Routes = append(n.Routes, model.Route{Table: 200, Dst: prefix("0.0.0.0/0"), Type: "unreachable"})
+		}, []string{"proven BlackholeRoute"}, "table 200", 6, 0, 0},
+		{"a tunnel knows a node for each next hop", func(n *model.Snapshot) { tunnel(n, 20, 21) }, nil, "", 0, 0, 0},
+		{"a tunnel knows no node for one next hop", func(n *model.Snapshot) { tunnel(n, 20) }, []string{"likely StaleFDB"}, "bridge fdb show", 3, 0, 0},
+		{"a tunnel that programs tell the nodes", func(n *model.Snapshot) { tunnel(n) }, nil, "", 0, 0, 0},
+		{"a service without endpoints", func(n *model.Snapshot) {
+			filterRule(n, "FORWARD", model.PacketRule{Target: "KUBE-SERVICES"})
+			filterRule(n, "KUBE-SERVICES", model.PacketRule{Dst: to("10.0.0.20/32"), Proto: 6, DstPorts: []model.PortRange{{First: 80, Last: 80}},
+				Target: "REJECT", Comment: "shop/cart:http has no endpoints", Text: "-d 10.0.0.20/32 -p tcp --dport 80 -j REJECT"})
+		}, []string{"proven DeadBackend"}, "shop/cart:http", 1, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := node3()
@@ -117,6 +152,97 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// tunnel is a VXLAN to the pods of two nodes, with entries for some of their MACs.
+func tunnel(n *model.Snapshot, known ...int) {
+	n.Links = append(n.Links, model.Link{Index: 4, Name: "flannel.1", Kind: "vxlan", MAC: mac(4), Up: true, Carrier: true, Role: model.RoleTunnel})
+	for i, a := range []string{"10.244.129.0", "10.244.130.0"} {
+		n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix(a + "/24"), Gateway: addr(a), IfIndex: 4, Link: "flannel.1", Type: "unicast"})
+		n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(a), MAC: mac(20 + i), IfIndex: 4, Link: "flannel.1", State: "PERMANENT"})
+	}
+	for _, m := range known {
+		n.FDB = append(n.FDB, model.FDBEntry{MAC: mac(m), IfIndex: 4, Static: true, End: addr("10.240.0.7")})
+	}
+}
+
+// masqueradeEach has the CNI plugin bridge, with a rule for each of some pods in place of the one for all.
+func masqueradeEach(n *model.Snapshot, pods ...string) {
+	n.Node.Plugin, n.PacketRules = "bridge", n.PacketRules[:1]
+	for _, pod := range pods {
+		natRule(n, model.PacketRule{Chain: "POSTROUTING", Src: to(pod + "/32"), Target: "CNI-" + pod, Text: "-s " + pod + " -j CNI-" + pod})
+		natRule(n, model.PacketRule{Chain: "CNI-" + pod, Dst: model.AddrMatch{Prefix: prefix("10.192.0.0/10")}, Target: "ACCEPT"})
+		natRule(n, model.PacketRule{Chain: "CNI-" + pod, Target: "MASQUERADE", Text: "-j MASQUERADE"})
+	}
+}
+
+// ownTables gives two pods routing rules to tables of their own, of which some have routes. Nothing masquerades.
+func ownTables(n *model.Snapshot, filled ...int) {
+	n.Node.Plugin, n.PacketRules = "ptp", n.PacketRules[:1]
+	for i, pod := range []string{"10.244.0.2/32", "10.244.0.3/32"} {
+		n.Rules = append([]model.RoutingRule{{Family: 4, Priority: 1536, From: prefix(pod), Table: 101 + i, Action: "lookup"}}, n.Rules...)
+	}
+	for _, table := range filled {
+		n.Routes = append(n.Routes, model.Route{Table: table, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.240.0.1"), IfIndex: 2, Link: "eth0", Type: "unicast"})
+	}
+}
+
+// TestBeside: of a window is told what had no packets, unless a packet survived the same, or the verdict has it.
+func TestBeside(t *testing.T) {
+	flow := func(pod, to string, replied bool) func(*model.Snapshot) {
+		return func(n *model.Snapshot) {
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: n.Window.Start.Add(time.Second), Replied: replied,
+				Original: model.Tuple{Src: addr(pod), Dst: addr(to), SrcPort: 4000, DstPort: 80},
+				Reply:    model.Tuple{Src: addr(to), Dst: addr(pod), SrcPort: 80, DstPort: 4000}})
+		}
+	}
+	pods := []string{"10.244.0.2", "10.244.0.3", "10.244.0.4"}
+	for _, tt := range []struct {
+		name string
+		make []func(*model.Snapshot)
+		// known: the verdict has the finding.
+		known bool
+		pods  []string
+	}{
+		{"no traffic", nil, false, pods},
+		{"traffic elsewhere", []func(*model.Snapshot){flow(pods[0], "192.0.2.7", true), flow(pods[1], pods[2], true)}, false, pods},
+		{"one pod asks", []func(*model.Snapshot){flow(pods[1], "10.244.129.9", false)}, false, []string{pods[0], pods[2]}},
+		{"one pod gets a reply", []func(*model.Snapshot){flow(pods[1], "10.244.129.9", true)}, false, nil},
+		{"all ask", []func(*model.Snapshot){flow(pods[0], "10.244.129.9", false), flow(pods[1], "10.244.129.9", false),
+			flow(pods[2], "10.244.129.9", false)}, false, nil},
+		{"the verdict has it", nil, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := node3()
+			n.Window.End = n.Window.Start.Add(time.Minute)
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), Type: "blackhole"})
+			for _, change := range tt.make {
+				change(n)
+			}
+			var verdict []model.Finding
+			if tt.known {
+				verdict = audit.Run(n, nil).Findings
+			}
+			got := audit.Beside(n, verdict, nil)
+			var of []string
+			for _, f := range got {
+				if f.Code != "BlackholeRoute" || !f.ByTables || f.Packets != 0 {
+					t.Errorf("%+v", f)
+				}
+				for _, a := range f.Pods {
+					of = append(of, a.String())
+				}
+			}
+			if !slices.Equal(of, tt.pods) {
+				t.Errorf("pods %v, want %v", of, tt.pods)
+			}
+		})
+	}
+	n := node3()
+	filterRule(n, "FORWARD", model.PacketRule{Dst: to("192.0.2.0/24"), Target: "DROP", Text: "-d 192.0.2.0/24 -j DROP"})
+	if got := audit.Beside(n, nil, nil); len(got) != 1 || got[0].Severity != model.Info {
+		t.Errorf("a rule that may be meant: %+v", got)
 	}
 }
 

@@ -100,7 +100,7 @@ func (a *audit) remotes() []netip.Prefix {
 // services are the API server's and those for names, by what kube-proxy writes beside its rules.
 func (a *audit) services() []destination {
 	var out []destination
-	add := func(name string, addr netip.Addr, port uint16, proto uint8) {
+	add := func(name string, addr netip.Addr, port uint16, proto uint8, refused bool) {
 		kind := model.AuditKind("")
 		switch service, of, _ := strings.Cut(name, ":"); {
 		case service == "default/kubernetes":
@@ -109,27 +109,36 @@ func (a *audit) services() []destination {
 			kind = model.AuditNames
 		}
 		d := destination{kind, addr, port, proto, name}
-		if kind != "" && addr.IsValid() && port != 0 && !slices.Contains(out, d) {
+		switch {
+		case !addr.IsValid() || port == 0:
+		case kind != "" && !slices.Contains(out, d):
 			out = append(out, d)
+		case kind == "" && refused:
+			d.kind = model.AuditService
+			a.unserved = append(a.unserved, d)
 		}
 	}
 	for r := range model.Each(a.PacketRules) {
 		if name, _, found := strings.Cut(r.Comment, " "); found && r.Dst.Addr().IsValid() && len(r.DstPorts) == 1 && strings.Contains(name, "/") {
-			add(name, r.Dst.Addr(), r.DstPorts[0].First, r.Proto)
+			add(name, r.Dst.Addr(), r.DstPorts[0].First, r.Proto, r.Target == "REJECT" && r.Keeper() == "kube-proxy")
 		}
 	}
 	for x := range model.Each(a.Snapshot.Sets) {
 		for _, e := range x.Elements {
-			// The chain of a service is named so: service-2QRHZV4L-default/kubernetes/tcp/https.
+			// The chain of a service is named so: service-2QRHZV4L-default/kubernetes/tcp/https. One without endpoints has a comment.
 			key, chain := strings.Split(e.Key, " . "), strings.SplitN(e.Value, "-", 3)
-			if len(key) != 3 || len(chain) != 3 || chain[0] != "goto service" {
+			refused := x.Name == "no-endpoint-services" && strings.Contains(e.Comment, "/")
+			if len(key) != 3 || !refused && (len(chain) != 3 || chain[0] != "goto service") {
 				continue
 			}
 			addr, err := netip.ParseAddr(key[0])
 			port, err2 := strconv.ParseUint(key[2], 10, 16)
-			parts := strings.Split(chain[2], "/")
-			if err == nil && err2 == nil && len(parts) == 4 {
-				add(parts[0]+"/"+parts[1]+":"+parts[3], addr, uint16(port), model.Either[uint8](key[1] == "udp", model.UDP, model.TCP))
+			name := e.Comment
+			if parts := strings.Split(chain[len(chain)-1], "/"); len(parts) == 4 {
+				name = parts[0] + "/" + parts[1] + ":" + parts[3]
+			}
+			if err == nil && err2 == nil && name != "" {
+				add(name, addr, uint16(port), model.Either[uint8](key[1] == "udp", model.UDP, model.TCP), refused)
 			}
 		}
 	}

@@ -26,8 +26,8 @@ var generic = []model.Code{"NoReply", "PodNotReplying", "UnexplainedDrop", "Miss
 
 // beyond are those that name what dies beyond the tables.
 var beyond = map[string][]model.Code{
-	untranslated: {"MissingMasquerade"}, foreign: {"ForeignSNAT"}, vacant: {"DeadBackend"},
-	silentHop: {"UnansweredARP", "WrongNodeRoute"}, byDefault: {"MissingNodeRoute"},
+	untranslated: {"MissingOutbound", "MissingMasquerade"}, foreign: {"ForeignSNAT"}, vacant: {"DeadBackend"},
+	silentHop: {"UnansweredARP", "WrongNodeRoute"}, byDefault: {"MissingNodeRoute"}, emptied: {"MissingTableRoute"}, endless: {"StaleFDB"},
 }
 
 // imagined has the judge name what no finding on the state does: it is given the node as if the packets of these pairs had
@@ -74,7 +74,7 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 		switch g.reason {
 		case byDefault:
 			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
-		case untranslated:
+		case untranslated, emptied:
 			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To), silent(&s, d, elsewhere(d.ends.To)))
 		case foreign:
 			for n := range uint16(4) {
@@ -94,7 +94,9 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 	if n := g.deaths[0].fate.Silent; g.reason == silentHop {
 		s.Traffic.ARP = []model.ARPCount{{Addr: n.Addr, IfIndex: n.IfIndex, Direction: model.Egress, Packets: imaginedPackets}}
 	}
-	count(&s, g.by, hits)
+	s.PacketRules = counted(s.PacketRules, g.by, hits, func(r *model.PacketRule) *model.Counter { return &r.Counter })
+	s.Chains = counted(s.Chains, g.by, hits, func(c *model.Chain) *model.Counter { return &c.Counter })
+	s.FrameRules = counted(s.FrameRules, g.by, hits, func(r *model.FrameRule) *model.Counter { return &r.Counter })
 	return &s
 }
 
@@ -112,27 +114,13 @@ func silent(s *model.Snapshot, d death, to netip.Addr) model.Peer {
 	}
 }
 
-// count adds to the counter of the rule or chain by which they died.
-func count(s *model.Snapshot, by any, n uint64) {
-	switch of := by.(type) {
-	case *model.PacketRule:
-		s.PacketRules = counted(s.PacketRules, n, func(r *model.PacketRule) (*model.Counter, bool) {
-			return &r.Counter, path.ChainOf(r) == path.ChainOf(of) && r.Number == of.Number
-		})
-	case *model.Chain:
-		s.Chains = counted(s.Chains, n, func(c *model.Chain) (*model.Counter, bool) { return &c.Counter, path.KeyOf(c) == path.KeyOf(of) })
-	case *model.FrameRule:
-		s.FrameRules = counted(s.FrameRules, n, func(r *model.FrameRule) (*model.Counter, bool) {
-			return &r.Counter, r.Backend == of.Backend && r.Table == of.Table && r.Chain == of.Chain && r.Number == of.Number
-		})
-	}
-}
-
-// counted are rules or chains of which the one that is chosen counts more.
-func counted[T any](list []T, n uint64, chosen func(*T) (*model.Counter, bool)) []T {
-	list = slices.Clone(list)
-	for x := range model.Each(list) {
-		if c, is := chosen(x); is {
+// counted are rules or chains of which the one by which they died counts more.
+func counted[T any](list []T, by any, n uint64, counter func(*T) *model.Counter) []T {
+	of, _ := by.(*T)
+	for i := range list {
+		if &list[i] == of {
+			list = slices.Clone(list)
+			c := counter(&list[i])
 			c.Delta, c.Packets = c.Delta+n, c.Packets+n
 			break
 		}
@@ -149,6 +137,7 @@ var kernel = map[string][2][2]string{
 	"bridge-rule":    {{"NETFILTER_DROP", "nf_hook_slow"}, {"NETFILTER_DROP", "nf_hook_slow"}},
 	"filter-rule":    {{"NETFILTER_DROP", "nf_hook_slow"}, {"NETFILTER_DROP", "nf_hook_slow"}},
 	"isolated":       {{"NOT_SPECIFIED", "br_forward"}, {"NOT_SPECIFIED", "br_forward"}},
+	endless:          {{"NO_TX_TARGET", "vxlan_xmit"}, {"NO_TX_TARGET", "vxlan_xmit"}},
 	silentHop:        {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 	vacant:           {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 }
@@ -166,11 +155,8 @@ func (a *audit) drop(g *group, d *death) (model.Drop, bool) {
 	if f.Netns != 0 {
 		out.Netns = f.Netns
 	}
-	if g.reason == silentHop {
-		out.Src, out.Dst = d.ends.Pod, d.ends.To
-		if l := a.ByIndex[f.Silent.IfIndex]; l != nil {
-			out.IfIndex, out.Link = l.Index, l.Name
-		}
+	if g.kind == "" && f.Exit != nil {
+		out.Src, out.Dst, out.IfIndex, out.Link = d.ends.Pod, d.ends.To, f.Exit.Index, f.Exit.Name
 	} else if f.In != nil {
 		out.IfIndex, out.Link = f.In.Index, f.In.Name
 	}

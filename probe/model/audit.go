@@ -17,6 +17,7 @@ const (
 	AuditAPI      AuditKind = "API server"
 	AuditOutside  AuditKind = "outside"
 	AuditEndpoint AuditKind = "endpoint of a service"
+	AuditService  AuditKind = "service"
 )
 
 // AuditPair is a connection from a pod that was followed through the tables.

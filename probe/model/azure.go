@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -110,10 +111,13 @@ type SecurityEnd struct {
 type Subnet struct {
 	ID       string `redact:"azureID"`
 	Prefixes []netip.Prefix
-	// RouteTable and SecurityGroup are IDs, empty if none is associated.
+	// RouteTable, SecurityGroup and NATGateway are IDs, empty if none is associated.
 	RouteTable    string `redact:"azureID"`
 	SecurityGroup string `redact:"azureID"`
-	File          string `redact:"file"`
+	NATGateway    string `redact:"azureID"`
+	// Private: Azure gives its machines no address of its own towards the internet (defaultOutboundAccess is false).
+	Private bool
+	File    string `redact:"file"`
 }
 
 // Name returns the last part of the subnet's ID, or an empty string.
@@ -126,6 +130,10 @@ type NIC struct {
 	// ForwardsKnown is false if the file does not say.
 	Forwards, ForwardsKnown bool
 	Addresses               []netip.Addr
+	// Blocks are the ranges that it has as a whole, as nodes with static blocks of pods' addresses do.
+	Blocks []netip.Prefix
+	// Translated: an address of its has a public one, or is of a load balancer, which may translate what it sends.
+	Translated bool
 	// Subnets are the IDs of its addresses' subnets.
 	Subnets []string `redact:"azureID"`
 	// SecurityGroup is an ID, empty if none is associated.
@@ -135,6 +143,9 @@ type NIC struct {
 
 // Name returns the last part of the NIC's ID, or an empty string.
 func (n *NIC) Name() string { return lastPart(n.ID) }
+
+// Has reports whether an address is the NIC's, by itself or in a block.
+func (n *NIC) Has(a netip.Addr) bool { return slices.Contains(n.Addresses, a) || InAny(n.Blocks, a) }
 
 // SameResource reports whether two IDs name the same Azure resource. IDs are case-insensitive. An empty ID names none.
 func SameResource(a, b string) bool {

@@ -143,6 +143,8 @@ type Finding struct {
 	Verify string
 	// Packets is how many were lost in the window, 0 when not counted.
 	Packets uint64
+	// ByTables: no packet of the window is concerned. The node's tables say what would become of some.
+	ByTables bool `json:",omitzero"`
 	// Nodes are those whose observations show it, that of LastHopAlive first; empty where one node alone was observed.
 	Nodes []string `json:",omitempty"`
 	// Opened and Closed are when it was first and last seen in a window that was judged

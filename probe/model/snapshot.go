@@ -89,6 +89,8 @@ type Node struct {
 	Policy, Residue string `redact:"keep"`
 	// Beside are the programs that made chains, rules or routes, by name.
 	Beside []string `json:",omitzero" redact:"keep"`
+	// Masquerades: the plugin's configuration says that the node translates what pods send to other networks.
+	Masquerades bool `json:",omitzero"`
 	// PassedBy is set where BPF programs forward pods' packets past netfilter (Cilium's eBPF host routing).
 	PassedBy bool `json:",omitzero"`
 	// Engine is how packets were counted: tc, or state if they were not.

@@ -164,11 +164,70 @@ func effectiveRoute(v *Index, cidr netip.Prefix, owner *model.ClusterNode) Route
 	return out
 }
 
-// ownNIC reports whether a NIC is this node's.
-func (v *Index) ownNIC(id string) bool {
-	return slices.ContainsFunc(v.Cluster.Azure.NICs, func(n model.NIC) bool {
-		return model.SameResource(n.ID, id) && slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.NodeAddrs[a] })
+// OwnNICs are this node's NICs, as far as the cloud told of them.
+func (v *Index) OwnNICs() []*model.NIC {
+	return model.Chosen(v.Cluster.Azure.NICs, func(n *model.NIC) bool {
+		return v.Told() && slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.NodeAddrs[a] })
 	})
+}
+
+func (v *Index) ownNIC(id string) bool {
+	return slices.ContainsFunc(v.OwnNICs(), func(n *model.NIC) bool { return model.SameResource(n.ID, id) })
+}
+
+// NoOutbound is this node's subnet where nothing there leads to the internet: Azure gives its machines no address of their own,
+// and it has no NAT gateway, the NIC no public address and no load balancer.
+type NoOutbound struct {
+	Subnet *model.Subnet
+	NIC    *model.NIC
+	// Effective is where the routes that apply are from, by Azure's own word; empty where they are those of the subnet's table.
+	Effective string
+	routes    []model.UDR
+}
+
+// FindNoOutbound returns nil where there is a way, or where too little was read.
+func (v *Index) FindNoOutbound() *NoOutbound {
+	nics := v.OwnNICs()
+	s, id := subnetOf(v, v.Self())
+	if len(nics) == 0 || s == nil || !s.Private || s.NATGateway != "" ||
+		slices.ContainsFunc(nics, func(n *model.NIC) bool { return n.Translated }) {
+		return nil
+	}
+	o := &NoOutbound{Subnet: s, NIC: nics[0]}
+	for e := range model.Each(v.Cluster.Azure.Effective) {
+		if e.NIC == "" || v.ownNIC(e.NIC) {
+			o.Effective, o.routes = e.File, e.Routes
+			return o
+		}
+	}
+	t, _, agreed := appliedTable(v, s, id)
+	if !agreed || t == nil && s.RouteTable != "" || t != nil && !t.Whole {
+		return nil
+	}
+	if t != nil {
+		o.routes = t.Routes
+	}
+	return o
+}
+
+// Concerns reports whether packets to an address would go straight to the internet, and by no firewall or endpoint of a service.
+// IPv6 has other ways.
+func (o *NoOutbound) Concerns(a netip.Addr) bool {
+	hop := HopType(o.routes, a)
+	return a.Is4() && model.Public(a) && (hop == "" || strings.EqualFold(hop, "Internet"))
+}
+
+// HopType is the type of the most specific of some routes to an address, empty without any.
+func HopType(routes []model.UDR, a netip.Addr) (hop string) {
+	best := -1
+	for _, r := range routes {
+		for _, p := range r.Prefixes {
+			if r.Active && p.Contains(a) && p.Bits() > best {
+				best, hop = p.Bits(), r.Type
+			}
+		}
+	}
+	return hop
 }
 
 // looseRoute asks the tables where no file says which of them applies.

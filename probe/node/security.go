@@ -88,7 +88,7 @@ func LeavesAs(f *model.Flow) SecurityPacket {
 func (v *Index) groupsAt(a netip.Addr) (groups []*model.SecurityGroup, nic *model.NIC, effective, known bool) {
 	cloud := &v.Cluster.Azure
 	machine := v.machineOf(a)
-	if nic = model.First(cloud.NICs, func(n *model.NIC) bool { return slices.Contains(n.Addresses, a) }); nic == nil && machine != nil {
+	if nic = model.First(cloud.NICs, func(n *model.NIC) bool { return n.Has(a) }); nic == nil && machine != nil {
 		nic = model.First(cloud.NICs, func(n *model.NIC) bool {
 			return slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return slices.Contains(machine.Addresses, x) })
 		})
@@ -195,13 +195,7 @@ var azurePlatform = netip.AddrFrom4([4]byte{168, 63, 129, 16})
 // user-defined routes lead to.
 func (v *Index) tagged(name string, a netip.Addr) decision {
 	a4 := a.Unmap()
-	within := model.InAny(v.OnLink, a4) ||
-		slices.ContainsFunc(v.Cluster.Azure.Subnets, func(s model.Subnet) bool { return model.InAny(s.Prefixes, a4) }) ||
-		slices.ContainsFunc(v.Cluster.Azure.Tables, func(t model.RouteTable) bool {
-			return slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
-				return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return p.Bits() > 0 && p.Contains(a4) })
-			})
-		})
+	within := model.InAny(v.OnLink, a4) || v.OfSubnet(a4) || v.ByUDR(a4)
 	switch name {
 	case "AzureLoadBalancer":
 		return model.Either(a4 == azurePlatform, yes, no)
@@ -215,6 +209,19 @@ func (v *Index) tagged(name string, a netip.Addr) decision {
 		}
 	}
 	return undecided
+}
+
+// OfSubnet reports whether an address is of a subnet that was read, ByUDR whether a user-defined route leads to it.
+func (v *Index) OfSubnet(a netip.Addr) bool {
+	return slices.ContainsFunc(v.Cluster.Azure.Subnets, func(s model.Subnet) bool { return model.InAny(s.Prefixes, a) })
+}
+
+func (v *Index) ByUDR(a netip.Addr) bool {
+	return slices.ContainsFunc(v.Cluster.Azure.Tables, func(t model.RouteTable) bool {
+		return slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
+			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return p.Bits() > 0 && p.Contains(a) })
+		})
+	})
 }
 
 // FreePriority is the number of a rule that would come before another one of its group and direction, 0 where all are taken.

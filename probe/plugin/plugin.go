@@ -17,7 +17,9 @@ type Conf struct {
 	Network string `json:"-"`
 	Type    string
 	Bridge  string
-	IPAM    IPAM
+	// IPMasq: the plugin is to translate what pods send to other networks.
+	IPMasq bool
+	IPAM   IPAM
 }
 
 // IPAM is what gives its pods addresses.
@@ -66,6 +68,8 @@ type Result struct {
 	By      []string
 	Policy  string
 	Residue string
+	// Masquerades: the plugin's configuration says that it translates what pods send to other networks.
+	Masquerades bool
 }
 
 // Recognise determines the plugin from the node's state. The snapshot must have
@@ -79,6 +83,8 @@ func Recognise(s *model.Snapshot, c Config) Result {
 			break
 		}
 	}
+	conf, _ := g.conf(r.Plugin)
+	r.Masquerades = conf.IPMasq
 	var by string
 	if r.Policy, by = policy(g, r.Plugin); by != "" {
 		r.By = append(r.By, by)

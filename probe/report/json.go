@@ -175,8 +175,10 @@ type (
 		Code       model.Code       `json:"code"`
 		Severity   model.Severity   `json:"severity"`
 		Confidence model.Confidence `json:"confidence"`
-		Pods       []string         `json:"pods"`
-		Peers      []string         `json:"peers"`
+		// ByTables: no packet of the window is concerned. The node's tables say what would become of some.
+		ByTables bool     `json:"byTables,omitempty"`
+		Pods     []string `json:"pods"`
+		Peers    []string `json:"peers"`
 		// Names are those of the addresses above that have one in the cluster: namespace/name of a pod, "node NAME".
 		Names        map[string]string `json:"names,omitempty"`
 		LastHopAlive *placeDoc         `json:"lastHopAlive,omitempty"`
@@ -430,7 +432,7 @@ func (names Names) findings(s *model.Snapshot, list []model.Finding) []findingDo
 
 func (names Names) finding(s *model.Snapshot, f model.Finding) findingDoc {
 	d := findingDoc{
-		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
+		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence, ByTables: f.ByTables,
 		Pods: model.Map(f.Pods, addrText), Peers: model.Map(f.Peers, prefixText),
 		Title: f.Title, Why: f.Why,
 		Evidence:     model.Map(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),

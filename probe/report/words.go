@@ -16,7 +16,8 @@ import (
 
 // Headline is a finding in one line, the first that a person reads. names are those of Called.
 func Headline(names Names, f *model.Finding) (severity, rest string) {
-	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, Prose(names, f.Title), f.Confidence)
+	sure := string(f.Confidence) + model.Either(f.ByTables, ", by the tables", "")
+	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, Prose(names, f.Title), sure)
 }
 
 // Section is one part of a finding's text. It has at least one value.

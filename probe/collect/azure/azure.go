@@ -7,8 +7,7 @@
 package azure
 
 import (
-	"cmp"
-	"fmt"
+	"errors"
 	"net/netip"
 	"strings"
 
@@ -52,8 +51,9 @@ func Merge(a, more *model.Azure) {
 // Decode reads the text of one file, whose name errors hold as path.
 func Decode(path string, text []byte) (model.Azure, error) {
 	d := &decoder{path: path, text: text}
-	if v := d.parse(); d.err == nil {
-		d.top(v)
+	var v any
+	if d.err = files.DecodeJSON(path, text, want, &v); d.err == nil {
+		d.top(fold(v))
 	}
 	if d.err != nil {
 		return model.Azure{}, d.err
@@ -88,44 +88,46 @@ type decoder struct {
 	err  error
 }
 
-// fail notes what was found at a value, and what was expected there.
-func (d *decoder) fail(at *value, want, format string, args ...any) {
+// fail notes what is wrong with a value, and what was expected there. A text, or an object's id, shows where that is.
+func (d *decoder) fail(at any, want, wrong string) {
+	if o, is := at.(object); is {
+		at = o["id"]
+	}
 	if d.err == nil {
-		d.err = files.NewError(d.path, d.text, at.offset, want, fmt.Errorf(format, args...))
+		d.err = files.NewError(d.path, d.text, 0, want, errors.New(wrong))
+		text, _ := at.(string)
+		if e := files.ValueError(d.path, d.text, text, want, errors.New(wrong)); e.Line > 0 {
+			d.err = e
+		}
 	}
 }
 
-func as[T any](d *decoder, v *value, want string) T {
-	t, ok := v.any.(T)
+func as[T any](d *decoder, v any, want string) T {
+	t, ok := v.(T)
 	if !ok {
-		d.fail(v, want, "found %s", v.kind())
+		d.fail(v, want, "found "+found(v))
 	}
 	return t
 }
 
 // fields are those of an object and of its properties.
 type fields struct {
-	at         *value
 	own, inner object
 }
 
-func (d *decoder) fields(v *value) fields {
-	f := fields{at: v, own: as[object](d, v, "an object")}
-	if p := f.own["properties"]; p != nil {
-		f.inner, _ = p.any.(object)
-	}
+func (d *decoder) fields(v any) fields {
+	f := fields{own: as[object](d, v, "an object")}
+	f.inner, _ = f.own["properties"].(object)
 	return f
 }
 
 // get returns the value of a field, nil if it is absent or null.
-func (f fields) get(name string) *value {
+func (f fields) get(name string) any {
 	name = strings.ToLower(name)
-	for _, o := range []object{f.own, f.inner} {
-		if v := o[name]; v != nil && v.any != nil {
-			return v
-		}
+	if v := f.own[name]; v != nil {
+		return v
 	}
-	return nil
+	return f.inner[name]
 }
 
 // has reports whether a field is there and not null.
@@ -141,22 +143,19 @@ func (d *decoder) string(f fields, name string) string {
 }
 
 // list returns a field's items. A value that is no list is the only item.
-func (f fields) list(name string) []*value {
+func (f fields) list(name string) []any {
 	v := f.get(name)
-	if v == nil {
-		return nil
-	}
-	if list, ok := v.any.([]*value); ok {
+	if list, ok := v.([]any); ok || v == nil {
 		return list
 	}
-	return []*value{v}
+	return []any{v}
 }
 
 // top decodes a file's outermost value: an object, or a list of them, which may be under "value".
-func (d *decoder) top(v *value) {
-	list, ok := v.any.([]*value)
-	if o, is := v.any.(object); is && o["value"] != nil {
-		list, ok = as[[]*value](d, o["value"], "a list at \"value\""), true
+func (d *decoder) top(v any) {
+	list, ok := v.([]any)
+	if o, is := v.(object); is && o["value"] != nil {
+		list, ok = as[[]any](d, o["value"], "a list at \"value\""), true
 	}
 	if !ok {
 		d.resource(v)
@@ -165,7 +164,7 @@ func (d *decoder) top(v *value) {
 		}
 		return
 	}
-	if _, bare := v.any.([]*value); len(list) == 0 && bare {
+	if _, bare := v.([]any); len(list) == 0 && bare {
 		// It may be an empty list of anything; take it for a table without routes. Under "value" it is no table's.
 		d.a.Tables = append(d.a.Tables, model.RouteTable{File: d.path})
 	}
@@ -175,7 +174,7 @@ func (d *decoder) top(v *value) {
 }
 
 // resource decodes an object by its kind, which its id or its fields show.
-func (d *decoder) resource(v *value) {
+func (d *decoder) resource(v any) {
 	f := d.fields(v)
 	id := d.string(f, "id")
 	switch {
@@ -226,7 +225,7 @@ func (d *decoder) table(f fields, id string) {
 }
 
 // id returns the id of a reference to a resource, which needs one.
-func (d *decoder) id(v *value) string {
+func (d *decoder) id(v any) string {
 	id := d.string(d.fields(v), "id")
 	if id == "" {
 		d.fail(v, "an object with an \"id\"", "no id")
@@ -246,7 +245,7 @@ func (d *decoder) reference(f fields, name string) string {
 // ones of a NIC, which have no id and lists of prefixes and next hops.
 func (d *decoder) route(f fields, id string) {
 	r := d.udr(f)
-	if _, many := f.get("addressPrefix").any.([]*value); many || f.has("state") {
+	if _, many := f.get("addressPrefix").([]any); many || f.has("state") {
 		if len(d.a.Effective) == 0 {
 			d.a.Effective = append(d.a.Effective, model.EffectiveRoutes{File: d.path})
 		}
@@ -273,7 +272,7 @@ func (d *decoder) udr(f fields) model.UDR {
 		NextHops: d.addresses(f, "nextHopIpAddress"), Active: state == "" || strings.EqualFold(state, "Active"),
 	}
 	if r.Type == "" {
-		d.fail(f.at, "a route with a \"nextHopType\"", "no nextHopType")
+		d.fail(f.own, "a route with a \"nextHopType\"", "no nextHopType")
 	}
 	if hop := f.get("nextHop"); hop != nil {
 		r.NextHops = append(r.NextHops, d.addresses(d.fields(hop), "nextHopIpAddresses")...)
@@ -285,9 +284,9 @@ func (d *decoder) udr(f fields) model.UDR {
 func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []string) {
 	want := "a range such as 10.244.1.0/24 at \"" + name + "\""
 	for _, v := range f.list(name) {
-		s, ok := v.any.(string)
+		s, ok := v.(string)
 		if !ok {
-			d.fail(v, want, "found %s", v.kind())
+			d.fail(v, want, "found "+found(v))
 		} else if p, err := netip.ParsePrefix(s); err == nil {
 			out = append(out, p.Masked())
 		} else if a, err := netip.ParseAddr(s); err == nil {
@@ -297,7 +296,7 @@ func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []st
 		} else if isTag(s) {
 			tags = append(tags, s)
 		} else if s != "" { // which stands for none
-			d.fail(v, want, "found %q", s)
+			d.fail(v, want, "found "+found(v))
 		}
 	}
 	return out, tags
@@ -311,13 +310,13 @@ func isTag(s string) bool {
 func (d *decoder) addresses(f fields, name string) []netip.Addr {
 	var out []netip.Addr
 	for _, v := range f.list(name) {
-		s, ok := v.any.(string)
+		s, ok := v.(string)
 		if ok && s == "" {
 			continue
 		}
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			d.fail(v, "an IP address at \""+name+"\"", "found %s", cmp.Or(s, v.kind()))
+			d.fail(v, "an IP address at \""+name+"\"", "found "+found(v))
 		}
 		out = append(out, a.Unmap())
 	}
@@ -327,27 +326,57 @@ func (d *decoder) addresses(f fields, name string) []netip.Addr {
 func (d *decoder) subnet(f fields, id string) {
 	s := model.Subnet{
 		ID: id, File: d.path, RouteTable: d.reference(f, "routeTable"), SecurityGroup: d.reference(f, "networkSecurityGroup"),
+		NATGateway: d.reference(f, "natGateway"),
 	}
+	outbound, known := d.bool(f, "defaultOutboundAccess")
+	s.Private = known && !outbound
 	s.Prefixes, _ = d.prefixes(f, "addressPrefixes")
 	if one, _ := d.prefixes(f, "addressPrefix"); len(s.Prefixes) == 0 {
 		s.Prefixes = one
 	}
 	if len(s.Prefixes) == 0 {
-		d.fail(f.at, "a subnet with an \"addressPrefix\" or \"addressPrefixes\"", "no address range")
+		d.fail(f.own, "a subnet with an \"addressPrefix\" or \"addressPrefixes\"", "no address range")
 	}
 	d.a.Subnets = append(d.a.Subnets, s)
 }
 
+// bool returns whether a field is true, and whether it is there.
+func (d *decoder) bool(f fields, name string) (is, known bool) {
+	v := f.get(name)
+	if v == nil {
+		return false, false
+	}
+	return as[bool](d, v, "true or false at \""+name+"\""), true
+}
+
+// own adds what a NIC has by one configuration: an address, or a block, whose length is behind or beside it.
+func (d *decoder) own(n *model.NIC, c fields) {
+	if block, err := netip.ParsePrefix(d.string(c, "privateIPAddress")); err == nil {
+		n.Blocks = append(n.Blocks, block.Masked())
+		return
+	}
+	for _, a := range d.addresses(c, "privateIPAddress") {
+		v := c.get("privateIPAddressPrefixLength")
+		if v == nil {
+			n.Addresses = append(n.Addresses, a)
+			continue
+		}
+		want := "a length such as 28 at \"privateIPAddressPrefixLength\""
+		block, err := a.Prefix(int(as[float64](d, v, want)))
+		if err != nil {
+			d.fail(v, want, "found another")
+		}
+		n.Blocks = append(n.Blocks, block)
+	}
+}
+
 func (d *decoder) nic(f fields, id string) {
 	n := model.NIC{ID: id, File: d.path, SecurityGroup: d.reference(f, "networkSecurityGroup")}
-	if v := f.get("enableIPForwarding"); v != nil {
-		if n.Forwards, n.ForwardsKnown = v.any.(bool); !n.ForwardsKnown {
-			d.fail(v, "true or false at \"enableIPForwarding\"", "found %s", v.kind())
-		}
-	}
+	n.Forwards, n.ForwardsKnown = d.bool(f, "enableIPForwarding")
 	for _, v := range f.list("ipConfigurations") {
 		c := d.fields(v)
-		n.Addresses = append(n.Addresses, d.addresses(c, "privateIPAddress")...)
+		d.own(&n, c)
+		n.Translated = n.Translated || c.has("publicIPAddress") || len(c.list("loadBalancerBackendAddressPools")) > 0
 		if subnet := d.reference(c, "subnet"); subnet != "" {
 			n.Subnets = append(n.Subnets, subnet)
 		}

@@ -94,6 +94,14 @@ func TestFormats(t *testing.T) {
 		}}}}},
 		{"card", nic, model.Azure{NICs: []model.NIC{{ID: nicID, ForwardsKnown: true, Addresses: addrs("10.240.0.4", "10.240.0.40"), Subnets: []string{subnetID}, File: "f"}}}},
 		{"NIC, raw", rawNIC, model.Azure{NICs: []model.NIC{{ID: nicID, Forwards: true, ForwardsKnown: true, Addresses: addrs("10.240.0.4"), Subnets: []string{subnetID}, File: "f"}}}},
+		{"a NIC with blocks and a load balancer", `{"id": "` + nicID + `", "properties": {"ipConfigurations": [
+  {"properties": {"privateIPAddress": "10.240.0.4", "loadBalancerBackendAddressPools": [{"id": "x"}]}},
+  {"properties": {"privateIPAddress": "10.225.0.16", "privateIPAddressPrefixLength": 28}},
+  {"properties": {"privateIPAddress": "10.225.0.32/28", "privateIPAddressPrefixLength": 28}}]}}`, model.Azure{NICs: []model.NIC{{
+			ID: nicID, Addresses: addrs("10.240.0.4"), Blocks: prefixes("10.225.0.16/28", "10.225.0.32/28"), Translated: true, File: "f"}}}},
+		{"a private subnet", `{"id": "` + subnetID + `", "properties": {"addressPrefix": "10.240.0.0/16", "defaultOutboundAccess": false,
+  "natGateway": {"id": "n"}}}`, model.Azure{Subnets: []model.Subnet{{
+			ID: subnetID, Prefixes: prefixes("10.240.0.0/16"), NATGateway: "n", Private: true, File: "f"}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Decode("f", []byte(tt.text))
@@ -113,13 +121,13 @@ func TestErrors(t *testing.T) {
 		{"a table of text", "AddressPrefix  Name\n", "f:1:1: invalid character 'A'"},
 		{"cut", table[:120], "f:1:120: unexpected end"},
 		{"a number", "7", "f:1:1: found a number: want an object"},
-		{"another object", "\n {\"kind\": \"List\"}", "f:2:2: an object of an unknown kind: want the output"},
+		{"another object", "\n {\"kind\": \"List\"}", "f:1:1: an object of an unknown kind: want the output"},
 		{"prefix", strings.Replace(routeList, "10.244.1.0/24", "10.244.1.0/33", 1), "f:2:21: found \"10.244.1.0/33\": want a range such as 10.244.1.0/24"},
-		{"hop", strings.Replace(routeList, `"10.240.0.5"`, `"aks-2"`, 1), `f:3:41: found aks-2: want an IP address at "nextHopIpAddress"`},
-		{"hops", strings.Replace(routeList, `["fd00::5"]`, `[true]`, 1), "f:5:39: found a boolean: want an IP address"},
-		{"forwarding", strings.Replace(nic, "false", `"no"`, 1), "f:1:24: found a string: want true or false"},
+		{"hop", strings.Replace(routeList, `"10.240.0.5"`, `"aks-2"`, 1), `found "aks-2": want an IP address at "nextHopIpAddress"`},
+		{"hops", strings.Replace(routeList, `["fd00::5"]`, `[true]`, 1), "f:1:1: found a boolean: want an IP address"},
+		{"forwarding", strings.Replace(nic, "false", `"no"`, 1), `f:1:24: found "no": want true or false`},
 		{"association", strings.Replace(subnet, `{"id": "`+tableID+`"}`, `{}`, 1), "no id: want an object with an \"id\""},
-		{"value", `{"value": {}}`, "f:1:11: found an object: want a list"},
+		{"value", `{"value": {}}`, "f:1:1: found an object: want a list"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Decode("f", []byte(tt.text))

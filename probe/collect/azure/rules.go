@@ -19,7 +19,7 @@ const (
 // ofNIC decodes what applies to a NIC, with its name.
 func (d *decoder) ofNIC(f fields) {
 	nic := d.reference(f, "networkInterface")
-	answer := func(name string) []*value { return d.fields(f.get(name)).list("value") }
+	answer := func(name string) []any { return d.fields(f.get(name)).list("value") }
 	if f.has(effectiveRoutes) {
 		e := model.EffectiveRoutes{NIC: nic, File: d.path}
 		for _, v := range answer(effectiveRoutes) {
@@ -74,14 +74,9 @@ func (d *decoder) rule(f fields) model.SecurityRule {
 	r.Outbound, known[0] = d.oneOf(f, "direction", "Inbound", "Outbound")
 	r.Deny, known[1] = d.oneOf(f, "access", "Allow", "Deny")
 	r.Protocol, known[2] = ruleProtocols[strings.ToLower(d.string(f, "protocol"))]
-	priority := as[interface{ Int64() (int64, error) }](d, cmp.Or(f.get("priority"), &value{}), "a number at \"priority\"")
-	if d.err != nil {
-		return r
-	}
-	n, err := priority.Int64()
-	r.Priority = int(n)
-	if known != [3]bool{true, true, true} || err != nil {
-		d.fail(f.at, "a security rule with a known \"direction\", \"access\", \"protocol\" and \"priority\"", "found none or another")
+	r.Priority = int(as[float64](d, f.get("priority"), "a number at \"priority\""))
+	if known != [3]bool{true, true, true} {
+		d.fail(f.own, "a security rule with a known \"direction\", \"access\", \"protocol\" and \"priority\"", "found none or another")
 	}
 	return r
 }
@@ -120,7 +115,7 @@ func (d *decoder) end(f fields, which string) model.SecurityEnd {
 			e.Ports = nil
 			return e
 		case err != nil || err2 != nil:
-			d.fail(f.at, "ports such as 80 or 8000-8080 at \""+which+"PortRange\"", "found %q", s)
+			d.fail(v, "ports such as 80 or 8000-8080 at \""+which+"PortRange\"", "found "+found(v))
 		}
 		e.Ports = model.With(e.Ports, model.PortRange{First: uint16(from), Last: uint16(to)})
 	}

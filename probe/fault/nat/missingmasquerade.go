@@ -203,17 +203,10 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 // where the cloud translates no address that is not of its network; nil where there are none.
 func straightOut(v *node.Index, g *rawGroup) *model.EffectiveRoutes {
 	straight := func(e *model.EffectiveRoutes, p *model.Peer) bool {
-		hop, known := "", false
-		best := -1
-		for _, r := range e.Routes {
-			for _, cidr := range r.Prefixes {
-				known = known || r.Active && strings.EqualFold(r.Type, "VnetLocal") && cidr.Contains(p.Local)
-				if r.Active && cidr.Contains(p.Remote) && cidr.Bits() > best {
-					best, hop = cidr.Bits(), r.Type
-				}
-			}
-		}
-		return !known && strings.EqualFold(hop, "Internet")
+		known := slices.ContainsFunc(e.Routes, func(r model.UDR) bool {
+			return r.Active && strings.EqualFold(r.Type, "VnetLocal") && model.InAny(r.Prefixes, p.Local)
+		})
+		return !known && strings.EqualFold(node.HopType(e.Routes, p.Remote), "Internet")
 	}
 	return model.First(v.Cluster.Azure.Effective, func(e *model.EffectiveRoutes) bool {
 		return v.Told() && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) })

@@ -1,0 +1,68 @@
+package audit
+
+import (
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
+)
+
+// traffic is which pairs a window had packets of, as an audit tells pairs apart: what stands for a range or for the outside is
+// all of it.
+type traffic struct {
+	*node.Index
+	// asked have packets, answered a reply to a connection that began in the window.
+	asked, answered map[ends]bool
+}
+
+// ends are a pod and what it connects to: an address, a range of a node's pods or, where both are zero, the outside.
+type ends struct {
+	pod, addr netip.Addr
+	in        netip.Prefix
+}
+
+func trafficOf(s *model.Snapshot) *traffic {
+	t := &traffic{Index: node.New(s), asked: map[ends]bool{}, answered: map[ends]bool{}}
+	for f := range model.Each(s.Flows) {
+		for _, to := range []netip.Addr{f.Original.Dst, f.Reply.Src} {
+			t.saw(f.Original.Src, to, f.Replied && !f.Start.IsZero())
+		}
+	}
+	for p := range model.Each(s.Traffic.Peers) {
+		t.saw(p.Local, p.Remote, p.In.Replies > 0)
+	}
+	for d := range model.Each(s.Traffic.Drops) {
+		t.saw(d.Src, d.Dst, false)
+	}
+	return t
+}
+
+// saw notes packets between two addresses.
+func (t *traffic) saw(pod, to netip.Addr, answered bool) {
+	for _, e := range []ends{{pod: pod, addr: to}, t.wide(pod, to)} {
+		t.asked[e], t.answered[e] = true, t.answered[e] || answered
+	}
+}
+
+// wide is what an address stands for.
+func (t *traffic) wide(pod, to netip.Addr) ends {
+	if r := t.Remote(to); r.IsValid() {
+		return ends{pod: pod, in: r}
+	}
+	return model.Either(node.Outside(t.Index, to), ends{pod: pod}, ends{pod: pod, addr: to})
+}
+
+func (t *traffic) key(x model.AuditPair) ends {
+	switch x.Kind {
+	case model.AuditNode:
+		return t.wide(x.Pod, x.To)
+	case model.AuditOutside:
+		return ends{pod: x.Pod}
+	}
+	return ends{pod: x.Pod, addr: x.To}
+}
+
+// passed reports whether a pair had packets, or is one that nobody needs: pods speak to what is behind their gateway.
+func (t *traffic) passed(x model.AuditPair) bool {
+	return x.Kind == model.AuditGateway || t.asked[t.key(x)]
+}
