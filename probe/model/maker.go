@@ -153,7 +153,10 @@ func SetEngines(s *Snapshot) {
 	}
 	for r := range Each(s.PacketRules) {
 		for _, l := range []*Link{names[r.In.Name], names[r.Out.Name], networks[r.Src.Prefix], networks[r.Dst.Prefix]} {
-			if by := Maker([]string{r.Chain, r.Target}, "", r.Table); l != nil && (by == "Docker" || by == "Podman") {
+			if l == nil {
+				continue
+			}
+			if by := Maker([]string{r.Chain, r.Target}, "", r.Table); by == "Docker" || by == "Podman" {
 				l.Engine = by
 			}
 		}

@@ -170,7 +170,8 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	}
 	f.Facts[why] = true
 	f.Confidence = model.Likely
-	if !slices.ContainsFunc(g.silent, v.Unanswered) {
+	// A network may know the range of containers that are not to be masqueraded.
+	if v.Owners[first.Local][0].Engine != "" || !slices.ContainsFunc(g.silent, v.Unanswered) {
 		f.Severity = model.Warning
 	}
 	if why == "older" {

@@ -141,7 +141,8 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 		return o.Protocol == r.Protocol && o.Gateway.IsValid() && o.Dst.Bits() > r.Dst.Bits() && r.Dst.Contains(o.Dst.Addr())
 	}) {
 		// A daemon announces the range as one by this route, and has others within it: one of those is missing.
-		of := model.With(nil, model.Map(l.Drops, func(d *model.Drop) netip.Prefix { return cmp.Or(v.Remote(d.Dst), model.Host(d.Dst)) })...)
+		part := func(d *model.Drop) netip.Prefix { return cmp.Or(v.Remote(d.Dst), model.Host(d.Dst)) }
+		of := model.With(nil, model.Map(l.Drops, part)...)
 		if kept := words.ChangeRoute(r.Protocol, of[0]); kept != "" {
 			f.Undoes, f.Lacks, f.Facts["aggregate"], f.Facts["kept"] = nil, node.LacksRoute, of, kept
 		}
