@@ -118,8 +118,9 @@ func (n *testNode) deadTo(backend string) {
 func isolated(of string) *testNode {
 	n := withContainer("Docker")
 	n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
-	n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Target: "DOCKER-ISOLATION-STAGE-2"})
+	n.chain(model.NFT, "ip", "filter", "DOCKER-ISOLATION-STAGE-2", "", "", 0)
+	n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DOCKER-ISOLATION-STAGE-2"})
 	n.filter(model.NFT, "DOCKER-ISOLATION-STAGE-2", 9, model.PacketRule{Target: "DROP", Text: "-j DROP"})
-	n.refuse("nft_do_chain", out, of, 9)
+	n.refuse("nft_do_chain", far, of, 9)
 	return n
 }
