@@ -64,7 +64,7 @@ func TestNeeds(t *testing.T) {
 	}
 	// What tools/neighbors/build fetches.
 	fetched := append(slices.Clone(needed["test-neighbors"]), "../../../tools/neighbors/host", "bird", "birdc", "/usr/lib/frr/frrinit.sh", "vtysh", "keepalived",
-		"dbus-daemon", "gdbus", "firewalld", "firewall-cmd", "ufw", "dockerd", "podman")
+		"dbus-daemon", "gdbus", "firewalld", "firewall-cmd", "ufw", "docker", "dockerd", "podman")
 	for _, script := range []string{"build", "host"} {
 		script = "tools/neighbors/" + script
 		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-neighbors"], essential))

@@ -394,6 +394,7 @@ func (r *reading) finish() {
 	s.Node.Kernel = kernel()
 	s.Node.Netns = r.c.ns.Inode()
 	s.Node.Name = r.c.nodeName(s.Links)
+	model.SetEngines(s)
 	r.readCluster()
 	s.Node.Networkd = r.files.Networkd
 	v := plugin.Recognise(s, r.files.Config)

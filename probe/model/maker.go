@@ -139,6 +139,37 @@ func Programs(s *Snapshot) (out []string) {
 	return slices.DeleteFunc(out, func(by string) bool { return by == "" || by == cniPlugins })
 }
 
+// SetEngines marks the bridges of Docker and Podman, which a rule of theirs names, or its network, and the pods on these.
+// One that Kubernetes knows is no container of theirs: Docker may run its pods.
+func SetEngines(s *Snapshot) {
+	names, networks := map[string]*Link{}, map[netip.Prefix]*Link{}
+	for l := range Each(s.Links) {
+		if l.Kind == "bridge" {
+			names[l.Name] = l
+			for _, a := range l.Addresses {
+				networks[a.Masked()] = l
+			}
+		}
+	}
+	for r := range Each(s.PacketRules) {
+		for _, l := range []*Link{names[r.In.Name], names[r.Out.Name], networks[r.Src.Prefix], networks[r.Dst.Prefix]} {
+			if l == nil {
+				continue
+			}
+			if by := Maker([]string{r.Chain, r.Target}, "", r.Table); by == "Docker" || by == "Podman" {
+				l.Engine = by
+			}
+		}
+	}
+	bridges := Table(s.Links, func(l *Link) (int, string) { return l.Index, l.Engine })
+	masters := Table(s.Links, func(l *Link) (int, int) { return l.Index, l.Master })
+	for p := range Each(s.Pods) {
+		if p.UID == "" && p.Name == "" {
+			p.Engine = bridges[masters[p.LinkIndex]]
+		}
+	}
+}
+
 // WireServer is Azure's address for DNS, health probes and the guest
 // agent. Pods may not reach all of it, by design of AKS.
 var WireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})

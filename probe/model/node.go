@@ -49,9 +49,11 @@ type Link struct {
 	VLANs *VLANs
 	// TunnelPort is the UDP port to which a VXLAN or Geneve sends, 0 of other links.
 	TunnelPort uint16 `json:",omitzero"`
-	Promisc    bool
-	Role       Role
-	Addresses  []netip.Prefix
+	// Engine is the program whose containers a bridge connects, Docker or Podman; empty for other links.
+	Engine    string `json:",omitzero" redact:"keep"`
+	Promisc   bool
+	Role      Role
+	Addresses []netip.Prefix
 	// Since is when each of Addresses was seen first, and from then on; empty where they were not followed.
 	Since []time.Time `json:",omitzero"`
 	// Duplicates are those of Addresses that the kernel does not use, since another
@@ -246,6 +248,8 @@ type Pod struct {
 	Namespace string `redact:"ns"`
 	Name      string `redact:"pod"`
 	UID       string `redact:"uid"`
+	// Engine is that of the bridge: this is a container of Docker's or Podman's beside Kubernetes' pods. Empty for a pod.
+	Engine string `json:",omitzero" redact:"keep"`
 	// Labels are those of the Kubernetes API, nil where it was not asked.
 	Labels map[string]string
 	// Addresses are the global addresses of its interface, IPv4 first.

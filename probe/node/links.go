@@ -146,7 +146,7 @@ func (v *Index) PresentWholeWindow(p *model.Pod) bool { return !p.Since.After(v.
 
 // Vacant reports whether an address belongs to this node's pods and no pod has it, nor had it during the window.
 func (v *Index) Vacant(a netip.Addr) bool {
-	return model.InAny(v.Ranges.Local, a) && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] && !v.NodeAddrs[a]
+	return model.InAny(v.Ranges.Own, a) && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] && !v.NodeAddrs[a]
 }
 
 // OwnRange reports whether the address is in a range that is known to be this node's, and not only supposed.

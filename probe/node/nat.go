@@ -43,7 +43,7 @@ func (v *Index) Leaving(p *model.Peer) []path.Packet {
 // an overlay the subnet is outside, too: it knows no pod's address.
 func Outside(v *Index, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != model.WireServer && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] &&
-		(!model.InAny(v.OnLink, a) || Overlay(v.Node.Plugin)) && !model.InAny(v.Ranges.Local, a) && !model.InAny(v.Ranges.Cluster, a) &&
+		(!model.InAny(v.OnLink, a) || Overlay(v.Node.Plugin)) && !model.InAny(v.Ranges.Own, a) && !model.InAny(v.Ranges.Cluster, a) &&
 		!v.Remote(a).IsValid()
 }
 

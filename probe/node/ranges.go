@@ -10,8 +10,8 @@ import (
 
 // Ranges is what is known of the cluster's address plan.
 type Ranges struct {
-	// Local are this node's own pod ranges.
-	Local []netip.Prefix
+	// Local are this node's own pod ranges, Own these and those of containers beside its pods, which no other node knows.
+	Local, Own []netip.Prefix
 	// Cluster are ranges of all pods: given, written in the node's rules, or supposed around the local ones.
 	Cluster []netip.Prefix
 	// Nodes are the ranges of other nodes that are known one by one. byPrefix
@@ -53,7 +53,9 @@ func newRanges(v *Index) Ranges {
 			continue
 		}
 		for _, a := range l.Addresses {
-			if p := a.Masked(); !p.IsSingleIP() && !slices.Contains(r.Local, p) && v.HoldsPods(p) &&
+			if l.Engine != "" {
+				r.Own = append(r.Own, a.Masked())
+			} else if p := a.Masked(); !p.IsSingleIP() && !slices.Contains(r.Local, p) && v.HoldsPods(p) &&
 				!model.InAny(v.OnLink, p.Addr()) {
 				r.Local = append(r.Local, p)
 			}
@@ -61,11 +63,12 @@ func newRanges(v *Index) Ranges {
 	}
 	r.Cluster = slices.Clone(v.Cluster.PodCIDRs)
 	for p := range model.Each(v.Pods) {
-		for _, a := range PodAddrs(p) {
+		for _, a := range model.Either(p.Engine == "", PodAddrs(p), nil) {
 			r.supposeAround(v, a)
 		}
 	}
 	r.addListed(v)
+	r.Own = append(r.Own, r.Local...)
 	return r
 }
 
@@ -163,10 +166,10 @@ func (r *Ranges) PodBits(a netip.Addr) int {
 	return model.Either(a.Is4(), podBits4, podBits6)
 }
 
-// HoldsPods reports whether pods have addresses in a range.
+// HoldsPods reports whether pods have addresses in a range, and not containers beside them.
 func (v *Index) HoldsPods(p netip.Prefix) bool {
-	for a := range v.Owners {
-		if p.Contains(a) {
+	for a, owners := range v.Owners {
+		if p.Contains(a) && owners[0].Engine == "" {
 			return true
 		}
 	}
@@ -179,7 +182,7 @@ func (v *Index) Remote(a netip.Addr) netip.Prefix {
 	if n := v.Ranges.NodeAt(a); n.IsValid() {
 		return n.Prefix
 	}
-	if v.NodeAddrs[a] || model.InAny(v.OnLink, a) || model.InAny(v.Ranges.Local, a) || !model.InAny(v.Ranges.Cluster, a) {
+	if v.NodeAddrs[a] || model.InAny(v.OnLink, a) || model.InAny(v.Ranges.Own, a) || !model.InAny(v.Ranges.Cluster, a) {
 		return netip.Prefix{}
 	}
 	// No pod has an address beside those of services.

@@ -117,6 +117,9 @@ func gather(s *model.Snapshot, c Config) *signs {
 			continue
 		}
 		if m := g.link(func(m *model.Link) bool { return m.Index == l.Master && m.Kind == "bridge" }); m != nil {
+			if m.Engine != "" {
+				continue // It connects containers.
+			}
 			g.bridged++
 			ports[m]++
 			if g.bridge == nil || ports[m] > ports[g.bridge] {
@@ -128,7 +131,7 @@ func gather(s *model.Snapshot, c Config) *signs {
 	}
 	if g.bridge == nil {
 		// Without pods, the bridge is one that has an address.
-		g.bridge = g.link(func(l *model.Link) bool { return l.Role == model.RoleBridge && len(l.Addresses) > 0 })
+		g.bridge = g.link(func(l *model.Link) bool { return l.Role == model.RoleBridge && l.Engine == "" && len(l.Addresses) > 0 })
 	}
 	g.uplinked = g.bridge != nil && g.link(func(l *model.Link) bool { return l.Master == g.bridge.Index && l.Role == model.RoleUplink }) != nil
 	return g

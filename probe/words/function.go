@@ -42,6 +42,7 @@ var functions = template.FuncMap{
 	"inside":   Inside,
 	"undo":     undo,
 	"undos":    undos,
+	"renew":    func(engine string) Command { return renew[engine] },
 	"replace":  ReplacePacketRule,
 	"addRoute": AddRoute,
 	"reroute":  ReplaceRoute,

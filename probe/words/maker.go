@@ -32,6 +32,12 @@ func Policies(rules []model.PacketRule, family, table, chain string) (out []stri
 
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
 
+// renew has what runs containers write its rules anew.
+var renew = map[string]Command{
+	"Docker": "systemctl restart docker # it writes its rules when it starts; its containers stop, unless live-restore is on",
+	"Podman": "podman network reload --all # it writes the rules of its containers anew",
+}
+
 // ChangeInstead is what to do about a rule that a program keeps, for pods of these ranges. Nobody deletes one: the
 // program would put it back, or no longer do its work.
 func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
@@ -40,6 +46,11 @@ func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
 		return Command(strings.Join(texts(model.Map(ranges, allow)), "; "))
 	}
 	switch {
+	case len(ranges) == 0 && strings.Contains(chain, "ISOLATION") && renew[by] != "":
+		return "# " + Command(by) + " keeps its networks apart: if these containers need each other, " + Command(strings.ToLower(by)) +
+			" network connect NETWORK CONTAINER"
+	case len(ranges) == 0 && renew[by] != "":
+		return renew[by]
 	case len(ranges) > 0 && by == "Docker":
 		return each(func(r netip.Prefix) Command {
 			return Shell("%s -I DOCKER-USER -s %s -j ACCEPT; %s -I DOCKER-USER -d %s -j ACCEPT", IPTables(r.Addr()), r, IPTables(r.Addr()), r)
@@ -49,13 +60,17 @@ func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
 	case len(ranges) > 0 && by == "ufw":
 		return each(func(r netip.Prefix) Command { return Shell("ufw route allow from %s; ufw route allow to %s", r, r) })
 	case len(ranges) > 0 && by == "firewalld":
-		// A trusted zone would let pods reach the node as well, and none of those who ask them.
-		const do, accept = "firewall-cmd --permanent --policy=pods ", "--add-rich-rule='rule family=%s %s address=%s accept'"
-		return "firewall-cmd --permanent --new-policy=pods; " + do + "--add-ingress-zone=ANY; " + do + "--add-egress-zone=ANY; " +
-			each(func(r netip.Prefix) Command {
-				family := strings.ToLower(Family(r.Addr().Is6()))
-				return Shell(do+accept+"; "+do+accept, family, "source", r, family, "destination", r)
-			}) + "; firewall-cmd --reload"
+		// A trusted zone would let pods reach the node as well, and none of those who ask them. A policy pods may be there: the
+		// name is of the range, within firewalld's 17 characters.
+		name := strings.NewReplacer(".", "", ":", "").Replace(ranges[0].Addr().String())
+		do := Shell("firewall-cmd --permanent --policy=%s", "pods-"+name[:min(len(name), 12)])
+		rich := func(r netip.Prefix, side string) Command {
+			family := strings.ToLower(Family(r.Addr().Is6()))
+			return do + Shell(" --add-rich-rule='rule family=%s %s address=%s accept'", family, side, r)
+		}
+		return Command(strings.Replace(string(do), "policy", "new-policy", 1)) + "; " + do + " --add-ingress-zone=ANY; " + do +
+			" --add-egress-zone=ANY; " + each(func(r netip.Prefix) Command { return rich(r, "source") + "; " + rich(r, "destination") }) +
+			"; firewall-cmd --reload"
 	case by == model.Calico:
 		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + Command(by) + " makes its rules from them"
 	case slices.Contains(policyMakers, by):

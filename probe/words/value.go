@@ -49,7 +49,7 @@ func PodName(p *model.Pod) string {
 	case p.Name != "":
 		return p.Name
 	}
-	return "the pod behind " + p.Link
+	return model.Either(p.Engine == "", "the pod", p.Engine+"'s container") + " behind " + p.Link
 }
 
 // Family names the version of IP.

@@ -39,6 +39,16 @@ func TestBIRD(t *testing.T) {
 	h.routes.await("Deleted " + range3)
 	h.routes.await(to3 + " dev eth0 proto bird")
 	h.silent("mended")
+
+	// It announces the range as one, and discards what is for no part of it.
+	configure("10.244.0.0/16 blackhole", to2, to3)
+	h.sh("birdc configure")
+	h.routes.await("blackhole 10.244.0.0/16")
+	h.silent("healthy with an aggregate")
+	configure("10.244.0.0/16 blackhole", to2)
+	h.sh("birdc configure")
+	h.routes.await("Deleted " + range3)
+	h.told("BlackholeRoute", "no route to "+range3, "birdc show route for "+range3)
 }
 
 // TestFRR: FRR learns the routes to other nodes' pods from FRR there, and writes them by nexthop objects.

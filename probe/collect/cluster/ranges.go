@@ -87,9 +87,10 @@ func chain(r *model.PacketRule) [2]string { return [2]string{r.Table, r.Chain} }
 // holdsPods reports whether the prefix holds the address of a pod of this node, or that of a bridge.
 func holdsPods(s *model.Snapshot, p netip.Prefix) bool {
 	holds := func(a netip.Prefix) bool { return p.Contains(a.Addr()) }
-	return slices.ContainsFunc(s.Pods, func(pod model.Pod) bool { return slices.ContainsFunc(pod.Addresses, holds) }) ||
+	podIn := func(pod model.Pod) bool { return pod.Engine == "" && slices.ContainsFunc(pod.Addresses, holds) }
+	return slices.ContainsFunc(s.Pods, podIn) ||
 		slices.ContainsFunc(s.Links, func(l model.Link) bool {
-			return l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, holds)
+			return l.Role == model.RoleBridge && l.Engine == "" && slices.ContainsFunc(l.Addresses, holds)
 		})
 }
 

@@ -76,6 +76,9 @@ func (s *search) named(roots []string) {
 				// A name that was deleted meanwhile, or has no namespace mounted, is no gap.
 				var st unix.Stat_t
 				if unix.Stat(path, &st) == nil && st.Dev == namespaces {
+					if strings.HasSuffix(dir, "docker/netns") {
+						name = "/run/docker/netns/" + name // others are below /run/netns
+					}
 					s.add(Candidate{Inode: uint32(st.Ino), Path: path, Name: name})
 				}
 			}

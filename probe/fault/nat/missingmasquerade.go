@@ -43,7 +43,7 @@ func missingMasquerade(v *fault.Input) {
 	var byRule node.Groups[*model.PacketRule, rawGroup]
 	reflected := v.Reflected()
 	for p := range model.Each(v.Peers) {
-		if len(v.Owners[p.Local]) == 0 || !node.Outside(v.Index, p.Remote) || p.Out.Packets == 0 {
+		if len(v.Owners[p.Local]) == 0 || !node.Outside(v.Index, p.Remote) && v.Owners[p.Local][0].Engine == "" || p.Out.Packets == 0 {
 			continue
 		}
 		for _, leaves := range v.Leaving(p) {
@@ -114,6 +114,8 @@ func shouldMasquerade(v *node.Index, g *rawGroup) bool {
 		return several || own && len(public) > 0
 	case x != nil:
 		return several
+	case v.Owners[g.silent[0].Local][0].Engine != "":
+		return own // What it sends is for no network that knows its address.
 	case strings.HasSuffix(v.Node.Plugin, "cilium"):
 		// Its programs translate, and no rule shows it.
 		return false
@@ -168,7 +170,8 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	}
 	f.Facts[why] = true
 	f.Confidence = model.Likely
-	if !slices.ContainsFunc(g.silent, v.Unanswered) {
+	// A network may know the range of containers that are not to be masqueraded.
+	if v.Owners[first.Local][0].Engine != "" || !slices.ContainsFunc(g.silent, v.Unanswered) {
 		f.Severity = model.Warning
 	}
 	if why == "older" {
@@ -179,7 +182,8 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	if why == "unread" || why == "none" {
 		// At the end of the chain that exists for it, or one of its own.
 		f.Facts["chain"], f.Facts["out"] = masqueradeChain(v, first.Local), v.NatLink(first.IfIndex)
-		f.Facts["source"], f.Facts["cluster"] = rangeIn(v.Ranges.Local, first.Local), rangeIn(v.Ranges.Cluster, first.Local)
+		f.Facts["engine"] = v.Owners[first.Local][0].Engine
+		f.Facts["source"], f.Facts["cluster"] = rangeIn(v.Ranges.Own, first.Local), rangeIn(v.Ranges.Cluster, first.Local)
 	}
 	var forget []words.Command
 	for _, p := range g.silent {

@@ -90,12 +90,13 @@ func masqueraded(v *node.Index, f *model.Flow) bool {
 }
 
 // maskedFlow reports whether a pod of the node speaks to another pod with the node's address. What a service
-// address led to is left out: hairpins and node ports are translated on purpose.
+// address led to is left out: hairpins and node ports are translated on purpose, and so is all that a container beside
+// the pods sends.
 func maskedFlow(v *node.Index, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
 	// Of the node's subnet nothing stands between a pod and its peers.
 	flat := func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) }
-	return masqueraded(v, f) && peer == f.Original.Dst && peer != pod && !v.NodeAddrs[peer] &&
+	return masqueraded(v, f) && v.Owners[pod][0].Engine == "" && peer == f.Original.Dst && peer != pod && !v.NodeAddrs[peer] &&
 		(len(v.Owners[peer]) > 0 || v.Remote(peer).IsValid() || slices.ContainsFunc(v.OnLink, flat))
 }
 

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/loss"
@@ -370,9 +371,13 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 		unsure, rivals := doubts(v, a)
 		against, others = append(against, unsure...), model.With(others, rivals...)
 	}
+	ranges := rangesOf(v, node.Sorted(all.Pods))
+	if strings.Contains(first.Chain, "ISOLATION") && v.Owners[node.Sorted(all.Pods)[0]][0].Engine == first.Maker() {
+		ranges = nil // A program keeps its own containers apart: this is no matter of the pods' range.
+	}
 	f := fault.Fault{Lost: &all, Claims: filteredDrops(v, all.Drops), Facts: words.Facts{
 		"rule": first.candidateRule, "pods": node.Sorted(first.Pods), "asked": node.Sorted(first.Peers), "packets": first.Lost.Packets,
-		"ranges": rangesOf(v, node.Sorted(all.Pods)), "policies": first.policies(v),
+		"ranges": ranges, "policies": first.policies(v),
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(against),
 	}}
 	f.Flows = func(x *model.Flow) bool {
@@ -394,7 +399,7 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 // rangesOf are the node's ranges of pods that have these, and else the pods' own addresses.
 func rangesOf(v *node.Index, pods []netip.Addr) (out []netip.Prefix) {
 	for _, a := range pods {
-		of := model.Find(v.Ranges.Local, func(p netip.Prefix) bool { return p.Contains(a) })
+		of := model.Find(v.Ranges.Own, func(p netip.Prefix) bool { return p.Contains(a) })
 		out = model.With(out, cmp.Or(of, model.Host(a)))
 	}
 	return out

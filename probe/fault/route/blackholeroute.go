@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -174,6 +175,16 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 		}
 	}
 	f.LastHopAlive, f.Facts["lent"], f.Facts["drops"] = at, model.Unique(lent), shown
+	if r := by.route; r != nil && len(lent) == 0 && slices.ContainsFunc(v.Routes, func(o model.Route) bool {
+		return o.Protocol == r.Protocol && o.Gateway.IsValid() && o.Dst.Bits() > r.Dst.Bits() && r.Dst.Contains(o.Dst.Addr())
+	}) {
+		// A daemon announces the range as one by this route, and has others within it: one of those is missing.
+		part := func(d *model.Drop) netip.Prefix { return cmp.Or(v.Remote(d.Dst), model.Host(d.Dst)) }
+		of := model.With(nil, model.Map(l.Drops, part)...)
+		if kept := words.ChangeRoute(r.Protocol, of[0]); kept != "" {
+			f.Undoes, f.Lacks, f.Facts["aggregate"], f.Facts["kept"] = nil, node.LacksRoute, of, kept
+		}
+	}
 	if len(lent) > 0 {
 		f.Lacks, f.LacksTo = node.LacksRoute, model.Hosts(lent)
 	}

@@ -146,8 +146,8 @@ func deadBackend(v *node.Index, a netip.Addr, b *backend) fault.Fault {
 	f := fault.Fault{Lost: l, Claims: lostTo(a), Facts: words.Facts{
 		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,
 		"flow": cmp.Or(b.silent...), "older": cmp.Or(b.held...), "cilium": b.services != nil,
-		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return r.Keeper() != "" }),
-		"doubtful": node == "" && !v.OwnRange(a),
+		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return r.Keeper() == "kube-proxy" }),
+		"doubtful": node == "" && !v.OwnRange(a), "contained": node == "" && !model.InAny(v.Ranges.Local, a),
 	}}
 	if len(b.rules) == 0 && b.services == nil {
 		f.Confidence, f.Facts["flows"] = model.Likely, flows
