@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +89,7 @@ func styled(s Style, c Cell) Cell    { c.Style = s; return c }
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // found has a filter find the row by words, foundAt by addresses.
-func (r *Row) found(words ...string) { r.hay = append(r.hay, model.Map(words, strings.ToLower)...) }
+func (r *Row) found(words ...string) { r.hay = append(r.hay, words...) }
 
 func (r *Row) foundAt(addrs ...netip.Addr) {
 	for _, a := range addrs {
