@@ -68,7 +68,7 @@ func TestKeySequences(t *testing.T) {
 		{"beyond the last", "G down", "no ARP reply", nil, nil},
 		{"home", "G home", "no route to", nil, nil},
 		{"page down, page up", "2 pgdown pgdown pgup", "shop/cart-7d9f-10", nil, nil},
-		{"tabs", "tab tab tab tab", "", []string{"[5]Node", "connection tracking"}, nil},
+		{"tabs", "tab tab tab tab", "", []string{"[5]Node", "what lasthop could read"}, nil},
 		{"tabs turn around", "shift+tab shift+tab", "", []string{"[5]Node"}, nil},
 		{"into a finding", "down enter", "", []string{"StaleMACRewrite", "(proven)", "ebtables-nft -t nat -D"}, nil},
 		{"out of a finding", "down enter esc", "stale MAC", nil, nil},
@@ -362,7 +362,7 @@ func TestWaiting(t *testing.T) {
 	s := newScreen(Options{Env: utf8Env, Source: newCanned()}, func() tea.Msg { return nil })
 	send(s, tea.WindowSizeMsg{Width: 80, Height: 24})
 	press(t, s, "enter")
-	for keys, want := range map[string]string{"1": "reading the node's state", "2": "waiting", "3": "waiting", "4": "waiting", "5": "unknown", "!": "no reading yet"} {
+	for keys, want := range map[string]string{"1": "reading the node's state", "2": "waiting", "3": "waiting", "4": "waiting", "5": "no reading yet"} {
 		press(t, s, "esc "+keys)
 		shows(t, s, want)
 	}

@@ -76,7 +76,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	s := &screen{
 		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, 0, nil), Tab: view.Findings, Column: -1},
 		opts:  o, history: history{at: -1},
-		keys:  keyTable(), next: next, filter: input, speed: 1, windows: windows,
+		keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
 	}
 	if s.window = slices.Index(windows, o.Window); s.window < 0 {
 		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0

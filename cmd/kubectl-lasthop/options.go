@@ -225,7 +225,7 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 	p.words, o.incidents = args, p.command == "past"
 	err := o.validate(p, stdin, stdout)
 	if hint := misspelt(args); err != nil && hint != "" {
-		err = usagef("%w%s", err, hint)
+		err = usagef("%s\n%w", strings.TrimSpace(hint), err)
 	}
 	return p, err
 }

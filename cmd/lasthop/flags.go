@@ -216,4 +216,6 @@ func checkHostRoot(dir string) error {
 func (o *observing) redactor() *redact.Redactor { return flags.Redactor(o.redact) }
 
 // diagnose judges what is shown: with other names and addresses, if they are replaced.
-func (o *observing) diagnose() func(*model.Snapshot) model.Verdict { return joint.Diagnose(o.redactor()) }
+func (o *observing) diagnose() func(*model.Snapshot) model.Verdict {
+	return joint.Diagnose(o.redactor())
+}

@@ -54,7 +54,9 @@ type together struct {
 func newTogether(o *observing, last time.Duration) *together {
 	r := joint.New()
 	r.Last, r.Hide, r.Apart = last, o.redactor, true
-	r.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) { return joint.Had(f, since, o.redactor()) }
+	r.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) {
+		return joint.Had(f, since, o.redactor())
+	}
 	return &together{r, o}
 }
 

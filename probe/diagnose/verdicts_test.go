@@ -129,9 +129,9 @@ var commands = regexp.MustCompile(`^(az|arping|ausearch|awk|birdc|bpftool|bridge
 	`ethtool|firewall-cmd|grep|head|ip6?tables(-nft|-legacy)?(-save)?|ip|journalctl|kubectl|lasthop|modprobe|nft|nsenter|ovs-appctl|` +
 	`ping|sort|ss|sysctl|systemctl|tc|tcpdump|ufw|uniq|vtysh|wc)$`)
 
-// pasted is why a line cannot be pasted into a shell, where words would be commands; empty if it can. One that names the nodes
+// noCommand is why a line cannot be pasted into a shell, where words would be commands; empty if it can. One that names the nodes
 // for the next lines is none to be pasted.
-func pasted(line string) (why string) {
+func noCommand(line string) (why string) {
 	if strings.HasPrefix(line, "on ") && strings.HasSuffix(line, ":") {
 		return ""
 	}
@@ -148,20 +148,20 @@ func pasted(line string) (why string) {
 	return why
 }
 
-func TestPasted(t *testing.T) {
+func TestNoCommand(t *testing.T) {
 	for line, want := range map[string]string{
-		"# restart the agent: it's what writes them":                    "",
-		"on node-1, node-2:":                                            "",
+		"# restart the agent: it's what writes them":                     "",
+		"on node-1, node-2:":                                             "",
 		"nsenter --net=/run/netns/a ip link set dev eth0 up # it's down": "",
-		"conntrack -L | awk '{print $7}' | sort | uniq -c":              "",
-		"kubectl get pods -A; read their logs":                          "no command read",
-		"restart the agent":                                             "no command restart",
+		"conntrack -L | awk '{print $7}' | sort | uniq -c":               "",
+		"kubectl get pods -A; read their logs":                           "no command read",
+		"restart the agent":                                              "no command restart",
 	} {
-		if got := pasted(line); got != want {
+		if got := noCommand(line); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
 	}
-	if pasted("kubectl get pods; the agent's log says why") == "" {
+	if noCommand("kubectl get pods; the agent's log says why") == "" {
 		t.Error("an open quote is taken")
 	}
 }
@@ -189,7 +189,7 @@ func contradictions(test string, s *model.Snapshot) (out []string) {
 	dropping := slices.IndexFunc(v.Causes, func(c model.DropCause) bool { return c.Code != "" })
 	for i, f := range v.Findings {
 		for _, line := range slices.Concat(f.Fix, f.Next) {
-			if why := pasted(line); why != "" {
+			if why := noCommand(line); why != "" {
 				out = append(out, fmt.Sprintf("%s: %s has words for a shell: %s: %s", test, f.Title, line, why))
 			}
 		}

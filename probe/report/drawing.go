@@ -107,7 +107,10 @@ func (d Drawing) ends(from, to string) []Piece {
 	}
 	gap := max(d.Width-2-Width(from)-Width(to), 1)
 	scope := ""
-	if n := Width(d.Scope); n > 0 && n+4 <= gap {
+	// Of all of a pod's packets only losses have figures.
+	lossy := func(h *model.PathHop) bool { return h.Kind != model.HopBeyond && h.Lost.N > 0 }
+	figures := d.Path.Pair || model.First(slices.Concat(d.Path.Forward, d.Path.Return), lossy) != nil
+	if n := Width(d.Scope); figures && n > 0 && n+4 <= gap {
 		scope = strings.Repeat(" ", (gap-n)/2) + d.Scope
 	}
 	return []Piece{{" " + from, Both}, {scope + strings.Repeat(" ", gap-Width(scope)), Unseen}, {to, Both}}
@@ -162,7 +165,9 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 		b.body = d.figures(h)
 		switch {
 		case ended:
+			// What is counted here are other packets.
 			b.is, b.dashed = Ended, true
+			b.body = model.Either(d.Path.Pair, b.body, uncounted)
 		case h.Dead:
 			b.body = strokes.end + " " + b.body
 			ended = true
@@ -212,13 +217,15 @@ func (d Drawing) health(h *model.PathHop) Meaning {
 	return Alive
 }
 
+const uncounted = "    -  "
+
 // figures are a hop's packets per second and what it loses, as wide as they ever are. Of all of a pod's packets, fewer go on
 // at each hop, since not all have one way: as figures these would look like a loss.
 func (d Drawing) figures(h *model.PathHop) string {
 	seen := h.Counted()
 	switch {
 	case !seen.Known:
-		return "    -  "
+		return uncounted
 	case !d.Path.Pair && d.health(h) == Alive:
 		return " passes"
 	}
@@ -436,7 +443,8 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 
 // why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
 func (d Drawing) why(h *model.PathHop) string {
-	return model.Either(h.Dead && h.Finding != "" && h.Passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
+	passes := h.Passes || h.Kind == model.HopRoute && h.Reason == ""
+	return model.Either(h.Dead && h.Finding != "" && passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
 }
 
 // twoRows wraps a text. What does not fit into two rows is cut.

@@ -110,7 +110,7 @@ func (d *Data) sampleEvents() []Row {
 			r.From, r.To = pod, other
 		}
 		drop := x.Drop()
-		r.Faint = !d.loss(&drop)
+		r.Faint = !d.losing.Lost(&drop)
 		rows = append(rows, r)
 	}
 	return rows

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -131,6 +130,9 @@ func (d *Data) why(source string) string {
 // nodePage is what is known of the node itself, or of each of several.
 func (d *Data) nodePage(p *page) {
 	for _, n := range d.each() {
+		n.sources(p, d.on(n))
+	}
+	for _, n := range d.each() {
 		n.describeNode(p)
 	}
 	if len(d.nodes) > 0 {
@@ -154,8 +156,6 @@ func (d *Data) describeNode(p *page) {
 	p.field("Uplinks", report.UplinksText(n))
 	p.field("Window", report.Duration(s.Window.Duration()))
 	d.cluster(p)
-	d.sources(p)
-	d.lost(p)
 	d.conntrack(p)
 	d.links(p)
 	p.title("settings")
@@ -166,13 +166,6 @@ func (d *Data) describeNode(p *page) {
 	}
 	if len(s.Sysctls) == 0 {
 		p.prose("not read: " + d.why(model.SourceSysctl))
-	}
-}
-
-func (d *Data) lost(p *page) {
-	p.title("lasthop missed")
-	for _, row := range report.LostText(d.Reading.Snapshot.Traffic.Lost) {
-		p.prose(row)
 	}
 }
 
@@ -232,16 +225,18 @@ func (d *Data) links(p *page) {
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
 
-// sources says of each whether it was read, or why not.
-func (d *Data) sources(p *page) {
-	p.title("what lasthop could read")
-	for _, src := range d.Reading.Snapshot.Sources {
+// sources says of each whether it was read, or why not; these come first. on names the node where there are several.
+func (d *Data) sources(p *page, on string) {
+	p.title("what lasthop could read" + on)
+	whole := func(src model.Source) bool { return src.Status == model.OK }
+	for _, src := range append(report.Unread(d.Reading.Snapshot), model.Filter(d.Reading.Snapshot.Sources, whole)...) {
 		style := map[model.Status]Style{model.Partial: Warning, model.Missing: Critical}[src.Status]
 		p.hang(p.paint(style, p.fit(clean(string(src.Status)), 8))+p.fit(clean(src.Name), 11), 19, cmp.Or(src.Detail, unknown))
 	}
 	if len(d.Reading.Snapshot.Sources) == 0 {
 		p.add("no reading yet")
 	}
+	p.field("Missed", report.LostText(d.Reading.Snapshot.Traffic.Lost)...)
 }
 
 // Hint is one key and what it does.

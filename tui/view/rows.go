@@ -71,11 +71,11 @@ func (d *Data) findingRows() []Row {
 	var rows []Row
 	// What closed in several nodes' window was seen in it.
 	told := len(d.Reading.Nodes) > 0 && len(d.Reading.Findings) > 0
-	switch left := d.wait*9/10 - d.Reading.Snapshot.Window.Duration(); {
+	switch left := d.left(); {
 	case d.Reading.At.IsZero():
 		return []Row{skipped("none", "WAIT", "reading the node's state", Unknown)}
 	case len(d.open) > 0 || told:
-	case left > 0 && !d.Reading.Replay && d.dropped.Known:
+	case left > 0 && d.dropped.Known:
 		text := fmt.Sprintf("%s to go; %s drops/s so far", report.Duration(max(left, time.Second).Round(time.Second)), rate(d.perSecond(d.dropped.N)))
 		rows = append(rows, skipped("none", "judging", text, Unknown))
 	default:
@@ -255,7 +255,7 @@ func (d *Data) figures() map[netip.Addr]figures {
 	for x := range model.Each(s.Traffic.Drops) {
 		ends := slices.Compact([]netip.Addr{x.Src, x.Dst})
 		pods := slices.DeleteFunc(ends, func(a netip.Addr) bool { return !d.isPod(a) })
-		if len(pods) == 0 || !d.loss(x) {
+		if len(pods) == 0 || !d.losing.Lost(x) {
 			continue
 		}
 		for _, a := range pods {
