@@ -51,9 +51,11 @@ func Diagnose(hide *redact.Redactor) func(*model.Snapshot) model.Verdict {
 	return func(s *model.Snapshot) model.Verdict { return diagnose.Judge(hide.Snapshot(s)) }
 }
 
-// Recorded is the last part of a recording, 0 for all of it, and what a continuous observation of it would have told. The
-// snapshot has the real names and addresses.
-func Recorded(f *record.File, last time.Duration, hide *redact.Redactor) (s model.Snapshot, past []model.Tracked, err error) {
+// Recorded is the last part of a recording, 0 for all of it, and what a continuous observation of it would have
+// told. The snapshot has the real names and addresses.
+func Recorded(f *record.File, last time.Duration, hide *redact.Redactor) (
+	s model.Snapshot, past []model.Tracked, err error,
+) {
 	s, past, err = f.Told(last, Diagnose(hide))
 	if err != nil || hide != nil {
 		return s, past, err
@@ -69,8 +71,8 @@ func Recorded(f *record.File, last time.Duration, hide *redact.Redactor) (s mode
 // unsettled is how long after the beginning of a recording a finding may open that is older.
 const unsettled = 3 * time.Second
 
-// Had are the findings that a node had while it was recorded, with the time at which those opened that were not there when
-// the window began.
+// Had are the findings that a node had while it was recorded, with the time at which those opened that were not
+// there when the window began.
 func Had(f *record.File, since time.Time, hide *redact.Redactor) ([]model.Tracked, error) {
 	r, err := f.Reading(f.Len() - 1)
 	told := r.Findings

@@ -101,7 +101,8 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 				return err
 			}
 			if r.cluster, err = o.connect(); err != nil {
-				return usagef("find the cluster: %w: `kubectl config get-contexts` lists the contexts for --context%s", err, misspelt(args))
+				return usagef("find the cluster: %w: `kubectl config get-contexts` lists the contexts for --context%s",
+					err, misspelt(args))
 			}
 			status, err = r.run(ctx)
 			return err

@@ -230,7 +230,8 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 	return p, err
 }
 
-// misspelt asks whether the first of the words, which is taken for a node, was meant as a command; empty if it is like none.
+// misspelt asks whether the first of the words, which is taken for a node, was meant as a command; empty if it is
+// like none.
 func misspelt(words []string) string {
 	if len(words) == 0 || slices.Contains(commands, words[0]) {
 		return ""

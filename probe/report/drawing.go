@@ -219,8 +219,8 @@ func (d Drawing) health(h *model.PathHop) Meaning {
 
 const uncounted = "    -  "
 
-// figures are a hop's packets per second and what it loses, as wide as they ever are. Of all of a pod's packets, fewer go on
-// at each hop, since not all have one way: as figures these would look like a loss.
+// figures are a hop's packets per second and what it loses, as wide as they ever are. Of all of a pod's packets,
+// fewer go on at each hop, since not all have one way: as figures these would look like a loss.
 func (d Drawing) figures(h *model.PathHop) string {
 	seen := h.Counted()
 	switch {
