@@ -410,7 +410,7 @@ func TestDeadCard(t *testing.T) {
 		{unplugged(), "UnansweredARP", "nic0 has no carrier", "ip -d link show dev nic0 # check what it is connected to"},
 	} {
 		found := agreed(t, tt.node)
-		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || found[0].Fix[0] != tt.fix {
+		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || slices.Concat(found[0].Fix, found[0].Next)[0] != tt.fix {
 			t.Errorf("found %+v, want %s since %s", found, tt.code, tt.why)
 		}
 	}
