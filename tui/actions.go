@@ -106,7 +106,7 @@ func (s *screen) enter() func() {
 	case r.From.IsValid():
 		return func() { s.goTo(view.Path) }
 	case s.Tab == view.Findings:
-		return func() { s.open(view.Coverage) }
+		return func() { s.goTo(view.Node) }
 	}
 	return nil
 }
@@ -118,25 +118,20 @@ func (s *screen) followFinding() {
 
 func (s *screen) open(p view.PageID) { s.Page, s.Scroll = p, 0 }
 
-// page shows an overlay, or closes it if it is shown.
-func page(p view.PageID) func(*screen) tea.Cmd {
-	return do(func(s *screen) {
-		switch s.Page {
-		case p:
-			s.back()
-			return
-		case view.Help, view.Coverage:
-		default:
-			s.under = s.Page
-		}
-		s.open(p)
-	})
+// toggleHelp shows the keys above what is shown, or closes them.
+func (s *screen) toggleHelp() {
+	if s.Page == view.Help {
+		s.back()
+		return
+	}
+	s.under = s.Page
+	s.open(view.Help)
 }
 
-// back leaves what was entered last: an overlay, a page, the path or a filter.
+// back leaves what was entered last: the help, a page, the path or a filter.
 func (s *screen) back() {
 	switch {
-	case s.Page == view.Help || s.Page == view.Coverage:
+	case s.Page == view.Help:
 		s.open(s.under)
 		s.under = view.NoPage
 	case s.Page != view.NoPage:
@@ -249,16 +244,6 @@ func (s *screen) nextSort() {
 	s.restart()
 }
 
-func (s *screen) turnSort() {
-	l := s.list()
-	l.Reverse = !l.Reverse
-	if l.By < 0 {
-		// No column's heading shows the order.
-		s.Status = model.Either(l.Reverse, "original order, reversed", "original order")
-	}
-	s.restart()
-}
-
 func (s *screen) restart() {
 	if l := s.list(); l != nil {
 		l.Choose(0)
@@ -290,10 +275,6 @@ func (s *screen) play() tea.Cmd {
 	return call(func() { s.player.Speed(speed) })
 }
 
-func step(n int) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd { return s.paused(func() { s.player.Step(n) }) }
-}
-
 func faster(by float64) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		s.speed = max(0.25, min(s.speed*by, 64))
@@ -310,7 +291,7 @@ func ask(status string, what func(Source)) func(*screen) tea.Cmd {
 	}
 }
 
-// copy sends what is shown to the terminal's clipboard: a finding's fix, a path's hops, a pod's address, a page's text.
+// copy sends what is selected to the terminal's clipboard: a finding's fix, a path's hops, a pod's address.
 func (s *screen) copy() tea.Cmd {
 	text := s.copied()
 	if text == "" {
@@ -326,8 +307,6 @@ func (s *screen) copied() string {
 	switch {
 	case s.Page == view.FindingDetail && s.Finding != nil:
 		return fix(s.Finding)
-	case s.Page == view.Coverage || s.Page == view.NoPage && s.Tab == view.Node:
-		return s.Data.PageText(s.Page)
 	case s.Page != view.NoPage && s.Page != view.HopDetail:
 		return ""
 	case s.Page == view.HopDetail && s.Path.Hop() != nil:

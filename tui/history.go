@@ -115,14 +115,13 @@ func (s *screen) track() *view.Track {
 	return t
 }
 
-// back shows an earlier reading, or with a negative number a later one.
-func stepBack(by int) func(*screen) tea.Cmd {
+// step shows the next reading, or with -1 the one before.
+func step(by int) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		if s.player != nil {
-			return s.seek(-time.Duration(by) * 10 * time.Second)
+			return s.paused(func() { s.player.Step(by) })
 		}
-		at := model.Either(s.history.at < 0, len(s.history.readings)-1, s.history.at)
-		s.showAt(at - by)
+		s.showAt(model.Either(s.history.at < 0, len(s.history.readings)-1, s.history.at) + by)
 		return nil
 	}
 }
@@ -210,31 +209,4 @@ func (s *screen) showTime(at time.Time) tea.Cmd {
 func (h *history) index(at time.Time) int {
 	i, _ := slices.BinarySearchFunc(h.readings, at, func(r model.Reading, at time.Time) int { return r.At.Compare(at) })
 	return i
-}
-
-// click selects what is at a place, and opens a row that is selected already.
-func (s *screen) click(x, y int) tea.Cmd {
-	switch hit := s.shown().At(x, y); {
-	case !s.started:
-		return s.start()
-	case hit.Tab >= 0:
-		s.goTo(hit.Tab)
-	case !hit.At.IsZero():
-		return s.showTime(hit.At)
-	case hit.Row < 0:
-	case hit.Row == s.list().Cursor:
-		if open := s.enter(); open != nil {
-			open()
-		}
-	default:
-		s.list().Choose(hit.Row)
-		s.refresh()
-	}
-	return nil
-}
-
-// toggleMouse has the terminal report its mouse, or leave it to select text.
-func (s *screen) toggleMouse() {
-	s.mouse = !s.mouse
-	s.Status = model.Either(s.mouse, "the mouse selects here; with shift it selects text", "the mouse selects text")
 }

@@ -29,14 +29,14 @@ func TestStepsBack(t *testing.T) {
 	shows(t, s, "LIVE", "2 Pods 23")
 	press(t, s, "[")
 	shows(t, s, "PAST 12:04:26", "2 Pods 22", "space now")
-	press(t, s, "{")
+	press(t, s, "[ [ [ [ [ [")
 	shows(t, s, "PAST 12:04:20", "2 Pods 16")
 	// What comes meanwhile is kept, and not shown.
 	send(s, readingMsg{at(21, 40)})
 	shows(t, s, "PAST 12:04:20", "2 Pods 16")
 	press(t, s, "]")
 	shows(t, s, "PAST 12:04:21")
-	press(t, s, "{ { { { {")
+	press(t, s, strings.Repeat("[ ", 30))
 	shows(t, s, "PAST 12:04:07", "2 Pods 3 ")
 	press(t, s, "space")
 	shows(t, s, "LIVE", "2 Pods 40")
@@ -86,13 +86,13 @@ func TestReplaySteps(t *testing.T) {
 	s := opened(t, Options{Env: utf8Env, Source: tape{source}}, 120, 40, kubenetNode(3))
 	send(s, readingMsg{at(1, 4)})
 	var got []string
-	for _, key := range []string{"[", "]", "}", "{", "space"} {
+	for _, key := range []string{"[", "]", "space"} {
 		run(t, s, press(t, s, key))
 		for len(source.asked) > 0 {
 			got = append(got, <-source.asked)
 		}
 	}
-	if want := []string{"speed 0", "seek -10s", "seek 10s", "seek 1m0s", "seek -1m0s", "seek 2m0s"}; !slices.Equal(got, want) {
+	if want := []string{"speed 0", "step -1", "step 1", "seek 2m0s"}; !slices.Equal(got, want) {
 		t.Errorf("asked for %v, want %v", got, want)
 	}
 	shows(t, s, "PAUSED", "12:03:07", "12:05:07")
@@ -154,49 +154,6 @@ func TestNothingChangesNothingIsDrawn(t *testing.T) {
 				t.Fatalf("tab %s: second %d draws\n%s\nafter\n%s", tab, i, got, before)
 			}
 		}
-	}
-}
-
-// TestMouse selects, opens and scrolls, where the terminal was asked for its mouse.
-func TestMouse(t *testing.T) {
-	click := func(s *screen, words string) {
-		t.Helper()
-		for y, line := range strings.Split(ansi.Strip(frame(s)), "\n") {
-			if x := strings.Index(line, words); x >= 0 {
-				send(s, tea.MouseClickMsg{X: ansi.StringWidth(line[:x]), Y: y, Button: tea.MouseLeft})
-				return
-			}
-		}
-		t.Fatalf("%q is not on the screen:\n%s", words, ansi.Strip(frame(s)))
-	}
-	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
-		s := opened(t, Options{Env: utf8Env, Shell: parent{}}, size[0], size[1], kubenetNode(41))
-		lived(s)
-		if s.View().MouseMode == tea.MouseModeNone {
-			t.Error("below a shell the mouse is not asked for")
-		}
-		click(s, "UnexpectedMasquerade pod traffic is")
-		if got := cursorLine(s); !strings.Contains(got, "pod traffic") {
-			t.Errorf("a click selects %q", got)
-		}
-		click(s, "UnexpectedMasquerade pod traffic is")
-		shows(t, s, "UnexpectedMasquerade", "esc back")
-		press(t, s, "esc")
-		click(s, "2 Pods")
-		shows(t, s, "[2]Pods")
-		send(s, tea.MouseWheelMsg{Button: tea.MouseWheelDown}, tea.MouseWheelMsg{Button: tea.MouseWheelDown}, tea.MouseWheelMsg{Button: tea.MouseWheelUp})
-		if got := cursorLine(s); !strings.Contains(got, "shop/payments-6c4b") {
-			t.Errorf("the wheel goes to %q", got)
-		}
-		click(s, "+")
-		shows(t, s, "PAST 12:0")
-		press(t, s, "space m")
-		if s.View().MouseMode != tea.MouseModeNone {
-			t.Error("the mouse is still asked for")
-		}
-	}
-	if s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(3)); s.View().MouseMode != tea.MouseModeNone {
-		t.Error("without a shell, who would restore the terminal?")
 	}
 }
 

@@ -59,31 +59,25 @@ func keyTable() []binding {
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("<", "< >", "changes"), "Reading", hasChange, hasPast, nextChange(-1)},
 		{bind(">", "", ""), "", nil, hasPast, nextChange(1)},
-		{bind("[", "[ ] space", "back, forward, now"), "Reading", nil, hasPast, stepBack(1)},
-		{bind("]", "", ""), "", nil, hasPast, stepBack(-1)},
-		{bind("{", "", ""), "", nil, hasPast, stepBack(6)},
-		{bind("}", "", ""), "", nil, hasPast, stepBack(-6)},
+		{bind("[", "[ ] space", "back, forward, now"), "Reading", isReplay, canStep, step(-1)},
+		{bind("]", "", ""), "", nil, canStep, step(1)},
 		{bind("space", "space", "now"), "", inPast, hasPast, (*screen).now},
 		{bind("p", "p", "pause"), "Reading", canPause, canPause, (*screen).freeze},
 		{bind("r", "r", "rescan"), "Live", nil, isLive, ask("reading the node's state again", Source.Rescan)},
 		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, ask("counters restarted from zero", Source.Reset)},
-		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
-		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
 		{bind("+ =", "+ or -", "faster, slower"), "Replay", nil, isReplay, faster(2)},
 		{bind("-", "", ""), "", nil, isReplay, faster(0.5)},
 
 		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
 		{bind("s", "s", "sort"), "List", onList, onList, do((*screen).nextSort)},
-		{bind("S", "S", "reverse the order"), "List", nil, onList, do((*screen).turnSort)},
 
 		{bind("y", "y", "copy: the fix, a path"), "Screen", nil, nil, (*screen).copy},
 		{bind("e", "e", "export: a page to forward"), "Screen", nil, canExport, (*screen).export},
-		{bind("m", "m", "mouse on, off"), "Screen", nil, nil, do((*screen).toggleMouse)},
-		{bind("!", "!", "what is missing"), "Screen", hasGaps, nil, page(view.Coverage)},
+		{bind("!", "!", "what is missing"), "Screen", hasGaps, nil, show(view.Node)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, do((*screen).nextTheme)},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
 		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(s *screen) tea.Cmd { return suspend(s.opts.Shell) }},
-		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},
+		{bind("?", "?", "help"), "Screen", always, nil, do((*screen).toggleHelp)},
 		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
 		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
 	}
@@ -94,7 +88,7 @@ func hasGaps(s *screen) bool        { return onList(s) && len(report.Unread(s.Da
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool {
 	r := s.selected()
-	return s.Page != view.Help && (s.Page != view.NoPage || s.Tab == view.Node || hasPath(s) ||
+	return s.Page != view.Help && (s.Page != view.NoPage || hasPath(s) ||
 		s.Tab == view.Findings && r != nil && r.Finding != nil)
 }
 func hasEnds(s *screen) bool {
@@ -115,6 +109,7 @@ func onPathWithFinding(s *screen) bool { return onPath(s) && s.pathFinding() != 
 func onList(s *screen) bool            { return s.list() != nil && s.Page == view.NoPage }
 func isReplay(s *screen) bool          { return s.player != nil }
 func hasPast(s *screen) bool           { return len(s.history.moments) > 1 }
+func canStep(s *screen) bool           { return isReplay(s) || hasPast(s) }
 func hasChange(s *screen) bool         { return hasPast(s) && s.track().Changed() }
 func inPast(s *screen) bool            { return hasPast(s) && (s.history.at >= 0 || s.player != nil && s.frozen) }
 func canPause(s *screen) bool          { return !s.still() }

@@ -45,10 +45,8 @@ type screen struct {
 	// themed says that the user chose the theme.
 	themed bool
 
-	latest  model.Reading
-	history history
-	// mouse has the terminal report its mouse.
-	mouse         bool
+	latest        model.Reading
+	history       history
 	frozen, ended bool
 	speed         float64
 	// window is the index of the selected one.
@@ -57,7 +55,7 @@ type screen struct {
 
 	from  view.TabID // the tab before Path
 	lists [view.Tabs]view.List
-	under view.PageID // the page that an overlay covers
+	under view.PageID // the page that the help covers
 
 	filter textinput.Model
 	query  view.Query
@@ -78,10 +76,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	s := &screen{
 		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, 0, nil), Tab: view.Findings, Column: -1},
 		opts:  o, history: history{at: -1},
-		// A shell restores the terminal of what is killed. In a container nothing does where the
-		// connection breaks, and each move of the mouse would write into the user's own shell.
-		mouse: o.Shell != nil,
-		keys:  keyTable(), next: next, filter: input, speed: 1, windows: windows,
+		keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
 	}
 	if s.window = slices.Index(windows, o.Window); s.window < 0 {
 		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0
@@ -124,13 +119,6 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case tea.KeyPressMsg:
 		cmd = s.key(msg)
-	case tea.MouseClickMsg:
-		if msg.Button != tea.MouseLeft {
-			return s, nil
-		}
-		cmd = s.click(msg.X, msg.Y)
-	case tea.MouseWheelMsg:
-		s.moveBy(map[tea.MouseButton]int{tea.MouseWheelUp: -1, tea.MouseWheelDown: 1}[msg.Button])
 	case tea.PasteMsg:
 		if s.filter.Focused() {
 			cmd = s.edit(msg)
@@ -344,9 +332,6 @@ func (s *screen) View() tea.View {
 	}
 	v := tea.NewView(s.frame)
 	v.AltScreen = s.started
-	if s.mouse && s.started {
-		v.MouseMode = tea.MouseModeCellMotion
-	}
 	return v
 }
 

@@ -153,7 +153,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 func filter(active func()) func(tea.Model, tea.Msg) tea.Msg {
 	return func(m tea.Model, msg tea.Msg) tea.Msg {
 		switch x := msg.(type) {
-		case tea.KeyPressMsg, tea.PasteMsg, tea.MouseClickMsg, tea.MouseWheelMsg:
+		case tea.KeyPressMsg, tea.PasteMsg:
 			active()
 		case tea.WindowSizeMsg:
 			active()

@@ -55,7 +55,7 @@ func (s *asciiStream) Write(text []byte) (int, error) {
 // Print writes a report to a standard stream, drawn as the stream, the locale and the flag for colours allow.
 func Print(stream io.Writer, r report.Document, f report.Format, color string) error {
 	stream = Document(stream)
-	style := report.Style{Color: Colored(color, stream), Columns: Columns(stream), ASCII: !report.UTF8(os.Environ())}
+	style := report.Style{Color: Colored(color, stream), Columns: Columns(stream)}
 	if f == report.Text || f == report.Wide || f == report.InBrief {
 		stream = Text(stream)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/join"
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -56,6 +57,7 @@ var (
 // ChoosePeer is the destination if none was given, and how it was chosen.
 func ChoosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (path.Ends, string) {
 	peers := Busiest(s, pod)
+	lost := loss.NewClassifier(s)
 	for _, f := range findings {
 		about := func(e path.Ends) (path.Ends, string) {
 			return e, fmt.Sprintf("to %s, the peer of the finding %s; --to selects another", e.To, f.Code)
@@ -65,7 +67,11 @@ func ChoosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 				return about(peers[i])
 			}
 		}
-		if p, ok := metBy(s, f, peers); ok {
+		met := peers
+		if e, ok := sameFamily(pod, lost.Peer(s, pod[0])); ok && len(f.Peers) == 0 {
+			met = slices.Insert(slices.Clone(peers), 0, e)
+		}
+		if p, ok := metBy(s, f, met); ok {
 			return p, fmt.Sprintf("to %s, whose path the finding %s is on; --to selects another", p.To, f.Code)
 		}
 		for _, prefix := range f.Peers {

@@ -84,7 +84,10 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] == "help" {
+				return cmd.Help()
+			}
 			p, err := o.plan(args, stdin, stdout)
 			if err != nil {
 				return err
@@ -98,7 +101,8 @@ func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, std
 				return err
 			}
 			if r.cluster, err = o.connect(); err != nil {
-				return usagef("find the cluster: %w: `kubectl config get-contexts` lists the contexts for --context", err)
+				return usagef("find the cluster: %w: `kubectl config get-contexts` lists the contexts for --context%s",
+					err, misspelt(args))
 			}
 			status, err = r.run(ctx)
 			return err

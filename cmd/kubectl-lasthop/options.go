@@ -223,7 +223,21 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 		return p, usagef("%s needs no cluster: run `lasthop %s`", args[0], args[0])
 	}
 	p.words, o.incidents = args, p.command == "past"
-	return p, o.validate(p, stdin, stdout)
+	err := o.validate(p, stdin, stdout)
+	if hint := misspelt(args); err != nil && hint != "" {
+		err = usagef("%s\n%w", strings.TrimSpace(hint), err)
+	}
+	return p, err
+}
+
+// misspelt asks whether the first of the words, which is taken for a node, was meant as a command; empty if it is
+// like none.
+func misspelt(words []string) string {
+	if len(words) == 0 || slices.Contains(commands, words[0]) {
+		return ""
+	}
+	near := flags.Nearest(words[0], commands)
+	return model.Either(near == "", "", "\n"+words[0]+" is taken for a node: did you mean the command "+near+"?")
 }
 
 func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {

@@ -86,7 +86,10 @@ func TestUsage(t *testing.T) {
 		{[]string{"record", "none/node.rec", "node1"}, "no directory none"},
 		{[]string{"findings", "NoReply"}, "needs no cluster: run `lasthop findings`"},
 		{[]string{"completion", "bash"}, "needs no cluster: run `lasthop completion`"},
-		{[]string{"chek", "node1"}, "no node chek: did you mean the command check?"},
+		{[]string{"chek", "node1"}, "chek is taken for a node: did you mean the command check?"},
+		{[]string{"chekc", "node1", "--image="}, "did you mean the command check?"},
+		{[]string{"chekc", "node1", "--context=none"}, "did you mean the command check?"},
+		{[]string{"check", "chec"}, "did you mean the command check?"},
 		{[]string{"check", "node1", "--kubeconfig=none"}, "find the cluster: "},
 		{[]string{"check", "--all", "--at-once", "0"}, "--at-once 0: want at least one"},
 		{[]string{"check", "-n", "shop", "pod/cart-1", "--to", "10.0.0.1"}, "want pod/NAME"},
@@ -114,6 +117,12 @@ func TestUsage(t *testing.T) {
 	}
 	if len(a.made) > 0 {
 		t.Errorf("%d debug pods were made for mistakes", len(a.made))
+	}
+	if r := plugin(t, "check", "node3"); strings.Contains(r.stderr, "did you mean") {
+		t.Errorf("a node that is like no command: %s", r.stderr)
+	}
+	if r := plugin(t, "help", "check"); r.status != exitClean || !strings.Contains(r.stdout, "Examples:") {
+		t.Errorf("help: status %d: %s%s", r.status, r.stdout, r.stderr)
 	}
 	if r := (result{status: run(t.Context(), t.Context(), []string{"check", "node1", "--image="}, nil, io.Discard, io.Discard)}); r.status != exitUsage {
 		t.Errorf("without an image: status %d", r.status)

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -108,12 +107,10 @@ func (f *finder) addNode(ctx context.Context, name string) error {
 	_, err := f.api.Nodes().Get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		if near := flags.Nearest(name, commands); near != "" {
-			return usagef("no node %s: did you mean the command %s?", name, near)
-		}
-		return usagef("no node %s: `kubectl get nodes` lists them; for a pod use pod/NAME; commands: %s", name, strings.Join(commands, ", "))
+		return usagef("no node %s: `kubectl get nodes` lists them; for a pod use pod/NAME; commands: %s%s", name,
+			strings.Join(commands, ", "), misspelt([]string{name}))
 	case err != nil && !apierrors.IsForbidden(err): // one may know a node that one may not look at
-		return session.ExplainLookup(err, "look up the node "+name, f.namespace)
+		return fmt.Errorf("%w%s", session.ExplainLookup(err, "look up the node "+name, f.namespace), misspelt([]string{name}))
 	}
 	f.add(name)
 	return nil

@@ -129,7 +129,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	found := j.Report(result, &r.Verdict, focus)
 	if r.command == "check" {
 		found.Paths = joint.Paths(found.Nodes, j.Snapshots, found.Findings)
-		return worst(r.verdict(found), status), errors.Join(err, r.tell(found))
+		return worst(r.verdict(found.Findings, found.Incomplete() != nil), status), errors.Join(err, r.tell(found))
 	}
 	if unread := errors.Join(j.Unread[names[0]], j.Unread[names[1]]); unread != nil {
 		return status, errors.Join(err, unread)
@@ -139,25 +139,48 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	return worst(r.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
 }
 
-// replay judges recordings of this machine together. It needs no cluster.
+// replay judges recordings of this machine, as lasthop does: one as a node's own report, several together. It needs no
+// cluster.
 func (r *runner) replay() (int, error) {
+	hide := func() *redact.Redactor { return flags.Redactor(r.redact) }
+	last := time.Duration(r.window)
+	if len(r.words) == 1 {
+		var found report.Report
+		err := opener(r.words[0])(func(f *record.File) error {
+			if f.Damage != nil {
+				r.say("warning: recording %s: %v; the %d readings before that are valid", r.words[0], f.Damage, f.Len())
+			}
+			s, past, err := joint.Recorded(f, last, hide())
+			found = joint.Node(hide().Snapshot(&s), past, &r.Verdict, nil, r.draws(), true)
+			return err
+		})
+		if err != nil {
+			return exitUsage, usagef("recording %s: %w", r.words[0], err)
+		}
+		return r.verdict(found.Findings, len(report.Gaps(found.Snapshot)) > 0), r.tell(found)
+	}
 	j := joint.New()
-	j.Last, j.Hide = time.Duration(r.window), func() *redact.Redactor { return flags.Redactor(r.redact) }
+	j.Last, j.Hide, j.Apart = last, hide, true
+	j.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) { return joint.Had(f, since, hide()) }
 	if r.draws() && len(r.words) <= joint.MostDrawn {
 		j.Snapshots = map[string]*model.Snapshot{}
 	}
 	for i, file := range r.words {
+		cut, open := "", opener(file)
+		open(func(f *record.File) error { //nolint:errcheck // it is opened again to be judged
+			cut = model.Either(f.Damage != nil, "its recording is truncated", "")
+			return nil
+		})
 		// A file is often named after its node.
-		name := model.Either(r.redact, fmt.Sprintf("recording %d", i+1), file)
-		j.Add(name, "", opener(file))
+		j.Add(model.Either(r.redact, fmt.Sprintf("recording %d", i+1), file), cut, open)
 	}
 	result := j.Judge()
 	if j.Read == 0 {
 		return exitUsage, &usageError{errors.Join(slices.Collect(maps.Values(j.Unread))...)}
 	}
-	found := report.Joint{Nodes: result.Nodes, Names: j.Names, Limits: r.Limits(), Findings: r.Choose(result.Findings, nil)}
+	found := j.Report(result, &r.Verdict, nil)
 	found.Paths = joint.Paths(found.Nodes, j.Snapshots, found.Findings)
-	return r.verdict(found), r.tell(found)
+	return r.verdict(found.Findings, found.Incomplete() != nil), r.tell(found)
 }
 
 // draws reports whether a document will draw paths.
@@ -229,11 +252,11 @@ func opener(name string) func(use func(*record.File) error) error {
 }
 
 // verdict is the exit status, as that of lasthop.
-func (r *runner) verdict(found report.Joint) int {
+func (r *runner) verdict(findings []model.Finding, incomplete bool) int {
 	switch {
-	case r.Judgement().Fails(found.Findings):
+	case r.Judgement().Fails(findings):
 		return exitFindings
-	case r.Strict && found.Incomplete() != nil:
+	case r.Strict && incomplete:
 		return exitIncomplete
 	}
 	return exitClean
@@ -287,6 +310,5 @@ func (r *runner) pathVerdict(p report.Path, all report.Joint) int {
 	if p.Fails(r.Judgement().FailOn) {
 		return exitFindings
 	}
-	all.Findings = p.Findings
-	return r.verdict(all)
+	return r.verdict(p.Findings, all.Incomplete() != nil)
 }

@@ -15,19 +15,12 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
-	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/collect/azure"
-	"github.com/lasthop/lasthop/probe/diagnose"
-	"github.com/lasthop/lasthop/probe/fault/bridge"
-	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
-	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/reach"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
-	"github.com/lasthop/lasthop/probe/timeline"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
@@ -145,50 +138,12 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked
 	}
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
-	v := diagnose.Judge(s)
-	found := withPast(v, past)
-	if o.tables {
-		found = append(found, audit.Beside(s, found, focus)...)
-		diagnose.Sort(found)
-	}
-	chosen := o.Choose(found, focus)
-	return report.Report{
-		Snapshot: s, Rewrites: bridge.MACRewrites(s), Focus: focus, Limits: o.Limits(),
-		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
-		Matrix:   reach.Matrix(v),
-		Findings: chosen, Paths: o.paths(s, chosen),
-	}, nil
-}
-
-// withPast are the findings of a verdict, and what came and went.
-func withPast(v model.Verdict, past []model.Tracked) []model.Finding {
-	out := diagnose.Relate(timeline.Told(v.Findings, past))
-	diagnose.Sort(out)
-	return out
+	return joint.Node(s, past, &o.Verdict, focus, o.draws(), o.tables), nil
 }
 
 // draws reports whether a document will draw paths.
 func (o *observing) draws() bool {
 	return o.beside.github || o.beside.reports[string(report.HTML)] != "" || flags.Drawn(o.output.Value)
-}
-
-// paths are those that show the findings, where a document will draw them.
-func (o *observing) paths(s *model.Snapshot, findings []model.Finding) []*model.Path {
-	if !o.draws() {
-		return nil
-	}
-	const most = 20
-	var out []*model.Path
-	for _, f := range findings[:min(len(findings), most)] {
-		var p *model.Path
-		if len(f.Pods) > 0 {
-			ends, _ := joint.ChoosePeer(s, f.Pods, []model.Finding{f})
-			traced := path.Trace(s, findings, ends)
-			p = &traced
-		}
-		out = append(out, p)
-	}
-	return out
 }
 
 // verdict is a report's exit status. A finding outweighs a gap: it holds whatever else could not be seen.

@@ -76,7 +76,7 @@ func (o *observing) trace(s *model.Snapshot, past []model.Tracked, pod string, t
 	hide := o.redactor()
 	s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
 	ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
-	findings := o.Choose(withPast(diagnose.Judge(s), past), addrs)
+	findings := o.Choose(joint.WithPast(diagnose.Judge(s), past), addrs)
 	r := report.Path{Snapshot: s, Limits: o.Limits()}
 	if !ends.To.IsValid() {
 		ends, r.Choice = joint.ChoosePeer(s, addrs, findings)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/session"
@@ -219,6 +219,5 @@ func (o *observing) redactor() *redact.Redactor { return flags.Redactor(o.redact
 
 // diagnose judges what is shown: with other names and addresses, if they are replaced.
 func (o *observing) diagnose() func(*model.Snapshot) model.Verdict {
-	hide := o.redactor()
-	return func(s *model.Snapshot) model.Verdict { return diagnose.Judge(hide.Snapshot(s)) }
+	return joint.Diagnose(o.redactor())
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/input"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -193,19 +194,13 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 	if a.past != nil {
 		d = f.At(f.Len() - 1).Sub(a.past.Start)
 	}
-	if past == nil || a.past != nil && !o.redact {
+	switch {
+	case past == nil || a.past != nil && !o.redact:
 		s, err = f.Window(d)
-	} else {
+	case a.past != nil:
 		s, *past, err = f.Told(d, o.diagnose())
-	}
-	if err == nil && past != nil && a.past == nil && !o.redact {
-		// Of what began before its recording, or was open at its end, a node knew more than that shows.
-		var known []model.Tracked
-		known, err = f.Findings(f.Len() - 1)
-		*past = append(*past, model.Filter(known, func(x model.Tracked) bool {
-			again := slices.ContainsFunc(*past, func(y model.Tracked) bool { return x.Same(&y.Finding) })
-			return x.Closed && x.First.Before(f.At(0)) && x.Last.After(s.Window.Start) || !x.Closed && !again
-		})...)
+	default:
+		s, *past, err = joint.Recorded(f, d, o.redactor())
 	}
 	if err == nil && past != nil && a.past != nil && !o.redact {
 		*past, err = a.past.tracked()

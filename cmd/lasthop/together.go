@@ -53,7 +53,10 @@ type together struct {
 
 func newTogether(o *observing, last time.Duration) *together {
 	r := joint.New()
-	r.Last, r.Hide, r.Told, r.Apart = last, o.redactor, o.hadFindings, true
+	r.Last, r.Hide, r.Apart = last, o.redactor, true
+	r.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) {
+		return joint.Had(f, since, o.redactor())
+	}
 	return &together{r, o}
 }
 
@@ -113,26 +116,6 @@ func (t *together) read(called func(i int, file string) string) (result join.Res
 		err = errors.Join(err, asUsage(file, t.Unread[called(i, file)]))
 	}
 	return result, closeFiles, err
-}
-
-// unsettled is how long after the beginning of a recording a finding may open that is older.
-const unsettled = 3 * time.Second
-
-// hadFindings are those that a node had while it was recorded, with the time at which those opened that were not there
-// when the window began.
-func (o *observing) hadFindings(f *record.File, since time.Time) ([]model.Tracked, error) {
-	r, err := f.Reading(f.Len() - 1)
-	told := r.Findings
-	if err == nil && o.redact {
-		// Theirs have the real names.
-		_, told, err = f.Told(r.At.Sub(since), o.diagnose())
-	}
-	for x := range model.Each(told) {
-		if x.First.Before(since.Add(unsettled)) {
-			x.First = time.Time{}
-		}
-	}
-	return told, err
 }
 
 // explainTogether follows a pod's packets to a pod of another recorded node and back.

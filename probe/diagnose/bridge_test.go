@@ -339,8 +339,11 @@ func TestBridge(t *testing.T) {
 			if !slices.Equal(got, test.want) {
 				t.Fatalf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
 			}
-			if len(findings) > 0 && findings[0].Fix[0] != test.fix {
-				t.Errorf("fix %q, want %q", findings[0].Fix[0], test.fix)
+			if len(findings) == 0 {
+				return
+			}
+			if todo := slices.Concat(findings[0].Fix, findings[0].Next); todo[0] != test.fix {
+				t.Errorf("fix %q, want %q", todo[0], test.fix)
 			}
 		})
 	}

@@ -211,7 +211,7 @@ func TestRemedies(t *testing.T) {
 		{"a chain that portmap left", func() *testNode { return backendLeft("CNI-DN-0123456789abcdef01234") }, "DeadBackend",
 			[]string{"iptables-nft -t nat -D CNI-DN-0123456789abcdef01234 -p tcp -j DNAT"}, "endpointslices"},
 		{"a service's endpoint", func() *testNode { return backendLeft("KUBE-SEP-X") }, "DeadBackend",
-			[]string{"kubectl get endpointslices"}, "iptables-nft -t nat -D"},
+			[]string{"# kube-proxy manages the rule", "next: kubectl get endpointslices"}, "iptables-nft -t nat -D"},
 		{"twenty flows", func() *testNode { return outdatedFlows(20) }, "StaleFlow",
 			[]string{"conntrack -D -p udp --orig-src 172.20.1.5 --orig-dst 10.0.0.10 --dport 53 --reply-src 10.0.0.10"}, "\n"},
 		{"two flows", func() *testNode { return outdatedFlows(1) }, "StaleFlow",

@@ -110,14 +110,14 @@ func TestRoutedByMark(t *testing.T) {
 		{"a rule in a pod discards what has a mark", func() *testNode {
 			return inside(model.RoutingRule{Priority: 5250, Mark: 0x80000, Mask: 0xff0000, Action: "unreachable"})
 		}, nil, "", ""},
-		{"the next hop of a route was a pod", func() *testNode { return byPod(true) }, []string{"critical UnansweredARP"},
+		{"the next hop of a route was a pod", func() *testNode { return byGonePod(true) }, []string{"critical UnansweredARP"},
 			"ip route del 203.0.113.0/24 via 172.20.1.200 dev br-pods", ""},
-		{"the next hop of a route is a pod", func() *testNode { return byPod(false) }, nil, "", ""},
+		{"the next hop of a route is a pod", func() *testNode { return byGonePod(false) }, nil, "", ""},
 	})
 }
 
-// byPod is a node with a route by an address of its pods' range, which a pod has or none.
-func byPod(gone bool) *testNode {
+// byGonePod is a node with a route by an address of its pods' range, which a pod has or none.
+func byGonePod(gone bool) *testNode {
 	n := kubenet().live().with(model.SourceTC, model.SourceDrops, model.SourcePods)
 	hop := addr(pod6)
 	if gone {

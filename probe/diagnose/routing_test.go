@@ -410,7 +410,7 @@ func TestDeadCard(t *testing.T) {
 		{unplugged(), "UnansweredARP", "nic0 has no carrier", "ip -d link show dev nic0 # check what it is connected to"},
 	} {
 		found := agreed(t, tt.node)
-		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || found[0].Fix[0] != tt.fix {
+		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || slices.Concat(found[0].Fix, found[0].Next)[0] != tt.fix {
 			t.Errorf("found %+v, want %s since %s", found, tt.code, tt.why)
 		}
 	}
@@ -869,6 +869,35 @@ func TestRouting(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// TestDroppedErrors: the rule that drops the errors about too large packets is named where only one may.
+func TestDroppedErrors(t *testing.T) {
+	nft := model.PacketRule{Proto: 1, Target: "DROP", Text: "-p icmp -m icmp --icmp-type 3/4 -j DROP", Unknown: []string{"icmp-type 3/4"}}
+	for _, tt := range []struct {
+		name   string
+		counts []uint64
+		want   string
+	}{
+		{"one rule", []uint64{8}, "iptables-nft -t filter -D OUTPUT -p icmp -m icmp --icmp-type 3/4 -j DROP # unless this is intended"},
+		{"one that counted too few, and one", []uint64{2, 8}, "iptables-nft -t filter -D OUTPUT -p icmp -m icmp --icmp-type 3/4 -j DROP # unless this is intended"},
+		{"two that may", []uint64{8, 9}, "nft -a list ruleset"},
+		{"no rule that was read", nil, "nft -a list ruleset"},
+	} {
+		n := kubenet().live()
+		n.Links[0].MTU, n.Links[1].MTU = 1280, 1500
+		d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)
+		d.First, d.Last = start, start.Add(5*time.Second)
+		n.Links[1].Addresses = []netip.Prefix{prefix("172.20.1.1/24")}
+		n.drop("NETFILTER_DROP", "nft_do_chain", "172.20.1.1", "172.20.1.5", 8).Proto = 1
+		n.chain(model.NFT, "ip", "filter", "OUTPUT", "OUTPUT", "ACCEPT", 0)
+		for _, count := range tt.counts {
+			n.filter(model.NFT, "OUTPUT", count, nft)
+		}
+		if found := Diagnose(&n.Snapshot); len(found) != 1 || found[0].Code != "PathMTU" || !strings.HasPrefix(found[0].Fix[0], tt.want) {
+			t.Errorf("%s: %+v", tt.name, found)
+		}
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"mvdan.cc/sh/v3/syntax"
+
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/silence"
 	"github.com/lasthop/lasthop/probe/model"
@@ -122,11 +124,47 @@ var wrong []string
 // changes are the commands of fixes that set or remove something: what, how, and its object with the link or next hop.
 var changes = regexp.MustCompile(`ip (?:-6 )?(neigh|route|rule|addr) (add|replace|del) (.*)`)
 
-// command matches a line of a fix that is one, a comment, or says on which nodes the next ones are run: lines are pasted into
-// a shell, and words would be a command there.
-var command = regexp.MustCompile(`^(#|on [^ ].*:$|(az|arping|ausearch|birdc|bpftool|bridge|calicoctl|cat|conntrack|ebtables(-nft|-legacy)?|` +
-	`ethtool|firewall-cmd|grep|ip6?tables(-nft|-legacy)?(-save)?|ip|kubectl|lasthop|modprobe|nft|nsenter|ovs-appctl|ping|ss|sysctl|tc|` +
-	`tcpdump|ufw|vtysh) )`)
+// commands are those that lines of a fix and next steps run.
+var commands = regexp.MustCompile(`^(az|arping|ausearch|awk|birdc|bpftool|bridge|calicoctl|cat|conntrack|dig|ebtables(-nft|-legacy)?|` +
+	`ethtool|firewall-cmd|grep|head|ip6?tables(-nft|-legacy)?(-save)?|ip|journalctl|kubectl|lasthop|modprobe|nft|nsenter|ovs-appctl|` +
+	`ping|sort|ss|sysctl|systemctl|tc|tcpdump|ufw|uniq|vtysh|wc)$`)
+
+// noCommand is why a line cannot be pasted into a shell, where words would be commands; empty if it can. One that names the nodes
+// for the next lines is none to be pasted.
+func noCommand(line string) (why string) {
+	if strings.HasPrefix(line, "on ") && strings.HasSuffix(line, ":") {
+		return ""
+	}
+	file, err := syntax.NewParser().Parse(strings.NewReader(line), "")
+	if err != nil {
+		return err.Error()
+	}
+	syntax.Walk(file, func(n syntax.Node) bool {
+		if call, ok := n.(*syntax.CallExpr); ok && !commands.MatchString(call.Args[0].Lit()) {
+			why = "no command " + call.Args[0].Lit()
+		}
+		return true
+	})
+	return why
+}
+
+func TestNoCommand(t *testing.T) {
+	for line, want := range map[string]string{
+		"# restart the agent: it's what writes them":                     "",
+		"on node-1, node-2:":                                             "",
+		"nsenter --net=/run/netns/a ip link set dev eth0 up # it's down": "",
+		"conntrack -L | awk '{print $7}' | sort | uniq -c":               "",
+		"kubectl get pods -A; read their logs":                           "no command read",
+		"restart the agent":                                              "no command restart",
+	} {
+		if got := noCommand(line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+	if noCommand("kubectl get pods; the agent's log says why") == "" {
+		t.Error("an open quote is taken")
+	}
+}
 
 // contradictions are two findings that are one, one that sees no drop beside one about drops, one that clears the node
 // beside another about the same ends, fixes of which one removes what the other sets, and one that is surer or less sure
@@ -151,8 +189,8 @@ func contradictions(test string, s *model.Snapshot) (out []string) {
 	dropping := slices.IndexFunc(v.Causes, func(c model.DropCause) bool { return c.Code != "" })
 	for i, f := range v.Findings {
 		for _, line := range slices.Concat(f.Fix, f.Next) {
-			if !command.MatchString(line) {
-				out = append(out, fmt.Sprintf("%s: %s has words for a shell: %s", test, f.Title, line))
+			if why := noCommand(line); why != "" {
+				out = append(out, fmt.Sprintf("%s: %s has words for a shell: %s: %s", test, f.Title, line, why))
 			}
 		}
 		if at := slices.IndexFunc(v.Findings[:i], func(g model.Finding) bool { return f.Same(&g) }); at >= 0 {

@@ -462,3 +462,19 @@ func (x Samples) Of(d *model.Drop) *model.Sample {
 	}
 	return list[len(list)-1]
 }
+
+// Peer is the far end of most packets that a pod lost; not valid where it lost none.
+func (c *Classifier) Peer(s *model.Snapshot, pod netip.Addr) netip.Addr {
+	packets := map[netip.Addr]uint64{}
+	var most netip.Addr
+	for d := range model.Each(s.Traffic.Drops) {
+		far := model.Either(d.Src == pod, d.Dst, d.Src)
+		if d.Src != pod && d.Dst != pod || !far.IsValid() || !c.Lost(d) {
+			continue
+		}
+		if packets[far] += d.Packets; packets[far] > packets[most] || packets[far] == packets[most] && far.Less(most) {
+			most = far
+		}
+	}
+	return most
+}

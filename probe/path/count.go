@@ -225,7 +225,7 @@ func (j *journey) mixed(p *point) bool {
 }
 
 // passing are the names of decisions that let packets on.
-var passing = []string{"accept", "comes-in", "delivered", "goes-out", "no-translation", "port-of", "to-node"}
+var passing = []string{"accept", "bridged", "comes-in", "delivered", "goes-out", "no-translation", "port-of", "to-node"}
 
 // count fills the counts in beside the predictions, and numbers the hops.
 func (j *journey) count() []model.PathHop {

@@ -23,15 +23,11 @@ type Drawing struct {
 	// Window is the time that the counts are of, Scope says of which packets; it may be empty.
 	Window time.Duration
 	Scope  string
-	// Decisions has what the tables decide below each hop.
-	Decisions bool
 	// Width is filled. Rows bounds the lines, 0 does not.
 	Width, Rows int
 	// Return and Hop choose the hop at an index of a direction, -1 for none.
 	Return bool
 	Hop    int
-	// ASCII draws with 7 bits.
-	ASCII bool
 }
 
 // Meaning is what a piece of a drawing says, for those who colour it.
@@ -54,25 +50,17 @@ type Piece struct {
 	Is   Meaning
 }
 
-// strokes are the characters of a drawing.
-type strokes struct {
+// strokes are the characters of a drawing. A text with 7 bits has others in their place (ASCII), each as wide.
+var strokes = struct {
 	// Corners from the upper left clockwise, then horizontal, vertical.
 	solid, dashed, chosen [6]string
 	live, idle, ended     string
 	// Arrowheads, where a path ends, what was cut, and the line to a note.
 	right, left, end, more, stem, elbow, mirrored string
+}{
+	solid: [6]string{"╭", "╮", "╯", "╰", "─", "│"}, dashed: [6]string{"┌", "┐", "┘", "└", "╌", "┆"}, chosen: [6]string{"┏", "┓", "┛", "┗", "━", "┃"},
+	live: "━", idle: "─", ended: "╌", right: "►", left: "◄", end: "✕", more: "⋯", stem: "┬", elbow: "╰─ ", mirrored: " ─╯",
 }
-
-var (
-	richStrokes = strokes{
-		solid: [6]string{"╭", "╮", "╯", "╰", "─", "│"}, dashed: [6]string{"┌", "┐", "┘", "└", "╌", "┆"}, chosen: [6]string{"┏", "┓", "┛", "┗", "━", "┃"},
-		live: "━", idle: "─", ended: "╌", right: "►", left: "◄", end: "✕", more: "…", stem: "┬", elbow: "╰─ ", mirrored: " ─╯",
-	}
-	plainStrokes = strokes{
-		solid: [6]string{"+", "+", "+", "+", "-", "|"}, dashed: [6]string{".", ".", ".", ".", ".", ":"}, chosen: [6]string{"#", "#", "#", "#", "#", "#"},
-		live: "=", idle: "-", ended: ".", right: ">", left: "<", end: "X", more: "..", stem: "+", elbow: "`- ", mirrored: " -'",
-	}
-)
 
 // box is a hop as it is drawn or, with folded, several that are not.
 type box struct {
@@ -119,19 +107,20 @@ func (d Drawing) ends(from, to string) []Piece {
 	}
 	gap := max(d.Width-2-Width(from)-Width(to), 1)
 	scope := ""
-	if n := Width(d.Scope); n > 0 && n+4 <= gap {
+	// Of all of a pod's packets only losses have figures.
+	lossy := func(h *model.PathHop) bool { return h.Kind != model.HopBeyond && h.Lost.N > 0 }
+	figures := d.Path.Pair || model.First(slices.Concat(d.Path.Forward, d.Path.Return), lossy) != nil
+	if n := Width(d.Scope); figures && n > 0 && n+4 <= gap {
 		scope = strings.Repeat(" ", (gap-n)/2) + d.Scope
 	}
 	return []Piece{{" " + from, Both}, {scope + strings.Repeat(" ", gap-Width(scope)), Unseen}, {to, Both}}
 }
 
-func (d Drawing) strokes() strokes { return model.Either(d.ASCII, plainStrokes, richStrokes) }
-
 func (d Drawing) cut(s string, w int) string {
 	if Width(s) <= w {
 		return s
 	}
-	return ansi.Truncate(s, max(w, 0), d.strokes().more)
+	return ansi.Truncate(s, max(w, 0), strokes.more)
 }
 
 func (d Drawing) hops(back bool) direction {
@@ -149,30 +138,20 @@ func (d Drawing) direction(back bool) [][]Piece {
 	if boxes == nil {
 		return d.summary(back)
 	}
-	c := &canvas{w: d.Width, strokes: d.strokes()}
+	c := &canvas{w: d.Width}
 	top := 0
 	if slices.ContainsFunc(hops, func(h model.PathHop) bool { return h.Node != "" }) {
 		d.nodes(c, boxes)
 		top = 1
 	}
-	end := top + 3
-	noted, note, is := d.notable(boxes)
 	for i := range boxes {
 		c.box(top, &boxes[i])
-		room := d.Width - boxes[i].at
 		if i+1 < len(boxes) {
 			d.edge(c, top+1, boxes, i, back)
-			room = boxes[i+1].at - boxes[i].at - 1
-		}
-		if h := boxes[i].hop; h != nil && d.Decisions && &boxes[i] != noted && h.Kind != model.HopBeyond {
-			for j, row := range d.twoRows(CleanColumns(Prose(d.Names, h.Decision)), room-1) {
-				c.put(boxes[i].at+1, top+3+j, row, Unseen)
-				end = max(end, top+4+j)
-			}
 		}
 	}
-	if noted != nil {
-		d.note(c, top+2, end, noted, note, is)
+	if noted, note, is := d.notable(boxes); noted != nil {
+		d.note(c, top+3, noted, note, is)
 	}
 	return c.lines()
 }
@@ -186,15 +165,17 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 		b.body = d.figures(h)
 		switch {
 		case ended:
+			// What is counted here are other packets.
 			b.is, b.dashed = Ended, true
+			b.body = model.Either(d.Path.Pair, b.body, uncounted)
 		case h.Dead:
-			b.body = d.strokes().end + " " + b.body
+			b.body = strokes.end + " " + b.body
 			ended = true
 		}
 		if h.Kind == model.HopBeyond {
 			text := "not visible from this node"
 			if h.Dead {
-				text = d.strokes().end + " no reply"
+				text = strokes.end + " no reply"
 				if h.Unanswered > 0 && d.Width >= 100 {
 					text += " to " + model.Quantity(h.Unanswered, "packet")
 				}
@@ -236,11 +217,17 @@ func (d Drawing) health(h *model.PathHop) Meaning {
 	return Alive
 }
 
-// figures are a hop's packets per second and what it loses, as wide as they ever are.
+const uncounted = "    -  "
+
+// figures are a hop's packets per second and what it loses, as wide as they ever are. Of all of a pod's packets,
+// fewer go on at each hop, since not all have one way: as figures these would look like a loss.
 func (d Drawing) figures(h *model.PathHop) string {
 	seen := h.Counted()
-	if !seen.Known {
-		return "    -  "
+	switch {
+	case !seen.Known:
+		return uncounted
+	case !d.Path.Pair && d.health(h) == Alive:
+		return " passes"
 	}
 	per := func(n uint64) string {
 		if d.Window <= 0 {
@@ -300,8 +287,7 @@ func (d Drawing) rank(boxes []box, i int, back bool) int {
 
 // foldText stands for hops that are not drawn.
 func (d Drawing) foldText(n int) string {
-	dots := d.strokes().more
-	return fmt.Sprintf("%s %s %s", dots, model.Quantity(n, "hop"), dots)
+	return fmt.Sprintf("%s %s %s", strokes.more, model.Quantity(n, "hop"), strokes.more)
 }
 
 const least = 3
@@ -355,7 +341,7 @@ func (d Drawing) measure(boxes []box, most int) int {
 		if b.folded > 0 {
 			b.title = d.foldText(b.folded)
 			if most < 18 {
-				b.title = d.strokes().more + strconv.Itoa(b.folded) + d.strokes().more
+				b.title = strokes.more + strconv.Itoa(b.folded) + strokes.more
 			}
 			b.width = Width(b.title) + 2
 		} else {
@@ -378,22 +364,21 @@ func place(boxes []box, spare int) {
 
 // edge draws what leads from a box to the next, in the direction of the packets.
 func (d Drawing) edge(c *canvas, y int, boxes []box, i int, back bool) {
-	s := d.strokes()
 	from, to := &boxes[i], &boxes[i+1]
 	if back {
 		from, to = to, from
 	}
-	line, is := s.idle, Unseen
+	line, is := strokes.idle, Unseen
 	switch {
 	case from.is == Ends || from.is == Ended:
-		line, is = s.ended, Ended
+		line, is = strokes.ended, Ended
 		if from.is == Ends {
 			is = Ends
 		}
 	case from.is == Around || to.is == Around:
 		is = Around
 	case from.is == Alive || from.is == Lossy || to.is == Alive || from.is == Unseen && to.is == Ends && to.hop.In.N > 0:
-		line, is = s.live, Alive
+		line, is = strokes.live, Alive
 		if from.is == Lossy {
 			is = Lossy
 		}
@@ -402,13 +387,13 @@ func (d Drawing) edge(c *canvas, y int, boxes []box, i int, back bool) {
 	run := strings.Repeat(line, n-1)
 	switch {
 	case is == Ends:
-		run = strings.Repeat(line, (n-1)/2) + s.end + strings.Repeat(line, n-1-(n-1)/2)
+		run = strings.Repeat(line, (n-1)/2) + strokes.end + strings.Repeat(line, n-1-(n-1)/2)
 	case to.folded > 0:
 		run += line
 	case back:
-		run = s.left + run
+		run = strokes.left + run
 	default:
-		run += s.right
+		run += strokes.right
 	}
 	c.put(at, y, run, is)
 	for _, b := range []*box{&boxes[i], &boxes[i+1]} {
@@ -445,7 +430,7 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 		return nil, "", 0
 	}
 	text = d.why(b.hop)
-	switch end := d.strokes().end; {
+	switch end := strokes.end; {
 	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
 		text = end + " " + model.Quantity(b.hop.Lost.N, "packet") + " end here: " + text
 	case b.hop.Dead:
@@ -458,7 +443,8 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 
 // why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
 func (d Drawing) why(h *model.PathHop) string {
-	return model.Either(h.Dead && h.Finding != "" && h.Passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
+	passes := h.Passes || h.Kind == model.HopRoute && h.Reason == ""
+	return model.Either(h.Dead && h.Finding != "" && passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
 }
 
 // twoRows wraps a text. What does not fit into two rows is cut.
@@ -473,23 +459,19 @@ func (d Drawing) twoRows(text string, room int) []string {
 	return rows
 }
 
-// note stands at y, below a box whose last row is at bottom.
-func (d Drawing) note(c *canvas, bottom, y int, b *box, text string, is Meaning) {
-	s := d.strokes()
+// note stands at y, below a box.
+func (d Drawing) note(c *canvas, y int, b *box, text string, is Meaning) {
 	at := b.at + b.width/2
-	c.put(at, bottom, s.stem, is)
-	for between := bottom + 1; between < y; between++ {
-		c.put(at, between, s.solid[5], is)
-	}
-	if room := d.Width - at - Width(s.elbow); Width(text) <= room || room*2 > d.Width {
+	c.put(at, y-1, strokes.stem, is)
+	if room := d.Width - at - Width(strokes.elbow); Width(text) <= room || room*2 > d.Width {
 		for i, row := range d.twoRows(text, room) {
-			c.put(at+Width(s.elbow), y+i, row, is)
+			c.put(at+Width(strokes.elbow), y+i, row, is)
 		}
-		c.put(at, y, s.elbow, is)
+		c.put(at, y, strokes.elbow, is)
 		return
 	}
-	room := at - Width(s.mirrored) + 1
-	c.put(at+1-Width(s.mirrored), y, s.mirrored, is)
+	room := at - Width(strokes.mirrored) + 1
+	c.put(at+1-Width(strokes.mirrored), y, strokes.mirrored, is)
 	for i, row := range d.twoRows(text, room) {
 		c.put(room-Width(row), y+i, row, is)
 	}
@@ -497,16 +479,19 @@ func (d Drawing) note(c *canvas, bottom, y int, b *box, text string, is Meaning)
 
 // summary is a direction in one line.
 func (d Drawing) summary(back bool) [][]Piece {
-	x, s := d.hops(back), d.strokes()
-	arrow := model.Either(back, s.left+s.live+s.live, s.live+s.live+s.right)
+	x := d.hops(back)
+	arrow := model.Either(back, strokes.left+strokes.live+strokes.live, strokes.live+strokes.live+strokes.right)
 	text, is := "unknown", Unseen
 	if h := x.dead(); h != nil {
-		text, is = fmt.Sprintf("%s ends at %s: %s", s.end, h.Name(), d.why(h)), Ends
+		text, is = fmt.Sprintf("%s ends at %s: %s", strokes.end, h.Name(), d.why(h)), Ends
+	} else if sent := d.Path.Dead(); back && !d.Path.Pair && sent != nil && sent.Kind == model.HopBeyond {
+		// What was counted are others' replies.
+		text, is, arrow = "no reply from "+addrText(d.Path.To), Around, strings.ReplaceAll(arrow, strokes.live, strokes.idle)
 	} else if h := model.First(x.hops, func(h *model.PathHop) bool { return h.Counted().Known && h.Kind != model.HopBeyond }); h != nil {
 		n := h.Counted().N
 		text, is = fmt.Sprintf("%s in %s at %s", model.Quantity(n, "packet"), Duration(d.Window), h.Name()), Alive
 		if n == 0 {
-			is, arrow = Around, strings.ReplaceAll(arrow, s.live, s.idle)
+			is, arrow = Around, strings.ReplaceAll(arrow, strokes.live, strokes.idle)
 		}
 	} else if len(x.hops) > 0 {
 		text = "not counted"
@@ -516,9 +501,8 @@ func (d Drawing) summary(back bool) [][]Piece {
 
 // canvas is rows of cells, each with what it means. A cell behind a wide character is empty.
 type canvas struct {
-	w       int
-	strokes strokes
-	rows    [][]Piece
+	w    int
+	rows [][]Piece
 }
 
 func (c *canvas) put(x, y int, text string, is Meaning) {
@@ -548,12 +532,12 @@ func (c *canvas) box(y int, b *box) {
 		c.put(b.at+(b.width-Width(b.title))/2, y+1, b.title, Around)
 		return
 	}
-	s := c.strokes.solid
+	s := strokes.solid
 	switch {
 	case b.chosen:
-		s = c.strokes.chosen
+		s = strokes.chosen
 	case b.dashed:
-		s = c.strokes.dashed
+		s = strokes.dashed
 	}
 	inner := b.width - 2
 	title := " " + b.title + " "

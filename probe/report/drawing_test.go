@@ -20,7 +20,7 @@ import (
 // nothing is counted.
 func aPath(dead int) *model.Path {
 	n := model.Counted
-	p := &model.Path{Pod: netip.MustParseAddr("10.244.1.4"), To: netip.MustParseAddr("10.244.3.21"), Port: 8443, Proto: 6}
+	p := &model.Path{Pod: netip.MustParseAddr("10.244.1.4"), To: netip.MustParseAddr("10.244.3.21"), Port: 8443, Proto: 6, Pair: true}
 	p.Forward = []model.PathHop{
 		{Kind: model.HopPod, Link: "eth0", Decision: "default via 10.244.1.1"},
 		{Kind: model.HopLink, Role: model.RolePodLink, Link: "veth03f2", Decision: "up"},
@@ -73,6 +73,21 @@ func drawn(d Drawing) string {
 	return b.String()
 }
 
+// TestHealthySplit: fewer of a pod's packets at the next hop are no loss, and no reply of others is one.
+func TestHealthySplit(t *testing.T) {
+	p := aPath(9)
+	for i := range p.Forward[4:] {
+		p.Forward[4+i].In = model.Counted(p.Forward[4+i].In.N / 2)
+	}
+	for pair, want := range map[bool][2]string{true: {"/s", "packets in 10s at"}, false: {"passes", "no reply from 10.244.3.21"}} {
+		p.Pair = pair
+		got := drawn(Drawing{Path: p, Width: 120, Window: 10 * time.Second, Hop: -1})
+		if !strings.Contains(got, want[0]) || !strings.Contains(got, want[1]) || !pair && strings.Contains(got, "/s") {
+			t.Errorf("of one pair %v:\n%s", pair, got)
+		}
+	}
+}
+
 // TestDrawing has a whole path and one that ends at each place, at several widths: all lines fit, and
 // where packets end is never folded away.
 func TestDrawing(t *testing.T) {
@@ -82,9 +97,12 @@ func TestDrawing(t *testing.T) {
 			for _, ascii := range []bool{false, true} {
 				d := Drawing{
 					Path: aPath(dead), Width: w, Window: 10 * time.Second, Scope: "packets of this pair only", Hop: map[bool]int{true: 1, false: -1}[dead == 9],
-					Names: Names{netip.MustParseAddr("10.244.1.4"): {Namespace: "shop", Pod: "cart-7d9f"}}, ASCII: ascii, Decisions: w == 200,
+					Names: Names{netip.MustParseAddr("10.244.1.4"): {Namespace: "shop", Pod: "cart-7d9f"}},
 				}
-				got := drawn(d)
+				got, end := drawn(d), strokes.end
+				if ascii {
+					got, end = ASCII(got), ASCII(end)
+				}
 				for line := range strings.Lines(got) {
 					if n := ansi.StringWidth(strings.TrimSuffix(line, "\n")); n > w {
 						t.Errorf("%d columns of %d: %q", n, w, line)
@@ -93,7 +111,7 @@ func TestDrawing(t *testing.T) {
 						t.Errorf("more than 7 bits: %q", line)
 					}
 				}
-				if end := d.strokes().end; (dead > 0) != strings.Contains(got, end) {
+				if (dead > 0) != strings.Contains(got, end) {
 					t.Errorf("at %d columns a path that ends at hop %d is\n%s", w, dead, got)
 				}
 				if !ascii || w == 80 {

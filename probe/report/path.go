@@ -116,10 +116,8 @@ func (r Path) text(p *printer, wide bool) {
 		p.prose("", "", Prose(o.names, r.Choice))
 	}
 	if wide {
-		d := o.drawn.wide(cmp.Or(p.style.Columns, wideColumns))
-		d.Decisions, d.ASCII = true, p.style.ASCII
 		p.line("")
-		p.drawing("", d)
+		p.drawing("", o.drawn.wide(cmp.Or(p.style.Columns, wideColumns)))
 	}
 	for i, d := range r.directions() {
 		p.line("")

@@ -75,8 +75,6 @@ type Style struct {
 	Color bool
 	// Columns are those of what is drawn, 0 is as many as a wide terminal has.
 	Columns int
-	// ASCII draws with 7 bits. What names and observations hold is written as it is: ASCII converts it.
-	ASCII bool
 }
 
 // ASCII writes a text with 7 bits: signs of ours as others, letters as escapes.
@@ -94,8 +92,22 @@ func ASCII(s string) string {
 	return b.String()
 }
 
-var plainSigns = map[rune]string{'—': "-", '–': "-", '…': "...", '→': "->", '←': "<-", '×': "x", '·': "*", '≥': ">=", '≤': "<=",
-	'━': "=", '►': ">", '✕': "X", '╌': "."}
+// plainSigns are signs of ours with 7 bits. Those that are drawn have one character.
+var plainSigns = func() map[rune]string {
+	out := map[rune]string{'…': "...", '→': "->", '←': "<-", '≥': ">=", '≤': "<="}
+	for plain, rich := range map[string]string{
+		"-": "—–─", "=": "━", "|": "│┃▆▇", "+": "╭╮╯╰┬●", ".": "┌┐┘└╌▁▂", ":": "┆▃▄▅", "#": "┏┓┛┗", ">": "►", "<": "◄",
+		"X": "✕", "!": "▲", "*": "·", "~": "≈⋯", "?": "○", "v": "✓", "x": "×",
+	} {
+		for _, r := range rich {
+			out[r] = plain
+		}
+	}
+	return out
+}()
+
+// PlainSign is a sign of ours with one character of 7 bits; empty for anything else.
+func PlainSign(r rune) string { return model.Either(len(plainSigns[r]) == 1, plainSigns[r], "") }
 
 // Getenv is a variable of an environment as os.Environ gives it; empty if it is not set.
 func Getenv(env []string, name string) (value string) {

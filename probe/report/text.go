@@ -151,7 +151,7 @@ func (p *printer) finding(o outline, f *model.Finding, at *Drawing) {
 
 // ends is where a finding's packets end, in one line, with how many they are.
 func (p *printer) ends(o outline, f *model.Finding, at *Drawing) string {
-	s, t, last := o.of(f), Drawing{ASCII: p.style.ASCII}.strokes(), f.LastHopAlive
+	s, last := o.of(f), f.LastHopAlive
 	called := func(a netip.Addr) Name { return cmp.Or(o.names[a], Name{Other: addrText(a)}) }
 	from := several(model.Map(f.Pods, called))
 	to := several(model.Map(f.Peers, func(x netip.Prefix) Name {
@@ -174,7 +174,7 @@ func (p *printer) ends(o outline, f *model.Finding, at *Drawing) string {
 		dead = model.Either(h.Kind == model.HopPod || named, "", hopTitle(h))
 		lost += model.Either(h.Kind == model.HopBeyond && f.Packets > 0, ", no reply", "")
 	}
-	line, arrow := cmp.Or(from, ThisNode), " "+t.live+t.live+t.right+" "
+	line, arrow := cmp.Or(from, ThisNode), " "+strokes.live+strokes.live+strokes.right+" "
 	if last.Link != "" {
 		line += arrow + last.Link
 	}
@@ -182,9 +182,9 @@ func (p *printer) ends(o outline, f *model.Finding, at *Drawing) string {
 	case f.Passes:
 		line += model.Either(to == "", "", arrow+to)
 	case dead == "" || to == "":
-		line += " " + strings.TrimSpace(t.end+" "+dead+to)
+		line += " " + strings.TrimSpace(strokes.end+" "+dead+to)
 	default:
-		line += " " + t.end + " " + dead + " " + t.ended + t.ended + " " + to
+		line += " " + strokes.end + " " + dead + " " + strokes.ended + strokes.ended + " " + to
 	}
 	return line + ": " + strings.Join(slices.DeleteFunc([]string{lost, seenAt(f)}, func(x string) bool { return x == "" }), "; ")
 }
@@ -244,33 +244,16 @@ func (p *printer) watched(s *model.Snapshot, names Names, which string, limits [
 
 // dropSummary sums the drops of all pods that are chosen, by reason and location.
 func (r Report) dropSummary(chosen func(*dropRow) bool) []string {
-	var sum Tally
+	var order []string
+	packets := map[string]uint64{}
 	for _, d := range r.dropRows() {
 		if !d.node && chosen(&d) {
-			sum.Add(DropText(d.reason, d.cilium.Reason, d.location, d.link), d.packets)
+			what := DropText(d.reason, d.cilium.Reason, d.location, d.link)
+			if _, known := packets[what]; !known {
+				order = append(order, what)
+			}
+			packets[what] += d.packets
 		}
 	}
-	return sum.rows()
-}
-
-// Tally sums packets by what they have in common.
-type Tally struct {
-	// Order has each once, as it first came.
-	Order   []string
-	Packets map[string]uint64
-}
-
-// Add adds packets.
-func (t *Tally) Add(what string, packets uint64) {
-	if t.Packets == nil {
-		t.Packets = make(map[string]uint64)
-	}
-	if _, ok := t.Packets[what]; !ok {
-		t.Order = append(t.Order, what)
-	}
-	t.Packets[what] += packets
-}
-
-func (t *Tally) rows() []string {
-	return bounded(model.Map(t.Order, func(what string) string { return fmt.Sprintf("%d %s", t.Packets[what], what) }))
+	return bounded(model.Map(order, func(what string) string { return fmt.Sprintf("%d %s", packets[what], what) }))
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,9 +34,9 @@ type Data struct {
 	open          []model.Finding
 	decode        func(model.Sample) string
 	// dropped is how many pod packets were lost in the window because the
-	// kernel dropped them; loss reports whether a drop is a loss.
+	// kernel dropped them; losing says whether a drop is a loss.
 	dropped model.Count
-	loss    func(*model.Drop) bool
+	losing  *loss.Classifier
 	// wait is how long a window must be to be judged.
 	wait time.Duration
 	// nodes are those of a reading of several nodes.
@@ -90,7 +89,7 @@ func styled(s Style, c Cell) Cell    { c.Style = s; return c }
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // found has a filter find the row by words, foundAt by addresses.
-func (r *Row) found(words ...string) { r.hay = append(r.hay, model.Map(words, strings.ToLower)...) }
+func (r *Row) found(words ...string) { r.hay = append(r.hay, words...) }
 
 func (r *Row) foundAt(addrs ...netip.Addr) {
 	for _, a := range addrs {
@@ -128,7 +127,7 @@ func NewData(r model.Reading, window time.Duration, decode func(model.Sample) st
 		d.series[x.Addr] = append(d.series[x.Addr], x)
 	}
 	d.open = openOf(r.Findings)
-	d.loss = loss.NewClassifier(s).Lost
+	d.losing = loss.NewClassifier(s)
 	d.Pods = scale(d.podRows())
 	d.Findings = scale(d.findingRows()) // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
@@ -176,8 +175,15 @@ func (d *Data) perSecond(n uint64) float64 {
 }
 
 // lossRate is packets lost per second: drops, and what findings tell of; NaN where drops are not watched.
+// While nothing is judged, no drop yet does not say that nothing is lost.
 func (d *Data) lossRate() float64 {
-	return model.Either(d.dropped.Known, max(d.perSecond(d.dropped.N), told(&d.Reading)), math.NaN())
+	rate := max(d.perSecond(d.dropped.N), told(&d.Reading))
+	return model.Either(d.dropped.Known && (rate > 0 || d.left() <= 0), rate, math.NaN())
+}
+
+// left is the time until the first window is judged.
+func (d *Data) left() time.Duration {
+	return model.Either(d.Reading.Replay, 0, d.wait*9/10-d.Reading.Snapshot.Window.Duration())
 }
 
 // told is how many packets the open findings lost per second, among them requests without a reply.
@@ -250,10 +256,13 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 			return pod, p.Addr()
 		}
 	}
-	if peers := d.Peers(pod); len(f.Peers) == 0 && len(peers) > 0 {
-		to = peers[0]
+	if to = d.losing.Peer(d.Reading.Snapshot, pod); to.IsValid() && len(f.Peers) == 0 {
+		return pod, to
 	}
-	return pod, to
+	if peers := d.Peers(pod); len(f.Peers) == 0 && len(peers) > 0 {
+		return pod, peers[0]
+	}
+	return pod, netip.Addr{}
 }
 
 // PodEnds are a pod and the peer whose path shows best how it fares: that of its worst finding, or its busiest.

@@ -29,20 +29,6 @@ func event(at time.Time, id, kind string, style Style, who, what string, addrs .
 	return r
 }
 
-// packetEvent is an event of packets between two ends. The row's own are the pod first, whichever sent.
-func (d *Data) packetEvent(at time.Time, id, kind string, style Style, what string, src, dst netip.Addr) Row {
-	pod, other := src, dst
-	if !d.isPod(pod) {
-		pod, other = dst, src
-	}
-	who := model.Either(d.isPod(pod), d.name(pod), "")
-	r := event(at, id, kind, style, who, what, src, dst)
-	if who != "" && other.IsValid() {
-		r.From, r.To = pod, other
-	}
-	return r
-}
-
 func (d *Data) findingEvents() []Row {
 	var rows []Row
 	for f := range model.Each(d.Reading.Findings) {
@@ -111,9 +97,20 @@ func (d *Data) sampleEvents() []Row {
 		x := &samples[i]
 		what := fmt.Sprintf("%s: %s, %s", report.ReasonText(x.Reason, x.Cilium.Reason), d.describe(x), report.DropPlace(x.Location, x.Link))
 		id := fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i)
-		r := d.packetEvent(x.Time, id, packet, Warning, what, x.Src, x.Dst)
+		// The pod comes first, whichever sent.
+		pod, other, who := x.Src, x.Dst, ""
+		if !d.isPod(pod) {
+			pod, other = x.Dst, x.Src
+		}
+		if d.isPod(pod) {
+			who = d.name(pod)
+		}
+		r := event(x.Time, id, packet, Warning, who, what, x.Src, x.Dst)
+		if who != "" && other.IsValid() {
+			r.From, r.To = pod, other
+		}
 		drop := x.Drop()
-		r.Faint = !d.loss(&drop)
+		r.Faint = !d.losing.Lost(&drop)
 		rows = append(rows, r)
 	}
 	return rows

@@ -22,7 +22,6 @@ const (
 	FindingDetail
 	HopDetail
 	Help
-	Coverage
 )
 
 // Frame is all that a screen shows.
@@ -62,9 +61,6 @@ type Frame struct {
 	Status string
 	Hints  []Hint
 }
-
-// wideWidth is the width from which a page has a second column.
-const wideWidth = 120
 
 // Draw draws the frame: at most Height lines of at most Width columns.
 func Draw(f Frame) string {
@@ -107,14 +103,11 @@ func (f Frame) page() []string {
 	switch {
 	case f.Page == Help:
 		p.help(f.Hints)
-	case f.Page == Coverage:
-		f.Data.coveragePage(p)
 	case f.Page == HopDetail:
 		f.Data.hopPage(p, f.Path)
 	case f.Page == FindingDetail && f.Finding == nil:
 		p.add("this finding is no longer in this window")
 	case f.Page == FindingDetail:
-		p.w = f.pageWidth()
 		f.Data.findingPage(p, f.Finding)
 	case f.Tab.tab().page != nil:
 		f.Tab.tab().page(f.Data, p)
@@ -122,17 +115,8 @@ func (f Frame) page() []string {
 	return p.lines
 }
 
-// pageWidth leaves room for the raw figures beside a finding.
-func (f Frame) pageWidth() int { return model.Either(f.Width < wideWidth, f.Width, f.Width*3/5-1) }
-
 func (f Frame) body(h int) []string {
-	switch {
-	case f.Page == FindingDetail && f.Finding != nil && f.Width >= wideWidth:
-		left := f.pageWidth()
-		raw := &page{Theme: f.Theme, w: f.Width - left - 2}
-		f.Data.rawPage(raw, f.Finding)
-		return f.Theme.beside(f.scrolled(f.page(), left, h), pad(raw.lines, h), left+1)
-	case f.Page != NoPage || f.Tab.tab().page != nil:
+	if f.Page != NoPage || f.Tab.tab().page != nil {
 		return f.scrolled(f.page(), f.Width, h)
 	}
 	return f.Tab.tab().draw(f, h)
@@ -212,27 +196,19 @@ func (f Frame) affected() string {
 	return model.Either(n == 0, "", fmt.Sprintf("%d of %s affected", n, model.Quantity(len(f.Data.Reading.Snapshot.Pods), "pod")))
 }
 
-// tabName is a tab as it is named at the top.
-func (f Frame) tabName(i TabID) string {
-	x := i.tab()
-	name, count, digit := x.name, "", strconv.Itoa(int(i))
-	if f.Width < oneColumn {
-		name = x.short
-	} else if x.count != nil {
-		count = " " + strconv.Itoa(x.count(f.Data))
-	}
-	return model.Either(i == f.Tab, "["+digit+"]", digit+" ") + name + count
-}
-
-func (f Frame) tabGap() int { return model.Either(f.Width < oneColumn, 1, 2) }
-
 func (f Frame) tabs() string {
 	t := f.Theme
 	var parts []string
 	for i := range Tabs {
-		parts = append(parts, t.paint(model.Either(i == f.Tab, Tab, Plain), f.tabName(i)))
+		x, count := i.tab(), ""
+		name := model.Either(f.Width < oneColumn, x.short, x.name)
+		if x.count != nil && f.Width >= oneColumn {
+			count = " " + strconv.Itoa(x.count(f.Data))
+		}
+		digit := strconv.Itoa(int(i))
+		parts = append(parts, t.paint(model.Either(i == f.Tab, Tab, Plain), model.Either(i == f.Tab, "["+digit+"]", digit+" ")+name+count))
 	}
-	left := strings.Join(parts, strings.Repeat(" ", f.tabGap()))
+	left := strings.Join(parts, model.Either(f.Width < oneColumn, " ", "  "))
 	if !f.filtered() {
 		return t.cut(left, f.Width)
 	}
@@ -351,46 +327,6 @@ func (f Frame) listed(h int) (listed, before int, detail []string) {
 // answerHeight is enough for what is known of most findings.
 const answerHeight = 19
 
-// Hit is what is at a place of the screen: a tab, a row of the list, or a time.
-type Hit struct {
-	Tab TabID
-	Row int
-	At  time.Time
-}
-
-// At finds what is at a column and line; -1 where no tab, or no row, is.
-func (f Frame) At(x, y int) Hit {
-	hit := Hit{-1, -1, time.Time{}}
-	body := f.bodyHeight()
-	switch {
-	case y == 1:
-		at := 0
-		for i := range Tabs {
-			w := width(f.tabName(i))
-			if x >= at && x < at+w {
-				hit.Tab = i
-			}
-			at += w + f.tabGap()
-		}
-	case y >= 2+body && y < 2+body+f.stripHeight():
-		if at, ok := f.Track.TimeAt(f.Width, x); ok {
-			hit.At = at
-		}
-	case f.Page == NoPage && f.Tab.HasList() && y >= 2 && y < 2+body:
-		listed, before, _ := f.listed(body)
-		row := y - 2 - before
-		if f.Width >= oneColumn {
-			row, listed = row-1, listed-1
-		}
-		if row >= 0 && row < listed {
-			if row += f.List.window(listed); row < len(f.List.Rows) {
-				hit.Row = row
-			}
-		}
-	}
-	return hit
-}
-
 // empty is what an empty list says. It calls no node healthy.
 func (f Frame) empty() string {
 	s := f.Data.Reading.Snapshot
@@ -433,9 +369,9 @@ func (f Frame) path(h int) []string {
 		right := d.hopTable(t, other, f.Width-left-1, listed)
 		lines = append(lines, t.beside(d.hopTable(t, shown, left, listed), right, left)...)
 	case f.Width < oneColumn:
-		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, min(shown.lines(), room))...)
+		lines = append(lines, d.hopList(t, shown, f.Width, min(shown.lines(), room))...)
 	default:
-		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, min(shown.lines()+1, max(room-3, 2)))...)
+		lines = append(lines, d.hopList(t, shown, f.Width, min(shown.lines()+1, max(room-3, 2)))...)
 	}
 	if left := h - len(lines); left > 1 {
 		detail := &page{Theme: t, w: f.Width}

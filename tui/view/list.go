@@ -231,16 +231,16 @@ func (t Theme) beside(left, right []string, w int) []string {
 	left, right = pad(left, h), pad(right, h)
 	out := make([]string, h)
 	for i := range out {
-		out[i] = strings.TrimRight(t.fit(left[i], w)+t.paint(Dim, t.bar)+right[i], " ")
+		out[i] = strings.TrimRight(t.fit(left[i], w)+t.paint(Dim, bar)+right[i], " ")
 	}
 	return out
 }
 
 // separator is a line between panes, with a title.
 func (t Theme) separator(title string, w int) string {
-	s := strings.Repeat(t.rule, 3)
+	s := strings.Repeat(rule, 3)
 	if title != "" {
 		s += " " + title + " "
 	}
-	return t.paint(Dim, t.cut(s+strings.Repeat(t.rule, max(w-width(s), 0)), w))
+	return t.paint(Dim, t.cut(s+strings.Repeat(rule, max(w-width(s), 0)), w))
 }

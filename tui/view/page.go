@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/charmbracelet/x/ansi"
-
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -90,74 +88,17 @@ func (d *Data) findingPage(p *page, f *model.Tracked) {
 	}
 }
 
-// shown bounds the rows of raw figures on a page.
-const shown = 12
-
-// rawPage is what was counted of the pods of a finding, from which the evidence was drawn.
-func (d *Data) rawPage(p *page, f *model.Tracked) {
-	s := d.Reading.Snapshot
-	concerned := func(a netip.Addr) bool { return slices.Contains(f.Pods, a) }
-	for _, a := range f.Pods[:min(len(f.Pods), 3)] {
-		p.title("hops of " + d.named(a))
-		d.hops(p, a)
-	}
-	for _, n := range d.each() {
-		p.title("drops" + d.on(n))
-		n.listDrops(p, concerned)
-	}
-	p.title("MACs")
-	n := 0
-	for x := range model.Each(s.Traffic.MACs) {
-		if n < shown && concerned(x.Addr) {
-			n++
-			p.counted(x.Packets, fmt.Sprintf("%s %s %s > %s", x.Link, x.Direction, cmp.Or(x.Src.String(), unknown), cmp.Or(x.Dst.String(), unknown)))
-		}
-	}
-	if n == 0 {
-		p.add("none")
-	}
-}
-
-func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
-	var sums report.Tally
-	for x := range model.Each(d.Reading.Snapshot.Traffic.Drops) {
-		if !concerned(x.Src) && !concerned(x.Dst) {
-			continue
-		}
-		kind := model.Either(d.loss(x), "", ", no loss")
-		sums.Add(report.DropText(x.Reason, x.Cilium.Reason, x.Location, x.Link)+kind, x.Packets)
-	}
-	for _, what := range sums.Order[:min(len(sums.Order), shown)] {
-		p.counted(sums.Packets[what], what)
-	}
-	switch {
-	case len(sums.Order) > 0:
-	case d.dropped.Known:
-		p.add("none")
-	default:
-		p.prose("not watched: " + d.why(model.SourceDrops))
-	}
-}
-
 // hops lists what was counted of an address, hop by hop, with the recent rates.
 func (d *Data) hops(p *page, a netip.Addr) {
 	d = d.home(a)
 	hops := model.Filter(d.Reading.Snapshot.Traffic.Hops, func(h model.HopCount) bool { return h.Addr == a })
 	slices.SortStableFunc(hops, report.HopOrder(d.Reading.Snapshot))
-	// A narrow pane names the direction once, above its hops.
-	narrow, above, top := p.w < 48, "", 0.0
+	top := 0.0
 	for _, x := range d.series[a] {
 		top = max(top, highest(x.Rates))
 	}
 	for _, h := range hops {
-		direction, whole := "out", "from the pod"
-		if h.Side == model.AsDestination {
-			direction, whole = "in", "to the pod"
-		}
-		if narrow && direction != above {
-			p.add(p.paint(Heading, whole))
-		}
-		above = direction
+		direction := model.Either(h.Side == model.AsDestination, "in", "out")
 		var rates []float64
 		for _, s := range d.series[a] {
 			if s.IfIndex == h.IfIndex && s.Side == h.Side && s.Direction == h.Direction && s.Link == h.Link {
@@ -167,11 +108,7 @@ func (d *Data) hops(p *page, a netip.Addr) {
 		per := model.Either(len(rates) == 0, d.perSecond(h.Packets), last(rates))
 		name := clean(h.Link) + " " + clean(string(h.Direction))
 		figures := fmt.Sprintf("%s %s/s", p.right(number(h.Packets), 6), p.right(rate(per), 5))
-		if narrow {
-			p.add(p.fit(name, max(p.w-15, 8)) + " " + figures)
-			continue
-		}
-		room := min(24, max(p.w-28, 8))
+		room := min(24, max(p.w-20, 8))
 		trend := p.paint(Healthy, p.spark(rates, top, min(20, p.w-room-20)))
 		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, trend))
 	}
@@ -193,6 +130,9 @@ func (d *Data) why(source string) string {
 // nodePage is what is known of the node itself, or of each of several.
 func (d *Data) nodePage(p *page) {
 	for _, n := range d.each() {
+		n.sources(p, d.on(n))
+	}
+	for _, n := range d.each() {
 		n.describeNode(p)
 	}
 	if len(d.nodes) > 0 {
@@ -203,8 +143,7 @@ func (d *Data) nodePage(p *page) {
 func (d *Data) describeNode(p *page) {
 	s := d.Reading.Snapshot
 	n := s.Node
-	p.title("node")
-	p.field("Name", cmp.Or(n.Name, "unknown"))
+	p.title(cmp.Or(n.Name, "node"))
 	p.field("Kernel", cmp.Or(n.Kernel, "unknown"))
 	plugin := cmp.Or(n.Plugin, "unknown")
 	if len(n.PluginBy) > 0 {
@@ -218,7 +157,6 @@ func (d *Data) describeNode(p *page) {
 	p.field("Window", report.Duration(s.Window.Duration()))
 	d.cluster(p)
 	d.conntrack(p)
-	d.lost(p)
 	d.links(p)
 	p.title("settings")
 	for _, c := range s.Sysctls {
@@ -228,13 +166,6 @@ func (d *Data) describeNode(p *page) {
 	}
 	if len(s.Sysctls) == 0 {
 		p.prose("not read: " + d.why(model.SourceSysctl))
-	}
-}
-
-func (d *Data) lost(p *page) {
-	p.title("lasthop missed")
-	for _, row := range report.LostText(d.Reading.Snapshot.Traffic.Lost) {
-		p.prose(row)
 	}
 }
 
@@ -294,40 +225,18 @@ func (d *Data) links(p *page) {
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
 
-// coveragePage says of each source whether it was read, or why not.
-func (d *Data) coveragePage(p *page) {
-	for _, n := range d.each() {
-		if n != d {
-			p.title(n.nodeName())
-		}
-		n.coverage(p)
-	}
-}
-
-func (d *Data) coverage(p *page) {
-	p.add(p.paint(Strong, "what lasthop could read"))
-	for _, src := range d.Reading.Snapshot.Sources {
+// sources says of each whether it was read, or why not; these come first. on names the node where there are several.
+func (d *Data) sources(p *page, on string) {
+	p.title("what lasthop could read" + on)
+	whole := func(src model.Source) bool { return src.Status == model.OK }
+	for _, src := range append(report.Unread(d.Reading.Snapshot), model.Filter(d.Reading.Snapshot.Sources, whole)...) {
 		style := map[model.Status]Style{model.Partial: Warning, model.Missing: Critical}[src.Status]
 		p.hang(p.paint(style, p.fit(clean(string(src.Status)), 8))+p.fit(clean(src.Name), 11), 19, cmp.Or(src.Detail, unknown))
 	}
 	if len(d.Reading.Snapshot.Sources) == 0 {
 		p.add("no reading yet")
 	}
-	d.lost(p)
-}
-
-// PageText is the page Coverage, or else the tab Node, as plain text for the clipboard.
-func (d *Data) PageText(id PageID) string {
-	p := &page{Theme: plainTheme(), w: textWidth}
-	if id == Coverage {
-		d.coveragePage(p)
-	} else {
-		d.nodePage(p)
-	}
-	for i, line := range p.lines {
-		p.lines[i] = strings.TrimRight(ansi.Strip(line), " ")
-	}
-	return strings.Join(p.lines, "\n")
+	p.field("Missed", report.LostText(d.Reading.Snapshot.Traffic.Lost)...)
 }
 
 // Hint is one key and what it does.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/charmbracelet/x/ansi"
-
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -74,26 +72,17 @@ func (v PathView) Hop() *model.PathHop {
 	return &hops[v.Cursor]
 }
 
-// hopColumns are those of a narrow screen; wideHopColumns add the link's index
-// and the rate. A row has cells for all of them.
-var (
-	wideHopColumns = []Column{
-		{Title: "", Width: 1},
-		{Title: "#", Width: 2, Right: true},
-		{Title: "HOP", Width: 22, Fit: true},
-		{Title: "IFINDEX", Width: 7, Right: true, From: 96},
-		{Title: "IN", Width: 6, Right: true},
-		{Title: "OUT", Width: 6, Right: true},
-		{Title: "LOST", Width: 6, Right: true},
-		{Title: "RATE/S", Width: 6, Right: true},
-		{Title: "STATE / DECISION"},
-	}
-	hopColumns = func() []Column {
-		cols := slices.Clone(wideHopColumns)
-		cols[3].From, cols[7].From = never, never
-		return cols
-	}()
-)
+var hopColumns = []Column{
+	{Title: "", Width: 1},
+	{Title: "#", Width: 2, Right: true},
+	{Title: "HOP", Width: 22, Fit: true},
+	{Title: "IFINDEX", Width: 7, Right: true, From: 96},
+	{Title: "IN", Width: 6, Right: true},
+	{Title: "OUT", Width: 6, Right: true},
+	{Title: "LOST", Width: 6, Right: true},
+	{Title: "RATE/S", Width: 6, Right: true, From: 96},
+	{Title: "STATE / DECISION"},
+}
 
 const hopColumn = 2
 
@@ -144,7 +133,7 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 }
 
 // hopList draws one direction in exactly h lines.
-func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
+func (d *Data) hopList(t Theme, x direction, w, h int) []string {
 	l := List{Cursor: x.cursor, By: -1}
 	for i := range x.hops {
 		if x.begins(i) {
@@ -158,7 +147,7 @@ func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
 		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&x.hops[i]), 8) + " " + r.Cells[8].Text
 		l.Rows = append(l.Rows, r)
 	}
-	return t.list(cols, l, w, h, "no hop is known")
+	return t.list(hopColumns, l, w, h, "no hop is known")
 }
 
 // counts is what was counted at a hop, in one figure or, where they differ, two.
@@ -171,7 +160,7 @@ func counts(h *model.PathHop) string {
 
 // hopTable is a direction under its name, in exactly h lines.
 func (d *Data) hopTable(t Theme, x direction, w, h int) []string {
-	return append([]string{t.separator(x.name, w)}, d.hopList(t, wideHopColumns, x, w, h-1)...)
+	return append([]string{t.separator(x.name, w)}, d.hopList(t, x, w, h-1)...)
 }
 
 // PathTitle names both ends in at most w columns: where they are too long, the middle of each is left out.
@@ -232,22 +221,16 @@ func (d *Data) hopPage(p *page, v PathView) {
 	p.field("Rules", h.Rules...)
 }
 
-// textWidth is that of what goes to the clipboard: wide enough not to cut.
-const textWidth = 400
-
-// PathText is the path as plain text, for the clipboard.
+// PathText is the path as `lasthop explain` prints it, for the clipboard.
 func (d *Data) PathText(v PathView) string {
 	if v.Path == nil {
 		return ""
 	}
 	var b strings.Builder
-	t := plainTheme()
-	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + d.scope(v.Path, nil) + "\n")
-	forward, back := PathView{Path: v.Path, Cursor: -1}.directions()
-	for _, x := range []direction{forward, back} {
-		for _, line := range d.hopList(t, wideHopColumns, x, textWidth, x.lines()+1) {
-			b.WriteString(strings.TrimRight(line, " ") + "\n")
-		}
+	r := report.Path{Snapshot: d.home(v.Path.Pod).Reading.Snapshot, Path: *v.Path}
+	if far := d.home(v.Path.To); len(d.nodes) > 0 && far.nodeName() != r.Snapshot.Node.Name {
+		r.Far = far.Reading.Snapshot
 	}
-	return ansi.Strip(b.String())
+	report.Write(&b, r, report.Text, report.Style{}) //nolint:errcheck // nothing fails in memory
+	return b.String()
 }

@@ -41,7 +41,7 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 	style := severityStyle(x.Severity)
 	of := clean(fmt.Sprintf(" %s, %s", x.Code, x.Confidence))
 	title := p.cut(p.Sign(style)+" "+clean(report.Prose(f.Data.called, x.Title)), max(p.w-1-width(of), p.w/2))
-	p.lines = append(p.lines, p.paint(style, title)+" "+p.paint(Dim, strings.Repeat(p.rule, max(p.w-1-width(title)-width(of), 0))+of))
+	p.lines = append(p.lines, p.paint(style, title)+" "+p.paint(Dim, strings.Repeat(rule, max(p.w-1-width(title)-width(of), 0))+of))
 	var sections [][]string
 	for _, s := range report.Short(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
 		if s.Name == "docs" {
@@ -62,7 +62,7 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 		lines = p.limit(lines, p.w, max(0, min(all, most, left)))
 		if n := len(lines); 0 < n && n <= 2 && n < all {
 			// Too few for a line that counts the rest.
-			whole := lines[n-1] + " " + p.more
+			whole := lines[n-1] + " " + more
 			lines[n-1] = model.Either(width(whole) > p.w, p.cut(lines[n-1], p.w-2), whole)
 		}
 		left -= len(lines)
@@ -102,8 +102,8 @@ func (f Frame) drawing(path *model.Path, w, h int, back bool, hop int) []string 
 		return nil
 	}
 	d := report.Drawing{
-		Path: path, Names: f.Data.called, Window: f.Data.home(path.Pod).Reading.Snapshot.Window.Duration(), Width: w, Rows: h, Return: back, Hop: hop, ASCII: f.Theme.ASCII,
-		Scope: "counts " + f.Data.scope(path, nil), Decisions: w >= 160 && h >= 15,
+		Path: path, Names: f.Data.called, Window: f.Data.home(path.Pod).Reading.Snapshot.Window.Duration(), Width: w, Rows: h, Return: back, Hop: hop,
+		Scope: "counts " + f.Data.scope(path, nil),
 	}
 	ends := Critical
 	if dead := path.Dead(); dead != nil && dead.Finding != "" {

@@ -16,9 +16,9 @@ type Query struct{ terms []term }
 // term is one word of a filter. All must match.
 type term struct {
 	not    bool
-	word   string
 	prefix netip.Prefix
-	regex  *regexp.Regexp
+	// regex is that of a word, too.
+	regex *regexp.Regexp
 }
 
 // ParseQuery parses a filter. All of its words must match: a word matches names, namespaces, links, codes and
@@ -66,7 +66,7 @@ func (t *term) read(w string) error {
 	if looksLikeAddr(w) && strings.Count(w, ".") >= 3 && !strings.HasSuffix(w, ".") {
 		return fmt.Errorf("not an address: %s", w)
 	}
-	t.word = strings.ToLower(w)
+	t.regex = regexp.MustCompile("(?i)" + regexp.QuoteMeta(strings.ToValidUTF8(w, "?")))
 	return nil
 }
 
@@ -86,13 +86,10 @@ func (q Query) Match(r *Row) bool {
 }
 
 func (t term) holds(r *Row) bool {
-	switch {
-	case t.regex != nil:
+	if t.regex != nil {
 		return slices.ContainsFunc(r.hay, t.regex.MatchString)
-	case t.prefix.IsValid():
-		return slices.ContainsFunc(r.addrs, t.prefix.Overlaps)
 	}
-	return slices.ContainsFunc(r.hay, func(s string) bool { return strings.Contains(s, t.word) })
+	return slices.ContainsFunc(r.addrs, t.prefix.Overlaps)
 }
 
 // Select returns the rows that pass, sorted by a column; by -1 keeps their order.
@@ -100,9 +97,6 @@ func (t term) holds(r *Row) bool {
 func Select(rows []Row, q Query, by int, reverse bool) []*Row {
 	out := slices.DeleteFunc(slices.Collect(model.Each(rows)), func(r *Row) bool { return !q.Match(r) })
 	if by < 0 {
-		if reverse {
-			slices.Reverse(out)
-		}
 		return out
 	}
 	slices.SortStableFunc(out, func(a, b *Row) int {

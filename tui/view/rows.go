@@ -71,11 +71,11 @@ func (d *Data) findingRows() []Row {
 	var rows []Row
 	// What closed in several nodes' window was seen in it.
 	told := len(d.Reading.Nodes) > 0 && len(d.Reading.Findings) > 0
-	switch left := d.wait*9/10 - d.Reading.Snapshot.Window.Duration(); {
+	switch left := d.left(); {
 	case d.Reading.At.IsZero():
 		return []Row{skipped("none", "WAIT", "reading the node's state", Unknown)}
 	case len(d.open) > 0 || told:
-	case left > 0 && !d.Reading.Replay && d.dropped.Known:
+	case left > 0 && d.dropped.Known:
 		text := fmt.Sprintf("%s to go; %s drops/s so far", report.Duration(max(left, time.Second).Round(time.Second)), rate(d.perSecond(d.dropped.N)))
 		rows = append(rows, skipped("none", "judging", text, Unknown))
 	default:
@@ -144,7 +144,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(clean(string(f.Code)), rank)), text(title), pods, lost, text(string(f.Confidence)),
-			text(where), ageOf, styled(severityStyle(f.Severity), trend(model.Either(f.Closed, nil, d.findingRates(f)))),
+			text(where), ageOf, styled(severityStyle(f.Severity), trend(model.Either(f.Closed, nil, sumRates(f.Pods, d.lostRates)))),
 		},
 	}
 	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
@@ -174,19 +174,6 @@ func FindingID(f *model.Tracked) string {
 func (r *Row) Line() string {
 	known := model.Filter(r.Cells, func(c Cell) bool { return c.Text != "" && c.Text != unknown })
 	return strings.Join(model.Map(known, func(c Cell) string { return c.Text }), "  ")
-}
-
-// findingRates sums the rates of the finding's pods, at its last hop alive if that has a series.
-func (d *Data) findingRates(f *model.Tracked) []float64 {
-	var sum []float64
-	for _, a := range f.Pods {
-		rates := d.rates(a, model.AsSource, f.LastHopAlive.Link)
-		if rates == nil {
-			rates = d.rates(a, model.AsSource, "")
-		}
-		sum = addRates(sum, rates)
-	}
-	return sum
 }
 
 // scale has the trends of a column share one scale: what looks higher is more.
@@ -268,7 +255,7 @@ func (d *Data) figures() map[netip.Addr]figures {
 	for x := range model.Each(s.Traffic.Drops) {
 		ends := slices.Compact([]netip.Addr{x.Src, x.Dst})
 		pods := slices.DeleteFunc(ends, func(a netip.Addr) bool { return !d.isPod(a) })
-		if len(pods) == 0 || !d.loss(x) {
+		if len(pods) == 0 || !d.losing.Lost(x) {
 			continue
 		}
 		for _, a := range pods {
@@ -304,7 +291,7 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 		text(name), ip, text(p.Link),
 		d.rateCell(p, model.AsSource, sum.Out), d.rateCell(p, model.AsDestination, sum.In), drops, word,
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
-		trend(d.podRates(p, model.AsDestination)), styled(Critical, trend(d.podLost(p))),
+		trend(d.podRates(p, model.AsDestination)), styled(Critical, trend(sumRates(model.Map(p.Addresses, netip.Prefix.Addr), d.lostRates))),
 	}
 	r.Style, r.Word, r.Brief = word.Style, model.Either(word.Text == unknown, "", word.Text), name+" "+ip.Text
 	r.found(p.Namespace, p.Name, p.NetnsName, p.Link, name)
@@ -320,18 +307,15 @@ func (d *Data) podLabel(p *model.Pod) string {
 
 // podRates are those of all of a pod's addresses; nil without a series.
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
-	return ofPod(p, func(a netip.Addr) []float64 { return d.rates(a, side, "") })
+	return sumRates(model.Map(p.Addresses, netip.Prefix.Addr), func(a netip.Addr) []float64 { return d.rates(a, side, "") })
 }
 
-// podLost are packets per second of all of a pod's addresses that were lost; nil where none was.
-func (d *Data) podLost(p *model.Pod) []float64 {
-	return ofPod(p, func(a netip.Addr) []float64 { return d.Reading.Lost[a] })
-}
+// lostRates are packets per second of an address that were dropped; nil where none was.
+func (d *Data) lostRates(a netip.Addr) []float64 { return d.Reading.Lost[a] }
 
-// ofPod sums rates of all of a pod's addresses.
-func ofPod(p *model.Pod, rates func(netip.Addr) []float64) (sum []float64) {
-	for _, a := range p.Addresses {
-		sum = addRates(sum, rates(a.Addr()))
+func sumRates(addrs []netip.Addr, of func(netip.Addr) []float64) (sum []float64) {
+	for _, a := range addrs {
+		sum = addRates(sum, of(a))
 	}
 	return sum
 }

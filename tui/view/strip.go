@@ -65,7 +65,7 @@ const labelWidth = 9
 
 // stripHeight is how many lines the strip takes of a screen.
 func (f Frame) stripHeight() int {
-	if f.Height < 16 || f.Width < oneColumn || f.Page == Help || f.Page == Coverage || f.Track == nil || len(f.Track.Moments) == 0 {
+	if f.Height < 16 || f.Width < oneColumn || f.Page == Help || f.Track == nil || len(f.Track.Moments) == 0 {
 		return 0
 	}
 	return 2 + len(f.bars())
@@ -84,13 +84,6 @@ func (k *Track) axis(w int) (from time.Time, step time.Duration, n int) {
 		return k.From, step + 1, n
 	}
 	return k.To.Truncate(step).Add(step - time.Duration(n)*step), step, n
-}
-
-// TimeAt is the time at a column of a screen of that width; not valid beside the axis.
-func (k *Track) TimeAt(w, x int) (time.Time, bool) {
-	from, step, n := k.axis(w)
-	x -= labelWidth
-	return from.Add(time.Duration(x) * step), x >= 0 && x < n
 }
 
 // strip is what happened over time: drops per second, and below them what opened, closed and changed.
@@ -161,9 +154,9 @@ func (t Theme) span(x *model.Tracked, column func(time.Time) int, n, cursor int)
 		case i == from && column(x.First) >= 0:
 			return t.Sign(s), s
 		case i == to && x.Closed:
-			return t.over, Healthy
+			return ended, Healthy
 		case i > from && i <= to:
-			return t.solid, s
+			return solid, s
 		}
 		return " ", Plain
 	}), " ")
@@ -189,7 +182,7 @@ func (k *Track) marks(t Theme) (out []mark) {
 	}
 	for x := range model.Each(k.Findings) {
 		if x.Closed && !x.Last.IsZero() {
-			out = append(out, mark{x.Last, t.over, Healthy, 3})
+			out = append(out, mark{x.Last, ended, Healthy, 3})
 		}
 		if !x.First.IsZero() {
 			s := severityStyle(x.Severity)
@@ -223,7 +216,7 @@ func (t Theme) rates(rates []float64, cursor int) string {
 func (t Theme) marks(marks []mark, cursor int) string {
 	return t.run(len(marks), cursor, func(i int) (string, Style) {
 		if marks[i].rank == 0 {
-			return t.rule, Dim
+			return rule, Dim
 		}
 		return marks[i].sign, marks[i].style
 	})

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -19,25 +20,20 @@ func ascii(s string) bool {
 }
 
 // plain is text as the terminal shows it.
-func (t Theme) plain(s string) string {
-	if t.ASCII {
-		return plainASCII(s)
-	}
-	return s
-}
+func (t Theme) plain(s string) string { return model.Either(t.ASCII, plainASCII(s), s) }
 
-// plainASCII replaces each character beyond 7 bits with as many question marks as it is wide.
+// plainASCII replaces each character beyond 7 bits with one like it, or as many question marks as it is wide.
 func plainASCII(s string) string {
 	if ascii(s) {
 		return s
 	}
 	var b strings.Builder
-	for _, r := range s {
+	for _, r := range strings.ReplaceAll(s, more, "~") {
 		if r < utf8.RuneSelf {
 			b.WriteRune(r)
-			continue
+		} else {
+			b.WriteString(cmp.Or(report.PlainSign(r), strings.Repeat("?", ansi.StringWidth(string(r)))))
 		}
-		b.WriteString(strings.Repeat("?", ansi.StringWidth(string(r))))
 	}
 	return b.String()
 }
@@ -51,7 +47,7 @@ func (t Theme) fit(s string, w int) string {
 	}
 	n := width(s)
 	if n > w {
-		s = ansi.Truncate(s, w, t.more)
+		s = ansi.Truncate(s, w, more)
 		// A wide character that does not fit leaves a column.
 		n = width(s)
 	}
@@ -71,7 +67,7 @@ func (t Theme) cut(s string, w int) string {
 	if width(s) <= w {
 		return s
 	}
-	return ansi.Truncate(s, max(w, 0), t.more)
+	return ansi.Truncate(s, max(w, 0), more)
 }
 
 // wrap breaks clean text at spaces into rows of at most w columns, and within a word that is longer than a row.

@@ -42,10 +42,9 @@ func rgb(n uint32) ansi.RGBColor {
 	return ansi.RGBColor{R: uint8(n >> 16), G: uint8(n >> 8), B: uint8(n)}
 }
 
-// looks is the theme: how each style looks on dark and on light. A sign stands beside what a colour says, another where
-// only 7 bits are drawn. No pair of colours that must be told apart is red and green: what is healthy has blue in it.
+// looks is the theme: how each style looks on dark and on light. A sign stands beside what a colour says. No pair of colours that must be told apart is red and green: what is healthy has blue in it.
 var looks = [styles]struct {
-	sign, plain string
+	sign        string
 	dark, light ink
 	with        func(ansi.Style) ansi.Style
 }{
@@ -53,14 +52,14 @@ var looks = [styles]struct {
 	Strong:   {with: ansi.Style.Bold},
 	Dim:      {with: ansi.Style.Faint},
 	Heading:  {with: ansi.Style.Faint},
-	Critical: {"✕", "X", ink{ansi.BrightRed, rgb(0xff5f6d)}, ink{ansi.Red, rgb(0xc2182b)}, ansi.Style.Bold},
-	Warning:  {"▲", "!", ink{ansi.BrightYellow, rgb(0xffb454)}, ink{ansi.Magenta, rgb(0x9a5b00)}, ansi.Style.Bold},
-	Info:     {"·", "i", ink{ansi.BrightBlue, rgb(0x82aaff)}, ink{ansi.Blue, rgb(0x2856b8)}, nil},
-	Likely:   {"≈", "~", ink{ansi.BrightMagenta, rgb(0xd7a6ff)}, ink{ansi.Magenta, rgb(0x7a3e9d)}, nil},
-	Healthy:  {"●", "+", ink{ansi.BrightCyan, rgb(0x4fd6be)}, ink{ansi.Cyan, rgb(0x00786a)}, nil},
-	Unknown:  {"○", "?", ink{ansi.White, rgb(0xaab2c5)}, ink{ansi.Black, rgb(0x3f4657)}, ansi.Style.Faint},
+	Critical: {"✕", ink{ansi.BrightRed, rgb(0xff5f6d)}, ink{ansi.Red, rgb(0xc2182b)}, ansi.Style.Bold},
+	Warning:  {"▲", ink{ansi.BrightYellow, rgb(0xffb454)}, ink{ansi.Magenta, rgb(0x9a5b00)}, ansi.Style.Bold},
+	Info:     {"·", ink{ansi.BrightBlue, rgb(0x82aaff)}, ink{ansi.Blue, rgb(0x2856b8)}, nil},
+	Likely:   {"≈", ink{ansi.BrightMagenta, rgb(0xd7a6ff)}, ink{ansi.Magenta, rgb(0x7a3e9d)}, nil},
+	Healthy:  {"●", ink{ansi.BrightCyan, rgb(0x4fd6be)}, ink{ansi.Cyan, rgb(0x00786a)}, nil},
+	Unknown:  {"○", ink{ansi.White, rgb(0xaab2c5)}, ink{ansi.Black, rgb(0x3f4657)}, ansi.Style.Faint},
 	Command:  {dark: ink{ansi.BrightWhite, rgb(0xf2f4f8)}, light: ink{ansi.Black, rgb(0x101418)}, with: ansi.Style.Bold},
-	Selected: {sign: ">", plain: ">", dark: ink{rgb: rgb(0x2b3245)}, light: ink{rgb: rgb(0xdbe4f5)}},
+	Selected: {sign: ">", dark: ink{rgb: rgb(0x2b3245)}, light: ink{rgb: rgb(0xdbe4f5)}},
 	Tab:      {with: func(s ansi.Style) ansi.Style { return s.Bold().Reverse(true) }},
 }
 
@@ -73,23 +72,18 @@ type Theme struct {
 	open, chosen [styles]string
 	// inverted says that a selected row is inverted, in one colour.
 	inverted bool
-	glyphs
 }
 
-// glyphs are the characters besides text that frames are drawn with.
-type glyphs struct {
-	more   string // text was cut here
-	bar    string // between panes
-	rule   string // under lists
-	solid  string // as long as a finding is open
-	over   string // where a finding closed
-	levels []string
-}
-
-var (
-	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", solid: "=", over: "v", levels: []string{".", ":", "|"}}
-	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", solid: "━", over: "✓", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}}
+// The characters besides text that frames are drawn with.
+const (
+	more  = "…" // text was cut here
+	bar   = "│" // between panes
+	rule  = "─" // under lists
+	solid = "━" // as long as a finding is open
+	ended = "✓" // where a finding closed
 )
+
+var levels = []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇"}
 
 // Themes lists the themes; the first is the default, the last has no colours.
 func Themes() []string { return []string{"dark", "light", "mono"} }
@@ -103,10 +97,7 @@ func NewTheme(name string, profile colorprofile.Profile, ascii bool) Theme {
 	if profile < colorprofile.ANSI {
 		name = "mono"
 	}
-	t := Theme{Name: name, ASCII: ascii, glyphs: richGlyphs}
-	if ascii {
-		t.glyphs = plainGlyphs
-	}
+	t := Theme{Name: name, ASCII: ascii}
 	// Of 16 colours none is a background on which all others can be read.
 	t.inverted = t.Name == "mono" || profile == colorprofile.ANSI
 	for s := range styles {
@@ -120,9 +111,6 @@ func NewTheme(name string, profile colorprofile.Profile, ascii bool) Theme {
 	}
 	return t
 }
-
-// plainTheme is that of what goes to the clipboard.
-func plainTheme() Theme { return NewTheme("mono", colorprofile.NoTTY, true) }
 
 // style is how a style looks. An empty one would reset what surrounds it.
 func (t Theme) style(s Style, profile colorprofile.Profile) ansi.Style {
@@ -149,7 +137,7 @@ func (t Theme) color(s Style, profile colorprofile.Profile) ansi.Color {
 }
 
 // Sign stands beside text of a style, for those who do not see its colour.
-func (t Theme) Sign(s Style) string { return model.Either(t.ASCII, looks[s].plain, looks[s].sign) }
+func (t Theme) Sign(s Style) string { return looks[s].sign }
 
 // paint styles text that is clean already.
 func (t Theme) paint(s Style, text string) string { return t.on(s, false, text) }
@@ -191,7 +179,7 @@ func highest(rates []float64) float64 {
 // level draws a rate against the highest; one that is not known as none, and so all where the highest is not.
 func (t Theme) level(r, top float64) string {
 	if !(r > 0 && top > 0) {
-		return t.levels[0]
+		return levels[0]
 	}
-	return t.levels[min(int(r/top*float64(len(t.levels))), len(t.levels)-1)]
+	return levels[min(int(r/top*float64(len(levels))), len(levels)-1)]
 }

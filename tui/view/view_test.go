@@ -50,7 +50,7 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("clean(%q) = %q is %d or %d columns wide", s, got, a, b)
 		}
 		w = max(0, min(w, 1000))
-		for _, theme := range []Theme{plainTheme(), NewTheme("dark", colorprofile.TrueColor, false)} {
+		for _, theme := range []Theme{NewTheme("mono", colorprofile.NoTTY, true), NewTheme("dark", colorprofile.TrueColor, false)} {
 			if n := width(theme.fit(got, w)); n != w {
 				t.Fatalf("fit(%q, %d) is %d wide", got, w, n)
 			}
@@ -128,7 +128,7 @@ func TestSpark(t *testing.T) {
 		if got := rich.spark(c.rates, top, c.width); got != c.rich {
 			t.Errorf("spark(%v, %d) = %s, want %s", c.rates, c.width, got, c.rich)
 		}
-		if got := plain.spark(c.rates, top, c.width); got != c.plain {
+		if got := plain.plain(plain.spark(c.rates, top, c.width)); got != c.plain {
 			t.Errorf("spark(%v, %d) = %s, want %s", c.rates, c.width, got, c.plain)
 		}
 	}

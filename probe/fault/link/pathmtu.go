@@ -7,6 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -55,11 +56,25 @@ func narrow(v *node.Index, next int, l *node.Lost) fault.Fault {
 		f.Facts["in"], f.Facts["out"] = in, out
 	}
 	if errors := errorsAbout(v, l); errors.Packets >= node.MinDrops {
-		f.Facts["errors"] = errors.Evidence()
+		f.Facts["errors"], f.Facts["taker"] = errors.Evidence(), taker(v, &errors)
 	}
 	// Those by which other senders learn the size have the same cause.
 	f.Claims = func(d *model.Drop) bool { return d.Is(model.TooBig) && nextLink(v, d) == next || v.ErrorDropped(d, l) }
 	return f
+}
+
+// taker is the rule that drops the errors, where by matches and counts only one may; nil otherwise.
+func taker(v *node.Index, errors *node.Lost) *model.PacketRule {
+	d := errors.Drops[0]
+	x, other := path.Packet{Src: d.Src, Dst: d.Dst, Proto: d.Proto, SrcLocal: true}, model.Either(d.Dst.Is4(), "ip6", "ip")
+	may := model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
+		drops := r.Target == "DROP" || r.Target == "REJECT"
+		return drops && r.Family != other && r.Counter.Delta >= errors.Packets && x.Fits(r) >= path.Maybe
+	})
+	if len(may) != 1 {
+		return nil
+	}
+	return may[0]
 }
 
 // errorsAbout are the errors about lost packets that a rule of the node drops.
