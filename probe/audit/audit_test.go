@@ -114,7 +114,7 @@ func TestFaults(t *testing.T) {
 			n.Routes = append(n.Routes, model.Route{Table: 200, Dst: prefix("0.0.0.0/0"), Type: "unreachable"})
 		}, []string{"proven BlackholeRoute"}, "table 200", 6, 0, 0},
 		{"a tunnel knows a node for each next hop", func(n *model.Snapshot) { tunnel(n, 20, 21) }, nil, "", 0, 0, 0},
-		{"a tunnel knows no node for one next hop", func(n *model.Snapshot) { tunnel(n, 20) }, []string{"likely StaleFDB"}, "bridge fdb show", 3, 0, 0},
+		{"a tunnel knows no node for one next hop", func(n *model.Snapshot) { tunnel(n, 20) }, []string{"likely StaleFDB"}, "restart the agent of the network plugin", 3, 0, 0},
 		{"a tunnel that programs tell the nodes", func(n *model.Snapshot) { tunnel(n) }, nil, "", 0, 0, 0},
 		{"a service without endpoints", func(n *model.Snapshot) {
 			filterRule(n, "FORWARD", model.PacketRule{Target: "KUBE-SERVICES"})

@@ -211,11 +211,12 @@ func (v *Index) tagged(name string, a netip.Addr) decision {
 	return undecided
 }
 
-// OfSubnet reports whether an address is of a subnet that was read, ByUDR whether a user-defined route leads to it.
+// OfSubnet reports whether an address is of a subnet that was read.
 func (v *Index) OfSubnet(a netip.Addr) bool {
 	return slices.ContainsFunc(v.Cluster.Azure.Subnets, func(s model.Subnet) bool { return model.InAny(s.Prefixes, a) })
 }
 
+// ByUDR reports whether a user-defined route leads to an address.
 func (v *Index) ByUDR(a netip.Addr) bool {
 	return slices.ContainsFunc(v.Cluster.Azure.Tables, func(t model.RouteTable) bool {
 		return slices.ContainsFunc(t.Routes, func(r model.UDR) bool {

@@ -38,9 +38,6 @@ func (p *page) hang(first string, w int, s string) {
 	}
 }
 
-// counted is a number of packets and what they have in common, wrapped.
-func (p *page) counted(n uint64, what string) { p.hang(p.right(number(n), 6)+" ", 7, what) }
-
 // field is a label and wrapped prose, one value below another; nothing where they are empty.
 func (p *page) field(name string, values ...string) { p.labelled(label, name, values...) }
 
