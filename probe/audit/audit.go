@@ -53,7 +53,10 @@ func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []mod
 		if !slices.ContainsFunc(a.out.Cut, cuts) || slices.ContainsFunc(verdict, func(g model.Finding) bool { return g.Key() == f.Key() }) {
 			continue
 		}
-		// A rule may be meant, and nobody asks.
+		// What no kind of finding names, such as a pod without a default route, may be meant, and nobody asks. So may a rule.
+		if f.Code == "UnexplainedDrop" {
+			continue
+		}
 		if f.ByTables = true; f.Code == "PolicyDrop" || f.Code == "BridgeRuleDrop" {
 			f.Severity = model.Info
 		}
