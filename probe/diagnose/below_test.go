@@ -84,6 +84,24 @@ func TestBelow(t *testing.T) {
 	}
 }
 
+// TestBacklogPlace: a packet that a full backlog lost was counted last at the far end of the link that it came in by.
+func TestBacklogPlace(t *testing.T) {
+	for link, want := range map[string]model.Place{
+		"tap10": {Link: "eth0", Role: model.RolePod, Direction: model.Egress},
+		"ens5":  {Direction: model.Ingress},
+		"":      {Direction: model.Ingress},
+	} {
+		n := kubenet()
+		n.Pods[0].Interface = "eth0"
+		d := n.drop("CPU_BACKLOG", "enqueue_to_backlog", "172.20.1.5", "203.0.113.9", 500)
+		d.Link, d.First, d.Last = link, n.Window.Start, n.Window.End
+		found := Diagnose(&n.Snapshot)
+		if len(found) != 1 || found[0].Code != "BacklogFull" || found[0].LastHopAlive != want {
+			t.Errorf("by %q: %+v", link, found)
+		}
+	}
+}
+
 // TestBelowSilence: silence beside packets that die below the hooks says so among its
 // alternatives; beside a NIC that loses a few it does not.
 func TestBelowSilence(t *testing.T) {

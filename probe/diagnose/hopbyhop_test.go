@@ -91,6 +91,11 @@ func TestHopByHop(t *testing.T) {
 			n.handed("172.20.1.7", 0, 0, 30)
 			return n
 		}, nil, "", ""},
+		{"only its question names a virtual machine in the pod", func() *testNode {
+			n := podBridge().inNamespaces().sendsTo(1, 2, deadMAC)
+			n.arp("172.20.1.7", n.Pods[2].LinkIndex, model.Ingress, false, deadMAC, 3)
+			return n
+		}, []string{"critical StaleNeighbor"}, "neigh del 172.20.1.7", ""},
 		{"a pod that does not answer what arrives with its MAC", func() *testNode {
 			return podBridge().inNamespaces().sendsTo(1, 2, "0a:58:00:00:00:07")
 		}, []string{"warning PodNotReplying"}, "", "neigh del"},

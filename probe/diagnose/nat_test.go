@@ -201,6 +201,13 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", pod5, "169.254.169.254", 9)
 			return n
 		}, nil},
+		{"AKS's own ban, written anew in the window", func() *testNode {
+			n := filtered()
+			r := n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 6, DstPorts: onPort(80), Target: "DROP"})
+			r.Counter = model.Counter{Packets: 2, Restarted: true}
+			n.refuse("nft_do_chain", pod5, "168.63.129.16", 9)
+			return n
+		}, nil},
 		{"a ban of the wire server's DNS is nobody's design", func() *testNode {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 17, DstPorts: onPort(53), Target: "DROP"})
