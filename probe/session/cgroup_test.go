@@ -82,8 +82,8 @@ func newCgroup(t *testing.T) *os.File {
 	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
 		root = filepath.Join(root, "unified")
 	}
-	dir := filepath.Join(root, fmt.Sprintf("lasthop-session-%d", os.Getpid()))
-	check(t, os.Mkdir(dir, 0o755))
+	dir, err := os.MkdirTemp(root, "lasthop-session-")
+	check(t, err)
 	t.Cleanup(func() { check(t, os.Remove(dir)) })
 	f, err := os.Open(dir)
 	check(t, err)
