@@ -106,8 +106,8 @@ type Fault struct {
 	// finding that is about one of these is evidence of this one.
 	About   any
 	Effects []any
-	// Undoes is the rule, route or neighbour entry that its fix deletes, or the chain whose policy it sets to accept; nil for none. Packet is
-	// one that ends by it: that of most drops, if it is not given.
+	// Undoes is the rule, route or neighbour entry that its fix deletes, or the chain whose policy it sets to accept; nil for
+	// none. Packet is one that ends by it: that of most drops, if it is not given.
 	Undoes any
 	Packet path.Packet
 	// Sets are the settings that its fix writes.

@@ -41,7 +41,8 @@ func (t *Tables) natWalk(p Packet) *tableWalk {
 	return w
 }
 
-// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow. A rule that may match is taken not to, and is listed in Unsure where it would decide.
+// Source walks the chains of POSTROUTING as the kernel does for the first packet of a flow. A rule that may match is taken not
+// to, and is listed in Unsure where it would decide.
 func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
 	w := t.natWalk(p)

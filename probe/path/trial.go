@@ -33,7 +33,8 @@ func NewTrial(st *State) *Trial {
 func (t *Trial) Without(list []any) *Trial {
 	s, gone := *t.Snapshot, model.SetOf(list)
 	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
-	s.Neighbors, s.Pods, s.Chains, s.Sysctls = without(s.Neighbors, gone), slices.Clone(s.Pods), slices.Clone(s.Chains), slices.Clone(s.Sysctls)
+	s.Neighbors, s.Pods = without(s.Neighbors, gone), slices.Clone(s.Pods)
+	s.Chains, s.Sysctls = slices.Clone(s.Chains), slices.Clone(s.Sysctls)
 	for p := range model.Each(s.Pods) {
 		p.Gateways = without(p.Gateways, gone)
 	}

@@ -80,8 +80,8 @@ func between(old, now *model.Snapshot) (then *model.Snapshot, deleted []*model.C
 			out.Rules = slices.DeleteFunc(slices.Clone(out.Rules), rule)
 		case c.Kind == model.ChangedRule && !c.Deleted && c.Type != "" && c.Type != "unicast" && len(old.Rules) > 0 &&
 			!slices.ContainsFunc(slices.Concat(old.Rules, now.Rules), rule):
-			out.Rules = append(slices.Clone(out.Rules), model.RoutingRule{Family: model.Either(c.From.Addr().Is6() || c.Dst.Addr().Is6(), 6, 4),
-				Priority: c.Priority, From: c.From, To: c.Dst, Action: c.Type})
+			out.Rules = append(slices.Clone(out.Rules), model.RoutingRule{
+				Family: model.Either(c.From.Addr().Is6() || c.Dst.Addr().Is6(), 6, 4), Priority: c.Priority, From: c.From, To: c.Dst, Action: c.Type})
 			slices.SortStableFunc(out.Rules, func(a, b model.RoutingRule) int { return a.Priority - b.Priority })
 		case c.Kind == model.ChangedNeighbor && !c.Deleted && !c.MAC.IsZero() && model.Find(now.Neighbors, neighbor).MAC != c.MAC:
 			link := model.Find(out.Links, func(l model.Link) bool { return l.Index == c.Link }).Name
@@ -99,7 +99,8 @@ func between(old, now *model.Snapshot) (then *model.Snapshot, deleted []*model.C
 			return x.Name == c.Setting && x.Value != c.Value
 		}):
 			out.Sysctls = edited(out.Sysctls, setting, func(x *model.Sysctl) { x.Value = c.Value })
-		case c.Kind == model.ChangedLink && c.Deleted && slices.ContainsFunc(now.Links, func(x model.Link) bool { return link(&x) && x.Up }):
+		case c.Kind == model.ChangedLink && c.Deleted &&
+			slices.ContainsFunc(now.Links, func(x model.Link) bool { return link(&x) && x.Up }):
 			out.Links = edited(out.Links, link, func(x *model.Link) { x.Up, x.Carrier = false, false })
 		default:
 			continue
@@ -238,7 +239,8 @@ func claimant(v *model.Verdict, i int) *model.Finding {
 func claims(v *model.Verdict, f *model.Finding, i int) bool {
 	d := &v.On.Traffic.Drops[i]
 	c := v.Causes[i]
-	return f.Code == c.Code && (c.Object == "" || c.Object == f.Cause) && (len(f.Pods) == 0 || slices.Contains(f.Pods, d.Src) || slices.Contains(f.Pods, d.Dst))
+	return f.Code == c.Code && (c.Object == "" || c.Object == f.Cause) &&
+		(len(f.Pods) == 0 || slices.Contains(f.Pods, d.Src) || slices.Contains(f.Pods, d.Dst))
 }
 
 // inherit has drops that were too few since the whole point before belong to who claims them in the window.

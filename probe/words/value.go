@@ -96,7 +96,8 @@ func ruleWords(r *model.RoutingRule, anywhere string) string {
 	}
 	for i, ports := range []model.PortRange{r.SrcPorts, r.DstPorts} {
 		if ports.Last != 0 {
-			add([]string{"sport", "dport"}[i], model.Either(ports.First == ports.Last, fmt.Sprint(ports.First), fmt.Sprintf("%d-%d", ports.First, ports.Last)))
+			first, last := fmt.Sprint(ports.First), fmt.Sprint(ports.Last)
+			add([]string{"sport", "dport"}[i], model.Either(first == last, first, first+"-"+last))
 		}
 	}
 	switch r.Action {

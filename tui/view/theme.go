@@ -42,7 +42,8 @@ func rgb(n uint32) ansi.RGBColor {
 	return ansi.RGBColor{R: uint8(n >> 16), G: uint8(n >> 8), B: uint8(n)}
 }
 
-// looks is the theme: how each style looks on dark and on light. A sign stands beside what a colour says. No pair of colours that must be told apart is red and green: what is healthy has blue in it.
+// looks is the theme: how each style looks on dark and on light. A sign stands beside what a colour says. No pair of colours
+// that must be told apart is red and green: what is healthy has blue in it.
 var looks = [styles]struct {
 	sign        string
 	dark, light ink

@@ -191,8 +191,9 @@ func (c *Change) read(m *syscall.NetlinkMessage) error {
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		header, c.Kind = unix.SizeofRtMsg, model.ChangedRule
 		other := func(*dump.Attrs) { partly = true }
-		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table), unix.FRA_PRIORITY: &c.Priority,
-			unix.FRA_IIFNAME: other, unix.FRA_OIFNAME: other, unix.FRA_FWMARK: other, unix.FRA_IP_PROTO: other,
+		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table),
+			unix.FRA_PRIORITY: &c.Priority,
+			unix.FRA_IIFNAME:  other, unix.FRA_OIFNAME: other, unix.FRA_FWMARK: other, unix.FRA_IP_PROTO: other,
 			unix.FRA_SPORT_RANGE: other, unix.FRA_DPORT_RANGE: other, unix.FRA_UID_RANGE: other}
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		header, c.Kind = unix.SizeofNdMsg, model.ChangedNeighbor

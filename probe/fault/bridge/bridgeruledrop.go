@@ -98,7 +98,9 @@ func namedPods(v *node.Index, r *model.FrameRule) []netip.Addr {
 func refusedPods(v *node.Index, r *model.FrameRule, among []netip.Addr) []*model.Pod {
 	return model.Chosen(v.Pods, func(p *model.Pod) bool {
 		b := v.BridgeOf(p)
-		return b != nil && (len(among) == 0 || model.Meet(among, node.PodAddrs(p))) && r.ARPDst.IsZero() && r.ARPSrc.IsZero() && v.Frames().Dropper(path.Frame{SrcMAC: p.MAC, DstMAC: model.Broadcast,
+		asked := len(among) == 0 || model.Meet(among, node.PodAddrs(p))
+		return b != nil && asked && r.ARPDst.IsZero() && r.ARPSrc.IsZero() && v.Frames().Dropper(path.Frame{
+			SrcMAC: p.MAC, DstMAC: model.Broadcast,
 			ARP: 1, In: []string{p.Link}, LogicalIn: []string{b.Name}}) == r
 	})
 }

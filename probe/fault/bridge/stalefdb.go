@@ -16,7 +16,8 @@ import (
 var StaleFDB = fault.Kind{Code: "StaleFDB", Severity: model.Critical, Find: staleFDB,
 	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceBridge},
 	Ends:    fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
-	Objects: fault.Objects{"bridge entry.MAC", "link missing", "link"}, Else: fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
+	Objects: fault.Objects{"bridge entry.MAC", "link missing", "link"},
+	Else:    fault.Else{"StaleFDB-none unused", "StaleFDB-none unread", "StaleFDB-end other"}}
 
 func staleFDB(v *fault.Input) {
 	for e := range model.Each(v.FDB) {

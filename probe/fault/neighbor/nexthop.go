@@ -97,7 +97,9 @@ func nobodyBeyond(v *node.Index, ifindex int, hops map[netip.Addr]*node.SilentHo
 		f.Facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
 	}
 	if model.InAny(v.Ranges.Local, remotes[0]) {
-		f.Facts["gone"] = v.Shown(model.First(v.Routes, func(r *model.Route) bool { return r.IfIndex == ifindex && r.Gateway == remotes[0] }))
+		f.Facts["gone"] = v.Shown(model.First(v.Routes, func(r *model.Route) bool {
+			return r.IfIndex == ifindex && r.Gateway == remotes[0]
+		}))
 	} else if l != nil && l.Role == model.RoleBridge && !v.Outer[ifindex] && f.Facts["taken"] == nil {
 		inner := model.Find(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) }).Masked()
 		f.Facts["inner"] = inner

@@ -104,7 +104,8 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 		}
 		if q := v.Arrived(l.Drops[0]); !v.NodeAddrs[own] {
 			by := v.Routing().Lookup(q)
-			f.Severity, f.Facts["taken"], f.Facts["led"], f.Facts["marks"] = model.Warning, v.Shown(by.Route), node.ShowRule(by.Rule), q.MarkedBy
+			f.Severity, f.Facts["taken"] = model.Warning, v.Shown(by.Route)
+			f.Facts["led"], f.Facts["marks"] = node.ShowRule(by.Rule), q.MarkedBy
 		}
 		f.Cause, f.LastHopAlive = strings.Join(ports, " "), v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
 		f.Pods, f.Peers = node.Sorted(l.Pods), model.Hosts(node.Sorted(l.Peers))

@@ -78,7 +78,9 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 	switch {
 	case f.Facts["foreign"] != nil || f.Facts["detour"] == true:
 	case f.Facts["strict"] == true:
-		f.Sets = []model.Sysctl{{Name: path.LinkSetting(k.link, "rp_filter"), Value: "0"}, {Name: path.LinkSetting("all", "rp_filter"), Value: "0"}}
+		for _, link := range []string{k.link, "all"} {
+			f.Sets = append(f.Sets, model.Sysctl{Name: path.LinkSetting(link, "rp_filter"), Value: "0"})
+		}
 	default:
 		f.Sets = []model.Sysctl{{Name: path.LinkSetting(k.link, "rp_filter"), Value: "2"}}
 	}
