@@ -371,6 +371,14 @@ func TestLayer2(t *testing.T) {
 			n.Sysctls[0].Value = "1"
 			return n
 		}, []string{"UnansweredARP likely 10.60.0.20"}},
+		{"nobody answers, since a route discards what is for the pod", func() *testNode {
+			n := silentGateway()
+			n.Sysctls[0].Value = "1"
+			n.unroute("10.60.0.20/32")
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.60.0.20/32"), Type: "blackhole"})
+			n.drop("NOT_SPECIFIED", "ip_error", "203.0.113.9", "10.60.0.20", 40).Link = "ens5"
+			return n
+		}, []string{"BlackholeRoute proven 10.60.0.20 203.0.113.9"}},
 		{"the gateway answers later", func() *testNode {
 			n := silentGateway()
 			n.arp("169.254.1.1", 10, model.Egress, true, "fe:00:00:00:00:0a", 1)

@@ -30,7 +30,9 @@ func unansweredARP(v *fault.Input) {
 				continue
 			}
 			t := v.Resolutions(model.Ingress)[node.Question{Ifindex: p.LinkIndex, Addr: g.Addr}]
-			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() ||
+			// The kernel does not answer those to whom it has no way back (arp_process): that route is the cause.
+			back := v.Routing().Lookup(path.Query{Dst: pods[0]})
+			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() || back.Discards() ||
 				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) {
 				continue
 			}
