@@ -57,7 +57,6 @@ var (
 // ChoosePeer is the destination if none was given, and how it was chosen.
 func ChoosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (path.Ends, string) {
 	peers := Busiest(s, pod)
-	lost := loss.NewClassifier(s)
 	for _, f := range findings {
 		about := func(e path.Ends) (path.Ends, string) {
 			return e, fmt.Sprintf("to %s, the peer of the finding %s; --to selects another", e.To, f.Code)
@@ -68,8 +67,10 @@ func ChoosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			}
 		}
 		met := peers
-		if e, ok := sameFamily(pod, lost.Peer(s, pod[0])); ok && len(f.Peers) == 0 {
-			met = slices.Insert(slices.Clone(peers), 0, e)
+		if len(f.Peers) == 0 {
+			if e, ok := sameFamily(pod, loss.NewClassifier(s).Peer(s, pod[0])); ok {
+				met = slices.Insert(slices.Clone(peers), 0, e)
+			}
 		}
 		if p, ok := metBy(s, f, met); ok {
 			return p, fmt.Sprintf("to %s, whose path the finding %s is on; --to selects another", p.To, f.Code)

@@ -44,8 +44,7 @@ func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []mod
 		g.deaths = model.Filter(g.deaths, func(d death) bool { return !survived && !seen.passed(d.pair) })
 	}
 	a.groups = model.Filter(a.groups, func(g *group) bool { return len(g.deaths) > 0 })
-	known := append(slices.Clone(verdict), a.found...)
-	a.found = slices.Clone(known)
+	a.found = slices.Concat(verdict, a.found)
 	a.explainAll()
 	var out []model.Finding
 	for _, f := range a.found {

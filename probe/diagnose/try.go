@@ -30,14 +30,14 @@ func try(v *fault.Input, list []fault.Fault) {
 		if !f.Packet.Dst.IsValid() && f.Lost != nil && len(f.Lost.Drops) > 0 {
 			f.Packet = firstOf(v, f)
 		}
+		if f.Undoes != nil {
+			gone = append(gone, f.Undoes)
+		}
 		for _, setting := range f.Sets {
 			gone = append(gone, setting)
 		}
 		if died, by := fate(trial, f); f.Undoes == nil && died || f.Undoes != nil && by == f.Undoes {
 			open = append(open, f)
-		}
-		if f.Undoes != nil {
-			gone = append(gone, f.Undoes)
 		}
 	}
 	for round := 0; round < most && len(open) > 0; round++ {

@@ -195,7 +195,7 @@ func (v *Index) FindNoOutbound() *NoOutbound {
 	}
 	o := &NoOutbound{Subnet: s, NIC: nics[0]}
 	for e := range model.Each(v.Cluster.Azure.Effective) {
-		if e.NIC == "" || v.ownNIC(e.NIC) {
+		if e.NIC == "" || slices.ContainsFunc(nics, func(n *model.NIC) bool { return model.SameResource(n.ID, e.NIC) }) {
 			o.Effective, o.routes = e.File, e.Routes
 			return o
 		}

@@ -256,10 +256,14 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 			return pod, p.Addr()
 		}
 	}
-	if to = d.losing.Peer(d.Reading.Snapshot, pod); to.IsValid() && len(f.Peers) == 0 {
+	if len(f.Peers) > 0 {
+		return pod, netip.Addr{}
+	}
+	n := d.home(pod)
+	if to = n.losing.Peer(n.Reading.Snapshot, pod); to.IsValid() {
 		return pod, to
 	}
-	if peers := d.Peers(pod); len(f.Peers) == 0 && len(peers) > 0 {
+	if peers := d.Peers(pod); len(peers) > 0 {
 		return pod, peers[0]
 	}
 	return pod, netip.Addr{}

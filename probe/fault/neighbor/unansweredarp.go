@@ -30,10 +30,8 @@ func unansweredARP(v *fault.Input) {
 				continue
 			}
 			t := v.Resolutions(model.Ingress)[node.Question{Ifindex: p.LinkIndex, Addr: g.Addr}]
-			// The kernel does not answer those to whom it has no way back (arp_process): that route is the cause.
-			back := v.Routing().Lookup(path.Query{Dst: pods[0]})
-			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() || back.Discards() ||
-				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) {
+			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() ||
+				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) || discarded(v, pods[0]) {
 				continue
 			}
 			x := unanswered{p, pods, words.Facts{"pod": p, "gateway": g, "watched": watched, "requests": t.Requests}}
@@ -59,6 +57,13 @@ func unansweredARP(v *fault.Input) {
 	}
 	unheldAddresses(v)
 	silentBeyond(v, hops)
+}
+
+// discarded reports whether the node has no way back to a pod: then the kernel does not answer it (arp_process), and that
+// route is the cause.
+func discarded(v *fault.Input, pod netip.Addr) bool {
+	back := v.Routing().Lookup(path.Query{Dst: pod})
+	return back.Discards()
 }
 
 // refusesRequest reports whether a rule drops the pod's solicitations: it is the cause.

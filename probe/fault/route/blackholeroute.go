@@ -63,9 +63,12 @@ func discardedInside(v *fault.Input) {
 	}
 	var groups node.Groups[key, []*model.Flow]
 	for f := range model.Each(v.Flows) {
+		if f.Replied || f.Start.IsZero() {
+			continue
+		}
 		for _, p := range v.Owners[f.Reply.Src] {
 			reply := path.Query{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}
-			if r := path.PodDiscards(p, reply); r != nil && !f.Replied && !f.Start.IsZero() {
+			if r := path.PodDiscards(p, reply); r != nil {
 				of := groups.Of(key{p, r})
 				*of = append(*of, f)
 			}
