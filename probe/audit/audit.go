@@ -66,10 +66,10 @@ func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []mod
 
 // begin follows what is to be audited.
 func begin(s *model.Snapshot, pods []netip.Addr) *audit {
-	base := stateOf(s)
-	found := diagnose.Judge(base).Findings
+	index := node.New(stateOf(s))
+	found := diagnose.Indexed(index).Findings
 	a := &audit{
-		Index: node.New(base), found: found, state: slices.Clone(found), byCause: map[cause]*group{}, masked: map[like]bool{}, pods: pods,
+		Index: index, found: found, state: slices.Clone(found), byCause: map[cause]*group{}, masked: map[like]bool{}, pods: pods,
 		ruled: map[netip.Addr]*model.RoutingRule{}, byProgram: map[int]*model.Program{},
 	}
 	a.beside()

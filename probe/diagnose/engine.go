@@ -127,6 +127,8 @@ func askedInVain(v *node.Index, f *fault.Fault) []*node.NameServer {
 	return out
 }
 
-func newInput(s *model.Snapshot) *fault.Input {
-	return &fault.Input{Claims: fault.Claims{ByDrop: map[*model.Drop]fault.Claimant{}}, Index: node.New(s)}
+func newInput(s *model.Snapshot) *fault.Input { return inputOf(node.New(s)) }
+
+func inputOf(index *node.Index) *fault.Input {
+	return &fault.Input{Claims: fault.Claims{ByDrop: map[*model.Drop]fault.Claimant{}}, Index: index}
 }
