@@ -48,7 +48,9 @@ func judge(v *fault.Input) []model.Finding {
 			}
 			at, effect := effects[f.About]
 			by := consequence(&f.Finding, cutOff)
-			if f.Severity == model.Info || f.Lost == nil || len(f.Lost.Drops) == 0 {
+			if k.Decides {
+				by = ""
+			} else if f.Severity == model.Info || f.Lost == nil || len(f.Lost.Drops) == 0 {
 				by = cmp.Or(by, consequence(&f.Finding, perhaps))
 			}
 			switch {

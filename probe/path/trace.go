@@ -35,7 +35,7 @@ func (st *State) Trace(findings []model.Finding, e Ends) model.Path {
 	asked := e
 	e, socket := st.atSocket(e)
 	t := newTracer(st, e)
-	t.socket, t.drops, t.answers = socket, loss.NewClassifier(st.Snapshot), st.answers(e)
+	t.socket, t.drops, t.answers = socket, loss.NewClassifier(st.Snapshot), t.replies()
 	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	forward.from()
 	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true,
@@ -55,18 +55,14 @@ func (st *State) Trace(findings []model.Finding, e Ends) model.Path {
 	return p
 }
 
-// answers reports whether all that was seen of a pod at another end are replies. Who asks for a port asks of new connections.
-func (st *State) answers(e Ends) bool {
-	replied := false
-	for p := range model.Each(st.Traffic.Peers) {
-		if p.Local == e.Pod && p.Remote == e.To {
-			if p.Out.Requests+p.Out.Other > 0 {
-				return false
-			}
-			replied = replied || p.Out.Replies > 0
-		}
-	}
-	return replied && e.Port == 0
+// replies reports whether all that was seen of a pod at another end are replies. Who asks for a port asks of new connections.
+func (t *tracer) replies() bool {
+	e := t.ends
+	return e.Port == 0 && len(t.flows) == 0 &&
+		slices.ContainsFunc(t.Flows, func(f model.Flow) bool { return f.Original.Src == e.To && f.Reply.Src == e.Pod }) &&
+		!slices.ContainsFunc(t.Traffic.Peers, func(p model.Peer) bool {
+			return p.Local == e.Pod && p.Remote == e.To && p.Out.Requests > 0
+		})
 }
 
 // noteReplies says at the end of the forward path how many packets came back: of the pair alone where

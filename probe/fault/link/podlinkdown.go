@@ -37,8 +37,10 @@ func podLinkDown(v *fault.Input) {
 
 func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fault.Fault {
 	f := fault.Fault{
-		Facts:    words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
-		Claims:   func(d *model.Drop) bool { return d.FromOrTo(pods) || hadAddress(v.Index, p, d) },
+		Facts: words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
+		Claims: func(d *model.Drop) bool {
+			return d.FromOrTo(pods) && !d.Is(model.Netfilter) || hadAddress(v.Index, p, d)
+		},
 		Silences: node.SilencesAll(pods),
 	}
 	f.Pods, f.LastHopAlive = pods, model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress}
