@@ -167,11 +167,7 @@ func DropText(reason model.Reason, cilium model.CiliumReason, location, link str
 
 // ReasonText is the reason of a drop, with Cilium's where its program gave one.
 func ReasonText(reason model.Reason, cilium model.CiliumReason) string {
-	return cmp.Or(string(reason), "unknown reason") + ciliumText(cilium)
-}
-
-func ciliumText(r model.CiliumReason) string {
-	return model.Either(r == 0, "", " (Cilium: "+r.String()+")")
+	return cmp.Or(string(reason), "unknown reason") + model.Either(cilium == 0, "", " (Cilium: "+cilium.String()+")")
 }
 
 // DropPlace is where the kernel dropped a packet.

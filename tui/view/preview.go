@@ -17,7 +17,7 @@ func (f Frame) preview(w, h int) []string {
 	case r == nil || h < 2 || r.Span && width(r.Word+r.Brief)+12 < w:
 		return nil
 	case f.Tab == Map:
-		f.cellPreview(p, r, h)
+		f.pairsPreview(p, r, h)
 	case r.Pod != nil:
 		p.lines = append(p.lines, p.separator(f.Data.podLabel(r.Pod), w))
 		p.lines = append(p.lines, f.drawing(f.Preview, w, max(h/2, 3), false, -1)...)
