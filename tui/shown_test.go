@@ -98,6 +98,14 @@ func TestPathTurnsToWhereItEnds(t *testing.T) {
 	shows(t, s, "Path bank/ledger-0 10.244.1.6 > ")
 }
 
+// TestLongTitle shows what a finding says first as a whole, though it is longer than a line.
+func TestLongTitle(t *testing.T) {
+	r := kubenetNode(3)
+	r.Findings[0].Title = "pods here cannot reach 10.244.1.0/24, 10.244.2.0/24, 10.244.3.0/24: no route beyond eth0, or none back"
+	s := opened(t, Options{Env: utf8Env}, 100, 30, r)
+	shows(t, s, "✕ pods here cannot reach 10.244.1.0/24", "  back ──")
+}
+
 // TestDropsAreLosses holds that what sockets free as they go alarms nobody.
 func TestDropsAreLosses(t *testing.T) {
 	r := kubenetNode(3)
