@@ -185,7 +185,10 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 		if r.rule == nil && r.policy != nil {
 			s.show("policy", words.Facts{"policy": r.policy})
 		}
-		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy})
+		for _, rule := range r.or {
+			s.showRule(rule)
+		}
+		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy, "or": r.or})
 	case !j.Has(model.SourceNAT):
 		s.say("rules-unread", nil)
 	case r.cutOff:
