@@ -68,14 +68,17 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 			parts[i].Read = func() (*model.Snapshot, error) { return spans[i](at) }
 		}
 		found := join.Judge(parts).Findings
-		if !slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {
-			// What the nodes found themselves at the time stands.
-			for _, f := range besides {
-				if !f.Opened.Before(w.Start) && !f.Opened.After(w.End) {
-					out = append(out, f)
-				}
-			}
+		own := model.Filter(besides, func(f model.Finding) bool { return !f.Opened.Before(w.Start) && !f.Opened.After(w.End) })
+		if slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {
+			// What a node proved at the time stands: all that the others have is the state at the end.
+			own = model.Filter(own, func(f model.Finding) bool {
+				return f.Confidence == model.Proven && f.Cause != "" && f.Traits&(model.Unknown|model.Unheard) == 0
+			})
 		}
+		out = append(out, own...)
+		found = slices.DeleteFunc(found, func(f model.Finding) bool {
+			return slices.ContainsFunc(own, func(g model.Finding) bool { return !f.Same(&g) && timeline.OneLoss(&f, &g) })
+		})
 		if w.End.Equal(end) {
 			w.End = time.Time{}
 		}

@@ -91,7 +91,7 @@ func (t *nodeFinding) site(of []nodeFinding) {
 	if len(t.at) == 1 {
 		t.Title = "on " + t.at[0] + ": " + t.Title
 	}
-	if t.Is(model.Unheard) {
+	if t.Is(model.Unheard) || t.Mended {
 		return
 	}
 	for _, steps := range stepsOf {

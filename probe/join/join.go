@@ -241,8 +241,6 @@ type joint struct {
 	// of which an end waits for replies.
 	legs          []*leg
 	conversations []*conversation
-	// answered are the ports at which some recorded node saw a flow replied to.
-	answered map[model.Asked]bool
 	// gets are what nodes found themselves to get that is for others' pods.
 	gets []ownFinding
 	// causes explain the conversations, keyed are those of them that are looked up by what they are.

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
 
 // lostFlows are flows of a leg between addresses that reach each other: the sender's connection tracking has them, or
@@ -19,23 +18,9 @@ type lostFlows struct {
 	some bool
 }
 
-// answers finds the ports at which some node saw a flow replied to: datagrams to these, and to name servers, want one.
-func (j *joint) answers() {
-	j.answered = map[model.Asked]bool{{Proto: model.UDP, Port: nodeindex.DNSPort}: true}
-	for _, n := range j.in {
-		for p := range model.Each(n.Pairs) {
-			for _, a := range p.Asked {
-				if a.Replied > 0 {
-					j.answered[model.Asked{Proto: a.Proto, Port: a.Port}] = true
-				}
-			}
-		}
-	}
-}
-
 // untracked are the flows that the sender has and the receiver, which tracks others of the pair, has not, and those
 // that the sender replied to and for which the receiver waits.
-func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
+func (w *leg) untracked() (l lostFlows) {
 	there := w.to.Pair(w.dst(), w.src()).Asked
 	if w.state != arrived || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
 		!w.to.Sees(w.dst(), w.src()) || !overlaps(w.from, w.to, w.pair.First, w.pair.Last) {
@@ -55,8 +40,7 @@ func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
 		n = min(n, waits.Unreplied)
 		switch {
 		case a.Proto != model.TCP && a.Proto != model.UDP, n <= 0, 2*n < waits.Unreplied,
-			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked),
-			a.Proto == model.UDP && !answered[model.Asked{Proto: a.Proto, Port: a.Port}]:
+			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked):
 			continue
 		}
 		l.ports, l.n = append(l.ports, model.Asked{Proto: a.Proto, Port: a.Port, Here: a.Here}), l.n+n
@@ -89,7 +73,7 @@ func (j *joint) inPart() {
 			sized = append(sized, w)
 		}
 	}
-	for _, set := range united(ports, func(a, b *leg) bool { return model.Meet(a.flows.ports, b.flows.ports) }) {
+	for _, set := range united(ports, (*leg).likeFlows) {
 		g := &guess{suspect: suspect{shape: filtered}}
 		for _, w := range set {
 			g.ports = model.With(g.ports, w.flows.ports...)
@@ -120,6 +104,13 @@ func united(legs []*leg, common func(a, b *leg) bool) (sets [][]*leg) {
 		sets[i] = append(sets[i], w)
 	}
 	return sets
+}
+
+// likeFlows reports whether one filter may lose flows of both legs: those to the same ports, or of one protocol and
+// direction from or to one node.
+func (w *leg) likeFlows(o *leg) bool {
+	a, b := w.flows.ports[0], o.flows.ports[0]
+	return model.Meet(w.flows.ports, o.flows.ports) || a.Proto == b.Proto && a.Here == b.Here && (w.from == o.from || w.to == o.to)
 }
 
 // touches reports whether two legs have a node in common.

@@ -97,9 +97,12 @@ func Called(s *model.Snapshot) Names {
 	return names
 }
 
-// Add adds what a node calls addresses, to the names of several.
+// Add adds what a node calls addresses, to the names of several. One that several nodes have has the name of none.
 func (names Names) Add(s *model.Snapshot) {
 	for a, name := range Called(s) {
+		if name.Own && names[a].Other == "node" && names[a].Node != s.Node.Name {
+			names[a] = Name{Other: "several nodes"}
+		}
 		names[a] = cmp.Or(names[a], name.From(s.Node.Name))
 	}
 }

@@ -62,12 +62,14 @@ func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 
 // misjudged reports whether a finding of the whole window is about losses that one accounts for which closed: what made
 // them is not in the state at the window's end.
-func misjudged(f *model.Finding, x *model.Tracked) bool {
+func misjudged(f *model.Finding, x *model.Tracked) bool { return x.Closed && OneLoss(f, &x.Finding) }
+
+// OneLoss reports whether a finding is about losses that another one, as serious at least, accounts for.
+func OneLoss(f, by *model.Finding) bool {
 	meet := func(a, b []netip.Prefix) bool {
 		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
 	}
-	return x.Closed && x.Severity.Rank() >= max(f.Severity.Rank(), model.Warning.Rank()) &&
-		model.Meet(f.Pods, x.Pods) && meet(f.Peers, x.Peers)
+	return by.Severity.Rank() >= max(f.Severity.Rank(), model.Warning.Rank()) && model.Meet(f.Pods, by.Pods) && meet(f.Peers, by.Peers)
 }
 
 // Besides adds to what is told what was judged of a part of the window alone. The end of a
