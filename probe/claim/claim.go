@@ -34,6 +34,14 @@ func Take(programs ...uint32) (*Claim, error) {
 	return c, nil
 }
 
+// Sockets are what holds the claim, for another process. A nil Claim has none.
+func (c *Claim) Sockets() []*os.File {
+	if c == nil {
+		return nil
+	}
+	return c.sockets
+}
+
 // Close gives the claim up. A nil Claim is none.
 func (c *Claim) Close() error {
 	if c == nil {
