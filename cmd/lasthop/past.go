@@ -207,10 +207,16 @@ func readKept(dir string) (out kept, err error) {
 			}
 			of := func(known incident) bool { return known.ID == x.ID && known.began.Equal(latest) }
 			found := incident{*x, latest, someOf(names, x.Pods), report.Brief(names, x.Title), !x.Closed}
-			for e := range model.Each(x.Evidence) {
-				if e.Source == model.SourceChanges {
-					found.what += "; " + e.Text
-				}
+			made := x.Made()
+			if len(made) == 0 {
+				// It may go on from an agent that saw the change and ended.
+				before := func(known *incident) bool { return known.open && known.began.Before(latest) && known.Same(&x.Finding) }
+				made = model.Flat(model.Chosen(out.incidents, before), func(known *incident) []model.Evidence { return known.Made() })
+				made = made[max(0, len(made)-1):]
+				found.Evidence = append(made, found.Evidence...)
+			}
+			for _, e := range made {
+				found.what += "; " + e.Text
 			}
 			switch i := slices.IndexFunc(out.incidents, of); {
 			case i < 0:

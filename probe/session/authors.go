@@ -1,8 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -89,7 +91,7 @@ func (a *authors) add(list []change.Change, lost bool) {
 		}
 		a.changes = append(a.changes, c.Change)
 	}
-	a.changes = a.changes[max(0, len(a.changes)-maxChanges):]
+	a.changes = latest(a.changes)
 	// Links are looked at anyway.
 	if slices.ContainsFunc(list, func(c change.Change) bool { return c.Kind != model.ChangedLink }) {
 		select {
@@ -97,6 +99,33 @@ func (a *authors) add(list []change.Change, lost bool) {
 		default:
 		}
 	}
+}
+
+// latest are as many changes as are kept. The oldest go of the kind of which one program made most: pods that come and go
+// push out no route that was deleted by hand.
+func latest(list []model.Change) []model.Change {
+	type made struct {
+		kind model.ChangeKind
+		by   string
+	}
+	of := func(c *model.Change) made {
+		return made{c.Kind, strings.Join(model.Map(c.By, func(p model.Process) string { return p.Name }), " ")}
+	}
+	count, drop := map[made]int{}, map[made]int{}
+	for c := range model.Each(list) {
+		count[of(c)]++
+	}
+	for range len(list) - maxChanges {
+		most := slices.MaxFunc(slices.Collect(maps.Keys(count)), func(a, b made) int {
+			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(a.kind, b.kind), cmp.Compare(a.by, b.by))
+		})
+		count[most], drop[most] = count[most]-1, drop[most]+1
+	}
+	return slices.DeleteFunc(list, func(c model.Change) bool {
+		k := of(&c)
+		drop[k]--
+		return drop[k] >= 0
+	})
 }
 
 // list is what is kept, of the links that there are, and the source that says how much that is.

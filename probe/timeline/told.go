@@ -35,6 +35,9 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 			opened, closed, times := f.Opened, f.Closed, f.Times
 			*f = x.Finding
 			f.Opened, f.Closed, f.Times = opened, closed, times
+		} else if made := x.Made(); len(made) > 0 && len(f.Made()) == 0 {
+			// The agent that saw the change ended before the window did.
+			f.Why, f.Evidence = x.Why, append(made, f.Evidence...)
 		}
 		if f.Times == 0 || x.First.Before(f.Opened) {
 			f.Opened = x.First
