@@ -40,7 +40,8 @@ func (w *leg) untracked() (l lostFlows) {
 		n = min(n, waits.Unreplied)
 		switch {
 		case a.Proto != model.TCP && a.Proto != model.UDP, n <= 0, 2*n < waits.Unreplied,
-			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked):
+			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked),
+			a.Proto == model.UDP && w.isNode() && waits.Replied == 0 && len(w.pair.Behind) == 0: // it may carry a tunnel
 			continue
 		}
 		l.ports, l.n = append(l.ports, model.Asked{Proto: a.Proto, Port: a.Port, Here: a.Here}), l.n+n

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -104,27 +103,19 @@ func (a *authors) add(list []change.Change, lost bool) {
 // latest are as many changes as are kept. The oldest go of the kind of which one program made most: pods that come and go
 // push out no route that was deleted by hand.
 func latest(list []model.Change) []model.Change {
-	type made struct {
-		kind model.ChangeKind
-		by   string
+	of := func(c *model.Change) string {
+		return string(c.Kind) + strings.Join(model.Map(c.By, func(p model.Process) string { return p.Name }), " ")
 	}
-	of := func(c *model.Change) made {
-		return made{c.Kind, strings.Join(model.Map(c.By, func(p model.Process) string { return p.Name }), " ")}
-	}
-	count, drop := map[made]int{}, map[made]int{}
+	count, share := map[string]int{}, maxChanges
 	for c := range model.Each(list) {
 		count[of(c)]++
 	}
-	for range len(list) - maxChanges {
-		most := slices.MaxFunc(slices.Collect(maps.Keys(count)), func(a, b made) int {
-			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(a.kind, b.kind), cmp.Compare(a.by, b.by))
-		})
-		count[most], drop[most] = count[most]-1, drop[most]+1
+	for model.Sum(slices.Collect(maps.Values(count)), func(n int) int { return min(n, share) }) > maxChanges {
+		share--
 	}
 	return slices.DeleteFunc(list, func(c model.Change) bool {
-		k := of(&c)
-		drop[k]--
-		return drop[k] >= 0
+		count[of(&c)]--
+		return count[of(&c)] >= share
 	})
 }
 

