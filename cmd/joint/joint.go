@@ -39,12 +39,8 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 	besides := out[len(stands):]
 	out = slices.Clip(out[:len(stands)])
 	slices.SortFunc(besides, func(a, b model.Finding) int { return a.Opened.Compare(b.Opened) })
-	var end time.Time
-	for _, n := range judged.Nodes {
-		if last := n.Window.End.Add(-n.Ahead); last.After(end) {
-			end = last
-		}
-	}
+	ends := model.Map(judged.Nodes, func(n model.NodeSeen) time.Time { return n.Window.End.Add(-n.Ahead) })
+	end := slices.MaxFunc(append(ends, time.Time{}), time.Time.Compare)
 	var episodes []model.Window
 	for _, f := range besides {
 		w := model.Window{Start: f.Opened, End: f.Closed}

@@ -71,11 +71,9 @@ type conversation struct {
 	forward, reverse *leg
 }
 
-// minLost is how many packets must be lost before that is worth a word: single ones get lost everywhere.
-const minLost = 3
-
-// minUnasked is how many, where nobody waits for replies.
-const minUnasked = 10
+// minLost is how many packets must be lost before that is worth a word: single ones get lost everywhere. minUnasked is how
+// many, where nobody waits for replies.
+const minLost, minUnasked = 3, 10
 
 // fewReplies is how many packets must arrive for each reply before the replies are as good as none.
 const fewReplies = 10

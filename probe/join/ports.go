@@ -28,11 +28,7 @@ func (w *leg) untracked() (l lostFlows) {
 	}
 	tracks := slices.ContainsFunc(there, func(a model.Asked) bool { return a.Here })
 	for _, a := range w.pair.Asked {
-		var other model.Asked
-		i := slices.IndexFunc(there, model.Asked{Proto: a.Proto, Port: a.Port, Here: !a.Here}.Same)
-		if i >= 0 {
-			other = there[i]
-		}
+		other := model.Find(there, model.Asked{Proto: a.Proto, Port: a.Port, Here: !a.Here}.Same)
 		waits, n := a, a.Replied+a.Unreplied-other.Replied-other.Unreplied
 		if a.Here {
 			waits, n = other, a.Replied-other.Replied
@@ -40,7 +36,7 @@ func (w *leg) untracked() (l lostFlows) {
 		n = min(n, waits.Unreplied)
 		switch {
 		case a.Proto != model.TCP && a.Proto != model.UDP, n <= 0, 2*n < waits.Unreplied,
-			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked),
+			!a.Here && (!tracks || other.Proto == 0 && len(there) == model.MaxAsked),
 			a.Proto == model.UDP && w.isNode() && waits.Replied == 0 && len(w.pair.Behind) == 0: // it may carry a tunnel
 			continue
 		}
@@ -75,11 +71,8 @@ func (j *joint) inPart() {
 		}
 	}
 	for _, set := range united(ports, (*leg).likeFlows) {
-		g := &guess{suspect: suspect{shape: filtered}}
-		for _, w := range set {
-			g.ports = model.With(g.ports, w.flows.ports...)
-		}
-		j.causes = append(j.causes, &cause{guess: g, lost: set})
+		ports := model.With(nil, model.Flat(set, func(w *leg) []model.Asked { return w.flows.ports })...)
+		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, ports: ports}, lost: set})
 	}
 	for _, set := range united(sized, (*leg).touches) {
 		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, large: true}, lost: set})
@@ -89,20 +82,13 @@ func (j *joint) inPart() {
 // united are legs, those together that have something in common, also by others: the first one first.
 func united(legs []*leg, common func(a, b *leg) bool) (sets [][]*leg) {
 	for _, w := range legs {
-		alike := func(set []*leg) bool { return slices.ContainsFunc(set, func(x *leg) bool { return common(x, w) }) }
-		i := slices.IndexFunc(sets, alike)
-		if i < 0 {
-			i, sets = len(sets), append(sets, nil)
-		}
-		rest := slices.DeleteFunc(sets[i+1:], func(o []*leg) bool {
-			is := alike(o)
-			if is {
-				sets[i] = append(sets[i], o...)
-			}
+		var set []*leg
+		sets = slices.DeleteFunc(sets, func(o []*leg) bool {
+			is := slices.ContainsFunc(o, func(x *leg) bool { return common(x, w) })
+			set = append(set, model.Either(is, o, nil)...)
 			return is
 		})
-		sets = sets[:i+1+len(rest)]
-		sets[i] = append(sets[i], w)
+		sets = append(sets, append(set, w))
 	}
 	return sets
 }
@@ -155,19 +141,11 @@ func (w *leg) misses() bool {
 
 // of is how many packets are of the kinds that the lost flows are of.
 func (l *lostFlows) of(c model.PeerCount) (n uint64) {
-	has := func(proto uint8, replies bool) bool {
-		return slices.ContainsFunc(l.ports, func(a model.Asked) bool {
-			return a.Proto == proto && (proto == model.UDP || a.Here == replies)
-		})
-	}
-	if has(model.TCP, false) {
-		n += c.Requests
-	}
-	if has(model.TCP, true) {
-		n += c.Replies
-	}
-	if has(model.UDP, false) {
-		n += c.Other
+	counted := map[int]bool{}
+	for _, a := range l.ports {
+		kind := model.Either(a.Proto == model.UDP, 2, model.Either(a.Here, 1, 0))
+		n += model.Either(counted[kind], 0, [...]uint64{c.Requests, c.Replies, c.Other}[kind])
+		counted[kind] = true
 	}
 	return n
 }

@@ -42,7 +42,7 @@ func (t *tcx) handOver(ns *netns.NS, cmd *exec.Cmd) {
 		}
 	}
 	// Those with fewer rights know the programs by the claim: it ends last.
-	t.heir, _ = startJanitor(ns, cmd, append(slices.Clip(held), t.claim.Sockets()...)...)
+	t.heir, _ = startJanitor(ns, cmd, append(slices.Clip(held), t.claim.Sockets...)...)
 	for _, f := range held {
 		_ = f.Close() // a copy
 	}

@@ -38,10 +38,8 @@ func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fa
 	set := model.Find(v.Changes, func(c model.Change) bool { return c.Kind == model.ChangedLink && c.Link == l.Index })
 	since := func(d *model.Drop) bool { return !set.Deleted || !d.Last.Before(set.At.Add(-fault.Notified)) }
 	f := fault.Fault{
-		Facts: words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
-		Claims: func(d *model.Drop) bool {
-			return since(d) && (d.FromOrTo(pods) || hadAddress(v.Index, p, d))
-		},
+		Facts:    words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
+		Claims:   func(d *model.Drop) bool { return since(d) && (d.FromOrTo(pods) || hadAddress(v.Index, p, d)) },
 		Silences: node.SilencesAll(pods),
 	}
 	f.Pods, f.LastHopAlive = pods, model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress}
