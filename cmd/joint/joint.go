@@ -26,7 +26,7 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 	for _, n := range judged.Nodes {
 		ahead[n.Recording] = n.Ahead
 		for _, x := range told[n.Recording] {
-			x.Finding = join.On(n.Name, x.Finding)
+			x.Finding = join.On(n.Name, diagnose.Relate([]model.Finding{x.Finding})[0])
 			if !x.First.IsZero() {
 				x.First = x.First.Add(-n.Ahead)
 			}
@@ -65,21 +65,25 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 		}
 		found := join.Judge(parts).Findings
 		own := model.Filter(besides, func(f model.Finding) bool { return !f.Opened.Before(w.Start) && !f.Opened.After(w.End) })
-		if slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {
-			// What a node proved at the time stands: all that the others have is the state at the end.
-			own = model.Filter(own, func(f model.Finding) bool {
-				return f.Confidence == model.Proven && f.Cause != "" && f.Traits&(model.Unknown|model.Unheard) == 0
-			})
+		sure := model.Filter(own, proved)
+		left := func(f model.Finding) bool {
+			return !slices.ContainsFunc(sure, func(g model.Finding) bool { return !f.Same(&g) && timeline.OneLoss(&f, &g) })
 		}
-		out = append(out, own...)
-		found = slices.DeleteFunc(found, func(f model.Finding) bool {
-			return slices.ContainsFunc(own, func(g model.Finding) bool { return !f.Same(&g) && timeline.OneLoss(&f, &g) })
-		})
+		out = append(out, sure...)
+		if !slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {
+			out = append(out, model.Filter(own, func(f model.Finding) bool { return !proved(f) && left(f) })...)
+		}
 		if w.End.Equal(end) {
 			w.End = time.Time{}
 		}
-		out = timeline.Besides(out, found, w)
+		out = timeline.Besides(out, model.Filter(found, left), w)
 	}
 	diagnose.Sort(out)
 	return out
+}
+
+// proved reports whether a node proved at the time what its finding is about, which stands: all that the others have is the
+// state at the end.
+func proved(f model.Finding) bool {
+	return f.Confidence == model.Proven && f.Cause != "" && f.Traits&(model.Unknown|model.Unheard) == 0
 }

@@ -210,9 +210,8 @@ func readKept(dir string) (out kept, err error) {
 			made := x.Made()
 			if len(made) == 0 {
 				// It may go on from an agent that saw the change and ended.
-				before := func(known *incident) bool { return known.open && known.began.Before(latest) && known.Same(&x.Finding) }
-				made = model.Flat(model.Chosen(out.incidents, before), func(known *incident) []model.Evidence { return known.Made() })
-				made = made[max(0, len(made)-1):]
+				before := func(known incident) bool { return known.open && known.began.Before(latest) && known.Same(&x.Finding) }
+				made = new(model.Find(out.incidents, before)).Made()
 				found.Evidence = append(made, found.Evidence...)
 			}
 			for _, e := range made {

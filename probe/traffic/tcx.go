@@ -38,14 +38,12 @@ func (t *tcx) handOver(ns *netns.NS, cmd *exec.Cmd) {
 		for _, l := range to.links {
 			if fd, err := unix.FcntlInt(uintptr(l.(interface{ FD() int }).FD()), unix.F_DUPFD_CLOEXEC, 0); err == nil {
 				held = append(held, os.NewFile(uintptr(fd), "link"))
+				defer held[len(held)-1].Close()
 			}
 		}
 	}
 	// Those with fewer rights know the programs by the claim: it ends last.
 	t.heir, _ = startJanitor(ns, cmd, append(slices.Clip(held), t.claim.Sockets...)...)
-	for _, f := range held {
-		_ = f.Close() // a copy
-	}
 }
 
 // tcxLinks are the attachments to one link, by hook, and their IDs.
