@@ -146,3 +146,27 @@ func TestMade(t *testing.T) {
 		t.Errorf("twice: %+v", other)
 	}
 }
+
+// TestOneLoss: who hears nothing of what a proven fault lost tells of the same loss; who hears nothing of more tells of more.
+func TestOneLoss(t *testing.T) {
+	pod, asker := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.0.2")
+	other := netip.MustParsePrefix("10.244.1.3/32")
+	down := model.Finding{Code: "PodLinkDown", Severity: model.Critical, Pods: []netip.Addr{pod}}
+	unheard := model.Finding{Code: "NoReply", Severity: model.Warning, Traits: model.Unheard, Pods: []netip.Addr{asker}, Peers: model.Hosts(down.Pods)}
+	more, refused, others := unheard, unheard, down
+	more.Peers, refused.Traits, others.Peers = append(model.Hosts(down.Pods), other), 0, []netip.Prefix{other}
+	for _, tt := range []struct {
+		name  string
+		f, by model.Finding
+		want  bool
+	}{
+		{"its only peer", unheard, down, true},
+		{"a peer more", more, down, false},
+		{"no silence", refused, down, false},
+		{"a fault for another peer alone", unheard, others, false},
+	} {
+		if got := OneLoss(&tt.f, &tt.by); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
