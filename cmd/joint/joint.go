@@ -26,7 +26,7 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 	for _, n := range judged.Nodes {
 		ahead[n.Recording] = n.Ahead
 		for _, x := range told[n.Recording] {
-			x.Finding = join.On(n.Name, x.Finding)
+			x.Finding = join.On(n.Name, diagnose.Relate([]model.Finding{x.Finding})[0])
 			if !x.First.IsZero() {
 				x.First = x.First.Add(-n.Ahead)
 			}
@@ -39,12 +39,8 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 	besides := out[len(stands):]
 	out = slices.Clip(out[:len(stands)])
 	slices.SortFunc(besides, func(a, b model.Finding) int { return a.Opened.Compare(b.Opened) })
-	var end time.Time
-	for _, n := range judged.Nodes {
-		if last := n.Window.End.Add(-n.Ahead); last.After(end) {
-			end = last
-		}
-	}
+	ends := model.Map(judged.Nodes, func(n model.NodeSeen) time.Time { return n.Window.End.Add(-n.Ahead) })
+	end := slices.MaxFunc(append(ends, time.Time{}), time.Time.Compare)
 	var episodes []model.Window
 	for _, f := range besides {
 		w := model.Window{Start: f.Opened, End: f.Closed}
@@ -68,19 +64,26 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 			parts[i].Read = func() (*model.Snapshot, error) { return spans[i](at) }
 		}
 		found := join.Judge(parts).Findings
+		own := model.Filter(besides, func(f model.Finding) bool { return !f.Opened.Before(w.Start) && !f.Opened.After(w.End) })
+		sure := model.Filter(own, proved)
+		left := func(f model.Finding) bool {
+			return !slices.ContainsFunc(sure, func(g model.Finding) bool { return !f.Same(&g) && timeline.OneLoss(&f, &g) })
+		}
+		out = append(out, sure...)
 		if !slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {
-			// What the nodes found themselves at the time stands.
-			for _, f := range besides {
-				if !f.Opened.Before(w.Start) && !f.Opened.After(w.End) {
-					out = append(out, f)
-				}
-			}
+			out = append(out, model.Filter(own, func(f model.Finding) bool { return !proved(f) && left(f) })...)
 		}
 		if w.End.Equal(end) {
 			w.End = time.Time{}
 		}
-		out = timeline.Besides(out, found, w)
+		out = timeline.Besides(out, model.Filter(found, left), w)
 	}
 	diagnose.Sort(out)
 	return out
+}
+
+// proved reports whether a node proved at the time what its finding is about, which stands: all that the others have is the
+// state at the end.
+func proved(f model.Finding) bool {
+	return f.Confidence == model.Proven && f.Cause != "" && f.Traits&(model.Unknown|model.Unheard) == 0
 }

@@ -2,10 +2,12 @@ package joint
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/kind/large"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -49,5 +51,28 @@ func TestToldByEachClock(t *testing.T) {
 	}
 	if len(findings) != 1 || findings[0].Title != "on node-b: no reply" || !findings[0].Opened.Equal(begin.Add(4*time.Second)) {
 		t.Errorf("got %+v", findings)
+	}
+}
+
+// TestProvenStands: what a node proved while a fault was there stands over what the state at its end makes of these losses; what
+// it only supposed does not.
+func TestProvenStands(t *testing.T) {
+	l := large.New(0, 3, func(node int) bool { return node == 1 })
+	s := l.Reading(12).Point.Snapshot
+	part := func(model.Window) (*model.Snapshot, error) { return s, nil }
+	src := join.Source{Name: "a", Read: func() (*model.Snapshot, error) { return part(s.Window) }}
+	nodes := join.Result{Nodes: []model.NodeSeen{{Name: "node-a", Recording: "a", Window: s.Window}}}
+	of := netip.PrefixFrom(large.Pod(1, -10), 24)
+	had := model.Tracked{First: s.Window.Start.Add(time.Second), Last: s.Window.End.Add(-time.Second), Closed: true, Finding: model.Finding{
+		Code: "BlackholeRoute", Severity: model.Critical, Confidence: model.Proven, Cause: of.String(), Pods: []netip.Addr{large.Pod(0, 0)}, Peers: []netip.Prefix{of}}}
+	told := func() (codes []model.Code) {
+		findings := Told([]join.Source{src}, []Span{part}, nodes, map[string][]model.Tracked{"a": {had}})
+		return model.Map(findings, func(f model.Finding) model.Code { return f.Code })
+	}
+	if got := told(); !slices.Equal(got, []model.Code{"BlackholeRoute"}) {
+		t.Errorf("proven: %v", got)
+	}
+	if had.Confidence = model.Likely; slices.Contains(told(), "BlackholeRoute") || len(told()) == 0 {
+		t.Errorf("likely: %v", told())
 	}
 }

@@ -207,10 +207,15 @@ func readKept(dir string) (out kept, err error) {
 			}
 			of := func(known incident) bool { return known.ID == x.ID && known.began.Equal(latest) }
 			found := incident{*x, latest, someOf(names, x.Pods), report.Brief(names, x.Title), !x.Closed}
-			for e := range model.Each(x.Evidence) {
-				if e.Source == model.SourceChanges {
-					found.what += "; " + e.Text
-				}
+			made := x.Made()
+			if len(made) == 0 {
+				// It may go on from an agent that saw the change and ended.
+				before := func(known incident) bool { return known.open && known.began.Before(latest) && known.Same(&x.Finding) }
+				made = new(model.Find(out.incidents, before)).Made()
+				found.Evidence = append(made, found.Evidence...)
+			}
+			for _, e := range made {
+				found.what += "; " + e.Text
 			}
 			switch i := slices.IndexFunc(out.incidents, of); {
 			case i < 0:

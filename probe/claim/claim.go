@@ -15,35 +15,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is held until it is closed.
-type Claim struct{ sockets []*os.File }
+// Claim is held until it is closed, by this process and those that its sockets are given to.
+type Claim struct{ Sockets []*os.File }
 
-// Take claims programs in the network namespace of the calling thread.
+// Take claims programs in the network namespace of the calling thread. If it fails, nothing is claimed.
 func Take(programs ...uint32) (*Claim, error) {
 	c := &Claim{}
 	for _, id := range programs {
 		fd, err := socket()
 		if err == nil {
-			c.sockets = append(c.sockets, os.NewFile(uintptr(fd), "claim"))
+			c.Sockets = append(c.Sockets, os.NewFile(uintptr(fd), "claim"))
 			err = unix.Bind(fd, address(id))
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("claim program %d: %w", id, err), c.Close())
+			return c, errors.Join(fmt.Errorf("claim program %d: %w", id, err), c.Close())
 		}
 	}
 	return c, nil
 }
 
-// Close gives the claim up. A nil Claim is none.
+// Close gives the claim up.
 func (c *Claim) Close() error {
-	if c == nil {
-		return nil
-	}
 	var errs []error
-	for _, s := range c.sockets {
+	for _, s := range c.Sockets {
 		errs = append(errs, s.Close())
 	}
-	c.sockets = nil
+	c.Sockets = nil
 	return errors.Join(errs...)
 }
 

@@ -13,9 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// notified is how long it takes at most until a notification is read, whose time is then.
-const notified = 100 * time.Millisecond
-
 // author says who changed what a finding lacks, or what it is about, last: as evidence, and at the beginning of why.
 func author(v *fault.Input, f *fault.Fault) {
 	c := madeBy(v, f)
@@ -23,7 +20,7 @@ func author(v *fault.Input, f *fault.Fault) {
 		return
 	}
 	facts := words.Facts{"at": c.At.Format(time.TimeOnly), "author": c.Author(), "what": c.What()}
-	if first, sampled := lossBegan(v, f, c.At); !c.At.Before(v.Window.Start) && !first.Before(c.At.Add(-notified)) {
+	if first, sampled := lossBegan(v, f, c.At); !c.At.Before(v.Window.Start) && !first.Before(c.At.Add(-fault.Notified)) {
 		facts[model.Either(sampled, "after", "seen")] = fmt.Sprintf("%.1f s", max(0, first.Sub(c.At).Seconds()))
 	}
 	var said model.Finding

@@ -292,6 +292,25 @@ func TestLayer2(t *testing.T) {
 			n.drop("QDISC_DROP", "__dev_queue_xmit", "203.0.113.9", "10.60.0.20", 30)
 			return n
 		}, []string{"PodLinkDown proven 10.60.0.20"}},
+		{"the host side was set down, and drops had ended before", func() *testNode {
+			n := routedNode()
+			n.link(10).Up, n.link(10).Carrier = false, false
+			n.Changes = []model.Change{{At: start.Add(6 * time.Second), Kind: model.ChangedLink, Deleted: true, Link: 10}}
+			d := n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 30)
+			d.First, d.Last = start.Add(time.Second), start.Add(4*time.Second)
+			d = n.drop("QDISC_DROP", "__dev_queue_xmit", "203.0.113.9", "10.60.0.20", 30)
+			d.First, d.Last = start.Add(6*time.Second), end
+			return n
+		}, []string{"PodLinkDown proven 10.60.0.20", "PolicyDrop likely 10.60.0.20 203.0.113.9"}},
+		{"the host side was down before, and then again", func() *testNode {
+			n := routedNode()
+			n.link(10).Up, n.link(10).Carrier = false, false
+			n.Changes = []model.Change{{At: start.Add(3 * time.Second), Kind: model.ChangedLink, Link: 10},
+				{At: start.Add(6 * time.Second), Kind: model.ChangedLink, Deleted: true, Link: 10}}
+			d := n.drop("QDISC_DROP", "__dev_queue_xmit", "203.0.113.9", "10.60.0.20", 30)
+			d.First, d.Last = start.Add(time.Second), start.Add(3*time.Second)
+			return n
+		}, []string{"PodLinkDown proven 10.60.0.20"}},
 		{"the pod's side is down", func() *testNode {
 			n := kubenet()
 			n.link(11).Carrier, n.Pods[1].Up = false, false

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
@@ -117,6 +118,9 @@ type Fault struct {
 	// Idle: nothing but state speaks for it.
 	Idle bool
 }
+
+// Notified is how long it takes at most until a notification of a change is read, whose time is then.
+const Notified = 100 * time.Millisecond
 
 // InfoUnless makes the finding one of information where nothing is at fault.
 func (f *Fault) InfoUnless(fault bool) {

@@ -74,8 +74,9 @@ func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {
 	} else {
 		f.Facts["row"] = c.rows[0]
 	}
-	if kinds := c.kinds(); len(kinds) == 1 {
-		f.Facts["kind"] = kindText(kinds[0])
+	// The protocols and ports that were tried, where that is known.
+	if kinds := model.With(nil, model.Flat(c.lost, func(w *leg) []string { return model.Map(w.pair.Asked, kindText) })...); len(kinds) == 1 {
+		f.Facts["kind"] = kinds[0]
 	}
 	var silent []refutation
 	g.rivals = slices.DeleteFunc(g.rivals, func(r suspect) bool {
@@ -276,37 +277,21 @@ func sortedNodes(nodes iter.Seq[*node]) []*node {
 // pods are the pods at both ends of what is lost, those behind a node's address included.
 func (c *cause) pods() []netip.Addr {
 	var out []netip.Addr
-	for _, w := range c.lost {
-		if w.from.Pods[w.src()] {
-			out = append(out, w.src())
-		}
-		if w.to.Pods[w.dst()] {
-			out = append(out, w.dst())
+	add := func(n *node, a netip.Addr) {
+		if n.Pods[a] {
+			out = append(out, a)
 		}
 	}
+	for _, w := range c.lost {
+		add(w.from, w.src())
+		add(w.to, w.dst())
+	}
 	for _, t := range c.conversations {
-		if t.asker.Pods[t.a] {
-			out = append(out, t.a)
-		}
-		if t.far.Pods[t.b] {
-			out = append(out, t.b)
-		}
+		add(t.asker, t.a)
+		add(t.far, t.b)
 		out = append(out, t.pair.Behind...)
 	}
 	return model.Unique(out)
-}
-
-// kinds are the protocols and ports that were tried, where that is known.
-func (c *cause) kinds() []model.Asked {
-	var out []model.Asked
-	for _, w := range c.lost {
-		for _, k := range w.pair.Asked {
-			if !slices.ContainsFunc(out, k.Same) {
-				out = append(out, k)
-			}
-		}
-	}
-	return out
 }
 
 func kindText(k model.Asked) string {

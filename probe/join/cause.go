@@ -92,7 +92,7 @@ func (j *joint) explain() {
 		case len(t.onward()) > 0:
 			onward = append(onward, t)
 		case t.reverse == nil && isSilent:
-			if scan := (silentReceiver{m.far, m.how, t.a}); scans[scan] {
+			if scan := (silentReceiver{m.far, m.how, t.a}); scans[scan] > maxVacant {
 				m = scan
 			}
 			c = j.cause(m, cause{node: t.far, silent: &m})

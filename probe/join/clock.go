@@ -27,12 +27,7 @@ func setClocks(nodes []*node) {
 		known[first] = true
 		for todo := []*node{first}; len(todo) > 0; todo = todo[1:] {
 			// Few nodes have connections with this one.
-			met := map[*node]bool{}
-			for _, b := range todo[0].Began {
-				for _, o := range seen[b.Key] {
-					met[o] = true
-				}
-			}
+			met := model.SetOf(model.Flat(todo[0].Began, func(b model.Began) []*node { return seen[b.Key] }))
 			for _, o := range in {
 				if !met[o] || known[o] {
 					continue
@@ -185,10 +180,7 @@ func (n *node) end() time.Time   { return n.seen.Window.End.Add(-n.ahead) }
 // them need it, and reports whether there are any: counts of different times are not compared.
 func (j *joint) cut(legs []*leg) bool {
 	c := j.commonTime()
-	member, want := map[*node]bool{}, map[*node]bool{}
-	for _, n := range c.nodes {
-		member[n] = n.source.Within != nil
-	}
+	member, want := model.SetOf(model.Filter(c.nodes, func(n *node) bool { return n.source.Within != nil })), map[*node]bool{}
 	for _, n := range j.in {
 		if len(j.in) > 1 && !slices.Contains(c.nodes, n) {
 			n.seen.Reason = cmp.Or(n.blind,

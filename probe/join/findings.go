@@ -41,11 +41,7 @@ func (j *joint) findings() []model.Finding {
 				continue
 			}
 		}
-		f := nodeFinding{Finding: j.finding(c)}
-		if c.found != nil {
-			f.at = []string{c.node.name()}
-		}
-		out = append(out, f)
+		out = append(out, nodeFinding{j.finding(c), model.Either(c.found != nil, []string{c.node.name()}, nil)})
 	}
 	for _, n := range j.nodes {
 		for _, f := range n.rest {
@@ -91,7 +87,7 @@ func (t *nodeFinding) site(of []nodeFinding) {
 	if len(t.at) == 1 {
 		t.Title = "on " + t.at[0] + ": " + t.Title
 	}
-	if t.Is(model.Unheard) {
+	if t.Is(model.Unheard) || t.Mended {
 		return
 	}
 	for _, steps := range stepsOf {

@@ -290,11 +290,7 @@ func (p passes) carried(n *node) bool {
 	return p.refute(suspect{shape: noTable}, []*group{{alike: alike{from: n}}}).set()
 }
 
-func (p passes) note(f suspect, e example) {
-	if !p[f].set() {
-		p[f] = e
-	}
-}
+func (p passes) note(f suspect, e example) { p[f] = clearest(p[f], e) }
 
 // passes are those of the legs, and of what went to and came from nodes that were not watched.
 func (j *joint) passes() passes {
@@ -314,8 +310,7 @@ func (j *joint) passes() passes {
 				for _, f.network = range w.from.Networks {
 					p.note(f, text)
 					// With any row there is a table.
-					table := suspect{shape: noTable, network: f.network}
-					p[table] = clearest(p[table], p[f])
+					p.note(suspect{shape: noTable, network: f.network}, p[f])
 				}
 			}
 		}

@@ -241,8 +241,6 @@ type joint struct {
 	// of which an end waits for replies.
 	legs          []*leg
 	conversations []*conversation
-	// answered are the ports at which some recorded node saw a flow replied to.
-	answered map[model.Asked]bool
 	// gets are what nodes found themselves to get that is for others' pods.
 	gets []ownFinding
 	// causes explain the conversations, keyed are those of them that are looked up by what they are.
@@ -258,13 +256,8 @@ func (j *joint) locate() {
 	for _, n := range j.in {
 		for _, set := range []map[netip.Addr]bool{n.Node, n.Pods, n.Fresh} {
 			for a := range set {
-				if !a.IsGlobalUnicast() {
-					continue
-				}
-				if other, taken := j.at[a]; taken && other != n {
-					j.at[a] = nil
-				} else {
-					j.at[a] = n
+				if other, taken := j.at[a]; a.IsGlobalUnicast() {
+					j.at[a] = model.Either(taken && other != n, nil, n)
 				}
 			}
 		}
@@ -319,12 +312,7 @@ func (j *joint) holder(p netip.Prefix) *node {
 }
 
 func (n *node) holds(p netip.Prefix) bool {
-	for a := range n.Pods {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Keys(n.Pods)), p.Contains)
 }
 
 // owner is the node whose pod range holds an address, or that has found out that a

@@ -402,7 +402,12 @@ func TestJudge(t *testing.T) {
 		}, nil},
 		{"datagrams that want no reply", 2, nil, func(c *cluster) {
 			c.ask(1, 2, fine)
-			c.nodes[0].peer(addr("10.2.1.10"), addr("10.2.2.12"), model.PeerCount{Packets: 20, Other: 20}, model.PeerCount{})
+			c.nodes[0].peer(addr("10.2.1.10"), addr("10.2.2.12"), model.PeerCount{Packets: 10, Other: 10}, model.PeerCount{})
+			c.nodes[1].pod("10.2.2.12")
+		}, []string{"NoReply proven 10.2.2.12 on n1,n2"}},
+		{"a few datagrams that want no reply", 2, nil, func(c *cluster) {
+			c.ask(1, 2, fine)
+			c.nodes[0].peer(addr("10.2.1.10"), addr("10.2.2.12"), model.PeerCount{Packets: 9, Other: 9}, model.PeerCount{})
 			c.nodes[1].pod("10.2.2.12")
 		}, nil},
 		{"a pod that started late", 2, nil, func(c *cluster) {

@@ -71,8 +71,9 @@ type conversation struct {
 	forward, reverse *leg
 }
 
-// minLost is how many packets must be lost before that is worth a word: single ones get lost everywhere.
-const minLost = 3
+// minLost is how many packets must be lost before that is worth a word: single ones get lost everywhere. minUnasked is how
+// many, where nobody waits for replies.
+const minLost, minUnasked = 3, 10
 
 // fewReplies is how many packets must arrive for each reply before the replies are as good as none.
 const fewReplies = 10
@@ -83,7 +84,6 @@ const overlap = 2 * time.Second
 // follow compares what each node sent to the addresses of others with what these
 // counted of it. Where that asks for it, they are compared again in the time common to both.
 func (j *joint) follow() {
-	j.answers()
 	legs := j.allLegs()
 	if j.cut(legs) {
 		legs = j.allLegs()
@@ -142,8 +142,8 @@ func (j *joint) wait() {
 	}
 }
 
-// legOf is the leg of a pair's packets. Without anybody who
-// waits for replies nothing is lost for sure: datagrams may want none.
+// legOf is the leg of a pair's packets. Where nobody waits for replies, as of datagrams that want none, more must be
+// lost; and what nodes send each other then may carry a tunnel, whose losses are counted at its link.
 func (j *joint) legOf(n, far *node, i int) *leg {
 	p := &n.Pairs[i]
 	there := far.Index(p.Remote, p.Local)
@@ -156,11 +156,11 @@ func (j *joint) legOf(n, far *node, i int) *leg {
 	switch {
 	case within > 0 || fewReplies*w.got() > w.sent():
 		w.state = arrived
-	case w.got() == 0 && waits && w.sent() >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
+	case w.got() == 0 && (waits || !w.isNode() && w.sent() >= minUnasked) && w.sent() >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
 		overlaps(n, far, p.First, p.Last) && (!far.Elsewhere[p.Remote] || far.getsOthers(p.Remote)):
 		w.state = lost
 	}
-	w.flows = w.untracked(j.answered)
+	w.flows = w.untracked()
 	return w
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
 
 // lostFlows are flows of a leg between addresses that reach each other: the sender's connection tracking has them, or
@@ -19,23 +18,9 @@ type lostFlows struct {
 	some bool
 }
 
-// answers finds the ports at which some node saw a flow replied to: datagrams to these, and to name servers, want one.
-func (j *joint) answers() {
-	j.answered = map[model.Asked]bool{{Proto: model.UDP, Port: nodeindex.DNSPort}: true}
-	for _, n := range j.in {
-		for p := range model.Each(n.Pairs) {
-			for _, a := range p.Asked {
-				if a.Replied > 0 {
-					j.answered[model.Asked{Proto: a.Proto, Port: a.Port}] = true
-				}
-			}
-		}
-	}
-}
-
 // untracked are the flows that the sender has and the receiver, which tracks others of the pair, has not, and those
 // that the sender replied to and for which the receiver waits.
-func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
+func (w *leg) untracked() (l lostFlows) {
 	there := w.to.Pair(w.dst(), w.src()).Asked
 	if w.state != arrived || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
 		!w.to.Sees(w.dst(), w.src()) || !overlaps(w.from, w.to, w.pair.First, w.pair.Last) {
@@ -43,11 +28,7 @@ func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
 	}
 	tracks := slices.ContainsFunc(there, func(a model.Asked) bool { return a.Here })
 	for _, a := range w.pair.Asked {
-		var other model.Asked
-		i := slices.IndexFunc(there, model.Asked{Proto: a.Proto, Port: a.Port, Here: !a.Here}.Same)
-		if i >= 0 {
-			other = there[i]
-		}
+		other := model.Find(there, model.Asked{Proto: a.Proto, Port: a.Port, Here: !a.Here}.Same)
 		waits, n := a, a.Replied+a.Unreplied-other.Replied-other.Unreplied
 		if a.Here {
 			waits, n = other, a.Replied-other.Replied
@@ -55,8 +36,8 @@ func (w *leg) untracked(answered map[model.Asked]bool) (l lostFlows) {
 		n = min(n, waits.Unreplied)
 		switch {
 		case a.Proto != model.TCP && a.Proto != model.UDP, n <= 0, 2*n < waits.Unreplied,
-			!a.Here && (!tracks || i < 0 && len(there) == model.MaxAsked),
-			a.Proto == model.UDP && !answered[model.Asked{Proto: a.Proto, Port: a.Port}]:
+			!a.Here && (!tracks || other.Proto == 0 && len(there) == model.MaxAsked),
+			a.Proto == model.UDP && w.isNode() && waits.Replied == 0 && len(w.pair.Behind) == 0: // it may carry a tunnel
 			continue
 		}
 		l.ports, l.n = append(l.ports, model.Asked{Proto: a.Proto, Port: a.Port, Here: a.Here}), l.n+n
@@ -89,12 +70,9 @@ func (j *joint) inPart() {
 			sized = append(sized, w)
 		}
 	}
-	for _, set := range united(ports, func(a, b *leg) bool { return model.Meet(a.flows.ports, b.flows.ports) }) {
-		g := &guess{suspect: suspect{shape: filtered}}
-		for _, w := range set {
-			g.ports = model.With(g.ports, w.flows.ports...)
-		}
-		j.causes = append(j.causes, &cause{guess: g, lost: set})
+	for _, set := range united(ports, (*leg).likeFlows) {
+		ports := model.With(nil, model.Flat(set, func(w *leg) []model.Asked { return w.flows.ports })...)
+		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, ports: ports}, lost: set})
 	}
 	for _, set := range united(sized, (*leg).touches) {
 		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, large: true}, lost: set})
@@ -104,22 +82,22 @@ func (j *joint) inPart() {
 // united are legs, those together that have something in common, also by others: the first one first.
 func united(legs []*leg, common func(a, b *leg) bool) (sets [][]*leg) {
 	for _, w := range legs {
-		alike := func(set []*leg) bool { return slices.ContainsFunc(set, func(x *leg) bool { return common(x, w) }) }
-		i := slices.IndexFunc(sets, alike)
-		if i < 0 {
-			i, sets = len(sets), append(sets, nil)
-		}
-		rest := slices.DeleteFunc(sets[i+1:], func(o []*leg) bool {
-			is := alike(o)
-			if is {
-				sets[i] = append(sets[i], o...)
-			}
+		var set []*leg
+		sets = slices.DeleteFunc(sets, func(o []*leg) bool {
+			is := slices.ContainsFunc(o, func(x *leg) bool { return common(x, w) })
+			set = append(set, model.Either(is, o, nil)...)
 			return is
 		})
-		sets = sets[:i+1+len(rest)]
-		sets[i] = append(sets[i], w)
+		sets = append(sets, append(set, w))
 	}
 	return sets
+}
+
+// likeFlows reports whether one filter may lose flows of both legs: those to the same ports, or of one protocol and
+// direction from or to one node.
+func (w *leg) likeFlows(o *leg) bool {
+	a, b := w.flows.ports[0], o.flows.ports[0]
+	return model.Meet(w.flows.ports, o.flows.ports) || a.Proto == b.Proto && a.Here == b.Here && (w.from == o.from || w.to == o.to)
 }
 
 // touches reports whether two legs have a node in common.
@@ -163,19 +141,11 @@ func (w *leg) misses() bool {
 
 // of is how many packets are of the kinds that the lost flows are of.
 func (l *lostFlows) of(c model.PeerCount) (n uint64) {
-	has := func(proto uint8, replies bool) bool {
-		return slices.ContainsFunc(l.ports, func(a model.Asked) bool {
-			return a.Proto == proto && (proto == model.UDP || a.Here == replies)
-		})
-	}
-	if has(model.TCP, false) {
-		n += c.Requests
-	}
-	if has(model.TCP, true) {
-		n += c.Replies
-	}
-	if has(model.UDP, false) {
-		n += c.Other
+	counted := map[int]bool{}
+	for _, a := range l.ports {
+		kind := model.Either(a.Proto == model.UDP, 2, model.Either(a.Here, 1, 0))
+		n += model.Either(counted[kind], 0, [...]uint64{c.Requests, c.Replies, c.Other}[kind])
+		counted[kind] = true
 	}
 	return n
 }

@@ -57,20 +57,16 @@ func (t *conversation) ending() (silentReceiver, bool) {
 // maxVacant is how many vacant addresses of a node one pod may ask for before they are one cause, not one each.
 const maxVacant = 3
 
-// scans are the pods that ask for more vacant addresses of a node than maxVacant.
-func (j *joint) scans() map[silentReceiver]bool {
-	asked := map[silentReceiver][]netip.Addr{}
+// scans are the vacant addresses of a node that a pod asks for: its conversations have each once.
+func (j *joint) scans() map[silentReceiver]int {
+	asked := map[silentReceiver]int{}
 	for _, t := range j.conversations {
 		if m, ok := t.ending(); ok && m.how == vacant {
 			m.addr = t.a
-			asked[m] = append(asked[m], t.b)
+			asked[m]++
 		}
 	}
-	out := map[silentReceiver]bool{}
-	for m, list := range asked {
-		out[m] = len(model.Unique(list)) > maxVacant
-	}
-	return out
+	return asked
 }
 
 // unanswered is the finding on packets to which nobody at the far node replied.

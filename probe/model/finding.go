@@ -171,6 +171,11 @@ type Finding struct {
 // Is reports whether the finding has all of some traits.
 func (f *Finding) Is(traits Trait) bool { return f.Traits&traits == traits }
 
+// Made is the evidence of who made what the finding is about; none where that is not known.
+func (f *Finding) Made() []Evidence {
+	return Filter(f.Evidence, func(e Evidence) bool { return e.Source == SourceChanges })
+}
+
 // Silent reports whether it says that nothing comes back, and no object whose state is the cause.
 func (f *Finding) Silent() bool { return f.Is(Unheard) && !f.Is(Astray) && f.Cause == "" }
 

@@ -97,10 +97,11 @@ func Called(s *model.Snapshot) Names {
 	return names
 }
 
-// Add adds what a node calls addresses, to the names of several.
+// Add adds what a node calls addresses, to the names of several. One that several nodes have has the name of none.
 func (names Names) Add(s *model.Snapshot) {
 	for a, name := range Called(s) {
-		names[a] = cmp.Or(names[a], name.From(s.Node.Name))
+		shared := name.Own && names[a].Other == "node" && names[a].Node != s.Node.Name
+		names[a] = model.Either(shared, Name{Other: "several nodes"}, cmp.Or(names[a], name.From(s.Node.Name)))
 	}
 }
 

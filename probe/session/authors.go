@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -89,7 +90,7 @@ func (a *authors) add(list []change.Change, lost bool) {
 		}
 		a.changes = append(a.changes, c.Change)
 	}
-	a.changes = a.changes[max(0, len(a.changes)-maxChanges):]
+	a.changes = latest(a.changes)
 	// Links are looked at anyway.
 	if slices.ContainsFunc(list, func(c change.Change) bool { return c.Kind != model.ChangedLink }) {
 		select {
@@ -97,6 +98,25 @@ func (a *authors) add(list []change.Change, lost bool) {
 		default:
 		}
 	}
+}
+
+// latest are as many changes as are kept. The oldest go of the kind of which one program made most: pods that come and go
+// push out no route that was deleted by hand.
+func latest(list []model.Change) []model.Change {
+	of := func(c *model.Change) string {
+		return string(c.Kind) + strings.Join(model.Map(c.By, func(p model.Process) string { return p.Name }), " ")
+	}
+	count, share := map[string]int{}, maxChanges
+	for c := range model.Each(list) {
+		count[of(c)]++
+	}
+	for model.Sum(slices.Collect(maps.Values(count)), func(n int) int { return min(n, share) }) > maxChanges {
+		share--
+	}
+	return slices.DeleteFunc(list, func(c model.Change) bool {
+		count[of(&c)]--
+		return count[of(&c)] >= share
+	})
 }
 
 // list is what is kept, of the links that there are, and the source that says how much that is.

@@ -35,6 +35,9 @@ func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 			opened, closed, times := f.Opened, f.Closed, f.Times
 			*f = x.Finding
 			f.Opened, f.Closed, f.Times = opened, closed, times
+		} else if made := x.Made(); len(made) > 0 && len(f.Made()) == 0 {
+			// The agent that saw the change ended before the window did.
+			f.Why, f.Evidence = x.Why, append(made, f.Evidence...)
 		}
 		if f.Times == 0 || x.First.Before(f.Opened) {
 			f.Opened = x.First
@@ -62,12 +65,17 @@ func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 
 // misjudged reports whether a finding of the whole window is about losses that one accounts for which closed: what made
 // them is not in the state at the window's end.
-func misjudged(f *model.Finding, x *model.Tracked) bool {
+func misjudged(f *model.Finding, x *model.Tracked) bool { return x.Closed && OneLoss(f, &x.Finding) }
+
+// OneLoss reports whether a finding is about losses that another one, as serious at least, accounts for: of its pods and peers,
+// or of its peers, which the other has for pods, and from which it hears nothing.
+func OneLoss(f, by *model.Finding) bool {
 	meet := func(a, b []netip.Prefix) bool {
 		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
 	}
-	return x.Closed && x.Severity.Rank() >= max(f.Severity.Rank(), model.Warning.Rank()) &&
-		model.Meet(f.Pods, x.Pods) && meet(f.Peers, x.Peers)
+	beside := func(p netip.Prefix) bool { return !slices.Contains(model.Hosts(by.Pods), p) }
+	return by.Severity.Rank() >= max(f.Severity.Rank(), model.Warning.Rank()) && (model.Meet(f.Pods, by.Pods) && meet(f.Peers, by.Peers) ||
+		f.Is(model.Unheard) && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, beside) && meet(model.Hosts(f.Pods), by.Peers))
 }
 
 // Besides adds to what is told what was judged of a part of the window alone. The end of a

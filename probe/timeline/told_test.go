@@ -127,3 +127,46 @@ func TestStanding(t *testing.T) {
 		}
 	}
 }
+
+// TestMade: who made what a finding is about was seen by an agent that ended; the next one knows only the finding.
+func TestMade(t *testing.T) {
+	at := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
+	f := model.Finding{Code: "MissingPodRoute", Severity: model.Critical, Confidence: model.Proven, Cause: "10.244.0.5", Why: "No route.",
+		Pods: []netip.Addr{netip.MustParseAddr("10.244.0.5")}, Evidence: []model.Evidence{{Source: model.SourceRoutes, Text: "default"}}}
+	known := f
+	known.Why = "`ip` deleted the route. No route."
+	known.Evidence = append([]model.Evidence{{Source: model.SourceChanges, Text: "`ip` deleted the route."}}, f.Evidence...)
+	first := model.Tracked{ID: 1, First: at, Last: at.Add(time.Minute), Closed: true, Finding: known}
+	next := model.Tracked{ID: 1, First: at.Add(2 * time.Minute), Last: at.Add(3 * time.Minute), Finding: f}
+	got := Told([]model.Finding{f}, []model.Tracked{first, next})
+	if len(got) != 1 || got[0].Why != known.Why || len(got[0].Evidence) != 2 || !got[0].Closed.IsZero() || !got[0].Opened.Equal(at) {
+		t.Errorf("%+v", got)
+	}
+	if other := Told([]model.Finding{known}, []model.Tracked{first}); len(other) != 1 || len(other[0].Evidence) != 2 {
+		t.Errorf("twice: %+v", other)
+	}
+}
+
+// TestOneLoss: who hears nothing of what a proven fault lost tells of the same loss; who hears nothing of more tells of more.
+func TestOneLoss(t *testing.T) {
+	pod, asker := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.0.2")
+	other := netip.MustParsePrefix("10.244.1.3/32")
+	down := model.Finding{Code: "PodLinkDown", Severity: model.Critical, Pods: []netip.Addr{pod}}
+	unheard := model.Finding{Code: "NoReply", Severity: model.Warning, Traits: model.Unheard, Pods: []netip.Addr{asker}, Peers: model.Hosts(down.Pods)}
+	more, refused, others := unheard, unheard, down
+	more.Peers, refused.Traits, others.Peers = append(model.Hosts(down.Pods), other), 0, []netip.Prefix{other}
+	for _, tt := range []struct {
+		name  string
+		f, by model.Finding
+		want  bool
+	}{
+		{"its only peer", unheard, down, true},
+		{"a peer more", more, down, false},
+		{"no silence", refused, down, false},
+		{"a fault for another peer alone", unheard, others, false},
+	} {
+		if got := OneLoss(&tt.f, &tt.by); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

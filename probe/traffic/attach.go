@@ -246,7 +246,12 @@ func (e *Engine) detachAll() error {
 	if e.by == nil {
 		return nil
 	}
-	return e.ns.Do(func() error { return errors.Join(e.detach(slices.Collect(maps.Keys(e.on))), e.by.close()) })
+	return e.ns.Do(func() error {
+		if t, is := e.by.(*tcx); is && len(e.on) > mostTCX && e.cfg.Janitor != nil {
+			t.handOver(e.ns, e.cfg.Janitor())
+		}
+		return errors.Join(e.detach(slices.Collect(maps.Keys(e.on))), e.by.close())
+	})
 }
 
 func (a *attachments) source() model.Source {

@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -231,6 +232,29 @@ func testAttachFollows(t *testing.T, mode string) {
 			return make()
 		})
 	}
+}
+
+// TestHandOver: Close does not wait for many links, which end all the same.
+func TestHandOver(t *testing.T) {
+	ends := newTwoEnds(t)
+	e := ends.watched(t, Config{Janitor: newJanitor})
+	if e.noTCX != nil {
+		return // clsact leaves at once
+	}
+	links := []Link{ends.nodeLink}
+	for i := range mostTCX {
+		l, _ := veth(t, ends.node, fmt.Sprintf("host%d", i+1), "", ends.pod, fmt.Sprintf("pod%d", i+1), "")
+		links = append(links, l)
+	}
+	if err := e.Attach(links, time.Time{}); err != nil || e.AttachMode() != AttachTCX {
+		t.Fatal(err, e.AttachMode())
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "all links end", func() bool {
+		return !slices.ContainsFunc(links, func(l Link) bool { return programsOn(t, ends.node, l.Index) > 0 })
+	})
 }
 
 func TestClosed(t *testing.T) { eachMode(t, testClosed) }

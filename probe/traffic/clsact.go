@@ -68,7 +68,7 @@ func openClsact(ns *netns.NS, programs [len(hooks)]*ebpf.Program, tcx bool, jani
 		return nil, err
 	}
 	if janitor != nil {
-		c.janitor, err = startJanitor(ns, c.number, janitor())
+		c.janitor, err = startJanitor(ns, janitor(), c.number.socket)
 	}
 	return c, err
 }

@@ -2,7 +2,8 @@
 // attaches them to links, and reads their maps.
 //
 // The programs run at the tc hooks of the node's links and at the kfree_skb tracepoint. They modify no packet. Nothing
-// is pinned. With tcx nothing outlives the process, with clsact a filter may, which then does nothing: see clsact.
+// is pinned. With clsact a filter may outlive the process, which then does nothing: see clsact; with tcx nothing does, but for
+// the seconds in which many links are detached.
 package traffic
 
 import (
@@ -63,7 +64,8 @@ type Config struct {
 	Pairs bool
 	// Attach is AttachTCX, AttachClsact or AttachAuto; empty is AttachAuto.
 	Attach string
-	// Janitor makes the command of a process that calls Janitor. It is started only with AttachClsact. nil means none.
+	// Janitor makes the command of a process that calls Janitor, nil means none. It is started with AttachClsact and, at the
+	// end, where tcx has many links: then Close does not wait until these are detached.
 	Janitor func() *exec.Cmd
 	// KeepLeftovers leaves what killed lasthops left.
 	KeepLeftovers bool
@@ -415,7 +417,7 @@ func (e *Engine) Sources() []model.Source {
 	return []model.Source{tc, {Name: model.SourceDrops, Status: model.OK, Detail: e.drops.detail()}}
 }
 
-// Close detaches every program and frees the maps. Every call waits for that.
+// Close detaches every program and frees the maps. Every call waits for that, but for what Config.Janitor says.
 // Traffic still returns what the last Poll read.
 func (e *Engine) Close() error {
 	e.closed.Store(true)

@@ -21,24 +21,24 @@ const (
 	// janitorPipe is the end of a pipe whose other end only the main process has: it ends when that process does.
 	// What comes are indices of links: see making.
 	janitorPipe = 3
-	// janitorNumber is the socket that keeps the main process's number taken.
+	// janitorNumber is the socket that keeps the main process's number taken, with clsact. With tcx, links follow the pipe.
 	janitorNumber = 4
 )
 
-// janitor is a process of our own that removes our filters if this one is killed.
+// janitor is a process of our own that removes our filters if this one is killed, or the last one to hold our links.
 type janitor struct {
 	cmd  *exec.Cmd
 	pipe *os.File
 }
 
-// startJanitor starts a command that calls Janitor, in the node's namespace.
-func startJanitor(ns *netns.NS, n *number, cmd *exec.Cmd) (*janitor, error) {
+// startJanitor starts a command that calls Janitor, in the node's namespace, with what it inherits behind the pipe.
+func startJanitor(ns *netns.NS, cmd *exec.Cmd, files ...*os.File) (*janitor, error) {
 	theirs, ours, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start janitor: %w", err)
 	}
 	defer theirs.Close()
-	cmd.ExtraFiles = []*os.File{janitorPipe - 3: theirs, janitorNumber - 3: n.socket}
+	cmd.ExtraFiles = append([]*os.File{janitorPipe - 3: theirs}, files...)
 	cmd.Dir = "/"
 	// A session of its own, which ^C on the terminal does not reach.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -77,12 +77,16 @@ func (j *janitor) end() error {
 }
 
 // Janitor waits until the process that started it as Config.Janitor has ended, by
-// whatever way, and removes the filters and qdiscs that it has left.
+// whatever way, and removes the filters and qdiscs that it has left. Links of tcx end with it: it has nothing to do.
 func Janitor() error {
 	// A signal to all processes ends the main one, which removes everything and then ends this one.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	if err := keepRights(); err != nil {
 		return err
+	}
+	made, err := awaitEnd(os.NewFile(janitorPipe, "pipe"))
+	if err != nil {
+		return fmt.Errorf("wait for the end of the main process: %w", err)
 	}
 	name, err := unix.Getsockname(janitorNumber)
 	if err != nil {
@@ -95,10 +99,6 @@ func Janitor() error {
 	}
 	if _, err := fmt.Sscanf(at.Name, numberName, &n); err != nil {
 		return fmt.Errorf("read number: %w", err)
-	}
-	made, err := awaitEnd(os.NewFile(janitorPipe, "pipe"))
-	if err != nil {
-		return fmt.Errorf("wait for the end of the main process: %w", err)
 	}
 	ns, err := netns.Current()
 	if err != nil {

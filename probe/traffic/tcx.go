@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -18,11 +21,29 @@ import (
 // tcx is the attacher for Linux 6.6 and later. The programs run before every other program of the hook, so they
 // see every packet, and pass each one on. They are detached when the process ends.
 //
-// Attaching and detaching wait for an RCU grace period, some milliseconds.
+// Attaching and detaching wait for an RCU grace period, some milliseconds. For many links, a process of our own does that
+// at the end, whom nobody waits for.
 type tcx struct {
 	programs [len(hooks)]*ebpf.Program // by hook
 	on       map[int]tcxLinks
 	claim    *claim.Claim
+	heir     *janitor // of the links, nil where this process detaches from them
+}
+
+// handOver has a command that calls Janitor hold the links as well, which end with it after this process. If it cannot be
+// started, they end here.
+func (t *tcx) handOver(ns *netns.NS, cmd *exec.Cmd) {
+	var held []*os.File
+	for _, to := range t.on {
+		for _, l := range to.links {
+			if fd, err := unix.FcntlInt(uintptr(l.(interface{ FD() int }).FD()), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+				held = append(held, os.NewFile(uintptr(fd), "link"))
+				defer held[len(held)-1].Close()
+			}
+		}
+	}
+	// Those with fewer rights know the programs by the claim: it ends last.
+	t.heir, _ = startJanitor(ns, cmd, append(slices.Clip(held), t.claim.Sockets...)...)
 }
 
 // tcxLinks are the attachments to one link, by hook, and their IDs.
@@ -48,7 +69,13 @@ func newTCX(programs [len(hooks)]*ebpf.Program) *tcx {
 }
 
 func (t *tcx) mode() string { return AttachTCX }
-func (t *tcx) close() error { return t.claim.Close() }
+
+func (t *tcx) close() error {
+	if t.heir != nil {
+		return errors.Join(t.claim.Close(), t.heir.pipe.Close(), t.heir.cmd.Process.Release())
+	}
+	return t.claim.Close()
+}
 
 func (t *tcx) attach(l Link) error {
 	var to tcxLinks

@@ -36,15 +36,18 @@ func podLinkDown(v *fault.Input) {
 }
 
 func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fault.Fault {
+	// What was dropped for the last time before the link was first set down is of something else.
+	set := model.Find(v.Changes, func(c model.Change) bool { return c.Kind == model.ChangedLink && c.Link == l.Index })
+	since := func(d *model.Drop) bool { return !set.Deleted || !d.Last.Before(set.At.Add(-fault.Notified)) }
 	f := fault.Fault{
 		Facts: words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
 		Claims: func(d *model.Drop) bool {
-			return d.FromOrTo(pods) && !d.Is(model.Netfilter) || hadAddress(v.Index, p, d)
+			return since(d) && (d.FromOrTo(pods) && !d.Is(model.Netfilter) || hadAddress(v.Index, p, d))
 		},
 		Silences: node.SilencesAll(pods),
 	}
 	f.Pods, f.LastHopAlive = pods, model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress}
-	f.Packets = v.Dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Dst) })
+	f.Packets = v.Dropped(func(d *model.Drop) bool { return since(d) && slices.Contains(pods, d.Dst) })
 	if !l.Up {
 		addLostRoutes(v.Index, &f, p)
 	}
