@@ -409,7 +409,7 @@ func (r *reading) finish() {
 }
 
 // readResolvers reads pods' name servers: first those of pods whose requests got no reply, then those that
-// lost packets; and any, where a service for names has no backend: then no packet leaves a pod.
+// lost packets or have routing rules; and any, where a service for names has no backend: then no packet leaves a pod.
 func (r *reading) readResolvers() {
 	const dnsPort = 53
 	asked := map[netip.Addr]bool{}
@@ -427,7 +427,7 @@ func (r *reading) readResolvers() {
 		func(a netip.Addr) bool { return asked[a] }, func(a netip.Addr) bool { return r.losses.Addrs[a] || unserved },
 	} {
 		for p := range model.Each(r.s.Pods) {
-			if left > 0 && p.Resolver == nil && p.Netns != 0 && slices.ContainsFunc(p.Known(), chosen) {
+			if left > 0 && p.Resolver == nil && p.Netns != 0 && (slices.ContainsFunc(p.Known(), chosen) || len(p.Rules) > 0) {
 				p.Resolver = pods.Resolver(processes[p.Netns], own)
 				left--
 			}

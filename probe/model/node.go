@@ -278,8 +278,9 @@ type Pod struct {
 	// the destinations that it routes by other links, or discards.
 	Routes    []Route
 	Elsewhere []netip.Prefix
-	// Rules are the namespace's routing rules before that of its main table.
-	Rules []RoutingRule `json:",omitempty"`
+	// Rules are the namespace's routing rules before that of its main table, Tables the routes of those that they lead to.
+	Rules  []RoutingRule `json:",omitempty"`
+	Tables []Route       `json:",omitempty"`
 	// Backlog is nil where it was not read.
 	Backlog *Backlog
 	// Inside is what was read of the pod's namespace beside that, since packets were lost

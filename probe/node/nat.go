@@ -9,7 +9,9 @@ import (
 
 // FlowPacket is a flow's packet with its source as it was sent, and its destination as translated.
 func FlowPacket(f *model.Flow) path.Packet {
-	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}
+	p := path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}
+	p.Of(f)
+	return p
 }
 
 // LeavingPacket is a flow's packet as POSTROUTING sees it first.

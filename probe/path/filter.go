@@ -96,7 +96,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 			return Next
 		case r.Target == "QUEUE":
 			open = append(open, r)
-		case r.Target == "MARK" || r.Target == "CONNMARK":
+		case setsMark(r):
 			w.State.write(r.SetMark, met)
 			return Next
 		case r.Target != "ACCEPT" && !isDrop(r):

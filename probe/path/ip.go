@@ -164,6 +164,7 @@ func (j *journey) reverseFilter(l *model.Link) string {
 func (j *journey) packet(in, out string) Packet {
 	state := model.Either(j.reply, "established", "new")
 	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
+	p.Of(j.flows...)
 	if in != "" {
 		p.In = []string{in}
 	}

@@ -15,9 +15,9 @@ type Query struct {
 	// In is the link through which the packet came; empty for one that the
 	// node itself sends, which the rules know as coming from the loopback.
 	In string
-	// Mark is the packet's, but for the bits of Loose, which are not known; MarkedBy are the rules that wrote it.
-	Mark, Loose uint32
-	MarkedBy    []*model.PacketRule
+	// MarkedBy are the rules that wrote the packet's mark, or that of its connection.
+	Mark     Mark
+	MarkedBy []*model.PacketRule
 	// Proto and the ports are zero where they are not known.
 	Proto            uint8
 	SrcPort, DstPort uint16
@@ -32,7 +32,7 @@ func (st *State) Query(p Packet) Query {
 	}
 	if marks := st.Routing().marks; marks != 0 && marks&st.Tables().writes != 0 {
 		p, q.MarkedBy = st.Tables().marked(p, hook)
-		q.Mark, q.Loose = p.Mark, p.Loose
+		q.Mark = p.Mark
 	}
 	return q
 }
@@ -227,13 +227,13 @@ func (r *Routing) Lookup(q Query) Decision {
 // fits says how surely the packet matches a rule.
 func (q *Query) fits(r *model.RoutingRule) Fit {
 	ok := (!r.From.IsValid() || r.From.Contains(q.Src)) && (!r.To.IsValid() || r.To.Contains(q.Dst)) &&
-		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark^r.Mark)&r.Mask&^q.Loose == 0
+		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark.Value^r.Mark)&r.Mask&^q.Mark.Loose == 0
 	f := min(known(true, ok), known(r.Proto == 0 || q.Proto != 0, r.Proto == 0 || r.Proto == q.Proto),
 		q.portFits(r.SrcPorts, q.SrcPort), q.portFits(r.DstPorts, q.DstPort))
 	switch {
 	case f == No:
 		return model.Either(r.Not, Yes, No)
-	case f == Maybe || r.Mask&q.Loose != 0 || len(r.Unknown) > 0:
+	case f == Maybe || r.Mask&q.Mark.Loose != 0 || len(r.Unknown) > 0:
 		return Maybe
 	}
 	return model.Either(r.Not, No, Yes)
@@ -313,9 +313,12 @@ func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
 
 // ReturnPath is the decision by which the reverse path filter judges a packet: the route to its
 // source, as for a reply that comes in through the link by which the packet would leave. The mark
-// counts only with src_valid_mark, which is off by default.
+// counts only where that is set, which it is not by default.
 func (r *Routing) ReturnPath(q Query) Decision {
 	back := Query{Src: q.Dst, Dst: q.Src, Proto: q.Proto, SrcPort: q.DstPort, DstPort: q.SrcPort}
+	if r.state.Settings.SourceMark(q.In) != "" {
+		back.Mark = q.Mark
+	}
 	if there := r.Lookup(q); there.Type == "unicast" && len(there.Hops) > 0 {
 		back.In = there.Hops[0].Link
 	}

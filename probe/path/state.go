@@ -309,6 +309,12 @@ func BridgeCalls(isIPv6 bool) string {
 	return model.Either(isIPv6, "net.bridge.bridge-nf-call-ip6tables", "net.bridge.bridge-nf-call-iptables")
 }
 
+// SourceMark is the setting because of which the reverse path filter heeds the marks of what comes by a link; empty for none.
+func (s Settings) SourceMark(link string) string {
+	names := []string{LinkSetting("all", "src_valid_mark"), LinkSetting(link, "src_valid_mark")}
+	return model.Find(names, func(name string) bool { return s[name] == "1" })
+}
+
 // ReverseFilter is the mode of a link's reverse path filter, the higher of its own and that
 // of all: 0 off, 1 strict, 2 loose, and empty where neither was read.
 func (s Settings) ReverseFilter(link string) string {

@@ -46,7 +46,7 @@ func duplicatePodIP(v *fault.Input) {
 	}
 	contested(v)
 	fault.ReportBy(v, func(d *model.Drop) (own, pod netip.Addr) {
-		if d.Is(model.OwnSource) && v.NodeAddrs[d.Src] && v.Outer[d.IfIndex] && v.Classifier.Lost(d) {
+		if d.Is(model.OwnSource) && v.NodeAddrs[d.Src] && v.Outer[d.IfIndex] && !v.InPod(d).IsValid() && v.Classifier.Lost(d) {
 			own, pod = d.Src, v.Pod(d)
 		}
 		return own, pod
@@ -115,6 +115,9 @@ func asGateway(v *node.Index, a netip.Addr, p *model.Pod, b *model.Link) fault.F
 		}
 	}
 	f.Facts = words.Facts{"addr": a, "pod": p, "bridge": b, "believers": believers}
+	if len(node.OwnIn(p, a.Is6())) > 1 {
+		f.Facts["further"] = model.Find(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
+	}
 	f.Pods, f.LastHopAlive = node.Sorted(affected), v.Place(b.Name, model.Ingress)
 	f.CutOff, f.Claims = f.Pods, func(d *model.Drop) bool {
 		return lostToDuplicateIP(a)(d) || p.Netns != 0 && d.Netns == p.Netns || affected[d.Src] && d.Is(model.OtherHost)

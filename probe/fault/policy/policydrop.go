@@ -383,17 +383,48 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	f.Flows = func(x *model.Flow) bool {
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
 	}
+	limit := limitOf(v, first)
+	if f.Facts["limit"] = limit; limit != nil && all.Packets*node.DroppedShare < sentOf(v, all.Pods) {
+		f.Severity = model.Info // It works as meant.
+	}
 	if dropsInvalid(first.Rule) && len(others) == 0 {
 		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info
 	}
-	f.Undoes = first.object()
+	if limit == nil {
+		f.Undoes = first.object()
+	}
 	f.LastHopAlive = cameBy(v, node.MostDropped(first.Drops)[0])
 	if first.Pod != nil {
 		f.LastHopAlive = v.Place(first.Pod.Link, model.Egress)
 	}
 	first.serviceFacts(f.Facts)
 	return f
+}
+
+// limitOf is the rule whose limit decides: the one that drops what exceeds it, or one before it in its chain, which lets what does
+// not exceed it pass; nil for none.
+func limitOf(v *node.Index, a *attribution) *model.PacketRule {
+	if a.Rule != nil && a.Rule.Limits() {
+		return a.Rule
+	}
+	x := path.Packet{Src: a.Drops[0].Src, Dst: a.Drops[0].Dst, Proto: a.Drops[0].Proto, Mark: anyMark, Flow: anyMark}
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
+		return path.ChainOf(r) == a.ChainKey && (a.Rule == nil || r.Number < a.Rule.Number) && slices.Contains([]string{"ACCEPT", "RETURN"}, r.Target) &&
+			r.Limits() && r.Counter.Delta > 0 && x.Fits(r) > path.No
+	})
+}
+
+// sentOf is how many packets of pods, and for them, came to the node.
+func sentOf(v *node.Index, pods node.AddrSet) (n uint64) {
+	for a := range pods {
+		for _, h := range v.HopsOf[a] {
+			if h.Direction == model.Ingress {
+				n += h.Packets
+			}
+		}
+	}
+	return n
 }
 
 // rangesOf are the node's ranges of pods that have these, and else the pods' own addresses.

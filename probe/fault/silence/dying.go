@@ -2,11 +2,14 @@ package silence
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -46,6 +49,71 @@ func dying(v *fault.Input, kept map[*model.Flow]bool, pairs map[node.Pair]bool) 
 	for _, list := range byRemote.All() {
 		v.Report(stalled(v.Index, *list))
 	}
+}
+
+// otherLink reports connections that others begin, of which the replies leave by another uplink than the requests came by and
+// are never acknowledged: networks take no packets with an address of another NIC.
+func otherLink(v *fault.Input) {
+	type ends struct{ local, remote, pod netip.Addr }
+	type links struct{ in, out int }
+	half, lives := map[ends][]*model.Flow{}, map[ends]bool{}
+	for f := range model.Each(v.Flows) {
+		k := ends{f.Original.Dst, f.Original.Src, f.Reply.Src}
+		switch {
+		case f.Proto != model.TCP || f.Start.IsZero() || len(v.Owners[k.pod]) == 0 || len(v.Owners[k.remote]) > 0:
+		case f.Established():
+			lives[k] = true
+		case f.State == "SYN_RECV" && model.Lasted(f.Start, v.Window.End) && v.SilencedBy(k.pod, model.Host(k.remote), f) == "":
+			half[k] = append(half[k], f)
+		}
+	}
+	maps.DeleteFunc(half, func(k ends, list []*model.Flow) bool { return len(list) < node.MinAsks || lives[k] })
+	var groups node.Groups[links, []*model.Flow]
+	for _, k := range slices.SortedFunc(maps.Keys(half), func(a, b ends) int {
+		return cmp.Or(a.pod.Compare(b.pod), a.remote.Compare(b.remote), a.local.Compare(b.local))
+	}) {
+		var by links
+		for p := range model.Each(v.Traffic.Peers) {
+			switch {
+			case p.Local != k.local || p.Remote != k.remote || !v.IsUplink(p.IfIndex):
+			case p.Out.Replies >= uint64(len(half[k])) && p.In.Packets == 0:
+				by.out = p.IfIndex
+			case p.In.Requests >= uint64(len(half[k])):
+				by.in = p.IfIndex
+			}
+		}
+		if by.in != 0 && by.out != 0 {
+			list := groups.Of(by)
+			*list = append(*list, half[k]...)
+		}
+	}
+	for by, flows := range groups.All() {
+		v.Report(byOtherLink(v.Index, by.in, by.out, *flows))
+	}
+}
+
+// byOtherLink says which rule leads the replies, and what would lead them by the mark of their connections.
+func byOtherLink(v *node.Index, in, out int, flows []*model.Flow) fault.Fault {
+	first := flows[0]
+	reply := path.Packet{Src: first.Reply.Src, Dst: first.Reply.Dst, Proto: first.Proto, SrcPort: first.Reply.SrcPort, DstPort: first.Reply.DstPort}
+	reply.Of(first)
+	q := v.Sent(reply)
+	d := v.Routing().Lookup(q)
+	f := fault.Fault{Page: "NoReply-replies", Facts: words.Facts{"in": v.LinkName(in), "out": v.LinkName(out), "flows": flows, "first": first,
+		"local": first.Original.Dst, "of": v.Own[first.Original.Dst], "route": v.Shown(d.Route)}}
+	if d.Rule != nil && d.Through(out) && d.Rule.Priority > 0 {
+		f.Facts["rule"] = node.ShowRule(d.Rule)
+	}
+	if first.Mark != 0 && q.Mark == (path.Mark{}) {
+		f.Facts["marked"] = node.ShowRule(model.First(v.Rules, func(r *model.RoutingRule) bool { return r.Mask != 0 && first.Mark&r.Mask == r.Mark }))
+		f.Facts["restores"] = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
+			return r.Target == "CONNMARK" && r.SetMark.Copied&first.Mark != 0 && !r.SetMark.OfFlow
+		})
+	}
+	f.Pods, f.Packets, f.LastHopAlive = node.Servers(flows), uint64(len(flows)), v.Place(v.LinkName(out), model.Egress)
+	f.Peers = model.Hosts(node.Clients(flows))
+	f.Flows = func(x *model.Flow) bool { return slices.Contains(flows, x) }
+	return f
 }
 
 // stalled is the finding on connections to one address that open, and of which nothing more is acknowledged.
@@ -104,6 +172,16 @@ func dyingFlows(v *node.Index, list []*node.Dying) fault.Fault {
 		"addrs": addrs, "asked": asked, "marks": marks, "range": span, "returned": returned, "example": silent[0],
 		"tcp": list[0].Port.Proto == model.TCP, "node": ofNode(v, f.Pods),
 		"known": inner || dead != nil || returned > 0 || len(addrs)+len(asked)+len(marks) > 0 || span.Last > 0 || len(replied) == 0,
+	}
+	if len(replied) > 0 {
+		// Marks, ports or protocols may lead them another way.
+		q := v.Sent(node.FlowPacket(silent[0]))
+		d, o := v.Routing().Lookup(q), v.Routing().Lookup(v.Sent(node.FlowPacket(replied[0])))
+		if d.Rule != nil && d.Rule != o.Rule && len(d.Unsure)+len(o.Unsure) == 0 && len(d.Hops) == 1 && len(o.Hops) == 1 && d.Hops[0] != o.Hops[0] {
+			f.LastHopAlive = v.Place(d.Hops[0].Link, model.Egress)
+			f.Facts["rule"], f.Facts["route"], f.Facts["rulers"], f.Facts["other"] = node.ShowRule(d.Rule), v.Shown(d.Route), q.MarkedBy, o.Hops[0].Link
+			f.Facts["link"], f.Facts["known"] = d.Hops[0].Link, true
+		}
 	}
 	if d := v.Routing().Lookup(v.SentBy(list[0].Pod, remotes[0])); inner && len(d.Hops) > 0 {
 		f.Facts["inner"], f.Facts["neighbor"] = v.Shown(d.Route), v.NeighborAt(cmp.Or(d.Hops[0].Gateway, remotes[0]), list[0].Link)

@@ -32,7 +32,7 @@ var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply
 	Objects: fault.Objects{"addr"}, Traits: model.Unheard,
 	Else: fault.Else{"NoReply", "NoReply-data", "NoReply-flows", "NoReply-misaddressed", "NoReply-scan", "NoReply-strayed",
 		"NoReply-untracked !rules", "NoReply-arrived", "NoReply-vacant", "NoReply-kept", "NoReply-between translated",
-		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives"}}
+		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives", "NoReply-replies"}}
 
 func noReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
@@ -50,6 +50,7 @@ func noReply(v *fault.Input) {
 		}
 	}
 	dying(v, flows, partly)
+	otherLink(v)
 	for p := range model.Each(v.Peers) {
 		pods := v.Senders(p)
 		if partly[node.Pair{Local: p.Local, Remote: p.Remote}] || !asksInVain(v.Index, p, pods) ||
@@ -301,7 +302,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	} else {
 		f.Facts["control"] = node.Answering(v, func(a netip.Addr) bool { return g[a] != nil })
 	}
-	if d := v.Routing().Lookup(v.SentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && d.Table != node.MainTable {
+	if d := v.Routing().Lookup(v.SentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && (d.Table != node.MainTable || d.Rule.Mask != 0) {
 		f.Facts["rule"], f.Facts["route"] = node.ShowRule(d.Rule), v.Shown(d.Route)
 	}
 	if services := findUntranslated(v, remotes); services != nil {

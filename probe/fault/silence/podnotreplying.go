@@ -27,7 +27,7 @@ type silentReceiver struct {
 // PodNotReplying reports pods of this node that do not reply to requests which were delivered to them.
 var PodNotReplying = fault.Kind{Code: "PodNotReplying", Severity: model.Warning, Find: podNotReplying,
 	Needs: fault.Sources{model.SourceTC, model.SourcePods}, Ends: fault.Hops{model.HopPod, model.HopLocal},
-	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined"}}
+	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined", "PodNotReplying-ruled"}}
 
 func podNotReplying(v *fault.Input) {
 	all := v.AsksOf()
@@ -167,6 +167,13 @@ func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
 		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
 		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == model.UDP }),
 	}}
+	if len(d.flows) > 0 {
+		to := d.flows[0].Reply
+		reply := path.Query{Src: to.Src, Dst: to.Dst, Proto: d.flows[0].Proto, SrcPort: to.SrcPort, DstPort: to.DstPort}
+		if rule, by := path.PodRuled(d.pod, reply); by != nil && by.Link != d.pod.Interface {
+			f.Page, f.Facts["rule"], f.Facts["route"], f.Facts["by"] = "PodNotReplying-ruled", node.ShowRule(rule), &node.ShownRoute{Route: by, Link: by.Link}, by.Link
+		}
+	}
 	f.Pods, f.Peers, f.LastHopAlive = []netip.Addr{d.addr}, model.Hosts(asking), v.Place(d.pod.Link, model.Egress)
 	f.Packets = max(d.silent, uint64(len(d.flows)))
 	if len(d.flows) == 0 || !watched {
