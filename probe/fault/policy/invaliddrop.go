@@ -103,8 +103,8 @@ func invalidReason(v *node.Index, d *model.Drop) (why string, excluded []*model.
 		return requestUntracked, excluded
 	case slices.ContainsFunc(samples, (*model.Sample).Closes) && !slices.ContainsFunc(samples, (*model.Sample).GoesOn):
 		return flowClosed, nil
-	case v.Settings["net.netfilter.nf_conntrack_tcp_loose"] == "0" && slices.ContainsFunc(samples, func(s *model.Sample) bool {
-		return s.GoesOn() && !tracked(v, s)
+	case v.Settings["net.netfilter.nf_conntrack_tcp_loose"] == "0" && slices.ContainsFunc(v.Traffic.Samples, func(s model.Sample) bool {
+		return (s.Src == d.Src && s.Dst == d.Dst || s.Src == d.Dst && s.Dst == d.Src) && s.GoesOn() && !tracked(v, &s)
 	}):
 		return forgotten, nil
 	case onward && !answered:

@@ -384,7 +384,7 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
 	}
 	limit := limitOf(v, first)
-	if f.Facts["limit"] = limit; limit != nil && all.Packets*node.DroppedShare < sentOf(v, all.Pods) {
+	if f.Facts["limit"] = limit; limit != nil && all.Packets*node.DroppedShare < all.Packets+passedBeside(v, all.Drops) {
 		f.Severity = model.Info // It works as meant.
 	}
 	if dropsInvalid(first.Rule) && len(others) == 0 {
@@ -415,13 +415,15 @@ func limitOf(v *node.Index, a *attribution) *model.PacketRule {
 	})
 }
 
-// sentOf is how many packets of pods, and for them, came to the node.
-func sentOf(v *node.Index, pods node.AddrSet) (n uint64) {
-	for a := range pods {
-		for _, h := range v.HopsOf[a] {
-			if h.Direction == model.Ingress {
-				n += h.Packets
-			}
+// passedBeside is how many packets between the ends of drops passed an uplink.
+func passedBeside(v *node.Index, drops []*model.Drop) (n uint64) {
+	ends := map[node.Pair]bool{}
+	for _, d := range drops {
+		ends[node.Pair{Local: d.Src, Remote: d.Dst}], ends[node.Pair{Local: d.Dst, Remote: d.Src}] = true, true
+	}
+	for p := range model.Each(v.Peers) {
+		if ends[node.Pair{Local: p.Local, Remote: p.Remote}] {
+			n += p.Out.Packets + p.In.Packets
 		}
 	}
 	return n
