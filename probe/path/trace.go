@@ -104,7 +104,8 @@ func newTracer(st *State, e Ends) *tracer {
 		return x.Src == e.Pod && x.Dst == e.To && (e.Port == 0 || x.DstPort == e.Port) && (e.Proto == 0 || f.Proto == e.Proto)
 	}
 	for f := range model.Each(s.Flows) {
-		if ours(f, f.Original) {
+		// What is led there and gets no reply goes where that goes.
+		if ours(f, f.Original) || !f.Replied && ours(f, model.Tuple{Src: f.Reply.Dst, Dst: f.Reply.Src, DstPort: f.Reply.SrcPort}) {
 			t.flows = append(t.flows, f)
 		}
 		if ours(f, f.Reply) && f.Original.Dst != e.Pod {
