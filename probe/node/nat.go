@@ -14,6 +14,13 @@ func FlowPacket(f *model.Flow) path.Packet {
 	return p
 }
 
+// ReplyPacket is a reply of a flow as its server sends it.
+func ReplyPacket(f *model.Flow) path.Packet {
+	p := path.Packet{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}
+	p.Of(f)
+	return p
+}
+
 // LeavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *Index) LeavingPacket(f *model.Flow) path.Packet {
 	p := FlowPacket(f)

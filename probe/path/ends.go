@@ -48,7 +48,7 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 // podRoute looks up the pod's own routes, and the next hop, which stays invalid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) {
 	route := PodRoute(p, j.dst)
-	rule, by := PodRuled(p, Query{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, SrcPort: j.srcPort, DstPort: j.dstPort})
+	rule, by := PodRuled(p, j.packet("", ""))
 	if rule != nil {
 		s.show("pod-rule", words.Facts{"rule": words.RoutingRuleText(rule)})
 	}
@@ -134,8 +134,8 @@ func longest(list []model.Route, dst netip.Addr, of func(*model.Route) bool) (be
 
 // PodRuled is the rule in a pod that decides on a packet before its main table, and the route of another table, if one does; nil
 // for none, and where that is not known.
-func PodRuled(p *model.Pod, q Query) (*model.RoutingRule, *model.Route) {
-	of := model.Either(isIPv6(q.Dst), 6, 4)
+func PodRuled(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
+	q, of := queryOf(x), model.Either(isIPv6(x.Dst), 6, 4)
 	for r := range model.Each(p.Rules) {
 		if r.Family != of {
 			continue

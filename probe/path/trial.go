@@ -28,11 +28,12 @@ func NewTrial(st *State) *Trial {
 	return t
 }
 
-// Without is the trial without some rules, routes and neighbour entries, also those of pods, with the policy accept for chains,
+// Without is the trial without some rules, routing rules, routes and neighbour entries, also those of pods, with the policy accept for chains,
 // and with new values of settings.
 func (t *Trial) Without(list []any) *Trial {
 	s, gone := *t.Snapshot, model.SetOf(list)
-	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
+	s.PacketRules, s.FrameRules = without(s.PacketRules, gone), without(s.FrameRules, gone)
+	s.Routes, s.Rules = without(s.Routes, gone), without(s.Rules, gone)
 	s.Neighbors, s.Pods = without(s.Neighbors, gone), slices.Clone(s.Pods)
 	s.Chains, s.Sysctls = slices.Clone(s.Chains), slices.Clone(s.Sysctls)
 	for p := range model.Each(s.Pods) {

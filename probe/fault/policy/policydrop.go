@@ -383,10 +383,14 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	f.Flows = func(x *model.Flow) bool {
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
 	}
-	limit := limitOf(v, first)
-	if f.Facts["limit"] = limit; limit != nil && all.Packets*node.DroppedShare < all.Packets+passedBeside(v, all.Drops) {
-		f.Severity = model.Info // It works as meant.
+	limit, passed := limitOf(v, first), uint64(0)
+	for p := range model.Each(v.Peers) {
+		if limit != nil && all.Pods[p.Local] && all.Peers[p.Remote] {
+			passed += p.Out.Packets + p.In.Packets
+		}
 	}
+	f.Facts["limit"] = limit
+	f.InfoUnless(limit == nil || all.Packets*node.DroppedShare >= all.Packets+passed) // Else it works as meant.
 	if dropsInvalid(first.Rule) && len(others) == 0 {
 		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info
@@ -413,20 +417,6 @@ func limitOf(v *node.Index, a *attribution) *model.PacketRule {
 		return path.ChainOf(r) == a.ChainKey && (a.Rule == nil || r.Number < a.Rule.Number) && slices.Contains([]string{"ACCEPT", "RETURN"}, r.Target) &&
 			r.Limits() && r.Counter.Delta > 0 && x.Fits(r) > path.No
 	})
-}
-
-// passedBeside is how many packets between the ends of drops passed an uplink.
-func passedBeside(v *node.Index, drops []*model.Drop) (n uint64) {
-	ends := map[node.Pair]bool{}
-	for _, d := range drops {
-		ends[node.Pair{Local: d.Src, Remote: d.Dst}], ends[node.Pair{Local: d.Dst, Remote: d.Src}] = true, true
-	}
-	for p := range model.Each(v.Peers) {
-		if ends[node.Pair{Local: p.Local, Remote: p.Remote}] {
-			n += p.Out.Packets + p.In.Packets
-		}
-	}
-	return n
 }
 
 // rangesOf are the node's ranges of pods that have these, and else the pods' own addresses.

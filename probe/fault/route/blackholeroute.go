@@ -55,62 +55,53 @@ func blackholeRoute(v *fault.Input) {
 	discardedInside(v)
 }
 
-// discardedInside reports routing rules in pods that discard their replies, or what they ask their name servers.
+// discardedInside reports routing rules in pods that discard their replies, or what they ask their name servers: the kernel refuses
+// that where it is sent, so that no packet shows it, and nobody means it of all servers.
 func discardedInside(v *fault.Input) {
 	type key struct {
 		pod *model.Pod
 		discard
 	}
-	discards := func(p *model.Pod, q path.Query) discard {
-		rule, by := path.PodRuled(p, q)
-		if by == nil || (&path.Decision{Type: by.Type}).Discards() {
-			return discard{by, rule}
+	discards := func(p *model.Pod, x path.Packet) (k key) {
+		if rule, by := path.PodRuled(p, x); rule != nil && (by == nil || (&path.Decision{Type: by.Type}).Discards()) {
+			k = key{p, discard{by, rule}}
 		}
-		return discard{}
-	}
-	var groups node.Groups[key, []*model.Flow]
-	for f := range model.Each(v.Flows) {
-		if f.Replied || f.Start.IsZero() {
-			continue
-		}
-		for _, p := range v.Owners[f.Reply.Src] {
-			reply := path.Query{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}
-			if by := discards(p, reply); by.rule != nil {
-				of := groups.Of(key{p, by})
-				*of = append(*of, f)
-			}
-		}
+		return k
 	}
 	report := func(k key, pods, peers []netip.Addr, flows []*model.Flow) {
 		f := fault.Fault{Page: "BlackholeRoute-pod", Facts: words.Facts{"pod": k.pod, "rule": node.ShowRule(k.rule), "flows": flows}}
-		f.Severity, f.Pods, f.Packets, f.Peers = model.Warning, pods, uint64(len(flows)), model.Hosts(peers)
-		f.LastHopAlive = model.Place{Link: k.pod.Interface, Role: model.RolePod, Direction: model.Ingress}
 		if k.route != nil {
 			f.Facts["route"] = &node.ShownRoute{Route: k.route, Link: k.route.Link}
 		}
 		if len(flows) == 0 {
-			f.Confidence, f.LastHopAlive.Direction = model.Possible, model.Egress
+			f.Confidence = model.Possible
 		}
+		f.Severity, f.Pods, f.Packets, f.Peers = model.Warning, pods, uint64(len(flows)), model.Hosts(model.Unique(peers))
+		f.LastHopAlive = model.Place{Link: k.pod.Interface, Role: model.RolePod, Direction: model.Either(len(flows) > 0, model.Ingress, model.Egress)}
 		v.Report(f)
+	}
+	var groups node.Groups[key, []*model.Flow]
+	for f := range model.Each(v.Flows) {
+		for _, p := range v.Owners[f.Reply.Src] {
+			if k := discards(p, node.ReplyPacket(f)); k.pod != nil && !f.Replied && !f.Start.IsZero() {
+				of := groups.Of(k)
+				*of = append(*of, f)
+			}
+		}
 	}
 	for k, flows := range groups.All() {
 		if len(*flows) >= node.MinAsks {
-			report(k, node.Servers(*flows), model.Unique(model.Map(*flows, func(x *model.Flow) netip.Addr { return x.Reply.Dst })), *flows)
+			report(k, node.Servers(*flows), model.Map(*flows, func(x *model.Flow) netip.Addr { return x.Reply.Dst }), *flows)
 		}
 	}
-	// The kernel refuses these where they are sent, so that no packet shows it. Nobody means that of all servers.
 	for p := range model.Each(v.Pods) {
-		if p.Resolver == nil || len(p.Rules) == 0 {
-			continue
+		var k key
+		for i := 0; p.Resolver != nil && i < len(p.Resolver.Servers) && (i == 0 || k.pod != nil); i++ {
+			s := p.Resolver.Servers[i]
+			k = discards(p, path.Packet{Src: node.FirstIn(p, s.Is6()).Addr(), Dst: s, Proto: model.UDP, DstPort: node.DNSPort})
 		}
-		var by discard
-		refused := model.Filter(p.Resolver.Servers, func(s netip.Addr) bool {
-			own := discards(p, path.Query{Src: node.FirstIn(p, s.Is6()).Addr(), Dst: s, Proto: model.UDP, DstPort: node.DNSPort})
-			by = model.Either(own.rule == nil, by, own)
-			return own.rule != nil
-		})
-		if len(refused) > 0 && len(refused) == len(p.Resolver.Servers) {
-			report(key{p, by}, node.PodAddrs(p), refused, nil)
+		if k.pod != nil {
+			report(k, node.PodAddrs(p), p.Resolver.Servers, nil)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package silence
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -56,7 +55,9 @@ func dying(v *fault.Input, kept map[*model.Flow]bool, pairs map[node.Pair]bool) 
 func otherLink(v *fault.Input) {
 	type ends struct{ local, remote, pod netip.Addr }
 	type links struct{ in, out int }
-	half, lives := map[ends][]*model.Flow{}, map[ends]bool{}
+	var half node.Groups[ends, []*model.Flow]
+	var groups node.Groups[links, []*model.Flow]
+	lives := map[ends]bool{}
 	for f := range model.Each(v.Flows) {
 		k := ends{f.Original.Dst, f.Original.Src, f.Reply.Src}
 		switch {
@@ -64,27 +65,24 @@ func otherLink(v *fault.Input) {
 		case f.Established():
 			lives[k] = true
 		case f.State == "SYN_RECV" && model.Lasted(f.Start, v.Window.End) && v.SilencedBy(k.pod, model.Host(k.remote), f) == "":
-			half[k] = append(half[k], f)
+			list := half.Of(k)
+			*list = append(*list, f)
 		}
 	}
-	maps.DeleteFunc(half, func(k ends, list []*model.Flow) bool { return len(list) < node.MinAsks || lives[k] })
-	var groups node.Groups[links, []*model.Flow]
-	for _, k := range slices.SortedFunc(maps.Keys(half), func(a, b ends) int {
-		return cmp.Or(a.pod.Compare(b.pod), a.remote.Compare(b.remote), a.local.Compare(b.local))
-	}) {
+	for k, list := range half.All() {
 		var by links
 		for p := range model.Each(v.Traffic.Peers) {
-			switch {
-			case p.Local != k.local || p.Remote != k.remote || !v.IsUplink(p.IfIndex):
-			case p.Out.Replies >= uint64(len(half[k])) && p.In.Packets == 0:
+			switch n := uint64(len(*list)); {
+			case p.Local != k.local || p.Remote != k.remote || !v.IsUplink(p.IfIndex) || lives[k] || n < node.MinAsks:
+			case p.Out.Replies >= n && p.In.Packets == 0:
 				by.out = p.IfIndex
-			case p.In.Requests >= uint64(len(half[k])):
+			case p.In.Requests >= n:
 				by.in = p.IfIndex
 			}
 		}
 		if by.in != 0 && by.out != 0 {
-			list := groups.Of(by)
-			*list = append(*list, half[k]...)
+			all := groups.Of(by)
+			*all = append(*all, *list...)
 		}
 	}
 	for by, flows := range groups.All() {
@@ -95,9 +93,7 @@ func otherLink(v *fault.Input) {
 // byOtherLink says which rule leads the replies, and what would lead them by the mark of their connections.
 func byOtherLink(v *node.Index, in, out int, flows []*model.Flow) fault.Fault {
 	first := flows[0]
-	reply := path.Packet{Src: first.Reply.Src, Dst: first.Reply.Dst, Proto: first.Proto, SrcPort: first.Reply.SrcPort, DstPort: first.Reply.DstPort}
-	reply.Of(first)
-	q := v.Sent(reply)
+	q := v.Sent(node.ReplyPacket(first))
 	d := v.Routing().Lookup(q)
 	f := fault.Fault{Page: "NoReply-replies", Facts: words.Facts{"in": v.LinkName(in), "out": v.LinkName(out), "flows": flows, "first": first,
 		"local": first.Original.Dst, "of": v.Own[first.Original.Dst], "route": v.Shown(d.Route)}}
@@ -106,13 +102,10 @@ func byOtherLink(v *node.Index, in, out int, flows []*model.Flow) fault.Fault {
 	}
 	if first.Mark != 0 && q.Mark == (path.Mark{}) {
 		f.Facts["marked"] = node.ShowRule(model.First(v.Rules, func(r *model.RoutingRule) bool { return r.Mask != 0 && first.Mark&r.Mask == r.Mark }))
-		f.Facts["restores"] = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
-			return r.Target == "CONNMARK" && r.SetMark.Copied&first.Mark != 0 && !r.SetMark.OfFlow
-		})
+		f.Facts["restores"] = model.Chosen(v.PacketRules, func(r *model.PacketRule) bool { return r.SetMark.Copied&first.Mark != 0 && !r.SetMark.OfFlow })
 	}
-	f.Pods, f.Packets, f.LastHopAlive = node.Servers(flows), uint64(len(flows)), v.Place(v.LinkName(out), model.Egress)
-	f.Peers = model.Hosts(node.Clients(flows))
-	f.Flows = func(x *model.Flow) bool { return slices.Contains(flows, x) }
+	f.Pods, f.Peers, f.Packets = node.Servers(flows), model.Hosts(node.Clients(flows)), uint64(len(flows))
+	f.LastHopAlive, f.Flows = v.Place(v.LinkName(out), model.Egress), func(x *model.Flow) bool { return slices.Contains(flows, x) }
 	return f
 }
 

@@ -168,9 +168,7 @@ func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
 		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == model.UDP }),
 	}}
 	if len(d.flows) > 0 {
-		to := d.flows[0].Reply
-		reply := path.Query{Src: to.Src, Dst: to.Dst, Proto: d.flows[0].Proto, SrcPort: to.SrcPort, DstPort: to.DstPort}
-		if rule, by := path.PodRuled(d.pod, reply); by != nil && by.Link != d.pod.Interface {
+		if rule, by := path.PodRuled(d.pod, node.ReplyPacket(d.flows[0])); by != nil && by.Link != d.pod.Interface {
 			f.Page, f.Facts["rule"], f.Facts["route"], f.Facts["by"] = "PodNotReplying-ruled", node.ShowRule(rule), &node.ShownRoute{Route: by, Link: by.Link}, by.Link
 		}
 	}
