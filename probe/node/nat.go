@@ -35,8 +35,7 @@ func (v *Index) Leaving(p *model.Peer) []path.Packet {
 	var out []path.Packet
 	for _, f := range v.FlowsOf(p).Silent {
 		if k := (ProtoPort{Proto: f.Proto, Number: f.Reply.SrcPort}); !seen[k] {
-			seen[k] = true
-			out = append(out, v.LeavingPacket(f))
+			seen[k], out = true, append(out, v.LeavingPacket(f))
 		}
 	}
 	if len(out) == 0 {

@@ -114,8 +114,7 @@ func probedBack(v *Index, r *RemoteRange) Reach {
 	if r.podAsks > 0 {
 		return ReachWorks
 	}
-	owner, near := v.NodeOf(r.CIDR), v.near(r)
-	out := ReachUnknown
+	owner, near, out := v.NodeOf(r.CIDR), v.near(r), ReachUnknown
 	for p := range model.Each(v.Probes) {
 		its := r.CIDR.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
 		if p.Kind != model.ProbeEcho || p.To.Is6() != r.Six() || !model.InAny(v.OwnCIDRs(), p.From) ||

@@ -315,8 +315,7 @@ func (w *tableWalk) meet(decide func(k ChainKey, i int, r *model.PacketRule) Act
 // may match and counted nothing in a window with traffic does not, where traffic came to it.
 func (w *tableWalk) meets(r *model.PacketRule) Fit {
 	w.packet.Mark, w.packet.Flow = w.State.mark, w.State.flow
-	f := min(w.State.fit, w.packet.Fits(r))
-	idle := w.counted && !r.Counter.Added && r.Counter.Delta == 0
+	f, idle := min(w.State.fit, w.packet.Fits(r)), w.counted && !r.Counter.Added && r.Counter.Delta == 0
 	w.State.unused = w.State.unused || idle && f == Yes
 	return model.Either(f == Maybe && idle && r.Counter.Packets > 0 && !w.State.unused, No, f)
 }

@@ -261,8 +261,7 @@ func (j *journey) throughQueue(l *model.Link) *point {
 	if q := j.queue(l); q != nil {
 		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}})
 		s.say("queued", words.Facts{"queue": q})
-		s.direction, s.before = model.Egress, j.at(l, model.Egress)
-		end.queued = true
+		s.direction, s.before, end.queued = model.Egress, j.at(l, model.Egress), true
 	}
 	return end
 }

@@ -43,8 +43,7 @@ const (
 
 // filter judges a packet by the chains of the hooks that can drop it.
 func (t *Tables) filter(p Packet, hooks ...string) decision {
-	out := decision{does: accepts}
-	w := t.walk(p)
+	out, w := decision{does: accepts}, t.walk(p)
 	for _, h := range hooks {
 		for _, c := range t.hook(h, &p) {
 			if translates(c) {

@@ -32,8 +32,7 @@ func (j *journey) routed(in *model.Link, q Query, n *step) {
 	if in != nil {
 		hooks = []string{"PREROUTING", "FORWARD", "POSTROUTING"}
 	}
-	d := j.Routing().Lookup(q)
-	route := &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
+	d, route := j.Routing().Lookup(q), &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
 	if j.decideRoute(route, in, &d); d.Rule != nil && d.Rule.Mask != 0 {
 		for _, r := range q.MarkedBy {
 			route.showRule(r)
@@ -252,8 +251,7 @@ func (j *journey) toLink(h NextHop) {
 func (j *journey) neighbor(l *model.Link, h NextHop) {
 	next := cmp.Or(h.Gateway, j.dst)
 	s := j.add(model.PathHop{Kind: model.HopNeighbor, Link: l.Name})
-	s.next = next
-	s.direction, s.after = model.Egress, j.at(l, model.Egress)
+	s.next, s.direction, s.after = next, model.Egress, j.at(l, model.Egress)
 	n := j.NeighborAt(next, l.Index)
 	j.dstMAC = model.MAC{}
 	if n != nil {

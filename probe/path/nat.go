@@ -64,8 +64,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 		return behind.Chain(k.To(r.Target))
 	}
 	w.meet(func(k ChainKey, i int, r *model.PacketRule) Action {
-		ends := r.Target == "ACCEPT" || r.Target == "RETURN"
-		writes := r.Target == "MASQUERADE" || r.Target == "SNAT"
+		ends, writes := r.Target == "ACCEPT" || r.Target == "RETURN", r.Target == "MASQUERADE" || r.Target == "SNAT"
 		met := w.meets(r)
 		switch {
 		case met == No:

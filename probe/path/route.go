@@ -180,8 +180,7 @@ func builtin(family int) []*model.RoutingRule {
 func (r *Routing) Lookup(q Query) Decision {
 	rules := model.Either(q.Dst.Is6(), &r.rules6, &r.rules4)
 	var d Decision
-	from := 0
-	places := rules.of(q.Src, q.Dst)
+	from, places := 0, rules.of(q.Src, q.Dst)
 	slices.Sort(places)
 	for _, i := range slices.Compact(places) {
 		rule := rules.all[i]

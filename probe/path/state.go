@@ -255,8 +255,7 @@ func (st *State) Behind(a netip.Addr, ifindex int) []*model.Pod {
 // MissedPod is a pod behind an entry's link that has the entry's address and not its MAC, which no other pod
 // with the address has either; nil where the MAC is right, the fabric's on a bridge, or not known.
 func (st *State) MissedPod(n *model.Neighbor) *model.Pod {
-	behind := st.Behind(n.Addr, n.IfIndex)
-	l := st.ByIndex[n.IfIndex]
+	behind, l := st.Behind(n.Addr, n.IfIndex), st.ByIndex[n.IfIndex]
 	switch {
 	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero():
 		return nil

@@ -378,8 +378,7 @@ func (j *journey) leave(l *model.Link) {
 	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
 		// azure-vnet's tunnel mode sends packets for pods of the same node through the fabric.
 		s.instead("given-back", nil)
-		s.after = j.at(l, model.Ingress)
-		j.returned = true
+		s.after, j.returned = j.at(l, model.Ingress), true
 		j.arrive(l)
 	}
 }

@@ -72,8 +72,7 @@ func without[T any](list []T, gone map[any]bool) []T {
 func (t *Trial) Fate(p Packet) (died bool, by any) {
 	of, st, s := *t.tracer, *t.State, *t.Snapshot
 	s.Traffic.Peers, s.Traffic.MACs = slices.Concat(t.peers[p.Src], t.peers[p.Dst]), t.macs[p.Dst]
-	st.Snapshot, of.State = &s, &st
-	of.ends = Ends{Pod: p.Src, To: p.Dst, Port: p.DstPort, Proto: p.Proto}
+	st.Snapshot, of.State, of.ends = &s, &st, Ends{Pod: p.Src, To: p.Dst, Port: p.DstPort, Proto: p.Proto}
 	j := &journey{tracer: &of, src: p.Src, dst: p.Dst, srcPort: p.SrcPort, dstPort: p.DstPort}
 	if l := model.First(t.Links, func(l *model.Link) bool { return slices.Contains(p.In, l.Name) }); l != nil {
 		j.atIP(l)

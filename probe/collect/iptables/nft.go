@@ -40,8 +40,7 @@ func hookNamesOf(f nftables.TableFamily) []string {
 // fromSet turns what nft holds in one family into rules. setName is the name of an ipset.
 func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) string) Tables {
 	var t Tables
-	family, hookNames := familyNames[f], hookNamesOf(f)
-	native := map[string]bool{}
+	family, hookNames, native := familyNames[f], hookNamesOf(f), map[string]bool{}
 	for _, ch := range set.Chains {
 		c := model.Chain{Backend: model.NFT, Family: family, Table: ch.Table, Name: ch.Name}
 		if ch.Base && ch.Hook >= 0 && ch.Hook < len(hookNames) {
@@ -54,8 +53,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 			native[ch.Table] = true
 		}
 	}
-	looked := newLookups(family, set.Sets)
-	place := map[[2]string]int{}
+	looked, place := newLookups(family, set.Sets), map[[2]string]int{}
 	t.Rules = make([]model.PacketRule, 0, len(set.Rules))
 	for r := range model.Each(set.Rules) {
 		at := [2]string{r.Table, r.Chain}
@@ -353,15 +351,12 @@ var (
 // ipHeader is the header that the rule matches. A rule of an inet table may show
 // it only by the length of what it loads.
 func (b *builder) ipHeader(m nft.Match) header {
-	if b.Family == "ip6" || b.NFProto == 6 || (b.Family == "inet" || b.Family == "netdev") && b.NFProto == 0 && m.Load.Len == header6.size {
-		return header6
-	}
-	return header4
+	long := (b.Family == "inet" || b.Family == "netdev") && b.NFProto == 0 && m.Load.Len == header6.size
+	return model.Either(b.Family == "ip6" || b.NFProto == 6 || long, header6, header4)
 }
 
 func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
-	h := b.ipHeader(m)
-	l := m.Load
+	h, l := b.ipHeader(m), m.Load
 	for i, at := range h.addrs {
 		if l.Offset != at || l.Len > h.size || l.Len == 0 {
 			continue

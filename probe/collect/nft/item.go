@@ -143,8 +143,7 @@ type decoder struct {
 func decodeItems(list dump.Attrs) ([]Item, error) {
 	var d decoder
 	for list.Next() {
-		name, data := "", dump.Attrs{}
-		e := list.Nested()
+		name, data, e := "", dump.Attrs{}, list.Nested()
 		for e.Next() {
 			switch e.Type {
 			case unix.NFTA_EXPR_NAME:

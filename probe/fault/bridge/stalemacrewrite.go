@@ -29,8 +29,7 @@ func staleMACRewrite(v *fault.Input) {
 	for r := range model.Each(rewrites) {
 		if !ruled[r.Addr] && toNobody(v.Index, r) {
 			ruled[r.Addr] = true
-			list := unseen.Of(r.To.MAC)
-			*list = append(*list, r)
+			node.Put(&unseen, r.To.MAC, r)
 		}
 	}
 	for _, list := range unseen.All() {

@@ -28,8 +28,7 @@ func duplicatePodIP(v *fault.Input) {
 	for _, a := range node.Sorted(v.Owners) {
 		var near node.Groups[node.Domain, []*model.Pod]
 		for _, p := range liveHolders(v.Index, a) {
-			list := near.Of(v.DomainOf(p, a))
-			*list = append(*list, p)
+			node.Put(&near, v.DomainOf(p, a), p)
 		}
 		for _, holders := range near.All() {
 			if len(*holders) > 1 {
@@ -170,9 +169,7 @@ func contested(v *fault.Input) {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return
 	}
-	answers := map[node.Binding]*model.ARPCount{}
-	claimed := map[model.MAC]netip.Addr{}
-	proxies := map[model.MAC]bool{}
+	answers, claimed, proxies := map[node.Binding]*model.ARPCount{}, map[model.MAC]netip.Addr{}, map[model.MAC]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
 		// What leaves a port may be a rule's answer, or the node's own; what comes in is somebody's.
 		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {

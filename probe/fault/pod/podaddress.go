@@ -127,10 +127,7 @@ func soughtAfter(v *node.Index, p *model.Pod, with []*model.Pod, isIPv6 bool) []
 	if len(found) > 1 {
 		found = slices.DeleteFunc(found, func(a netip.Addr) bool { return !p.MAC.Names(a) })
 	}
-	if len(found) != 1 || bare && !p.MAC.Names(found[0]) {
-		return nil
-	}
-	return found
+	return model.Either(len(found) != 1 || bare && !p.MAC.Names(found[0]), nil, found)
 }
 
 // unclaimed is what came for addresses that a pod was given and does not have.

@@ -93,8 +93,7 @@ func defaultElsewhere(v *fault.Input, f *fault.Fault, p *model.Pod, u *unsent, i
 		}
 		mine.Add(model.Map(node.OwnIn(o, isIPv6), netip.Prefix.Addr)...)
 		if r := podDefault(o, isIPv6); r != nil {
-			f.Facts["second"] = o.Interface
-			defaults = append(defaults, interfaceRoute{r, o.Interface})
+			f.Facts["second"], defaults = o.Interface, append(defaults, interfaceRoute{r, o.Interface})
 		}
 	}
 	x := v.SumPeers(v.InVain(mine))

@@ -62,8 +62,7 @@ func findDrop(v *fault.Input) {
 		} else if service, _ := a.serviceWithout(); service != "" {
 			k = cause{name: service}
 		}
-		list := byCause.Of(k)
-		*list = append(*list, a)
+		node.Put(&byCause, k, a)
 	}
 	for k, list := range byCause.All() {
 		v.Report(policyDropped(v.Index, *list, k.name == model.Calico))
@@ -96,14 +95,12 @@ func refusedReplies(v *fault.Input) {
 	var byRule node.Groups[*model.PacketRule, []*node.Dying]
 	for _, d := range v.Dying() {
 		if d.Refused != nil && v.SilencedBy(d.Pod, model.Host(d.Remote), d.Silent[0]) == "" {
-			list := byRule.Of(d.Refused)
-			*list = append(*list, d)
+			node.Put(&byRule, d.Refused, d)
 		}
 	}
 	for r, list := range byRule.All() {
 		c := ruleOf(r)
-		f := fault.Fault{Page: "PolicyDrop-replies", Undoes: c.object()}
-		silent := 0
+		f, silent := fault.Fault{Page: "PolicyDrop-replies", Undoes: c.object()}, 0
 		for _, d := range *list {
 			f.Pods, f.Peers, silent = model.With(f.Pods, d.Pod), model.With(f.Peers, model.Host(d.Remote)), silent+len(d.Silent)
 		}
@@ -169,8 +166,7 @@ func refusedCarriers(v *fault.Input) {
 // have dropped them, those that only rules of the node which were not read can have dropped,
 // those that none can, and those in pods of which no rule is known that can.
 func netfilterDrops(v *fault.Input) (drops []*dropped, unread, unmatched *node.Lost, unknown map[*model.Drop]bool) {
-	rules := newDropRules(v.State, nil)
-	inside := map[*model.Pod]*dropRules{}
+	rules, inside := newDropRules(v.State, nil), map[*model.Pod]*dropRules{}
 	unread, unmatched, unknown = &node.Lost{}, &node.Lost{}, map[*model.Drop]bool{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if !d.Is(model.Netfilter) || !v.OfPod(d) || v.Classifier.Class(d) != loss.Lost || v.Explained(d) {

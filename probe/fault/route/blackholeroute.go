@@ -84,8 +84,7 @@ func discardedInside(v *fault.Input) {
 	for f := range model.Each(v.Flows) {
 		for _, p := range v.Owners[f.Reply.Src] {
 			if k := discards(p, node.ReplyPacket(f)); k.pod != nil && !f.Replied && !f.Start.IsZero() {
-				of := groups.Of(k)
-				*of = append(*of, f)
+				node.Put(&groups, k, f)
 			}
 		}
 	}

@@ -21,8 +21,7 @@ func dying(v *fault.Input, kept map[*model.Flow]bool, pairs map[node.Pair]bool) 
 	for _, d := range v.Stalled() {
 		if !told(d) {
 			half.Add(d.Remote)
-			list := byRemote.Of(d.Remote)
-			*list = append(*list, d)
+			node.Put(&byRemote, d.Remote, d)
 		}
 	}
 	for _, d := range v.Dying() {
@@ -39,8 +38,7 @@ func dying(v *fault.Input, kept map[*model.Flow]bool, pairs map[node.Pair]bool) 
 		} else if half[d.Remote] && d.Port.Proto == model.UDP {
 			groups = &byRemote
 		}
-		list := groups.Of(by)
-		*list = append(*list, d)
+		node.Put(groups, by, d)
 	}
 	for _, list := range byHop.All() {
 		v.Report(dyingFlows(v.Index, *list))
@@ -65,8 +63,7 @@ func otherLink(v *fault.Input) {
 		case f.Established():
 			lives[k] = true
 		case f.State == "SYN_RECV" && model.Lasted(f.Start, v.Window.End) && v.SilencedBy(k.pod, model.Host(k.remote), f) == "":
-			list := half.Of(k)
-			*list = append(*list, f)
+			node.Put(&half, k, f)
 		}
 	}
 	for k, list := range half.All() {
@@ -81,8 +78,7 @@ func otherLink(v *fault.Input) {
 			}
 		}
 		if by.in != 0 && by.out != 0 {
-			all := groups.Of(by)
-			*all = append(*all, *list...)
+			node.Put(&groups, by, *list...)
 		}
 	}
 	for by, flows := range groups.All() {
@@ -111,8 +107,7 @@ func byOtherLink(v *node.Index, in, out int, flows []*model.Flow) fault.Fault {
 
 // stalled is the finding on connections to one address that open, and of which nothing more is acknowledged.
 func stalled(v *node.Index, list []*node.Dying) fault.Fault {
-	d := list[0]
-	f := fault.Fault{Page: "NoReply-data"}
+	d, f := list[0], fault.Fault{Page: "NoReply-data"}
 	var ports []string
 	silent, datagrams := 0, 0
 	for _, d := range list {

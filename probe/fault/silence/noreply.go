@@ -270,8 +270,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	x := g.sum()
 	remotes := node.Sorted(x.Peers)
 	f.Pods, f.Peers, f.Packets = node.Sorted(x.Pods), model.Hosts(remotes), x.Packets
-	name, tunnel := v.LinkName(x.Link), v.IsTunnel(x.Link)
-	locals := node.AddrSet{}
+	name, tunnel, locals := v.LinkName(x.Link), v.IsTunnel(x.Link), node.AddrSet{}
 	for p := range model.Each(v.Peers) {
 		if g[p.Remote] != nil && p.IfIndex == x.Link && p.Out.Packets > 0 && len(v.Senders(p)) > 0 {
 			locals.Add(p.Local)
@@ -427,8 +426,7 @@ func filedRoutes(v *node.Index, remotes []netip.Addr) []node.RouteFact {
 // sentByDefault is the finding on requests to an address of a link that leave by the
 // default route: what has the address, such as the node's own name server, is gone.
 func sentByDefault(v *node.Index, a netip.Addr, m *node.Lost) fault.Fault {
-	name := v.LinkName(m.Link)
-	f := fault.Fault{Page: "NoReply-strayed", Lost: m}
+	name, f := v.LinkName(m.Link), fault.Fault{Page: "NoReply-strayed", Lost: m}
 	f.Facts = words.Facts{"addr": a, "link": name, "requests": m.Requests, "route": v.Shown(v.Lookup(a))}
 	f.LastHopAlive, f.Cause = v.Place(name, model.Egress), "no link has the address"
 	return f

@@ -69,8 +69,7 @@ func silentTo(v *fault.Input, s node.Service, all map[node.Service]*node.Asks, d
 	if s.Proto != model.TCP && s.Proto != model.UDP || !s.Wants(a) {
 		return false
 	}
-	replied := node.SetOf(node.Clients(a.Replied))
-	asked := map[netip.Addr]int{}
+	replied, asked := node.SetOf(node.Clients(a.Replied)), map[netip.Addr]int{}
 	for _, f := range a.Unreplied {
 		asked[f.Original.Src]++
 	}
