@@ -72,8 +72,7 @@ func (r *reading) report(name, detail string, got bool, err error) {
 
 // reason formats an error in one line, each of its parts once, with the capability that would help.
 func reason(source string, err error) string {
-	parts := model.Map(slices.Collect(strings.Lines(err.Error())), strings.TrimSpace)
-	text := strings.Join(model.With(nil, parts...), "; ")
+	text := strings.Join(model.With(nil, model.Map(slices.Collect(strings.Lines(err.Error())), strings.TrimSpace)...), "; ")
 	var unsupported *model.UnsupportedError
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text

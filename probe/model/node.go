@@ -66,8 +66,7 @@ type Link struct {
 // Counted reports whether packets of one of the link's addresses are counted apart. Those of services, which kube-proxy
 // in IPVS mode puts on a dummy link, are not: no packet has one as its source.
 func (l *Link) Counted(p netip.Prefix) bool {
-	service := (l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP()
-	return p.Addr().IsGlobalUnicast() && !service
+	return p.Addr().IsGlobalUnicast() && !((l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP())
 }
 
 // Has reports whether the link has the address.

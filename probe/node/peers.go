@@ -104,8 +104,7 @@ func (v *Index) Refused(p *model.Peer) bool {
 	if p.In.ICMPErrors == 0 || p.In.Replies > 0 {
 		return false
 	}
-	st := v.FlowsOf(p)
-	return !st.NewReplied && v.Asked(p) >= MinAsks
+	return !v.FlowsOf(p).NewReplied && v.Asked(p) >= MinAsks
 }
 
 // LeftWithWrongMAC reports whether the pair's packets left with a destination MAC that is neither the next hop's nor a

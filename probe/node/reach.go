@@ -82,8 +82,7 @@ func firstAnswers(v *Index, six bool) bool {
 // OwnerAnswers reports whether the range's node itself answered an echo; where
 // it is not known, whether any machine did, so that echo gets about here.
 func OwnerAnswers(v *Index, r *RemoteRange) bool {
-	own := v.OwnerAddrs(r)
-	if len(own) > 0 {
+	if own := v.OwnerAddrs(r); len(own) > 0 {
 		return slices.ContainsFunc(own, func(a netip.Addr) bool {
 			p := v.Echoed(a)
 			return p != nil && p.Answered

@@ -37,8 +37,7 @@ func (v *Index) Undelivered() (out []Undelivered) {
 		}
 	}
 	for p := range model.Each(v.Pods) {
-		l := v.ByIndex[p.LinkIndex]
-		if l == nil || l.Role != model.RolePodLink || !v.PresentWholeWindow(p) {
+		if l := v.ByIndex[p.LinkIndex]; l == nil || l.Role != model.RolePodLink || !v.PresentWholeWindow(p) {
 			continue
 		}
 		for _, a := range PodAddrs(p) {

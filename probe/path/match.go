@@ -122,8 +122,7 @@ func stateFits(text, state string) Fit {
 			words, not = rest, true
 		}
 		words = strings.TrimSpace(words)
-		wanted := slices.Contains(strings.Split(strings.ToLower(words), ","), state)
-		return known(!strings.Contains(words, " "), wanted != not)
+		return known(!strings.Contains(words, " "), slices.Contains(strings.Split(strings.ToLower(words), ","), state) != not)
 	}
 	return Maybe
 }

@@ -169,8 +169,7 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 	}
 	known := len(right) > 0
 	for e := range model.Each(st.FDB) {
-		l := st.ByIndex[e.IfIndex]
-		if e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {
+		if l := st.ByIndex[e.IfIndex]; e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {
 			right = append(right, e.MAC)
 		}
 	}
@@ -182,8 +181,7 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 
 // PodMACs are those of the running interfaces that hold an address.
 func (st *State) PodMACs(a netip.Addr) []model.MAC {
-	macs := model.Map(st.Owners[a], func(p *model.Pod) model.MAC { return p.MAC })
-	return slices.DeleteFunc(macs, model.MAC.IsZero)
+	return slices.DeleteFunc(model.Map(st.Owners[a], func(p *model.Pod) model.MAC { return p.MAC }), model.MAC.IsZero)
 }
 
 // Resolved reports whether a neighbour entry holds a MAC that is used.

@@ -290,8 +290,7 @@ func (j *journey) entry() *model.Link {
 	var most uint64
 	var best *model.Link
 	by := func(ifindex int, packets uint64) {
-		l := j.ByIndex[ifindex]
-		if l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
+		if l := j.ByIndex[ifindex]; l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
 			most, best = packets, l
 		}
 	}

@@ -113,6 +113,5 @@ func appendValue(out []model.Sysctl, name string, array []byte, index int) []mod
 	if len(array) < 4*(index+1) {
 		return out
 	}
-	n := int32(binary.NativeEndian.Uint32(array[4*index:]))
-	return append(out, model.Sysctl{Name: name, Value: strconv.Itoa(int(n))})
+	return append(out, model.Sysctl{Name: name, Value: strconv.Itoa(int(int32(binary.NativeEndian.Uint32(array[4*index:]))))})
 }

@@ -189,8 +189,7 @@ func (b *bridging) rewrites(pairs []model.MACPair) []model.MACRewrite {
 					continue
 				}
 				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.MAC)+lost
-				n := min(b.common(in, left, of.field, to), all-min(all, untouched))
-				if n > 0 {
+				if n := min(b.common(in, left, of.field, to), all-min(all, untouched)); n > 0 {
 					out = append(out, model.MACRewrite{
 						Addr: of.addr, Field: of.field, Packets: n, From: from.MACPlace, To: to.MACPlace,
 					})

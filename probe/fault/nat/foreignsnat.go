@@ -57,8 +57,7 @@ func foreignSNAT(v *fault.Input) {
 	}
 	for _, a := range node.Sorted(found) {
 		g := found[a]
-		r := translatesTo(v.Index, g)
-		if !replied[a] && g.asks >= node.MinPackets && (r != nil || g.begun >= node.MinPackets) {
+		if r := translatesTo(v.Index, g); !replied[a] && g.asks >= node.MinPackets && (r != nil || g.begun >= node.MinPackets) {
 			v.Report(foreignSource(v.Index, g, r))
 		}
 	}

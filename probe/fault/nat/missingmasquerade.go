@@ -59,8 +59,7 @@ func missingMasquerade(v *fault.Input) {
 				g.nat, g.answers, g.private = &nat, map[int]bool{}, map[int]bool{}
 			}
 			if v.Answered(p) {
-				by := model.Either(model.Public(p.Remote), g.answers, g.private)
-				by[p.IfIndex] = true
+				model.Either(model.Public(p.Remote), g.answers, g.private)[p.IfIndex] = true
 			}
 			// An answer to a stranger's question goes out with the address that was asked.
 			began := p.In.Packets <= p.In.ICMPErrors

@@ -90,8 +90,7 @@ func withoutAddress(v *fault.Input, p *model.Pod, isIPv6 bool) (nameless bool) {
 	}
 	if from := pattern(with, isIPv6); len(given) > 0 && from != nil {
 		bits := node.FirstIn(from, isIPv6).Bits()
-		want := model.Map(given, func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, bits) })
-		f.TakeAfter(p, from, isIPv6, want...)
+		f.TakeAfter(p, from, isIPv6, model.Map(given, func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, bits) })...)
 	}
 	v.Report(f)
 	return len(given) == 0

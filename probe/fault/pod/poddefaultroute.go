@@ -146,8 +146,7 @@ func beyondLink(v *node.Index, p *model.Pod, own []netip.Addr) unsent {
 	}
 	for _, a := range own {
 		to := v.Hop(a, p.LinkIndex, model.Egress, model.AsDestination)
-		from := v.Hop(a, p.LinkIndex, model.Ingress, model.AsSource)
-		if to != nil && (from == nil || from.Packets == 0) {
+		if from := v.Hop(a, p.LinkIndex, model.Ingress, model.AsSource); to != nil && (from == nil || from.Packets == 0) {
 			u.in += to.Packets
 		}
 	}

@@ -275,8 +275,7 @@ func (d *dropped) best(packets uint64) *candidate {
 // sure reports whether a rule whose count does not tell dropped the packets: they surely
 // meet it and match; or the kernel says that a rule of nft did, and no other can be.
 func (d *dropped) sure(c *candidate) bool {
-	alone := len(d.candidates) == 1 && d.whole && !d.open && d.Is(model.ByNFT)
-	return c.fit == path.Yes || c.fit == path.Maybe && alone
+	return c.fit == path.Yes || c.fit == path.Maybe && len(d.candidates) == 1 && d.whole && !d.open && d.Is(model.ByNFT)
 }
 
 // others are the candidates besides the best that counted enough to have dropped so many packets: where the

@@ -197,8 +197,7 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 		if rule := v.Routing().Lookup(q).Rule; rule != nil && rule.Table != node.MainTable && rule.Priority > 0 {
 			f.Facts["led"] = node.ShowRule(rule)
 			if rule.Mask != 0 {
-				f.Facts["marks"], f.Facts["unmarked"] = q.MarkedBy, len(q.MarkedBy) == 0
-				f.Facts["in"] = q.In
+				f.Facts["marks"], f.Facts["unmarked"], f.Facts["in"] = q.MarkedBy, len(q.MarkedBy) == 0, q.In
 			}
 		}
 	}

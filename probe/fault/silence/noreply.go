@@ -167,8 +167,7 @@ func pingedOnly(v *node.Index, match func(*model.Flow) bool) (to node.AddrSet) {
 // asksInVain reports whether pods asked a peer for something, and nothing proves that it got there.
 func asksInVain(v *node.Index, p *model.Peer, pods node.AddrSet) bool {
 	st := v.FlowsOf(p)
-	asks := p.Out.Packets > 0 && (p.Out.Requests > 0 || st.Asking+st.Older+st.HalfOpen > 0)
-	return len(pods) > 0 && asks && !v.Answered(p)
+	return len(pods) > 0 && p.Out.Packets > 0 && (p.Out.Requests > 0 || st.Asking+st.Older+st.HalfOpen > 0) && !v.Answered(p)
 }
 
 // askedBy is how much of what leaves for a peer and wants a reply is of pods and of no finding's flows.

@@ -144,8 +144,7 @@ func untrackedSilence(v *fault.Input, d *silentReceiver, all map[node.Service]*n
 		return x.Dst == d.addr && x.Packets >= node.ManyRefused && refused(&x)
 	})
 	out := v.Hop(d.addr, d.pod.LinkIndex, model.Ingress, model.AsSource)
-	refuses := out != nil && out.RST+out.ICMPErrors > 0
-	return !tracked && !spoilt && !refuses && !v.Silenced(netip.Addr{}, model.Host(d.addr))
+	return !tracked && !spoilt && !(out != nil && out.RST+out.ICMPErrors > 0) && !v.Silenced(netip.Addr{}, model.Host(d.addr))
 }
 
 func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
