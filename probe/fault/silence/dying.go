@@ -88,8 +88,7 @@ func otherLink(v *fault.Input) {
 
 // byOtherLink says which rule leads the replies, and what would lead them by the mark of their connections.
 func byOtherLink(v *node.Index, in, out int, flows []*model.Flow) fault.Fault {
-	first := flows[0]
-	q := v.Sent(node.ReplyPacket(first))
+	first, q := flows[0], v.Sent(node.ReplyPacket(flows[0]))
 	d := v.Routing().Lookup(q)
 	f := fault.Fault{Page: "NoReply-replies", Facts: words.Facts{"in": v.LinkName(in), "out": v.LinkName(out), "flows": flows, "first": first,
 		"local": first.Original.Dst, "of": v.Own[first.Original.Dst], "route": v.Shown(d.Route)}}
