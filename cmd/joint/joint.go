@@ -70,11 +70,7 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 		found := join.Judge(parts).Findings
 		if !slices.ContainsFunc(found, func(f model.Finding) bool { return f.Severity.Rank() >= model.Warning.Rank() }) {
 			// What the nodes found themselves at the time stands.
-			for _, f := range besides {
-				if !f.Opened.Before(w.Start) && !f.Opened.After(w.End) {
-					out = append(out, f)
-				}
-			}
+			out = append(out, model.Filter(besides, func(f model.Finding) bool { return !f.Opened.Before(w.Start) && !f.Opened.After(w.End) })...)
 		}
 		if w.End.Equal(end) {
 			w.End = time.Time{}

@@ -182,6 +182,14 @@ func TestTablesOfPods(t *testing.T) {
 		n.exchanges(1, "10.50.0.21")
 		return n
 	}
+	// led is a node on which a table of a pod's leads by another pod what its main table leads by the node.
+	led := func(n *testNode) *testNode {
+		p := &n.Pods[0]
+		p.Tables = []model.Route{p.Routes[len(p.Routes)-1]}
+		p.Tables[0].Table, p.Routes = 52, p.Routes[:len(p.Routes)-1]
+		p.Rules = []model.RoutingRule{{Family: 4, Priority: 5270, Table: 52, Action: "lookup"}}
+		return n
+	}
 	prohibits := model.RoutingRule{Family: 4, Priority: 30, To: prefix("10.96.0.0/16"), Action: "prohibit"}
 	main := model.RoutingRule{Family: 4, Priority: 20, Table: 254, Action: "lookup"}
 	situations(t, []situation{
@@ -191,6 +199,18 @@ func TestTablesOfPods(t *testing.T) {
 		{"a table of the pod's own interface", func() *testNode { return vpn("0.0.0.0/0", "eth0") }, nil, "", ""},
 		{"a table that discards", func() *testNode { return vpn("10.0.0.0/8", "") }, []string{"warning BlackholeRoute"},
 			"ip route del blackhole 10.0.0.0/8 table 52", ""},
+		{"a table leads by another pod, which does not forward", func() *testNode { return led(byPod(false)) },
+			[]string{"warning ForwardingDisabled"}, "sysctl -w net.ipv4.ip_forward=1", ""},
+		{"a table leads by another pod, which forwards", func() *testNode { return led(byPod(true)) }, nil, "", ""},
+		{"a table leads by another pod, and nobody replies", func() *testNode { return led(unsentTo(pod6)) },
+			[]string{"warning UnexplainedDrop"}, "through the pod behind tap11, and gets no reply", ""},
+		{"a table leads by another pod, by which replies come", func() *testNode {
+			n := led(unsentTo(pod6))
+			for i := range n.Flows {
+				n.Flows[i].Replied = true
+			}
+			return n
+		}, nil, "", ""},
 		{"a rule discards what is for the name server", func() *testNode { return lookups(prohibits) }, []string{"warning BlackholeRoute"},
 			"ip rule del to 10.96.0.0/16 prohibit priority 30", ""},
 		{"the main table comes first", func() *testNode { return lookups(main, prohibits) }, nil, "", ""},

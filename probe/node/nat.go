@@ -9,16 +9,12 @@ import (
 
 // FlowPacket is a flow's packet with its source as it was sent, and its destination as translated.
 func FlowPacket(f *model.Flow) path.Packet {
-	p := path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}
-	p.Of(f)
-	return p
+	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}.Of(f)
 }
 
 // ReplyPacket is a reply of a flow as its server sends it.
 func ReplyPacket(f *model.Flow) path.Packet {
-	p := path.Packet{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}
-	p.Of(f)
-	return p
+	return path.Packet{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}.Of(f)
 }
 
 // LeavingPacket is a flow's packet as POSTROUTING sees it first.

@@ -121,7 +121,7 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 {
 			continue
 		}
-		if r := path.PodRoute(v.Owners[from][0], to); r != nil && len(v.Owners[r.Gateway]) == 1 {
+		if r := path.PodLed(v.Owners[from][0], FlowPacket(f)); r != nil && len(v.Owners[r.Gateway]) == 1 {
 			link := v.Owners[r.Gateway][0].LinkIndex
 			out[link] = append(out[link], f)
 			continue

@@ -122,6 +122,12 @@ func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
 	return longest(p.Routes, dst, func(*model.Route) bool { return true })
 }
 
+// PodLed is the route by which a pod sends a packet, as its routing rules have it; nil for none.
+func PodLed(p *model.Pod, x Packet) *model.Route {
+	rule, by := PodRuled(p, x)
+	return model.Either(rule != nil, by, PodRoute(p, x.Dst))
+}
+
 func longest(list []model.Route, dst netip.Addr, of func(*model.Route) bool) (best *model.Route) {
 	for r := range model.Each(list) {
 		if r.Dst.IsValid() && r.Dst.Contains(dst) && of(r) && (best == nil || r.Dst.Bits() > best.Dst.Bits() ||

@@ -164,7 +164,7 @@ func (j *journey) packet(in, out string) Packet {
 	state := model.Either(j.reply, "established", "new")
 	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
 	silent := model.Filter(j.flows, func(f *model.Flow) bool { return !f.Replied })
-	p.Of(model.Either(len(silent) > 0, silent, j.flows)...)
+	p = p.Of(model.Either(len(silent) > 0, silent, j.flows)...)
 	if in != "" {
 		p.In = []string{in}
 	}

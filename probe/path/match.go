@@ -44,14 +44,15 @@ type Packet struct {
 	Sets Sets
 }
 
-// Of notes that the packet is of some flows that are known. Each datagram may be a flow's first.
-func (p *Packet) Of(flows ...*model.Flow) {
+// Of is the packet as one of some flows that are known. Each datagram may be a flow's first.
+func (p Packet) Of(flows ...*model.Flow) Packet {
 	for i, f := range flows {
 		if i == 0 {
 			p.Flow.Value = f.Mark
 		}
 		p.Later, p.Flow.Loose = f.Proto == model.TCP, p.Flow.Loose|f.Mark^p.Flow.Value
 	}
+	return p
 }
 
 // Fits says how surely the packet matches the rule.
