@@ -127,6 +127,11 @@ func TestMutate(t *testing.T) {
 			}
 		}
 	}
+	for n := range all {
+		if !slices.ContainsFunc(reached, func(r map[int]bool) bool { return r[n] }) {
+			fmt.Printf("%s: no test comes here: %s\n", all[n].at, all[n].change)
+		}
+	}
 	tried, noticed, began := 0, 0, time.Now()
 	for n := *every / 2; n < len(all); n += *every {
 		tried++

@@ -27,7 +27,7 @@ func do(f func(*screen)) func(*screen) tea.Cmd {
 func move(by int) func(*screen) tea.Cmd { return do(func(s *screen) { s.moveBy(by) }) }
 
 func movePage(pages int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.Height)/2, 1)) })
+	return do(func(s *screen) { s.moveBy(pages * max((s.Height-4)/2, 1)) })
 }
 
 func (s *screen) moveBy(by int) {
@@ -184,14 +184,6 @@ func nextPeer(by int) func(*screen) tea.Cmd {
 		}
 		s.to = peers[(s.Path.Peer+by+len(peers))%len(peers)]
 		s.Path = view.PathView{Reverse: s.Path.Reverse}
-		s.refresh()
-	})
-}
-
-// nextColumn chooses another destination of the map; before the first are all together.
-func nextColumn(by int) func(*screen) tea.Cmd {
-	return do(func(s *screen) {
-		s.Column = max(-1, min(s.Column+by, s.Data.MapColumns()-1))
 		s.refresh()
 	})
 }

@@ -101,7 +101,7 @@ func TestFrames(t *testing.T) {
 			shot{tab.name, tab.key, 120, 40, light}, shot{tab.name, tab.key, 200, 60, mono}, shot{tab.name, tab.key, 40, 12, mono})
 	}
 	for name, keys := range map[string]string{
-		"finding": "enter", "path-reverse": "3 r", "map-cell": "0 down right right", "hop": "3 home down enter", "help": "?", "filter": "2 / s h o p",
+		"finding": "enter", "path-reverse": "3 r", "map-pairs": "0 down", "hop": "3 home down enter", "help": "?", "filter": "2 / s h o p",
 		"filter-invalid": "/ 1 0 . 0 . 0 . 0 / 3 3", "sorted": "2 s s s s s s", "frozen": "p", "past": "[ [ [",
 	} {
 		shots = append(shots, shot{name, keys, 80, 24, mono})

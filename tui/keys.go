@@ -49,12 +49,10 @@ func keyTable() []binding {
 		{bind("tab", "", ""), "", nil, nil, turn(1)},
 		{bind("shift+tab", "", ""), "", nil, nil, turn(-1)},
 
-		{bind("f", "f", "finding"), "Path and map", onPathWithFinding, onPath, do((*screen).openFinding)},
-		{bind("r", "r", "reverse path"), "Path and map", hasPath, onPath, do((*screen).reversePath)},
-		{bind("left h", "left/right", "or h, l: other peer"), "Path and map", nil, onPath, nextPeer(-1)},
+		{bind("f", "f", "finding"), "Path", onPathWithFinding, onPath, do((*screen).openFinding)},
+		{bind("r", "r", "reverse path"), "Path", hasPath, onPath, do((*screen).reversePath)},
+		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
 		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
-		{bind("left h", "left/right", "map: one destination"), "Path and map", onMap, onMap, nextColumn(-1)},
-		{bind("right l", "", ""), "", nil, onMap, nextColumn(1)},
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("<", "< >", "changes"), "Reading", hasChange, hasPast, nextChange(-1)},
@@ -76,7 +74,7 @@ func keyTable() []binding {
 		{bind("!", "!", "what is missing"), "Screen", hasGaps, nil, show(view.Node)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, do((*screen).nextTheme)},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
-		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(s *screen) tea.Cmd { return suspend(s.opts.Shell) }},
+		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return tea.Suspend }},
 		{bind("?", "?", "help"), "Screen", always, nil, do((*screen).toggleHelp)},
 		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
 		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
@@ -98,7 +96,6 @@ func hasEnds(s *screen) bool {
 	pod, _ := s.Data.Ends(&s.Finding.Finding)
 	return pod.IsValid()
 }
-func onMap(s *screen) bool    { return s.Tab == view.Map && s.Page == view.NoPage }
 func canLeave(s *screen) bool { return s.Page != view.NoPage || s.Tab == view.Path }
 func canOpen(s *screen) bool  { return s.enter() != nil }
 func onPath(s *screen) bool {
@@ -110,7 +107,7 @@ func onList(s *screen) bool            { return s.list() != nil && s.Page == vie
 func isReplay(s *screen) bool          { return s.player != nil }
 func hasPast(s *screen) bool           { return len(s.history.moments) > 1 }
 func canStep(s *screen) bool           { return isReplay(s) || hasPast(s) }
-func hasChange(s *screen) bool         { return hasPast(s) && s.track().Changed() }
+func hasChange(s *screen) bool         { return hasPast(s) && len(s.track().Changes()) > 0 }
 func inPast(s *screen) bool            { return hasPast(s) && (s.history.at >= 0 || s.player != nil && s.frozen) }
 func canPause(s *screen) bool          { return !s.still() }
 func isLive(s *screen) bool            { return s.player == nil && !s.still() && !onPath(s) }
@@ -118,7 +115,7 @@ func isLive(s *screen) bool            { return s.player == nil && !s.still() &&
 // still reports whether recordings are shown that do not play.
 func (s *screen) still() bool   { return s.player == nil && s.Data.Reading.Replay }
 func canExport(s *screen) bool  { return s.opts.Export != nil }
-func canSuspend(s *screen) bool { return s.opts.Shell != nil }
+func canSuspend(s *screen) bool { return s.opts.Job }
 
 func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 	for _, b := range s.keys {
@@ -139,7 +136,7 @@ func (s *screen) hints() []view.Hint {
 			h.Does = "continue"
 		}
 		if b.section == "Replay" && s.player == nil || b.section == "Live" && (s.player != nil || s.still()) ||
-			h.Key == "p" && s.still() || h.Key == "ctrl+z" && s.opts.Shell == nil {
+			h.Key == "p" && s.still() || h.Key == "ctrl+z" && !s.opts.Job {
 			continue
 		}
 		out = append(out, h)

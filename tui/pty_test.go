@@ -45,9 +45,7 @@ func program(how string) int {
 	}
 	switch how {
 	case "a job":
-		asked := make(chan os.Signal, 1)
-		signal.Notify(asked, syscall.SIGUSR1)
-		o.Shell = parent{asked}
+		o.Job = true
 	case "panic in update":
 		o.Trace = nil
 		o.Describe = func(model.Sample) string { panic("a reading that nobody expected") }
@@ -67,27 +65,6 @@ func program(how string) int {
 		fmt.Printf("summary: %d findings\n", len(out.Reading.Findings))
 	}
 	return 0
-}
-
-// parent is a shell that this program runs under.
-type parent struct{ asked chan os.Signal }
-
-func (p parent) Asked(ctx context.Context) bool {
-	select {
-	case <-p.asked:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (parent) Stop() error {
-	on := make(chan os.Signal, 1)
-	signal.Notify(on, syscall.SIGCONT)
-	defer signal.Stop(on)
-	err := syscall.Kill(0, syscall.SIGSTOP)
-	<-on
-	return err
 }
 
 // publish gives ten seconds of readings, then one that says it is the last. A
@@ -519,52 +496,24 @@ func TestTerminalPanic(t *testing.T) {
 	})
 }
 
-// TestTerminalSuspend stops the program under a shell, from its keyboard or as
-// another process does, and lets it go on.
+// TestTerminalSuspend stops the program under a shell, and lets it go on.
 func TestTerminalSuspend(t *testing.T) {
-	for name, stop := range map[string]func(*console){
-		"ctrl+z": func(c *console) { c.write("\x1a") },
-		"asked":  func(c *console) { c.signalForeground(syscall.SIGUSR1) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := openConsole(t, 80, 24, "a job", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo again with $?; read -r x; fg >/dev/null; echo ended with $?`)
-			c.awaitText("Enter to start")
-			c.write("\r2")
-			c.awaitText("[2]Pods")
-			want := expected(t, 80, 24, "2")
-			for _, shell := range []string{"stopped with", "again with"} {
-				stop(c)
-				c.awaitText(shell)
-				c.restored()
-				c.write("\n")
-				c.await("the same frame again:\n"+want, func(s string) bool { return s == want })
-			}
-			c.write("q")
-			c.awaitText("ended with 0")
-			c.wait(0)
-		})
+	t.Parallel()
+	c := openConsole(t, 80, 24, "a job", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo again with $?; read -r x; fg >/dev/null; echo ended with $?`)
+	c.awaitText("Enter to start")
+	c.write("\r2")
+	c.awaitText("[2]Pods")
+	want := expected(t, 80, 24, "2")
+	for _, shell := range []string{"stopped with", "again with"} {
+		c.write("\x1a")
+		c.awaitText(shell)
+		c.restored()
+		c.write("\n")
+		c.await("the same frame again:\n"+want, func(s string) bool { return s == want })
 	}
-}
-
-// signalForeground sends a signal to the program in the terminal's foreground.
-func (c *console) signalForeground(sig syscall.Signal) {
-	c.t.Helper()
-	conn, err := c.file.SyscallConn()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	var failed error
-	err = conn.Control(func(fd uintptr) {
-		group, err := unix.IoctlGetInt(int(fd), unix.TIOCGPGRP)
-		if err == nil {
-			err = syscall.Kill(group, sig)
-		}
-		failed = err
-	})
-	if err := errors.Join(err, failed); err != nil {
-		c.t.Fatal(err)
-	}
+	c.write("q")
+	c.awaitText("ended with 0")
+	c.wait(0)
 }
 
 // TestTerminalQuiet holds that ten seconds write next to nothing when nothing

@@ -35,8 +35,8 @@ type screen struct {
 	opts   Options
 	keys   []binding
 	player Player
-	// next waits for a reading; stop, if not nil, for a request to stop.
-	next, stop tea.Cmd
+	// next waits for a reading.
+	next tea.Cmd
 
 	// unsized says that the next size was not reported by the terminal but assumed, supposed that the last one was.
 	unsized, supposed bool
@@ -74,7 +74,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	// Reading the clipboard would start a process.
 	input.KeyMap.Paste.SetEnabled(false)
 	s := &screen{
-		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, 0, nil), Tab: view.Findings, Column: -1},
+		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, 0, nil), Tab: view.Findings},
 		opts:  o, history: history{at: -1},
 		keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
 	}
@@ -89,7 +89,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	return s
 }
 
-func (s *screen) Init() tea.Cmd { return tea.Batch(s.next, s.stop) }
+func (s *screen) Init() tea.Cmd { return s.next }
 
 // Update takes one message. It reads no clock and does no input or output.
 func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -104,8 +104,6 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		cmd = s.next
 	case endedMsg:
 		s.ended = true
-	case stopMsg:
-		return s, tea.Batch(suspend(s.opts.Shell), s.stop)
 	case exportedMsg:
 		s.Status = "report written to " + msg.path
 		if msg.err != nil {
@@ -192,8 +190,8 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 	case "q", "ctrl+c":
 		return tea.Quit
 	case "ctrl+z":
-		if s.opts.Shell != nil {
-			return suspend(s.opts.Shell)
+		if s.opts.Job {
+			return tea.Suspend
 		}
 	}
 	return nil
@@ -257,7 +255,7 @@ func (s *screen) endsOf(r *view.Row) (pod, to netip.Addr) {
 		return s.Data.Ends(&r.Finding.Finding)
 	}
 	if s.Tab == view.Map {
-		return s.Data.CellEnds(r.From, s.Column)
+		return s.Data.WorstEnds(r.From)
 	}
 	if r.From.IsValid() && !r.To.IsValid() {
 		return s.Data.PodEnds(r.From)
@@ -310,12 +308,10 @@ func (s *screen) defaultEnds() (pod, to netip.Addr) {
 	}
 	for _, p := range s.Data.Reading.Snapshot.Pods {
 		for _, a := range p.Addresses {
-			switch peers := s.Data.Peers(a.Addr()); {
-			case len(peers) > 0:
-				return a.Addr(), peers[0]
-			case !pod.IsValid():
-				pod = a.Addr()
+			if _, to := s.Data.PodEnds(a.Addr()); to.IsValid() {
+				return a.Addr(), to
 			}
+			pod = cmp.Or(pod, a.Addr())
 		}
 	}
 	return pod, to

@@ -98,15 +98,12 @@ func TestPathTurnsToWhereItEnds(t *testing.T) {
 	shows(t, s, "Path bank/ledger-0 10.244.1.6 > ")
 }
 
-// TestPodsInterfaceIsNotTheUplink has both named alike, as they mostly are.
-func TestPodsInterfaceIsNotTheUplink(t *testing.T) {
+// TestLongTitle shows what a finding says first as a whole, though it is longer than a line.
+func TestLongTitle(t *testing.T) {
 	r := kubenetNode(3)
-	r.Series = append(r.Series, model.Series{Addr: podAddr(0), IfIndex: 2, Link: "eth0", Direction: model.Egress, Side: model.AsSource, Rates: []float64{777}})
-	r.Series[0].Rates = []float64{55}
-	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
-	press(t, s, "3 home enter")
-	shows(t, s, "hop 1  pod eth0", "55/s sent by the pod")
-	hides(t, s, "777")
+	r.Findings[0].Title = "pods here cannot reach 10.244.1.0/24, 10.244.2.0/24, 10.244.3.0/24: no route beyond eth0, or none back"
+	s := opened(t, Options{Env: utf8Env}, 100, 30, r)
+	shows(t, s, "✕ pods here cannot reach 10.244.1.0/24", "  back ──")
 }
 
 // TestDropsAreLosses holds that what sockets free as they go alarms nobody.
@@ -150,8 +147,7 @@ func TestNarrowKeepsTheMeaning(t *testing.T) {
 		{80, 24, "!", []string{"the cluster's nodes are unknown: use --nodes FILE"}, nil},
 		{40, 12, "?", nil, []string{"…"}},
 		{80, 24, "?", nil, []string{"…"}},
-		{80, 24, "5 G", []string{"rp_filter = 1"}, nil},
-		{80, 24, "5 pgdown pgdown", []string{"10.240.0.5/16"}, []string{"not known: the"}},
+		{80, 24, "5 G", []string{"Pod range 10.244.0.0/16", "In window"}, nil},
 	} {
 		s := opened(t, Options{Env: utf8Env}, c.w, c.h, r)
 		press(t, s, c.keys)
@@ -219,7 +215,7 @@ func TestPagesAreCopied(t *testing.T) {
 
 // TestHelpNamesEachKeyOnce holds that no section's keys are cut.
 func TestHelpNamesEachKeyOnce(t *testing.T) {
-	s := opened(t, Options{Env: utf8Env, Shell: parent{}}, 80, 24, kubenetNode(3))
+	s := opened(t, Options{Env: utf8Env, Job: true}, 80, 24, kubenetNode(3))
 	press(t, s, "?")
 	for _, b := range s.keys {
 		if b.section == "" || b.section == "Replay" {

@@ -63,8 +63,8 @@ type Options struct {
 	Export func(model.Reading) (path string, err error)
 	// Idle is how long the screen stays without a key or a resize; 0 is forever.
 	Idle time.Duration
-	// Shell takes over when ctrl+z or a signal stops the process. If it is nil, the process does not stop.
-	Shell Shell
+	// Job says that a shell takes over when ctrl+z stops the process.
+	Job bool
 
 	// Color is auto, always or never; a non-empty NO_COLOR in Env means never.
 	Color string
@@ -107,14 +107,6 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 			return nil
 		}
 	})
-	if o.Shell != nil {
-		s.stop = func() tea.Msg {
-			if !o.Shell.Asked(ctx) {
-				return nil
-			}
-			return stopMsg{}
-		}
-	}
 	out := newOutput(ctx, o.Output)
 	defer out.stop()
 	watch := func() {}

@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	testKeep  = flag.String("keep", "", "keep the recordings of TestBothEnds in this `directory`")
+	testKeep  = flag.String("keep", "", "keep what TestDemos observed, and the recordings of TestBothEnds, in this `directory`")
 	testEvery = flag.Bool("every", false, "have TestBothEnds record all nodes of every scenario, those that watch one included")
 	testWrite = flag.Bool("update", false, "write the table of TestBothEndsTable, and the output in docs/guides")
 )

@@ -22,6 +22,7 @@ import (
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/record"
 )
 
 // What tools/kernels sets: how programs are attached, where the kernel has several
@@ -376,6 +377,9 @@ func demo(t *testing.T, all *matrix, l *lab.Lab, s stop) {
 	if err := a.tellLab(o, l, r, traffic); err != nil {
 		t.Errorf("%v:\n%s%s", err, &log, &printed)
 	}
+	if *testKeep != "" && s.seed == 0 {
+		keepObserved(t, r.Snapshot, strings.TrimSuffix(s.name, ".yaml"))
+	}
 	inTurn(func() {
 		checkAgreed(t, r.Snapshot)
 		checkReach(t, s.Name, &r)
@@ -405,6 +409,25 @@ func demo(t *testing.T, all *matrix, l *lab.Lab, s stop) {
 	// What commands have mended may not be there to be undone.
 	for _, f := range slices.Backward(l.Scenario().Faults) {
 		_ = l.Undo(t.Context(), f)
+	}
+}
+
+// keepObserved writes what was observed to the directory of recordings.
+func keepObserved(t *testing.T, s *model.Snapshot, name string) {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := record.NewWriter(&out, record.Head{Writer: "test", Node: s.Node.Name})
+	if err == nil {
+		err = w.Write(model.Reading{Point: model.Point{Snapshot: s, Whole: true}})
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(*testKeep, name+".rec"), out.Bytes(), 0o644)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -115,12 +115,8 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 	options := tui.Options{
 		Source: from, Window: how.window, Intro: intro, Trace: how.trace, Reach: how.reach,
 		Describe: pcap.Describe, Export: how.export,
-		Idle:  o.idle,
+		Idle: o.idle, Job: resumable(),
 		Color: o.color.Value, Env: os.Environ(), Input: a.stdin, Output: a.output(),
-	}
-	if shell := findShell(); shell != nil {
-		defer shell.close()
-		options.Shell = shell
 	}
 	out, err := tui.Run(ctx, options)
 	if err != nil {

@@ -37,8 +37,13 @@ func Unaccounted(s *model.Snapshot, v model.Verdict) []string {
 	return out
 }
 
-// inVain are the pairs of pods whose requests left by an uplink, and of which nothing at all came back.
+// inVain are the pairs of pods whose requests left by an uplink, and of which nothing at all came back. What a queue there
+// dropped had been counted, and did not leave.
 func inVain(s *model.Snapshot) []model.Peer {
+	dropped := map[[2]netip.Addr]uint64{}
+	for d := range model.Each(s.Traffic.Drops) {
+		dropped[[2]netip.Addr{d.Src, d.Dst}] += d.Packets
+	}
 	pods, uplinks, replied := s.PodAddrs(), map[int]bool{}, map[[2]netip.Addr]bool{}
 	for _, l := range s.Links {
 		uplinks[l.Index] = l.Role == model.RoleUplink
@@ -56,6 +61,7 @@ func inVain(s *model.Snapshot) []model.Peer {
 	}
 	return model.Filter(model.MergePeers(s.Traffic.Peers, func(link int) bool { return uplinks[link] }), func(p model.Peer) bool {
 		return pods[p.Local] && p.Remote.IsValid() && p.Out.Requests > 0 && p.In == (model.PeerCount{}) &&
+			dropped[[2]netip.Addr{p.Local, p.Remote}] < p.Out.Packets &&
 			!replied[[2]netip.Addr{p.Local, p.Remote}] && !replied[[2]netip.Addr{{}, p.Remote}]
 	})
 }

@@ -40,7 +40,9 @@ func Run(s *model.Snapshot, pods []netip.Addr) Result {
 func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []model.Finding {
 	a, seen := begin(s, pods), trafficOf(s)
 	for _, g := range a.groups {
-		survived := slices.ContainsFunc(g.deaths, func(d death) bool { return seen.answered[seen.key(d.pair)] })
+		survived := slices.ContainsFunc(g.deaths, func(d death) bool {
+			return seen.answered[seen.key(d.pair)] || g.reason == foreign && seen.sources[d.fate.As]
+		})
 		g.deaths = model.Filter(g.deaths, func(d death) bool { return !survived && !seen.passed(d.pair) })
 	}
 	a.groups = model.Filter(a.groups, func(g *group) bool { return len(g.deaths) > 0 })
@@ -52,11 +54,11 @@ func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []mod
 		if !slices.ContainsFunc(a.out.Cut, cuts) || slices.ContainsFunc(verdict, func(g model.Finding) bool { return g.Key() == f.Key() }) {
 			continue
 		}
-		// What no kind of finding names, such as a pod without a default route, may be meant, and nobody asks. So may a rule.
+		// What no kind of finding names, such as a pod without a default route, may be meant, and nobody asks.
 		if f.Code == "UnexplainedDrop" {
 			continue
 		}
-		if f.ByTables = true; f.Code == "PolicyDrop" || f.Code == "BridgeRuleDrop" {
+		if f.ByTables = true; slices.Contains(meant, f.Code) {
 			f.Severity = model.Info
 		}
 		out = append(out, f)
@@ -64,12 +66,15 @@ func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []mod
 	return out
 }
 
+// meant are the findings on what may be as somebody wants it: rules, and ports that are isolated from each other.
+var meant = []model.Code{"PolicyDrop", "BridgeRuleDrop", "BridgePortBlocked"}
+
 // begin follows what is to be audited.
 func begin(s *model.Snapshot, pods []netip.Addr) *audit {
-	base := stateOf(s)
-	found := diagnose.Judge(base).Findings
+	index := node.New(stateOf(s))
+	found := diagnose.Indexed(index).Findings
 	a := &audit{
-		Index: node.New(base), found: found, state: slices.Clone(found), byCause: map[cause]*group{}, masked: map[like]bool{}, pods: pods,
+		Index: index, found: found, state: slices.Clone(found), byCause: map[cause]*group{}, masked: map[like]bool{}, pods: pods,
 		ruled: map[netip.Addr]*model.RoutingRule{}, byProgram: map[int]*model.Program{},
 	}
 	a.beside()

@@ -13,6 +13,8 @@ type traffic struct {
 	*node.Index
 	// asked have packets, answered a reply to a connection that began in the window.
 	asked, answered map[ends]bool
+	// sources are the addresses with which packets left that were replied to.
+	sources map[netip.Addr]bool
 }
 
 // ends are a pod and what it connects to: an address, a range of a node's pods or, where both are zero, the outside.
@@ -22,8 +24,9 @@ type ends struct {
 }
 
 func trafficOf(s *model.Snapshot) *traffic {
-	t := &traffic{Index: node.New(s), asked: map[ends]bool{}, answered: map[ends]bool{}}
+	t := &traffic{Index: node.New(s), asked: map[ends]bool{}, answered: map[ends]bool{}, sources: map[netip.Addr]bool{}}
 	for f := range model.Each(s.Flows) {
+		t.sources[f.Reply.Dst] = t.sources[f.Reply.Dst] || f.Replied
 		for _, to := range []netip.Addr{f.Original.Dst, f.Reply.Src} {
 			t.saw(f.Original.Src, to, f.Replied && !f.Start.IsZero())
 		}

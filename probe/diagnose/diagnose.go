@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/fault/silence"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -43,13 +44,16 @@ func Joined(f fault.Fault) model.Finding {
 func Diagnose(s *model.Snapshot) []model.Finding { return Judge(s).Findings }
 
 // Judge is Diagnose that also tells which losses each finding claims.
-func Judge(s *model.Snapshot) model.Verdict {
-	v := newInput(s)
+func Judge(s *model.Snapshot) model.Verdict { return Indexed(node.New(s)) }
+
+// Indexed is Judge for a snapshot whose index there is.
+func Indexed(index *node.Index) model.Verdict {
+	v := inputOf(index)
 	found := judge(v)
 	for f := range model.Each(found) {
 		words.PutRows(f)
 	}
-	return model.Verdict{On: s, Findings: found, Causes: causes(v), Silences: silence.Unreplied(v)}
+	return model.Verdict{On: index.Whole, Findings: found, Causes: causes(v), Silences: silence.Unreplied(v)}
 }
 
 // Sort puts findings into the order of Diagnose.

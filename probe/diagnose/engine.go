@@ -48,7 +48,9 @@ func judge(v *fault.Input) []model.Finding {
 			}
 			at, effect := effects[f.About]
 			by := consequence(&f.Finding, cutOff)
-			if f.Severity == model.Info || f.Lost == nil || len(f.Lost.Drops) == 0 {
+			if k.Decides {
+				by = ""
+			} else if f.Severity == model.Info || f.Lost == nil || len(f.Lost.Drops) == 0 {
 				by = cmp.Or(by, consequence(&f.Finding, perhaps))
 			}
 			switch {
@@ -127,6 +129,8 @@ func askedInVain(v *node.Index, f *fault.Fault) []*node.NameServer {
 	return out
 }
 
-func newInput(s *model.Snapshot) *fault.Input {
-	return &fault.Input{Claims: fault.Claims{ByDrop: map[*model.Drop]fault.Claimant{}}, Index: node.New(s)}
+func newInput(s *model.Snapshot) *fault.Input { return inputOf(node.New(s)) }
+
+func inputOf(index *node.Index) *fault.Input {
+	return &fault.Input{Claims: fault.Claims{ByDrop: map[*model.Drop]fault.Claimant{}}, Index: index}
 }

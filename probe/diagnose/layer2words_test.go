@@ -112,7 +112,7 @@ func TestLayer2Words(t *testing.T) {
 			return n
 		}, "DuplicatePodIP", []string{
 			"why: the pod behind tap10 and the pod behind tap11 have the same address 172.20.1.5 on interfaces that are up.",
-			"pods: the pod behind tap11:  has 172.20.1.5, MAC 0a:58:00:00:00:06, behind tap11",
+			"pods: the pod behind tap11:  has the address 172.20.1.5, MAC 0a:58:00:00:00:06, behind tap11",
 		}},
 		{"the default route is by a second interface that is known", func() *testNode {
 			n := inside3()

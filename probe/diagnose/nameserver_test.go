@@ -128,7 +128,7 @@ func TestCiliumBackends(t *testing.T) {
 	}{
 		{"healthy", asking(kubenet(), model.ResolverCluster, clusterDNS).ciliumService("10.0.0.10:53", pod6), nil, nil, nil},
 		{"without a backend, for names", asking(kubenet(), model.ResolverCluster, clusterDNS).ciliumService("10.0.0.10:53"), []string{empty},
-			[]string{"the name server 10.0.0.10 of 172.20.1.5 has no backend", "cilium: the service 10.0.0.10:53/udp has no backend", "EPERM", "cluster's DNS"},
+			[]string{"the name server 10.0.0.10 has no backend: pods cannot resolve names", "cilium: the service 10.0.0.10:53/udp has no backend", "EPERM", "cluster's DNS"},
 			[]string{"another name server", "on this node."}},
 		{"for other things", asking(kubenet(), model.ResolverCluster, clusterDNS).ciliumService("10.0.0.10:80"), nil, nil, nil},
 		{"by one protocol alone", asking(kubenet(), model.ResolverCluster, clusterDNS).ciliumService("10.0.0.10:53").ciliumService("10.0.0.10:53", pod6), nil, nil, nil},

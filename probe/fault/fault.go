@@ -38,6 +38,8 @@ type Kind struct {
 	// first; nil leaves that to the tables and counts. Passes: they do not end.
 	Ends   Hops
 	Passes bool
+	// Decides: the object itself, such as a rule, is the cause also where an earlier one cuts all of the pods off.
+	Decides bool
 	// Objects name the values that are the object whose state is the cause: of a line all, of several lines the first
 	// whose values are there. Findings about other objects are others.
 	Objects Objects

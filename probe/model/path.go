@@ -50,7 +50,7 @@ type PathHop struct {
 	// Decision is the decision in words: "via 10.240.0.1 dev eth0". Reason names what ends the
 	// packets here by the tables: "no-route"; empty where nothing does.
 	Decision, Reason string
-	// Passes: the tables let packets on here. Unanswered is how many left for what is beyond, of which none got a reply.
+	// Passes: the tables let packets on here, or leave that open. Unanswered is how many left for what is beyond, of which none got a reply.
 	Passes     bool
 	Unanswered uint64
 	// Rules are the rules, routes and entries that decide, in the syntax of ip, iptables and nft.

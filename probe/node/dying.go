@@ -215,7 +215,7 @@ func (v *Index) RefusesReply(f *model.Flow, link int) *model.PacketRule {
 // ReplyOf is a reply of a flow as it comes by a link.
 func (v *Index) ReplyOf(f *model.Flow, link int) path.Packet {
 	p := ReplyPacket(f)
-	p.In = []string{v.LinkName(link)}
+	p.In = []string{v.NatLink(link)}
 	return p
 }
 

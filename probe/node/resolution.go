@@ -6,13 +6,35 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
+
+// byProxy reports whether the node would answer a pod for its gateway by proxy alone.
+func (v *Index) byProxy(p *model.Pod, g *model.Neighbor) bool {
+	return g.Addr.Is4() && v.Routed(p) && !v.NodeAddrs[g.Addr]
+}
 
 // Unproxied reports whether the node would answer a pod for its gateway by proxy alone, and does not, since
 // the pod's link does not forward.
 func (v *Index) Unproxied(p *model.Pod, g *model.Neighbor) bool {
-	return g.Addr.Is4() && v.Routed(p) && !v.NodeAddrs[g.Addr] &&
-		v.Settings.NotForwarding(v.ByIndex[p.LinkIndex].Name, false) != ""
+	return v.byProxy(p, g) && v.Settings.NotForwarding(v.ByIndex[p.LinkIndex].Name, false) != ""
+}
+
+// Unrouted is a gateway for which the node does not answer a pod by proxy, since it has no route to it (arp_process); else it
+// is invalid.
+func (v *Index) Unrouted(pod netip.Addr) netip.Addr {
+	if !v.Has(model.SourceRoutes) || HasDefault(v, false) {
+		return netip.Addr{}
+	}
+	for _, p := range v.Owners[pod] {
+		for g := range model.Each(p.Gateways) {
+			if pod.Is4() && !path.Resolved(g) && v.byProxy(p, g) &&
+				v.Routing().Lookup(path.Query{Src: pod, Dst: g.Addr, In: p.Link}).Route == nil {
+				return g.Addr
+			}
+		}
+	}
+	return netip.Addr{}
 }
 
 // Stuck are the addresses of pods that asked for their gateway and do not learn it for this reason.

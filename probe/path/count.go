@@ -224,8 +224,11 @@ func (j *journey) mixed(p *point) bool {
 	})
 }
 
-// passing are the names of decisions that let packets on.
-var passing = []string{"accept", "bridged", "comes-in", "delivered", "goes-out", "no-translation", "port-of", "to-node"}
+// passing are the names of decisions that let packets on, or leave that open.
+var passing = []string{
+	"accept", "bridged", "comes-in", "delivered", "goes-out", "no-translation", "port-of", "to-node",
+	"bridge-unknown", "rules-may-decide", "rules-too-many", "rules-unread",
+}
 
 // count fills the counts in beside the predictions, and numbers the hops.
 func (j *journey) count() []model.PathHop {

@@ -1,6 +1,8 @@
 package path
 
 import (
+	"slices"
+
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -20,8 +22,8 @@ type decision struct {
 	// rule decides, or else policy does: that of the chain whose end the packet reached.
 	rule   *model.PacketRule
 	policy *model.Chain
-	// unsure are the rules that would decide otherwise and may match.
-	unsure []*model.PacketRule
+	// unsure are the rules that would decide otherwise and may match; or those that would decide the same before rule.
+	unsure, or []*model.PacketRule
 	// cutOff: there are more rules than a walk follows.
 	cutOff bool
 }
@@ -53,7 +55,7 @@ func (t *Tables) filter(p Packet, hooks ...string) decision {
 			out.unsure, out.cutOff = append(out.unsure, d.unsure...), out.cutOff || d.cutOff
 			switch {
 			case d.does == drops:
-				out.does, out.rule, out.policy = drops, d.rule, d.policy
+				out.does, out.rule, out.policy, out.or = drops, d.rule, d.policy, d.or
 				return out
 			case d.does == unknown:
 				out.does = unknown
@@ -118,7 +120,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 		out.does = drops
 	}
 	other := func(r *model.PacketRule) bool { return isDrop(r) != (out.does == drops) }
-	out.unsure = append(model.Filter(maybe, other), open...)
+	out.unsure, out.or = append(model.Filter(maybe, other), open...), model.With(nil, slices.DeleteFunc(maybe, other)...)
 	if len(out.unsure) > 0 || out.cutOff {
 		out.does, out.rule, out.policy = unknown, nil, nil
 	}

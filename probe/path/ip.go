@@ -161,7 +161,7 @@ func (j *journey) reverseFilter(l *model.Link) string {
 
 // packet is the packet as netfilter's rules see it. The names of links are empty where they are not known.
 func (j *journey) packet(in, out string) Packet {
-	state := model.Either(j.reply, "established", "new")
+	state := model.Either(j.reply || j.answers, "established", "new")
 	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
 	silent := model.Filter(j.flows, func(f *model.Flow) bool { return !f.Replied })
 	p = p.Of(model.Either(len(silent) > 0, silent, j.flows)...)
@@ -186,7 +186,10 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 		if r.rule == nil && r.policy != nil {
 			s.show("policy", words.Facts{"policy": r.policy})
 		}
-		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy})
+		for _, rule := range r.or {
+			s.showRule(rule)
+		}
+		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy, "or": r.or})
 	case !j.Has(model.SourceNAT):
 		s.say("rules-unread", nil)
 	case r.cutOff:

@@ -35,7 +35,7 @@ func (st *State) Trace(findings []model.Finding, e Ends) model.Path {
 	asked := e
 	e, socket := st.atSocket(e)
 	t := newTracer(st, e)
-	t.socket, t.drops = socket, loss.NewClassifier(st.Snapshot)
+	t.socket, t.drops, t.answers = socket, loss.NewClassifier(st.Snapshot), t.replies()
 	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	forward.from()
 	back := &journey{tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true,
@@ -53,6 +53,16 @@ func (st *State) Trace(findings []model.Finding, e Ends) model.Path {
 	p.Forward, p.Return = forward.count(), back.count()
 	t.noteReplies(p.Forward, p.Return, forward.dst)
 	return p
+}
+
+// replies reports whether all that was seen of a pod at another end are replies. Who asks for a port asks of new connections.
+func (t *tracer) replies() bool {
+	e := t.ends
+	return e.Port == 0 && len(t.flows) == 0 &&
+		slices.ContainsFunc(t.Flows, func(f model.Flow) bool { return f.Original.Src == e.To && f.Reply.Src == e.Pod }) &&
+		!slices.ContainsFunc(t.Traffic.Peers, func(p model.Peer) bool {
+			return p.Local == e.Pod && p.Remote == e.To && p.Out.Requests > 0
+		})
 }
 
 // noteReplies says at the end of the forward path how many packets came back: of the pair alone where
@@ -92,7 +102,8 @@ type tracer struct {
 	// socket translates what the pod's processes connect to; nil where nothing does.
 	socket *translation
 	drops  *loss.Classifier
-	pair   bool
+	// pair: counts are of the pair alone. answers: the pod only replies to the other end.
+	pair, answers bool
 	// spare are the steps of journeys that nobody needs any more; nil where there are none.
 	spare *spare
 }

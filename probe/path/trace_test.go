@@ -363,6 +363,16 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestTraceWithoutPort names the rule that a port would decide for, too.
+func TestTraceWithoutPort(t *testing.T) {
+	s := routedNode()
+	byMaps("198.51.100.20 . tcp . 80", "no-endpoint-services")(s)
+	p := Trace(s, nil, Ends{Pod: podA, To: web})
+	if got, want := p.Dead().Decision, "dropped by kube-proxy reject-chain rule 1, or by kube-proxy cluster-ips-check rule 1"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestTraceIPv6 is a node with IPv6 alone, a blackhole for one range.
 func TestTraceIPv6(t *testing.T) {
 	a := netip.MustParseAddr

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -30,26 +31,20 @@ func (p *printer) audit(r Report, names Names) {
 	if !a.Since.IsZero() {
 		p.field("since", fmt.Sprintf("%s: %s died, %s came back", a.Since.UTC().Format(time.DateTime), model.Quantity(len(a.Cut), "path"),
 			model.Quantity(len(a.Mended), "path")))
-		p.field("came back", auditRows(names, a.Mended, func(x *model.AuditPair) string { return string(x.Finding) })...)
+		p.field("came back", bounded(auditPairs(names, a.Mended))...)
 	}
-	p.field("dead", auditRows(names, a.Cut, func(x *model.AuditPair) string { return string(x.Finding) })...)
-	denied := auditPairs(names, a.Denied, func(x *model.AuditPair) string { return x.Keeper + ": " + x.Decision })
-	if !r.Policies {
-		denied = bounded(denied)
-	}
-	p.field("denied", denied...)
-	p.field("unknown", auditRows(names, a.Unsure, func(x *model.AuditPair) string { return x.Decision })...)
+	p.field("dead", bounded(auditPairs(names, a.Cut))...)
+	denied := auditPairs(names, a.Denied)
+	p.field("denied", model.Either(r.Policies, denied, bounded(denied))...)
+	p.field("unknown", bounded(auditPairs(names, a.Unsure))...)
 }
 
-func auditRows(names Names, list []model.AuditPair, why func(*model.AuditPair) string) []string {
-	return bounded(auditPairs(names, list, why))
-}
-
-// auditPairs are pairs in words, each with a reason.
-func auditPairs(names Names, list []model.AuditPair, why func(*model.AuditPair) string) []string {
+// auditPairs are pairs in words, each with what is said of it: a finding, or a decision and who keeps it.
+func auditPairs(names Names, list []model.AuditPair) []string {
 	return model.Map(list, func(x model.AuditPair) string {
 		reply := model.Either(x.Reply, ", replies", "")
-		return strings.TrimSuffix(fmt.Sprintf("%s > %s%s: %s", Named(names, x.Pod), AuditEnd(names, &x), reply, why(&x)), ": ")
+		why := cmp.Or(string(x.Finding), strings.TrimPrefix(x.Keeper+": "+x.Decision, ": "))
+		return strings.TrimSuffix(fmt.Sprintf("%s > %s%s: %s", Named(names, x.Pod), AuditEnd(names, &x), reply, why), ": ")
 	})
 }
 

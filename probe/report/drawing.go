@@ -436,7 +436,7 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 
 // why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
 func (d Drawing) why(h *model.PathHop) string {
-	passes := h.Passes || h.Kind == model.HopRoute && h.Reason == ""
+	passes := h.Passes || (h.Kind == model.HopRoute || h.Kind == model.HopPod) && h.Reason == ""
 	return model.Either(h.Dead && h.Finding != "" && passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
 }
 

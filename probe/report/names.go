@@ -139,9 +139,9 @@ func named(names Names, text string, as func(name, address string) string) strin
 	return strings.Join(words, " ")
 }
 
-// ruleWord reports whether an address behind the word belongs to a rule of ebtables, iptables or nft.
+// ruleWord reports whether an address behind the word belongs to a rule of ebtables, iptables or nft, or is itself meant.
 func ruleWord(word string) bool {
-	return strings.HasPrefix(word, "-") || slices.Contains([]string{"!", "!=", "==", "saddr", "daddr"}, word)
+	return strings.HasPrefix(word, "-") || slices.Contains([]string{"!", "!=", "==", "saddr", "daddr", "address"}, word)
 }
 
 // Named is an address behind its name, if it has one.

@@ -55,7 +55,7 @@ func newStep(m model.Means, s *model.Snapshot, names Names, f *model.Finding) (S
 	}
 	switch m {
 	case model.Active:
-		step.Why, step.Command = "probe replies show in which direction a route is missing", check+" --active"
+		step.Why, step.Command = "probes show whether the other end is up, and in which direction packets are lost", check+" --active"
 	case model.Routes:
 		step.Why = "a node cannot see the network's route tables"
 		step.Command = "az network route-table list -o json >routes.json && " + check + " --routes routes.json"

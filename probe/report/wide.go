@@ -90,8 +90,7 @@ func (r Report) drops(p *printer, names Names) {
 		if !r.inFocus(d.local) && !r.inFocus(d.peer) {
 			continue
 		}
-		reason := orUnknown(string(d.reason)) + ciliumText(d.cilium.Reason)
-		row := []string{Named(names, d.local), string(d.side), d.peerText(names), reason, d.location, d.link, number(d.packets)}
+		row := []string{Named(names, d.local), string(d.side), d.peerText(names), ReasonText(d.reason, d.cilium.Reason), d.location, d.link, number(d.packets)}
 		if d.class == loss.Lost {
 			drops = append(drops, append(row, causeText(d.cause)))
 		} else {

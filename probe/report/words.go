@@ -52,8 +52,8 @@ func Sections(s *model.Snapshot, names Names, f *model.Finding) []Section {
 		{Name: "nodes", Values: bounded(f.Nodes), Names: true},
 		{Name: "evidence", Values: evidence},
 		{Name: "not seen", Values: model.Map(f.Unseen, prose)},
-		{Name: "could also be", Values: model.Map(f.Alternatives, prose)},
 		{Name: Surer, Values: next, Verbatim: true},
+		{Name: "could also be", Values: model.Map(f.Alternatives, prose)},
 		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
 		{Name: "lost", Values: []string{lostText(s, f)}},
 		{Name: "seen", Values: []string{seenAt(f)}},
@@ -166,11 +166,7 @@ func DropText(reason model.Reason, cilium model.CiliumReason, location, link str
 
 // ReasonText is the reason of a drop, with Cilium's where its program gave one.
 func ReasonText(reason model.Reason, cilium model.CiliumReason) string {
-	return cmp.Or(string(reason), "unknown reason") + ciliumText(cilium)
-}
-
-func ciliumText(r model.CiliumReason) string {
-	return model.Either(r == 0, "", " (Cilium: "+r.String()+")")
+	return cmp.Or(string(reason), "unknown reason") + model.Either(cilium == 0, "", " (Cilium: "+cilium.String()+")")
 }
 
 // DropPlace is where the kernel dropped a packet.

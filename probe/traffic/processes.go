@@ -278,11 +278,14 @@ func (p *Processes) Who(pid uint32, name string) model.Process {
 	return model.Process{PID: int(pid), Name: name}
 }
 
-// started completes a process that runs with who started it, as that was called then, and its pod.
+// started completes a process that ran a moment ago with who started it, as that was called then, and its pod.
 func (p *Processes) started(x model.Process) model.Process {
 	x.Namespace, x.Pod = p.podOf(x.PID, 0)
 	var had bpf.ProcessProcess
 	if p.coll.Maps[bpf.ProcessMapProcesses].Lookup(uint32(x.PID), &had) == nil {
+		if had.Ended != 0 {
+			return p.ended(uint32(x.PID), &had) // meanwhile, maybe before its pod was read
+		}
 		x.Parent, x.ParentName = int(had.Parent), text(had.ParentName[:])
 	} else if parent, lives := running(uint32(x.Parent)); lives {
 		x.ParentName = parent.Name

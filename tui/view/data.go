@@ -288,14 +288,11 @@ func (d *Data) met(f *model.Finding, pod netip.Addr) netip.Addr {
 }
 
 // rates are packets per second of an address on one side, at the link where most were seen; nil without a series.
-func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
+func (d *Data) rates(a netip.Addr, side model.Side) []float64 {
 	var best []float64
 	sum := -1.0
 	for _, s := range d.series[a] {
-		if s.Side != side || link != "" && s.Link != link {
-			continue
-		}
-		if n := model.Sum(s.Rates, func(r float64) float64 { return r }); n > sum {
+		if n := model.Sum(s.Rates, func(r float64) float64 { return r }); s.Side == side && n > sum {
 			best, sum = s.Rates, n
 		}
 	}

@@ -37,7 +37,6 @@ type Frame struct {
 
 	Tab    TabID
 	List   List // the tab's, if it has one
-	Column int  // the chosen one of the map, -1 for none
 	Path   PathView
 	Page   PageID
 	Scroll int // of the page, or of a tab without a list
@@ -85,9 +84,6 @@ func Draw(f Frame) string {
 
 // bodyHeight is what the header, the tabs, the strip and the keys leave.
 func (f Frame) bodyHeight() int { return f.Height - 3 - f.stripHeight() }
-
-// PageHeight is how many lines of a page or list a screen of that height has.
-func PageHeight(height int) int { return max(height-4, 1) }
 
 // MaxScroll is how far the page, or a tab without a list, can be scrolled.
 func MaxScroll(f Frame) int {
@@ -276,7 +272,7 @@ func (f Frame) keys() string {
 func (f Frame) listTab(h int) []string {
 	t := f.Theme
 	listed, answer, detail := f.listed(h)
-	list := t.list(f.columns(), f.List, f.Width, listed, f.empty())
+	list := t.list(f.Data.Columns(f.Tab), f.List, f.Width, listed, f.empty())
 	detail = t.limit(detail, f.Width, min(len(detail), h-listed))
 	lines := append(list, detail...)
 	if f.Tab != Findings || f.Width < oneColumn {
@@ -294,15 +290,6 @@ func (f Frame) listTab(h int) []string {
 		lines = append(append(lines, t.separator("events", f.Width)), t.list(eventColumns, changes, f.Width, left, " none yet")[1:]...)
 	}
 	return pad(lines, h)
-}
-
-// columns are those of the tab's list; the chosen one of the map is marked.
-func (f Frame) columns() []Column {
-	cols := f.Data.Columns(f.Tab)
-	if i := f.Column + 2; f.Tab == Map && f.Column >= 0 && i < len(cols) {
-		cols[i].Title = "[" + cols[i].Title + "]"
-	}
-	return cols
 }
 
 // listed is how many of h lines the list gets, how many stand before it, and what is known of the selected row.

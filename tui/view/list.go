@@ -16,9 +16,6 @@ func compare(a, b Cell) int {
 	return model.Either(a.ByText && b.ByText, cmp.Compare(a.Text, b.Text), cmp.Compare(a.Order, b.Order))
 }
 
-// compareBool puts what is false first.
-func compareBool(a, b bool) int { return model.Either(a, 1, 0) - model.Either(b, 1, 0) }
-
 // List is a list and how it is shown.
 type List struct {
 	Rows []*Row

@@ -91,18 +91,15 @@ func reachCell(c *model.MatrixCell, whole bool) Cell {
 	return styled(Unknown, figure("", -1))
 }
 
-// MapColumns is how many destinations the map has.
-func (d *Data) MapColumns() int { return len(d.matrix().Columns) }
-
-// pairs are those of a pod with a destination, the worst first; of all where there is none such.
-func (d *Data) pairs(pod netip.Addr, column int) []model.MatrixPair {
+// pairs are those of a pod with others, the worst first.
+func (d *Data) pairs(pod netip.Addr) []model.MatrixPair {
 	r := model.First(d.matrix().Rows, func(r *model.MatrixRow) bool { return r.Pod == pod })
 	if r == nil {
 		return nil
 	}
 	var out []model.MatrixPair
-	for i, c := range r.Cells {
-		if c != nil && (column < 0 || i == column) {
+	for _, c := range r.Cells {
+		if c != nil {
 			out = append(out, c.Pairs...)
 		}
 	}
@@ -110,23 +107,19 @@ func (d *Data) pairs(pod netip.Addr, column int) []model.MatrixPair {
 	return out
 }
 
-// CellEnds are the ends of the worst pair of a pod and a destination, or of all of them.
-func (d *Data) CellEnds(pod netip.Addr, column int) (from, to netip.Addr) {
-	if list := d.pairs(pod, column); len(list) > 0 {
+// WorstEnds are the ends of the worst pair of a pod.
+func (d *Data) WorstEnds(pod netip.Addr) (from, to netip.Addr) {
+	if list := d.pairs(pod); len(list) > 0 {
 		return pod, list[0].Peer
 	}
 	return pod, netip.Addr{}
 }
 
-// cellPreview is the path of the worst pair of the chosen cell, and its pairs.
-func (f Frame) cellPreview(p *page, r *Row, h int) {
-	title := f.Data.name(r.From)
-	if f.Column >= 0 && f.Column < f.Data.MapColumns() {
-		title += " > " + f.Data.mapColumns()[f.Column+2].Title
-	}
-	p.lines = append(p.lines, p.separator(title, p.w))
+// pairsPreview is the path of a pod's worst pair, and its pairs.
+func (f Frame) pairsPreview(p *page, r *Row, h int) {
+	p.lines = append(p.lines, p.separator(f.Data.name(r.From), p.w))
 	p.lines = append(p.lines, f.drawing(f.Preview, p.w, max(h/2, 3), false, -1)...)
-	list := f.Data.pairs(r.From, f.Column)
+	list := f.Data.pairs(r.From)
 	if len(list) == 0 {
 		p.prose("no packets")
 	}

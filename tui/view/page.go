@@ -55,7 +55,7 @@ func (p *page) title(s string) {
 	p.add(p.paint(Strong, clean(s)))
 }
 
-// findingPage is all that a finding says. The names of pods and peers come last: there may be many.
+// findingPage is all that a finding says.
 func (d *Data) findingPage(p *page, f *model.Tracked) {
 	// The longest label is "last hop alive".
 	const wide = 15
@@ -68,16 +68,12 @@ func (d *Data) findingPage(p *page, f *model.Tracked) {
 	if !f.First.IsZero() {
 		p.labelled(wide, "seen", seen)
 	}
-	sections := report.Sections(d.Reading.Snapshot, d.called, &f.Finding)
-	for _, x := range sections {
-		// Above it is in the clock's time.
-		if !x.Names && (x.Name != "seen" || f.First.IsZero()) {
-			p.labelled(wide, x.Name, x.Values...)
-		}
-	}
-	for _, x := range sections {
-		if x.Names {
+	for _, x := range report.Sections(d.Reading.Snapshot, d.called, &f.Finding) {
+		switch {
+		case x.Names:
 			p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
+		case x.Name != "seen" || f.First.IsZero(): // above it is in the clock's time
+			p.labelled(wide, x.Name, x.Values...)
 		}
 	}
 	if len(f.Fix) > 0 {
@@ -154,22 +150,6 @@ func (d *Data) describeNode(p *page) {
 	p.field("Window", report.Duration(s.Window.Duration()))
 	d.cluster(p)
 	d.conntrack(p)
-	d.links(p)
-	p.title("settings")
-	for _, c := range s.Sysctls {
-		if key(c.Name) {
-			p.add(clean(c.Name + " = " + c.Value))
-		}
-	}
-	if len(s.Sysctls) == 0 {
-		p.prose("not read: " + d.why(model.SourceSysctl))
-	}
-}
-
-// key reports whether a setting is worth a line: one that governs forwarding on all links at once.
-func key(name string) bool {
-	keys := []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"}
-	return slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(name, k) })
 }
 
 func (d *Data) cluster(p *page) {
@@ -195,29 +175,6 @@ func (d *Data) conntrack(p *page) {
 	p.field("Entries", number(c.Count)+" of "+number(c.Max))
 	p.field("In window", fmt.Sprintf("%s not inserted, %s dropped, %s dropped early, %s invalid",
 		number(c.InsertFailed), number(c.Drop), number(c.EarlyDrop), number(c.Invalid)))
-}
-
-func (d *Data) links(p *page) {
-	s := d.Reading.Snapshot
-	p.title(model.Quantity(len(s.Links), "link"))
-	cols := []Column{{Title: "IFINDEX", Width: 7, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
-		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
-	l := List{By: -1, Cursor: -1}
-	for x := range model.Each(s.Links) {
-		state := "up"
-		switch {
-		case !x.Up:
-			state = "DOWN"
-		case !x.Carrier:
-			state = "NO CARRIER"
-		}
-		addrs := texts(x.Addresses)
-		l.Rows = append(l.Rows, &Row{
-			Cells: []Cell{whole(max(x.Index, 0)), text(x.Name), text(string(x.Role)), text(state), whole(max(x.MTU, 0)), text(x.MAC.String()), text(addrs)},
-			Brief: clean(fmt.Sprintf("%s %s %s", x.Name, state, addrs)),
-		})
-	}
-	p.lines = append(p.lines, p.list(cols, l, p.w, len(l.Rows)+1, "")...)
 }
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }

@@ -3,7 +3,6 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -116,11 +115,9 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 		lost.Style = Critical
 	}
 	index := unknown
-	links := d.node(h.Node).Reading.Snapshot.Links
-	for l := range model.Each(links) {
-		if h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
-			index = number(uint64(max(l.Index, 0)))
-		}
+	named := func(l *model.Link) bool { return h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link }
+	if l := model.First(d.node(h.Node).Reading.Snapshot.Links, named); l != nil {
+		index = number(uint64(max(l.Index, 0)))
 	}
 	per := unknown
 	if c := h.Counted(); c.Known {
@@ -166,7 +163,8 @@ func (d *Data) hopTable(t Theme, x direction, w, h int) []string {
 // PathTitle names both ends in at most w columns: where they are too long, the middle of each is left out.
 func (d *Data) PathTitle(t Theme, v PathView, w int) string {
 	name := "Path"
-	from, to := d.ends(v.Path)
+	from, to := report.PathEnds(d.called, v.Path)
+	from, to = clean(from), clean(to)
 	if v.Reverse {
 		name, from, to = "Return", to, from
 	}
@@ -180,20 +178,6 @@ func (d *Data) PathTitle(t Theme, v PathView, w int) string {
 	return t.cut(name+" "+from+" > "+to+peers, w)
 }
 
-func (d *Data) ends(p *model.Path) (from, to string) {
-	from, to = report.PathEnds(d.called, p)
-	return clean(from), clean(to)
-}
-
-// hopLink is the node's link at which a hop's packets are counted, empty where
-// there is none. A pod's own are counted at its pod link, which has another name.
-func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
-	if h.Kind != model.HopPod {
-		return h.Link
-	}
-	return model.Find(d.Reading.Snapshot.Pods, func(p model.Pod) bool { return p.Has(pod) }).Link
-}
-
 func (d *Data) hopPage(p *page, v PathView) {
 	h := v.Hop()
 	if h == nil {
@@ -203,15 +187,6 @@ func (d *Data) hopPage(p *page, v PathView) {
 	p.field("Decision", cmp.Or(h.Decision, "unknown"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), d.scope(v.Path, h)))
 	p.field("Node", h.Node)
-	side, whose := model.AsSource, "/s sent by the pod "
-	if v.Reverse {
-		side, whose = model.AsDestination, "/s for the pod "
-	}
-	link := d.hopLink(v.Path.Pod, h)
-	if rates := d.rates(v.Path.Pod, side, link); link != "" && len(rates) > 0 {
-		text := rate(last(rates)) + whose
-		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.paint(Healthy, p.spark(rates, highest(rates), min(60, p.w-label-width(text)))))
-	}
 	if h.Finding != "" {
 		p.field("Finding", d.headlines(h.Finding)...)
 	}

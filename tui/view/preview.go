@@ -17,7 +17,7 @@ func (f Frame) preview(w, h int) []string {
 	case r == nil || h < 2 || r.Span && width(r.Word+r.Brief)+12 < w:
 		return nil
 	case f.Tab == Map:
-		f.cellPreview(p, r, h)
+		f.pairsPreview(p, r, h)
 	case r.Pod != nil:
 		p.lines = append(p.lines, p.separator(f.Data.podLabel(r.Pod), w))
 		p.lines = append(p.lines, f.drawing(f.Preview, w, max(h/2, 3), false, -1)...)
@@ -40,7 +40,12 @@ func (f Frame) preview(w, h int) []string {
 func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 	style := severityStyle(x.Severity)
 	of := clean(fmt.Sprintf(" %s, %s", x.Code, x.Confidence))
-	title := p.cut(p.Sign(style)+" "+clean(report.Prose(f.Data.called, x.Title)), max(p.w-1-width(of), p.w/2))
+	title, room := p.Sign(style)+" "+clean(report.Prose(f.Data.called, x.Title)), max(p.w-1-width(of), p.w/2)
+	if rows := wrap(title, p.w); width(title) > room && h > 10 {
+		// It is the answer: nothing of it is left out where there is room.
+		p.lines, title = append(p.lines, p.paint(style, rows[0])), "  "+strings.Join(rows[1:], " ")
+	}
+	title = p.cut(title, room)
 	p.lines = append(p.lines, p.paint(style, title)+" "+p.paint(Dim, strings.Repeat(rule, max(p.w-1-width(title)-width(of), 0))+of))
 	var sections [][]string
 	for _, s := range report.Short(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
@@ -56,7 +61,7 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 		sections = append(sections, q.lines)
 	}
 	// Each gets what the more important ones leave: what to do, where, why, what shows it.
-	left := h - 1
+	left := h - len(p.lines)
 	take := func(lines []string, most int) []string {
 		all := len(lines)
 		lines = p.limit(lines, p.w, max(0, min(all, most, left)))

@@ -51,33 +51,18 @@ func (t *term) read(w string) error {
 		t.regex = re
 		return nil
 	}
-	if addr, bits, ok := strings.Cut(w, "/"); ok && looksLikeAddr(addr) && bits != "" {
+	// The beginning of an address or range counts as text while it is typed.
+	addr, bits, _ := strings.Cut(w, "/")
+	if a, err := netip.ParseAddr(addr); err == nil {
 		p, err := netip.ParsePrefix(w)
-		if err != nil {
+		if err != nil && bits != "" {
 			return fmt.Errorf("not a range: %s", w)
 		}
-		t.prefix = p.Masked()
+		t.prefix = model.Either(err == nil, p.Masked(), host(a.WithZone("")))
 		return nil
-	}
-	if a, err := netip.ParseAddr(w); err == nil {
-		t.prefix = host(a.WithZone(""))
-		return nil
-	}
-	if looksLikeAddr(w) && strings.Count(w, ".") >= 3 && !strings.HasSuffix(w, ".") {
-		return fmt.Errorf("not an address: %s", w)
 	}
 	t.regex = regexp.MustCompile("(?i)" + regexp.QuoteMeta(strings.ToValidUTF8(w, "?")))
 	return nil
-}
-
-// looksLikeAddr reports whether the word can only be meant as an address. The
-// beginning of one counts as text while it is typed.
-func looksLikeAddr(s string) bool {
-	digits := "0123456789.:"
-	if strings.Contains(s, ":") {
-		digits += "abcdefABCDEF"
-	}
-	return strings.ContainsAny(s, ".:") && strings.Trim(s, digits) == ""
 }
 
 // Match reports whether the row passes.
@@ -105,7 +90,7 @@ func Select(rows []Row, q Query, by int, reverse bool) []*Row {
 		}
 		x, y := a.Cells[by], b.Cells[by]
 		if x.blank() || y.blank() {
-			return compareBool(x.blank(), y.blank())
+			return model.Either(x.blank(), 1, 0) - model.Either(y.blank(), 1, 0)
 		}
 		if reverse {
 			x, y = y, x

@@ -307,7 +307,7 @@ func (d *Data) podLabel(p *model.Pod) string {
 
 // podRates are those of all of a pod's addresses; nil without a series.
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
-	return sumRates(model.Map(p.Addresses, netip.Prefix.Addr), func(a netip.Addr) []float64 { return d.rates(a, side, "") })
+	return sumRates(model.Map(p.Addresses, netip.Prefix.Addr), func(a netip.Addr) []float64 { return d.rates(a, side) })
 }
 
 // lostRates are packets per second of an address that were dropped; nil where none was.

@@ -136,8 +136,11 @@ func (f Frame) strip() []string {
 	if k.Recorded {
 		left, right = clock(k.From), clock(k.To)
 	}
+	marked := func(i int) (string, Style) {
+		return model.Either(marks[i].rank == 0, rule, marks[i].sign), model.Either(marks[i].rank == 0, Dim, marks[i].style)
+	}
 	a := t.paint(Heading, t.fit("lost/s", labelWidth)) + t.rates(drops, cursor) + " " + t.right(rate(f.Data.lossRate()), 7)
-	b := t.paint(Heading, t.fit(left, labelWidth)) + t.marks(marks, cursor) + " " + t.paint(Heading, t.fit(right, labelWidth-1))
+	b := t.paint(Heading, t.fit(left, labelWidth)) + t.run(n, cursor, marked) + " " + t.paint(Heading, t.fit(right, labelWidth-1))
 	spans := model.Map(f.bars(), func(x model.Tracked) string { return t.span(&x, column, n, cursor) })
 	return append([]string{a, b}, spans...)
 }
@@ -192,10 +195,7 @@ func (k *Track) marks(t Theme) (out []mark) {
 	return out
 }
 
-// Changed reports whether there are any.
-func (k *Track) Changed() bool { return len(k.marks(Theme{})) > 0 }
-
-// Changes are their times, the earliest first.
+// Changes are when there are any, the earliest first.
 func (k *Track) Changes() []time.Time {
 	out := model.Map(k.marks(Theme{}), func(m mark) time.Time { return m.at })
 	slices.SortFunc(out, time.Time.Compare)
@@ -210,15 +210,6 @@ func (t Theme) rates(rates []float64, cursor int) string {
 			return " ", Dim
 		}
 		return t.level(rates[i], top), model.Either(rates[i] > 0, Critical, Dim)
-	})
-}
-
-func (t Theme) marks(marks []mark, cursor int) string {
-	return t.run(len(marks), cursor, func(i int) (string, Style) {
-		if marks[i].rank == 0 {
-			return rule, Dim
-		}
-		return marks[i].sign, marks[i].style
 	})
 }
 

@@ -152,7 +152,7 @@ func TestParseQuery(t *testing.T) {
 			t.Errorf("%q matches: %v", query, got)
 		}
 	}
-	for _, bad := range []string{"10.0.0.0/33", "10.0.0.0/x", "10.0.0.999", "fd00::/200", "~(", "ok ~[", "!1.2.3.4/99"} {
+	for _, bad := range []string{"10.0.0.0/33", "10.0.0.0/x", "fd00::/200", "~(", "ok ~[", "!1.2.3.4/99"} {
 		if _, err := ParseQuery(bad); err == nil {
 			t.Errorf("%q is taken for a filter", bad)
 		}

@@ -99,12 +99,19 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 	f.LastHopAlive = v.Place(q.Link, model.Egress)
 	f.InfoUnless(!shapes(v, q) && (untold > 0 || node.Overfull(q) && l.Lasting() || starves(v, q, l)))
 	// ARP/ND has no other queue: what waits for an answer that it dropped fails, on the node and in the pod behind it.
-	mine := model.SetOf(l.Drops)
-	f.Claims = func(d *model.Drop) bool {
-		return mine[d] || d.Is(model.NeighborFailed) && f.Severity != model.Info &&
-			(d.IfIndex == q.IfIndex || slices.ContainsFunc(v.Owners[d.Src], func(p *model.Pod) bool {
+	mine, master := model.SetOf(l.Drops), v.ByIndex[q.IfIndex].Master
+	waited := func(d *model.Drop) bool {
+		return d.Is(model.NeighborFailed) && f.Severity != model.Info &&
+			(d.IfIndex == q.IfIndex || d.IfIndex == master && v.Outer[master] || slices.ContainsFunc(v.Owners[d.Src], func(p *model.Pod) bool {
 				return p.LinkIndex == q.IfIndex && p.Netns == d.Netns
 			}))
+	}
+	f.Claims = func(d *model.Drop) bool { return mine[d] || waited(d) }
+	for d := range model.Each(v.Traffic.Drops) {
+		if waited(d) && len(v.Owners[d.Src]) > 0 && len(l.Drops) > 0 {
+			l.Pods.Add(d.Src)
+			l.Peers.Add(d.Dst)
+		}
 	}
 	if len(l.Drops) == 0 {
 		f.Packets, f.Confidence = untold, model.Likely

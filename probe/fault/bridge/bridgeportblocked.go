@@ -302,6 +302,8 @@ func nicOffBridge(v *fault.Input, b *model.Link) {
 	if f.Packets = v.Dropped(f.Claims); f.Packets == 0 {
 		f.StateAlone()
 	}
+	// Rules that answer for the node's addresses on the bridge give a MAC that nobody has there now.
+	f.Effects = model.Map(node.Sorted(v.NodeAddrs), func(a netip.Addr) any { return node.Binding{Addr: a, MAC: nic.MAC} })
 	v.Report(f)
 }
 

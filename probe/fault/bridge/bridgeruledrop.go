@@ -18,7 +18,7 @@ import (
 const routesInstead = "broute"
 
 // RuleDrop reports rules of bridges (ebtables, nft family bridge) that drop pods' frames.
-var RuleDrop = fault.Kind{Code: "BridgeRuleDrop", Severity: model.Warning, Find: ruleDrop,
+var RuleDrop = fault.Kind{Code: "BridgeRuleDrop", Severity: model.Warning, Find: ruleDrop, Decides: true,
 	Needs: fault.Sources{model.SourceLinks}, Ends: fault.Hops{model.HopBridge, model.HopNeighbor, model.HopPod},
 	Objects: fault.Objects{"rule.Table rule.Chain rule"}, Else: fault.Else{"undecoded"}}
 

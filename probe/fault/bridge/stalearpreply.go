@@ -23,7 +23,7 @@ func staleARPReply(v *fault.Input) {
 
 func misanswered(v *node.Index, s *stale) fault.Fault {
 	wrong := node.Binding{Addr: s.addr, MAC: s.rule.MAC}
-	f := fault.Fault{Facts: s.facts(v), Claims: node.SentToWrongMAC(wrong), Effects: []any{wrong}}
+	f := fault.Fault{Facts: s.facts(v), Claims: node.SentToWrongMAC(wrong), About: wrong, Effects: []any{wrong}}
 	if len(s.owners) > 0 {
 		f.Undoes = s.rule
 	}

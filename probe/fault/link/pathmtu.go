@@ -18,7 +18,7 @@ var PathMTU = fault.Kind{Code: "PathMTU", Severity: model.Warning, Find: pathMTU
 func pathMTU(v *fault.Input) {
 	groups := map[int]*node.Lost{}
 	for _, l := range fault.LostBy(v, func(d *model.Drop) (_ node.Pair, pod netip.Addr) {
-		if d.Is(model.TooBig) {
+		if tooBig(v.Index, d) {
 			pod = v.Pod(d)
 		}
 		return node.Pair{Local: d.Src, Remote: d.Dst}, pod
@@ -37,8 +37,21 @@ func pathMTU(v *fault.Input) {
 	}
 }
 
+// tooBig reports whether the next link's MTU is smaller than a dropped packet. A bridge drops what is too large for its port that
+// leads out, and tells nobody.
+func tooBig(v *node.Index, d *model.Drop) bool {
+	if l := v.ByIndex[d.IfIndex]; l != nil && d.Is(model.ToPort) && v.Outer[l.Index] {
+		s := v.Classifier.Samples.Of(d)
+		return s != nil && l.MTU != 0 && s.Length > l.MTU
+	}
+	return d.Is(model.TooBig)
+}
+
 // nextLink is the index of the link by which a dropped packet would have left, 0 where that is not known.
 func nextLink(v *node.Index, d *model.Drop) int {
+	if d.Is(model.ToPort) {
+		return d.IfIndex
+	}
 	if to := v.Routing().Lookup(v.Arrived(d)); len(to.Hops) > 0 && to.Type == "unicast" {
 		return to.Hops[0].IfIndex
 	}
@@ -50,8 +63,14 @@ func nextLink(v *node.Index, d *model.Drop) int {
 func narrow(v *node.Index, next int, l *node.Lost) fault.Fault {
 	most := node.MostDropped(l.Drops)[0]
 	f := fault.Fault{Lost: l, Facts: words.Facts{"drops": l.Evidence(), "pod": v.Pod(most)}}
-	f.LastHopAlive = v.Place(most.Link, model.Ingress)
 	in, out := v.LinkByName[most.Link], v.ByIndex[next]
+	if from := v.Owners[most.Src]; most.Is(model.ToPort) && len(from) > 0 {
+		in = v.ByIndex[from[0].LinkIndex]
+		f.Facts["bridged"], f.Facts["mss"] = true, out.MTU-headers(most.Src)
+	}
+	if in != nil {
+		f.LastHopAlive = v.Place(in.Name, model.Ingress)
+	}
 	if out != nil && in != nil && in.MTU != 0 && out.MTU != 0 && out.MTU < in.MTU {
 		f.Facts["in"], f.Facts["out"] = in, out
 	}
@@ -59,9 +78,12 @@ func narrow(v *node.Index, next int, l *node.Lost) fault.Fault {
 		f.Facts["errors"], f.Facts["taker"] = errors.Evidence(), taker(v, &errors)
 	}
 	// Those by which other senders learn the size have the same cause.
-	f.Claims = func(d *model.Drop) bool { return d.Is(model.TooBig) && nextLink(v, d) == next || v.ErrorDropped(d, l) }
+	f.Claims = func(d *model.Drop) bool { return tooBig(v, d) && nextLink(v, d) == next || v.ErrorDropped(d, l) }
 	return f
 }
+
+// headers are the bytes of an IP and a TCP header without options.
+func headers(a netip.Addr) int { return model.Either(a.Is6(), 40, 20) + 20 }
 
 // taker is the rule that drops the errors, where by matches and counts only one may; nil otherwise.
 func taker(v *node.Index, errors *node.Lost) *model.PacketRule {

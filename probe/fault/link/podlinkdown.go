@@ -22,8 +22,10 @@ func podLinkDown(v *fault.Input) {
 		if l == nil || !v.PresentWholeWindow(p) || l.Up && p.Up && l.Carrier {
 			continue
 		}
-		// An address that another living pod has is not lost with this one.
-		pods := slices.DeleteFunc(node.PodAddrs(p), func(a netip.Addr) bool { return len(v.Owners[a]) != 1 })
+		// An address that was handed over to another living pod is not lost with this one.
+		pods := slices.DeleteFunc(node.PodAddrs(p), func(a netip.Addr) bool {
+			return slices.ContainsFunc(v.Owners[a], func(o *model.Pod) bool { return o != p && node.FirstIn(o, a.Is6()).Addr() == a })
+		})
 		if !p.Up {
 			pods = append(pods, routedTo(v.Index, l)...)
 		}
@@ -35,8 +37,10 @@ func podLinkDown(v *fault.Input) {
 
 func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fault.Fault {
 	f := fault.Fault{
-		Facts:    words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
-		Claims:   func(d *model.Drop) bool { return d.FromOrTo(pods) || hadAddress(v.Index, p, d) },
+		Facts: words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
+		Claims: func(d *model.Drop) bool {
+			return d.FromOrTo(pods) && !d.Is(model.Netfilter) || hadAddress(v.Index, p, d)
+		},
 		Silences: node.SilencesAll(pods),
 	}
 	f.Pods, f.LastHopAlive = pods, model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress}

@@ -37,7 +37,7 @@ func foreignSNAT(v *fault.Input) {
 		if !GivenAway(v.Index, f) {
 			continue
 		}
-		if f.Replied && !f.Start.IsZero() {
+		if f.Replied && !f.Start.IsZero() && len(v.Owners[f.Reply.Src]) == 0 { // A pod's replies pass here whatever they are for.
 			replied[a] = true
 			continue
 		}

@@ -31,7 +31,7 @@ func unansweredARP(v *fault.Input) {
 			}
 			t := v.Resolutions(model.Ingress)[node.Question{Ifindex: p.LinkIndex, Addr: g.Addr}]
 			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() ||
-				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) || discarded(v, pods[0]) {
+				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) || unrouted(v, pods[0]) {
 				continue
 			}
 			x := unanswered{p, pods, words.Facts{"pod": p, "gateway": g, "watched": watched, "requests": t.Requests}}
@@ -58,11 +58,11 @@ func unansweredARP(v *fault.Input) {
 	silentBeyond(v, hops)
 }
 
-// discarded reports whether the node has no way back to a pod: then the kernel does not answer it (arp_process), and that
-// route is the cause.
-func discarded(v *fault.Input, pod netip.Addr) bool {
+// unrouted reports whether the kernel does not answer a pod (arp_process) for want of a route, which is the cause: the node has
+// no way back to it, or none to what it would be a proxy of.
+func unrouted(v *fault.Input, pod netip.Addr) bool {
 	back := v.Routing().Lookup(path.Query{Dst: pod})
-	return back.Discards()
+	return back.Discards() || v.Unrouted(pod).IsValid()
 }
 
 // refusesRequest reports whether a rule drops the pod's solicitations: it is the cause.

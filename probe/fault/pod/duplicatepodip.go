@@ -19,7 +19,7 @@ import (
 const together = 3 * time.Second
 
 // DuplicatePodIP reports addresses that two pods have, or a pod and the node or another machine.
-var DuplicatePodIP = fault.Kind{Code: "DuplicatePodIP", Severity: model.Critical, Find: duplicatePodIP,
+var DuplicatePodIP = fault.Kind{Code: "DuplicatePodIP", Severity: model.Critical, Find: duplicatePodIP, Decides: true,
 	Ends:    fault.Hops{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 	Objects: fault.Objects{"addr", "answer.Addr"},
 	Else:    fault.Else{"DuplicatePodIP-contested", "DuplicatePodIP-source !route"}}

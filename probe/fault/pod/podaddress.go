@@ -79,7 +79,7 @@ func withoutAddress(v *fault.Input, p *model.Pod, isIPv6 bool) (nameless bool) {
 			"guessed": !known && u.packets() > 0,
 		},
 		CutOff: given,
-		Claims: func(d *model.Drop) bool { return d.FromOrTo(given) },
+		Claims: func(d *model.Drop) bool { return d.FromOrTo(given) && !d.Is(model.Netfilter) },
 	}
 	f.Pods, f.LastHopAlive, f.Packets = given, v.Place(p.Link, model.Egress), u.packets()
 	if u.packets() == 0 {

@@ -61,9 +61,10 @@ func bridgePrefix(v *node.Index, p *model.Pod, a netip.Addr) netip.Prefix {
 func wrongPrefix(v *fault.Input, p *model.Pod, a, want netip.Prefix, from *model.Pod) {
 	pod, wide := a.Addr(), a.Bits() < want.Bits()
 	own := node.SameFamily(node.PodAddrs(p), pod)
-	missent := func(d *model.Drop) bool {
-		return slices.Contains(own, d.Src) && a.Contains(d.Dst) != want.Contains(d.Dst)
+	sends := func(from, to netip.Addr) bool {
+		return slices.Contains(own, from) && a.Contains(to) != want.Contains(to)
 	}
+	missent := func(d *model.Drop) bool { return sends(d.Src, d.Dst) }
 	asked := map[netip.Addr]bool{}
 	var requests, drops uint64
 	if wide {
@@ -95,10 +96,15 @@ func wrongPrefix(v *fault.Input, p *model.Pod, a, want netip.Prefix, from *model
 			"pod": p, "prefix": a, "want": want, "from": from, "usual": node.FirstIn(from, pod.Is6()), "wide": wide,
 			"asked": node.Sorted(asked), "requests": requests, "drops": drops,
 		},
-		CutOff: own,
 		Claims: func(d *model.Drop) bool { return missent(d) && (d.Is(model.NeighborFailed) || !wide) },
+		Silences: func(asker netip.Addr, asked netip.Prefix) bool {
+			return sends(asker, asked.Addr()) || sends(asked.Addr(), asker)
+		},
 	}
-	f.Pods, f.Peers, f.Packets = f.CutOff, model.Hosts(node.Sorted(asked)), drops
+	if !wide {
+		f.CutOff = own // also from its gateway
+	}
+	f.Pods, f.Peers, f.Packets = own, model.Hosts(node.Sorted(asked)), drops
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
 	if x := bridgePrefix(v.Index, p, pod); x.IsValid() {
 		f.Facts["bridge"], f.Facts["own"] = v.BridgeOf(p), x

@@ -34,7 +34,7 @@ func (h *hook) ofCgroup() bool { return h.kind == model.AtCgroup }
 func (h *hook) direction() model.Direction { return model.Either(h.out, model.Egress, model.Ingress) }
 
 // BPFDrop reports BPF programs that drop pods' packets.
-var BPFDrop = fault.Kind{Code: "BPFDrop", Severity: model.Warning, Find: bpfDrop, Ends: fault.Hops{model.HopLink},
+var BPFDrop = fault.Kind{Code: "BPFDrop", Severity: model.Warning, Find: bpfDrop, Decides: true, Ends: fault.Hops{model.HopLink},
 	Objects: fault.Objects{"inside f.Pods", "code", "xdp link", "netkit link", "link direction"},
 	Else:    fault.Else{"BPFDrop read netkit !programs", "cgroup programs"}}
 

@@ -36,6 +36,7 @@ func invalidDrop(v *fault.Input) {
 	drops, _, _, _ := netfilterDrops(v)
 	// What one rule excludes from connection tracking, others drop at several places.
 	var found node.Groups[*model.PacketRule, invalidDrops]
+	var closed []*attribution
 	for _, a := range attribute(drops) {
 		if a.Pod != nil || !dropsInvalid(a.Rule) {
 			continue
@@ -44,6 +45,7 @@ func invalidDrop(v *fault.Input) {
 		for _, p := range a.parts {
 			why, excluded := invalidReason(v.Index, p.Drop)
 			if why == flowClosed {
+				closed = append(closed, &attribution{candidateRule: a.candidateRule, parts: []part{p}})
 				continue
 			}
 			k := a.Rule
@@ -66,6 +68,7 @@ func invalidDrop(v *fault.Input) {
 		}
 	}
 	for _, group := range found.All() {
+		group.addExcluded(closed)
 		v.Report(invalid(v.Index, group))
 	}
 }
@@ -77,6 +80,25 @@ type invalidDrops struct {
 	excluded []*model.PacketRule
 	// reasons are the drops with the most packets of each.
 	reasons map[string]*model.Drop
+}
+
+// concerns reports whether rules exclude the packets between two addresses from connection tracking, in one direction.
+func (g *invalidDrops) concerns(a, b netip.Addr) bool {
+	return slices.ContainsFunc(g.excluded, func(r *model.PacketRule) bool { return r.Concerns(a, b) || r.Concerns(b, a) })
+}
+
+// addExcluded adds drops that alone would be late packets of closed connections, where the group's rules exclude these.
+func (g *invalidDrops) addExcluded(closed []*attribution) {
+	for _, a := range closed {
+		if d := a.parts[0].Drop; !g.concerns(d.Src, d.Dst) {
+			continue
+		}
+		if at := slices.IndexFunc(g.rules, func(b *attribution) bool { return b.Rule == a.Rule }); at >= 0 {
+			g.rules[at].parts = append(g.rules[at].parts, a.parts...)
+		} else {
+			g.rules = append(g.rules, a)
+		}
+	}
 }
 
 // invalidReason says why connection tracking calls the packets of a drop invalid, and which rules exclude the other
@@ -189,11 +211,7 @@ func invalid(v *node.Index, group *invalidDrops) fault.Fault {
 	}}
 	if len(group.excluded) > 0 {
 		// What is not tracked is not translated either.
-		f.Silences = func(asker netip.Addr, asked netip.Prefix) bool {
-			return slices.ContainsFunc(group.excluded, func(r *model.PacketRule) bool {
-				return r.Concerns(asker, asked.Addr()) || r.Concerns(asked.Addr(), asker)
-			})
-		}
+		f.Silences = func(asker netip.Addr, asked netip.Prefix) bool { return group.concerns(asker, asked.Addr()) }
 		these := f.Claims
 		f.Claims = func(d *model.Drop) bool {
 			return these(d) || d.Is(model.Netfilter) && f.Silences(d.Src, model.Host(d.Dst))

@@ -33,7 +33,7 @@ type part struct {
 }
 
 // Drop reports rules of netfilter that drop pods' packets.
-var Drop = fault.Kind{Code: "PolicyDrop", Severity: model.Warning, Find: findDrop,
+var Drop = fault.Kind{Code: "PolicyDrop", Severity: model.Warning, Find: findDrop, Decides: true,
 	Rests: fault.Sources{model.SourceLinks, model.SourceDrops}, Ends: fault.Hops{model.HopPolicy, model.HopPod},
 	Objects: append(fault.Objects{"calico", "service", "pod.Link"}, ruleObjects...),
 	Else:    fault.Else{"others", "doubts", "PolicyDrop-carrier uncounted"}}

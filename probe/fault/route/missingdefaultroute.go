@@ -20,6 +20,9 @@ func missingDefaultRoute(v *fault.Input) {
 	}
 	has := map[bool]bool{false: node.HasDefault(v.Index, false), true: node.HasDefault(v.Index, true)}
 	fault.ReportBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
+		if g := unlearned(v.Index, d); g.IsValid() {
+			return g.Is6(), d.Src
+		}
 		a, is := unroutable(v.Index, d)
 		if is && !has[a.Is6()] && v.Elsewhere(a) && !model.InAny(v.Ranges.Local, a) {
 			pod = v.Pod(d)
@@ -31,7 +34,7 @@ func missingDefaultRoute(v *fault.Input) {
 func withoutDefault(v *node.Index, six bool, l *node.Lost) fault.Fault {
 	f := fault.Fault{Lost: l, Lacks: node.LacksRoute, Claims: func(d *model.Drop) bool {
 		a, is := unroutable(v, d)
-		return is && a.Is6() == six && v.Elsewhere(a)
+		return is && a.Is6() == six && v.Elsewhere(a) || !six && unlearned(v, d).IsValid()
 	}}
 	f.LastHopAlive = v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress)
 	f.Facts = words.Facts{"link": "UPLINK", "drops": l.Evidence(), "to": node.Sorted(l.Peers)[0]}
@@ -42,11 +45,24 @@ func withoutDefault(v *node.Index, six bool, l *node.Lost) fault.Fault {
 	} else if i := v.AnUplink(); i != 0 {
 		f.Facts["link"] = v.LinkName(i)
 	}
+	if at := slices.IndexFunc(l.Drops, func(d *model.Drop) bool { return unlearned(v, d).IsValid() }); at >= 0 {
+		from := l.Drops[at].Src
+		f.Facts["proxied"], f.LastHopAlive = v.Unrouted(from), v.Place(v.Owners[from][0].Link, model.Ingress)
+	}
 	if six && node.HasDefault(v, false) {
 		besideIPv4(v, &f, l)
 	}
 	f.Facts["nodes"] = !slices.ContainsFunc(node.Sorted(l.Peers), func(a netip.Addr) bool { return !v.Remote(a).IsValid() })
 	return f
+}
+
+// unlearned is the gateway of a pod that waited in vain for its MAC, which the node does not answer for without a route; else
+// invalid.
+func unlearned(v *node.Index, d *model.Drop) (none netip.Addr) {
+	if d.Is(model.NeighborFailed) {
+		return v.Unrouted(d.Src)
+	}
+	return none
 }
 
 // besideIPv4 judges that only IPv4 has a default route. Where a node is not meant to reach the internet by IPv6, as its

@@ -324,7 +324,6 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	if tunnel {
 		f.Facts["outer"], f.Facts["deaf"] = v.TunnelEnds(f.Pods[0], x.Link, remotes)
 	}
-	f.Facts["unprobed"] = len(v.Probes) == 0
 	f.Facts["farPod"] = model.First(remotes, func(a *netip.Addr) bool { return v.Remote(*a).IsValid() })
 	f.Facts["permitted"] = !tunnel && v.Permitted(locals, remotes)
 	f.Facts["azure"] = v.InAzure() && !tunnel && f.Facts["permitted"] == false
