@@ -129,8 +129,7 @@ func Busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
 
 // counted is how many packets the pod itself sent in the window, by their ends.
 func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
-	count := map[path.Ends]uint64{}
-	links := map[string]bool{}
+	count, links := map[path.Ends]uint64{}, map[string]bool{}
 	for _, p := range slices.Concat(s.Pods, s.PastPods) {
 		if slices.ContainsFunc(pod, p.Has) {
 			links[p.Link] = true

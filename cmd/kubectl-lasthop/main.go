@@ -73,8 +73,7 @@ var help string
 // it to end; the end of ctx means at once.
 func run(ctx, asked context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	stdout, stderr = leavable(stdout), flags.Text(leavable(stderr))
-	o := &options{}
-	status := exitClean
+	o, status := &options{}, exitClean
 	cmd := &cobra.Command{
 		Use: "kubectl-lasthop [check|audit|explain|watch|record FILE|past|doctor|replay FILE…|mcp|screen] " +
 			"[NODE… | pod/NAME… | -l SELECTOR | --all]",

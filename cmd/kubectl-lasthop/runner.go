@@ -217,8 +217,7 @@ func (r *runner) args(t target, known *facts) []string {
 			args = append(args, pairs(t.pods)...)
 		}
 	}
-	all := func(string) bool { return true }
-	args = slices.Concat(args, r.passed(all), r.colors(r.plan, r.stdout), known.args)
+	args = slices.Concat(args, r.passed(func(string) bool { return true }), r.colors(r.plan, r.stdout), known.args)
 	if t.to != "" {
 		args = append(args, "--to="+t.to)
 	}

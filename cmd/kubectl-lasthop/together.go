@@ -190,8 +190,7 @@ func (r *runner) draws() bool {
 
 // tell prints a report, and writes what a CI job wants of it.
 func (r *runner) tell(found report.Document) error {
-	printed := flags.Print(r.stdout, found, report.Format(r.output.Value), r.color.Value)
-	return errors.Join(printed, r.writeForCI(found))
+	return errors.Join(flags.Print(r.stdout, found, report.Format(r.output.Value), r.color.Value), r.writeForCI(found))
 }
 
 // Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about

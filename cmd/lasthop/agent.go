@@ -23,8 +23,7 @@ import (
 const agentDir = "/var/lib/lasthop"
 
 func (a *app) agentCommand() *cobra.Command {
-	o := &observing{}
-	space := flags.Bytes(256 << 20)
+	o, space := &observing{}, flags.Bytes(256<<20)
 	var ringOptions ring.Options
 	var listen string
 	var events bool
@@ -151,8 +150,7 @@ func (g *agent) update(how func(*health)) {
 // observe observes the node until ctx ends or that fails.
 func (g *agent) observe(ctx context.Context) error {
 	how := func(options *session.Options) {
-		options.For, options.Keep = timeline.Short, timeline.Long
-		options.Rarely, options.Used = true, g.used
+		options.For, options.Keep, options.Rarely, options.Used = timeline.Short, timeline.Long, true, g.used
 	}
 	return g.streamNode(ctx, g.o, how, func(s *session.Stream, node string) error {
 		g.say("observing %s", report.Clean(node))

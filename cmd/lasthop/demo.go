@@ -24,8 +24,7 @@ import (
 const defaultDemo = "stale-mac-rewrite"
 
 func (a *app) demoCommand() *cobra.Command {
-	o := &observing{}
-	on := &labPlace{}
+	o, on := &observing{}, &labPlace{}
 	cmd := &cobra.Command{
 		Use:               "demo [SCENARIO|FILE]",
 		Args:              cobra.MaximumNArgs(1),
@@ -35,8 +34,7 @@ func (a *app) demoCommand() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			screen := a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for")
-			return a.demo(cmd.Context(), o, name, on, screen)
+			return a.demo(cmd.Context(), o, name, on, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.

@@ -100,8 +100,7 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 func (e *examination) examine(ctx context.Context, name, root string) error {
 	e.Rights = model.Map(capabilities, func(c capability) right { return right{c.name, traffic.Holds(c.value), c.gives} })
 	ns, node, err := openNode(ctx, name)
-	place := row{Name: "node's network namespace", Status: model.OK}
-	elsewhere := errors.Is(err, errNotNode)
+	place, elsewhere := row{Name: "node's network namespace", Status: model.OK}, errors.Is(err, errNotNode)
 	if elsewhere {
 		// What the kernel and the rights allow can be tried here as well.
 		e.missing, place.Status, place.Detail = errors.Unwrap(err).Error(), model.Missing, errNotNode.Error()
@@ -163,8 +162,7 @@ func (e *examination) unread(why string) {
 // take copies what a trial observation found.
 func (e *examination) take(s *model.Snapshot) {
 	e.Node.Kernel, e.Node.Plugin, e.Node.Programs = s.Node.Kernel, s.Node.Plugin, s.Node.Beside
-	e.Engine, e.Attach = s.Node.Engine, s.Node.Attach
-	e.Watches = s.Status(model.SourceTC) != model.Missing
+	e.Engine, e.Attach, e.Watches = s.Node.Engine, s.Node.Attach, s.Status(model.SourceTC) != model.Missing
 	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
 		e.missing = "this network namespace has only the loopback link; --netns selects another"
 	}

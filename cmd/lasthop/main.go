@@ -243,12 +243,7 @@ func (a *app) root() *cobra.Command {
 }
 
 // ignoreClosedPipe ignores that the reader went away, as in `lasthop … | head`.
-func ignoreClosedPipe(err error) error {
-	if errors.Is(err, syscall.EPIPE) {
-		return nil
-	}
-	return err
-}
+func ignoreClosedPipe(err error) error { return model.Unless(err, syscall.EPIPE) }
 
 // serveRemote is the far end of `kubectl lasthop`, in the container of a debug pod. It
 // has no flags and no help: people do not call it.

@@ -153,8 +153,7 @@ func outward(links []model.Link) []string {
 	for _, l := range links {
 		switch {
 		case l.PeerNetNSID != link.Here && (to == link.Here || to == l.PeerNetNSID):
-			to = l.PeerNetNSID
-			names = append(names, l.Name)
+			to, names = l.PeerNetNSID, append(names, l.Name)
 		case l.Up && l.Name != "lo":
 			return nil
 		}

@@ -81,8 +81,7 @@ func (a *app) openPast(o *observing) error {
 	if err := a.findPast(o); err != nil {
 		return err
 	}
-	a.past = p
-	o.replay = []string{"of the agent"}
+	a.past, o.replay = p, []string{"of the agent"}
 	return nil
 }
 

@@ -45,8 +45,7 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 }
 
 func jointReport(o *observing, r model.Reading) report.Joint {
-	out := report.Joint{Names: report.Names{}, Limits: o.Limits()}
-	snapshots := map[string]*model.Snapshot{}
+	out, snapshots := report.Joint{Names: report.Names{}, Limits: o.Limits()}, map[string]*model.Snapshot{}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {

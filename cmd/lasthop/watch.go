@@ -103,12 +103,10 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 	case w.last == nil:
 		return report.Events{}, err
 	}
-	e := report.Events{At: r.At, WithLost: w.last == nil, Findings: w.changes(r.Findings)}
-	before := w.last
+	e, before := report.Events{At: r.At, WithLost: w.last == nil, Findings: w.changes(r.Findings)}, w.last
 	if before == nil {
 		beginning := *now
-		beginning.Window.End = now.Window.Start
-		beginning.Traffic = model.Traffic{}
+		beginning.Window.End, beginning.Traffic = now.Window.Start, model.Traffic{}
 		before = &beginning
 	}
 	counts := timeline.Between(model.Point{Snapshot: packetsOf(before)}, model.Point{Snapshot: packetsOf(now)})
@@ -178,16 +176,14 @@ func sameState(a, b *model.Finding) bool {
 // rewrites are those that were not printed within the window.
 func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRewrite {
 	var out []model.MACRewrite
-	old := func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) }
-	maps.DeleteFunc(w.rewritten, old)
+	maps.DeleteFunc(w.rewritten, func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) })
 	for _, x := range list {
 		k := x
 		k.Packets = 0
 		if _, printed := w.rewritten[k]; printed || w.focus != nil && !slices.Contains(w.focus, x.Addr) {
 			continue
 		}
-		w.rewritten[k] = now
-		out = append(out, x)
+		w.rewritten[k], out = now, append(out, x)
 	}
 	return out
 }

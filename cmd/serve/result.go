@@ -80,8 +80,7 @@ func result(status int, stdout []byte, said string) (*mcp.CallToolResult, error)
 	if left > 0 {
 		fmt.Fprintf(&text, "%d of %d nodes left out: name fewer nodes\n", left, len(docs))
 	}
-	r := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text.String()}}}
-	structured := docs[0].Document
+	r, structured := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text.String()}}}, docs[0].Document
 	if len(docs) > 1 {
 		items := model.Map(docs, func(d document) any { return d.Document })
 		structured = map[string]any{"apiVersion": report.APIVersion, "kind": "List", "items": items}
@@ -96,8 +95,7 @@ func cut(doc map[string]any) map[string]any {
 	shorten(doc)
 	gone := map[string]any{}
 	for {
-		sizes := map[string]int{}
-		total := size(doc)
+		sizes, total := map[string]int{}, size(doc)
 		for name, v := range doc {
 			if list, is := v.([]any); is && len(list) > 0 {
 				sizes[name] = size(list)

@@ -51,8 +51,7 @@ func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("craft probe: unknown kind %q", p.Kind)
 	}
-	buf := gopacket.NewSerializeBuffer()
-	opts := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	buf, opts := gopacket.NewSerializeBuffer(), gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 	if err := gopacket.SerializeLayers(buf, opts, append([]gopacket.SerializableLayer{eth}, rest...)...); err != nil {
 		return nil, fmt.Errorf("craft %s probe: %w", p.Kind, err)
 	}

@@ -30,8 +30,7 @@ func Disagreements(s *model.Snapshot, findings []model.Finding, causes []model.D
 	for _, e := range slices.SortedFunc(maps.Keys(asked), func(a, b path.Ends) int {
 		return slices.CompareFunc([]netip.Addr{a.Pod, a.To}, []netip.Addr{b.Pod, b.To}, netip.Addr.Compare)
 	}) {
-		q := asked[e]
-		p := path.Trace(s, findings, e)
+		q, p := asked[e], path.Trace(s, findings, e)
 		hops := slices.Concat(p.Forward, p.Return)
 		dead := p.Dead()
 		if dead != nil && dead.Finding == "" && q.sent >= few {

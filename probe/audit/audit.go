@@ -214,7 +214,8 @@ func (a *audit) follow() {
 	all := a.destinations()
 	for i := range a.Pods {
 		for _, from := range node.PodAddrs(&a.Pods[i]) {
-			if !a.chosen(from) {
+			// It sends with its first address of each family.
+			if !a.chosen(from) || node.SameFamily(node.PodAddrs(&a.Pods[i]), from)[0] != from {
 				continue
 			}
 			for _, to := range a.destinationsOf(i, from, all) {

@@ -72,8 +72,7 @@ func (r *reading) report(name, detail string, got bool, err error) {
 
 // reason formats an error in one line, each of its parts once, with the capability that would help.
 func reason(source string, err error) string {
-	parts := model.Map(slices.Collect(strings.Lines(err.Error())), strings.TrimSpace)
-	text := strings.Join(model.With(nil, parts...), "; ")
+	text := strings.Join(model.With(nil, model.Map(slices.Collect(strings.Lines(err.Error())), strings.TrimSpace)...), "; ")
 	var unsupported *model.UnsupportedError
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text
@@ -409,7 +408,7 @@ func (r *reading) finish() {
 }
 
 // readResolvers reads pods' name servers: first those of pods whose requests got no reply, then those that
-// lost packets; and any, where a service for names has no backend: then no packet leaves a pod.
+// lost packets or have routing rules; and any, where a service for names has no backend: then no packet leaves a pod.
 func (r *reading) readResolvers() {
 	const dnsPort = 53
 	asked := map[netip.Addr]bool{}
@@ -427,7 +426,7 @@ func (r *reading) readResolvers() {
 		func(a netip.Addr) bool { return asked[a] }, func(a netip.Addr) bool { return r.losses.Addrs[a] || unserved },
 	} {
 		for p := range model.Each(r.s.Pods) {
-			if left > 0 && p.Resolver == nil && p.Netns != 0 && slices.ContainsFunc(p.Known(), chosen) {
+			if left > 0 && p.Resolver == nil && p.Netns != 0 && (slices.ContainsFunc(p.Known(), chosen) || len(p.Rules) > 0) {
 				p.Resolver = pods.Resolver(processes[p.Netns], own)
 				left--
 			}

@@ -134,8 +134,5 @@ func deletedRoute(v *fault.Input, f *fault.Fault) *model.Change {
 	slices.SortStableFunc(gone, func(a, b *model.Change) int {
 		return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), b.At.Compare(a.At))
 	})
-	if len(gone) == 0 {
-		return nil
-	}
-	return gone[0]
+	return cmp.Or(gone...)
 }

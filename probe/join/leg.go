@@ -109,8 +109,7 @@ func (j *joint) allLegs() []*leg {
 	for _, n := range j.in {
 		for i := range n.Pairs {
 			p := &n.Pairs[i]
-			far := j.at[p.Remote]
-			if far != nil && far != n && j.at[p.Local] == n && p.Out.Packets > 0 {
+			if far := j.at[p.Remote]; far != nil && far != n && j.at[p.Local] == n && p.Out.Packets > 0 {
 				out = append(out, j.legOf(n, far, i))
 			}
 		}

@@ -148,10 +148,7 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 		return copied
 	}
 	if d.Netns != b.Node.Netns {
-		if d.Netns == r.pod.Netns || !d.Is(model.OtherHost) && b.netns[d.Dst][d.Netns] {
-			return notCounted
-		}
-		return copied
+		return model.Either(d.Netns == r.pod.Netns || !d.Is(model.OtherHost) && b.netns[d.Dst][d.Netns], notCounted, copied)
 	}
 	switch class := b.classes.Class(d.Drop); {
 	case class == loss.Copy:

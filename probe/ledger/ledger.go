@@ -161,8 +161,7 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 }
 
 func (b *balance) addPod(p *model.Pod) {
-	b.podLinks[p.LinkIndex] = p
-	b.podMACs[p.MAC] = !p.MAC.IsZero()
+	b.podLinks[p.LinkIndex], b.podMACs[p.MAC] = p, !p.MAC.IsZero()
 	families := map[bool][]netip.Addr{}
 	for _, prefix := range p.Addresses {
 		a := prefix.Addr()

@@ -207,8 +207,7 @@ func sumEdges(rows []*row) uint64 {
 // from the remotes of their translated flows. lossless is set where nothing is missing of what pods send: then it is
 // known what they send each other by services.
 func (b *balance) boundReceived(rows []*row, lossless bool) {
-	bounds := make([]int64, len(rows))
-	seen := map[netip.Prefix]bool{}
+	bounds, seen := make([]int64, len(rows)), map[netip.Prefix]bool{}
 	var total, bound int64
 	for i, r := range rows {
 		for far := range b.farOf(r) {
@@ -303,8 +302,7 @@ func (b *balance) findDoubts() {
 func (b *balance) uncounted(is4 bool) (netip.Addr, bool) {
 	for _, l := range b.Links {
 		for _, p := range l.Addresses {
-			a := p.Addr()
-			if a.Is4() == is4 && !l.Counted(p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
+			if a := p.Addr(); a.Is4() == is4 && !l.Counted(p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
 				return a, true
 			}
 		}
@@ -325,8 +323,7 @@ func (b *balance) weigh(r *row) {
 		}
 	}
 	young := r.pod.Since.After(b.Window.Start)
-	ended := !r.pod.Until.IsZero() && r.pod.Until.Before(b.Window.End)
-	why := ""
+	ended, why := !r.pod.Until.IsZero() && r.pod.Until.Before(b.Window.End), ""
 	switch {
 	case young || ended:
 		why = "the pod started or ended within the window"

@@ -181,8 +181,7 @@ func (c *Classifier) atUplink(ifindex int) bool {
 // arrived is what the reverse path filter refused at an uplink of packets with the source of one of the node's pods: Lost
 // where they had left the node before and returned with a lower TTL, Copy where with the same one.
 func (c *Classifier) arrived(d *model.Drop, x departures) Class {
-	pair := x.pairs[[2]netip.Addr{d.Src, d.Dst}]
-	back := x.ttls[sent{d.Src, d.IfIndex, model.Ingress}]
+	pair, back := x.pairs[[2]netip.Addr{d.Src, d.Dst}], x.ttls[sent{d.Src, d.IfIndex, model.Ingress}]
 	switch {
 	case len(c.pods[d.Dst]) > 0 && !x.to[d.Dst], pair[0] == 0 && pair[1] > 0:
 		return Foreign
@@ -278,15 +277,13 @@ func (c *Classifier) originals(s *model.Snapshot) {
 	c.bridge = make(map[int]int, len(s.Links))
 	for l := range model.Each(s.Links) {
 		if l.Role == model.RoleUplink {
-			uplinks = append(uplinks, l.Index)
-			outer[l.Index], outer[l.Master] = true, l.Master != 0
+			uplinks, outer[l.Index], outer[l.Master] = append(uplinks, l.Index), true, l.Master != 0
 		}
 		c.bridge[l.Index] = -cmp.Or(l.Master, l.Index)
 		c.holders[l.MAC] = append(c.holders[l.MAC], c.bridge[l.Index])
 	}
 	for p := range model.Each(s.Pods) {
-		c.holders[p.MAC] = append(c.holders[p.MAC], p.LinkIndex)
-		podLinks[p.LinkIndex] = true
+		c.holders[p.MAC], podLinks[p.LinkIndex] = append(c.holders[p.MAC], p.LinkIndex), true
 	}
 	gateways := s.DefaultGateways()
 	for _, n := range s.Neighbors {

@@ -66,8 +66,7 @@ type Link struct {
 // Counted reports whether packets of one of the link's addresses are counted apart. Those of services, which kube-proxy
 // in IPVS mode puts on a dummy link, are not: no packet has one as its source.
 func (l *Link) Counted(p netip.Prefix) bool {
-	service := (l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP()
-	return p.Addr().IsGlobalUnicast() && !service
+	return p.Addr().IsGlobalUnicast() && !((l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP())
 }
 
 // Has reports whether the link has the address.
@@ -278,8 +277,9 @@ type Pod struct {
 	// the destinations that it routes by other links, or discards.
 	Routes    []Route
 	Elsewhere []netip.Prefix
-	// Rules are the namespace's routing rules before that of its main table.
-	Rules []RoutingRule `json:",omitempty"`
+	// Rules are the namespace's routing rules before that of its main table, Tables the routes of those that they lead to.
+	Rules  []RoutingRule `json:",omitempty"`
+	Tables []Route       `json:",omitempty"`
 	// Backlog is nil where it was not read.
 	Backlog *Backlog
 	// Inside is what was read of the pod's namespace beside that, since packets were lost

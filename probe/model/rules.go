@@ -102,9 +102,12 @@ type MarkMatch struct {
 // Matches reports whether the mark satisfies the match.
 func (m MarkMatch) Matches(mark uint32) bool { return !m.Set || (mark&m.Mask == m.Value) != m.Not }
 
-// MarkWrite is what a rule does to a packet's mark: it clears the bits of Mask, and flips those of Value then. Zero: that
-// is not known.
-type MarkWrite struct{ Value, Mask uint32 }
+// MarkWrite is what a rule does to a packet's mark or, with OfFlow, to its connection's: it clears the bits of Mask, and flips
+// those of Value then, and those of Copied that the other of the two marks has. Zero: that is not known.
+type MarkWrite struct {
+	Value, Mask, Copied uint32
+	OfFlow              bool `json:",omitzero"`
+}
 
 // FrameTarget is what an ebtables rule does with a frame.
 type FrameTarget string
@@ -193,8 +196,9 @@ type PacketRule struct {
 	SrcPorts, DstPorts []PortRange
 	// DstLocal and SrcLocal are `-m addrtype --dst-type LOCAL`: +1 wants LOCAL, -1 wants anything else, 0 is no match.
 	DstLocal, SrcLocal int
-	// Mark matches the packet's mark.
-	Mark MarkMatch
+	// Mark matches the packet's mark, FlowMark its connection's.
+	Mark     MarkMatch
+	FlowMark MarkMatch `json:",omitzero"`
 	// Unknown names matches that were not decoded.
 	Unknown []string `redact:"text"`
 	// Lookups are what the rule looks up in sets and maps of its table.
@@ -208,7 +212,7 @@ type PacketRule struct {
 	Goto   bool
 	// To is the address that SNAT or DNAT writes, where it is a single one.
 	To netip.AddrPort
-	// SetMark is what MARK writes.
+	// SetMark is what MARK and CONNMARK write.
 	SetMark MarkWrite
 	// ToPorts are those that MASQUERADE, SNAT or REDIRECT may give; zero for any.
 	ToPorts PortRange
@@ -297,6 +301,14 @@ func (r *PacketRule) IsNotrack() bool {
 
 // SetsTTL reports whether the rule sets the TTL or hop limit of packets.
 func (r *PacketRule) SetsTTL() bool { return r.Target == "TTL" || r.Target == "HL" }
+
+// Limits reports whether the rule matches by how much there is: a rate, a number of connections, a quota.
+func (r *PacketRule) Limits() bool {
+	return slices.ContainsFunc(r.Unknown, func(match string) bool {
+		name, _, _ := strings.Cut(match, " ")
+		return slices.Contains([]string{"limit", "hashlimit", "connlimit", "recent", "quota", "dynset"}, name)
+	})
+}
 
 // Untracks reports whether a rule excluded packets from connection tracking in the window, or had it track them in
 // another zone.

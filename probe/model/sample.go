@@ -61,8 +61,7 @@ func Network(head []byte) (proto uint8, size int, first bool) {
 	}
 	const hopByHop, routing, fragment, authentication, options = 0, 43, 44, 51, 60
 	for proto, size, first = head[6], 40, true; first; {
-		rest, long := head[size:], 8
-		unit := map[uint8]int{hopByHop: 8, routing: 8, options: 8, authentication: 4}[proto]
+		rest, long, unit := head[size:], 8, map[uint8]int{hopByHop: 8, routing: 8, options: 8, authentication: 4}[proto]
 		if unit == 0 && proto != fragment {
 			break
 		}
@@ -72,8 +71,7 @@ func Network(head []byte) (proto uint8, size int, first bool) {
 		if len(rest) < long {
 			return 0, len(head), true
 		}
-		first = proto != fragment || rest[2] == 0 && rest[3]&^7 == 0
-		proto, size = rest[0], size+long
+		first, proto, size = proto != fragment || rest[2] == 0 && rest[3]&^7 == 0, rest[0], size+long
 	}
 	return proto, size, first
 }

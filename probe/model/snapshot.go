@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"errors"
 	"iter"
 	"net/netip"
 	"slices"
@@ -351,6 +352,9 @@ func Commonest[E any, K comparable](list []E, shape func(E) K) (best E, votes in
 	}
 	return best, votes
 }
+
+// Unless is an error, but for one that does not matter.
+func Unless(err, does error) error { return Either(errors.Is(err, does), nil, err) }
 
 // Either is one of two values that are at hand: both are evaluated.
 func Either[T any](is bool, yes, no T) T {

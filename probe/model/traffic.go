@@ -116,8 +116,7 @@ func (l *Lost) Anyone() uint64 {
 
 // Of is what may be missing from the counts of a local address: its own losses, and those that may be of any.
 func (l *Lost) Of(a netip.Addr) AddrLoss {
-	n := AddrLoss{Addr: a}
-	macs := l.MACs
+	n, macs := AddrLoss{Addr: a}, l.MACs
 	for _, o := range l.Addrs {
 		if o.Addr == a {
 			n = o

@@ -294,8 +294,7 @@ func unusedTable(v *Index) *model.RouteTable {
 
 // subnetOf finds a node's subnet, by its NIC or by its address. The subnet is nil where only its id is known.
 func subnetOf(v *Index, n *model.ClusterNode) (*model.Subnet, string) {
-	a := &v.Cluster.Azure
-	id := ""
+	a, id := &v.Cluster.Azure, ""
 	for c := range model.Each(a.NICs) {
 		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses,
 			func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {

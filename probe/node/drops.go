@@ -157,8 +157,7 @@ func (v *Index) Entering(pods map[netip.Addr]bool) model.Place {
 
 // SampledPorts are the ports that samples of the drops were for, by name.
 func (v *Index) SampledPorts(l *Lost) []string {
-	names := slices.Values(model.Map(v.SampledServices(l), Service.Name))
-	return slices.Compact(slices.Sorted(names))
+	return slices.Compact(slices.Sorted(slices.Values(model.Map(v.SampledServices(l), Service.Name))))
 }
 
 // ErrorDropped reports whether a rule dropped what the node would tell one of the senders by ICMP.

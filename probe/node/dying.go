@@ -214,8 +214,9 @@ func (v *Index) RefusesReply(f *model.Flow, link int) *model.PacketRule {
 
 // ReplyOf is a reply of a flow as it comes by a link.
 func (v *Index) ReplyOf(f *model.Flow, link int) path.Packet {
-	t := f.Reply
-	return path.Packet{Src: t.Src, Dst: t.Dst, Proto: f.Proto, SrcPort: t.SrcPort, DstPort: t.DstPort, In: []string{v.NatLink(link)}}
+	p := ReplyPacket(f)
+	p.In = []string{v.NatLink(link)}
+	return p
 }
 
 // inward is how many packets came that may be replies to the silent flows.

@@ -9,7 +9,12 @@ import (
 
 // FlowPacket is a flow's packet with its source as it was sent, and its destination as translated.
 func FlowPacket(f *model.Flow) path.Packet {
-	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}
+	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort}.Of(f)
+}
+
+// ReplyPacket is a reply of a flow as its server sends it.
+func ReplyPacket(f *model.Flow) path.Packet {
+	return path.Packet{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}.Of(f)
 }
 
 // LeavingPacket is a flow's packet as POSTROUTING sees it first.
@@ -26,8 +31,7 @@ func (v *Index) Leaving(p *model.Peer) []path.Packet {
 	var out []path.Packet
 	for _, f := range v.FlowsOf(p).Silent {
 		if k := (ProtoPort{Proto: f.Proto, Number: f.Reply.SrcPort}); !seen[k] {
-			seen[k] = true
-			out = append(out, v.LeavingPacket(f))
+			seen[k], out = true, append(out, v.LeavingPacket(f))
 		}
 	}
 	if len(out) == 0 {

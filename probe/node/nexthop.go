@@ -45,14 +45,9 @@ func (v *Index) AwaitTranslated(found map[Question]*SilentHop) {
 	}
 }
 
-// leavesBy reports whether the packets of a translated flow go by a next hop. Where rules lead them to another
-// link than their addresses do, as by a mark, the address that they got tells.
+// leavesBy reports whether the packets of a translated flow go by a next hop.
 func (v *Index) leavesBy(f *model.Flow, k Question) bool {
-	d := v.Routing().Lookup(path.Query{Src: f.Reply.Dst, Dst: f.Reply.Src})
-	if !d.Through(k.Ifindex) {
-		return (v.NextHops[k.Addr] || f.Reply.Src == k.Addr) && v.Holds(v.LinkName(k.Ifindex), f.Reply.Dst)
-	}
-	return slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
+	return slices.ContainsFunc(v.Routing().Lookup(v.Sent(FlowPacket(f))).Hops, func(h path.NextHop) bool {
 		return h.IfIndex == k.Ifindex && cmp.Or(h.Gateway, f.Reply.Src) == k.Addr
 	})
 }

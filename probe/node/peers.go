@@ -69,10 +69,7 @@ func (v *Index) Answered(p *model.Peer) bool {
 		v.RepliesToNode[p.Remote] && !v.NodeAddrs[p.Local] {
 		return true
 	}
-	if p.In.Other == 0 {
-		return false
-	}
-	return st.OldReplied && st.Asking == 0 || !st.OldReplied && !st.begunThere && p.Out.Requests < MinPackets
+	return p.In.Other > 0 && (st.OldReplied && st.Asking == 0 || !st.OldReplied && !st.begunThere && p.Out.Requests < MinPackets)
 }
 
 // indexReplies finds the peers that reply to the node's own address where programs behind
@@ -85,8 +82,7 @@ func (v *Index) indexReplies() {
 	replies, translated := map[netip.Addr]bool{}, !v.Has(model.SourceConntrack)
 	for p := range model.Each(v.Peers) {
 		if v.NodeAddrs[p.Local] && p.In.Replies > 0 {
-			replies[p.Remote] = true
-			translated = translated || !v.FlowsOf(p).Known
+			replies[p.Remote], translated = true, translated || !v.FlowsOf(p).Known
 		}
 	}
 	if translated {
@@ -108,8 +104,7 @@ func (v *Index) Refused(p *model.Peer) bool {
 	if p.In.ICMPErrors == 0 || p.In.Replies > 0 {
 		return false
 	}
-	st := v.FlowsOf(p)
-	return !st.NewReplied && v.Asked(p) >= MinAsks
+	return !v.FlowsOf(p).NewReplied && v.Asked(p) >= MinAsks
 }
 
 // LeftWithWrongMAC reports whether the pair's packets left with a destination MAC that is neither the next hop's nor a

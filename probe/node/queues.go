@@ -11,8 +11,7 @@ import (
 // link at whose egress they had been counted: what is left was sent. Which of the
 // packets these are is not known, so that none of what is told apart is surely left.
 func sentTraffic(s *model.Snapshot) model.Traffic {
-	t := s.Traffic
-	queued, untold := QueuedDrops(s), UntoldDrops(s)
+	t, queued, untold := s.Traffic, QueuedDrops(s), UntoldDrops(s)
 	if len(queued)+len(untold) == 0 {
 		return t
 	}

@@ -82,8 +82,7 @@ func firstAnswers(v *Index, six bool) bool {
 // OwnerAnswers reports whether the range's node itself answered an echo; where
 // it is not known, whether any machine did, so that echo gets about here.
 func OwnerAnswers(v *Index, r *RemoteRange) bool {
-	own := v.OwnerAddrs(r)
-	if len(own) > 0 {
+	if own := v.OwnerAddrs(r); len(own) > 0 {
 		return slices.ContainsFunc(own, func(a netip.Addr) bool {
 			p := v.Echoed(a)
 			return p != nil && p.Answered
@@ -114,8 +113,7 @@ func probedBack(v *Index, r *RemoteRange) Reach {
 	if r.podAsks > 0 {
 		return ReachWorks
 	}
-	owner, near := v.NodeOf(r.CIDR), v.near(r)
-	out := ReachUnknown
+	owner, near, out := v.NodeOf(r.CIDR), v.near(r), ReachUnknown
 	for p := range model.Each(v.Probes) {
 		its := r.CIDR.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
 		if p.Kind != model.ProbeEcho || p.To.Is6() != r.Six() || !model.InAny(v.OwnCIDRs(), p.From) ||

@@ -79,8 +79,7 @@ func (v *Index) DefaultRoute(six bool) model.Route {
 // Row is a row of a table of Azure's, the cluster's where none is given, or of whatever
 // another network keeps such routes in, which a node does not tell.
 func (v *Index) Row(t *model.RouteTable, name string, cidr netip.Prefix, hop string) model.Row {
-	node := &v.Cluster.Azure.Node
-	r := model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.InAzure()}
+	node, r := &v.Cluster.Azure.Node, model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.InAzure()}
 	r.Group, r.Table = node.RouteTableResourceGroup, node.RouteTable
 	if t == nil {
 		s, id := subnetOf(v, v.Self())

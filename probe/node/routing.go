@@ -49,10 +49,7 @@ type ShownRule struct{ *model.RoutingRule }
 
 // ShowRule is a routing rule for a page of words.
 func ShowRule(r *model.RoutingRule) *ShownRule {
-	if r == nil {
-		return nil
-	}
-	return &ShownRule{r}
+	return model.Either(r == nil, nil, &ShownRule{r})
 }
 
 func (r *ShownRule) String() string { return words.RoutingRuleText(r.RoutingRule) }

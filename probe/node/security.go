@@ -86,8 +86,7 @@ func LeavesAs(f *model.Flow) SecurityPacket {
 
 // groupsAt are the security groups that apply to the NIC by which an address is reached. Without known there may be others.
 func (v *Index) groupsAt(a netip.Addr) (groups []*model.SecurityGroup, nic *model.NIC, effective, known bool) {
-	cloud := &v.Cluster.Azure
-	machine := v.machineOf(a)
+	cloud, machine := &v.Cluster.Azure, v.machineOf(a)
 	if nic = model.First(cloud.NICs, func(n *model.NIC) bool { return n.Has(a) }); nic == nil && machine != nil {
 		nic = model.First(cloud.NICs, func(n *model.NIC) bool {
 			return slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return slices.Contains(machine.Addresses, x) })

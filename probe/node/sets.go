@@ -31,6 +31,12 @@ func (g *Groups[K, V]) Of(k K) *V {
 	return model.GetOrInsert(g.byKey, k)
 }
 
+// Put adds to the list for a key.
+func Put[K comparable, V any](g *Groups[K, []V], k K, x ...V) {
+	list := g.Of(k)
+	*list = append(*list, x...)
+}
+
 // All are the keys and their values.
 func (g *Groups[K, V]) All() iter.Seq2[K, *V] {
 	return func(yield func(K, *V) bool) {

@@ -70,8 +70,7 @@ func (v *Index) Below(link string) []Counted {
 	var out []Counted
 	on := v.LinkByName[link]
 	for d := range model.Each(v.Devices) {
-		l := v.ByIndex[d.IfIndex]
-		if on == nil || l == nil || l != on && l.Master != on.Index {
+		if l := v.ByIndex[d.IfIndex]; on == nil || l == nil || l != on && l.Master != on.Index {
 			continue
 		}
 		for x := range model.Each(d.Losses) {

@@ -37,8 +37,7 @@ func (v *Index) Undelivered() (out []Undelivered) {
 		}
 	}
 	for p := range model.Each(v.Pods) {
-		l := v.ByIndex[p.LinkIndex]
-		if l == nil || l.Role != model.RolePodLink || !v.PresentWholeWindow(p) {
+		if l := v.ByIndex[p.LinkIndex]; l == nil || l.Role != model.RolePodLink || !v.PresentWholeWindow(p) {
 			continue
 		}
 		for _, a := range PodAddrs(p) {
@@ -122,7 +121,7 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 		if seen[Pair{as, to}] || seen[Pair{from, to}] || seen[Pair{as, netip.Addr{}}] || v.Traffic.Lost.Of(as).Peers > 0 {
 			continue
 		}
-		if r := path.PodRoute(v.Owners[from][0], to); r != nil && len(v.Owners[r.Gateway]) == 1 {
+		if r := path.PodLed(v.Owners[from][0], FlowPacket(f)); r != nil && len(v.Owners[r.Gateway]) == 1 {
 			link := v.Owners[r.Gateway][0].LinkIndex
 			out[link] = append(out[link], f)
 			continue

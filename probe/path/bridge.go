@@ -138,10 +138,7 @@ func AppliesTo(e *model.FDBEntry, b, port *model.Link) bool {
 	if e.Bridge != b.Index {
 		return false
 	}
-	if b.Bridge == nil || !b.Bridge.VLANFiltering {
-		return e.VLAN == 0
-	}
-	return port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID
+	return model.Either(b.Bridge == nil || !b.Bridge.VLANFiltering, e.VLAN == 0, port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID)
 }
 
 // local reports whether somebody wrote an entry by which frames for the MAC are the node's.
@@ -207,8 +204,7 @@ func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 		j.die(s, "no-port-has", words.Facts{"mac": j.dstMAC, "right": p.MAC, "rule": rule})
 		return
 	}
-	s.ended = true
-	s.Dead = j.Has(model.SourceBridge, model.SourcePods)
+	s.ended, s.Dead = true, j.Has(model.SourceBridge, model.SourcePods)
 }
 
 // bridged takes a frame from port to port, and through the IP layer's chains where bridges call them.

@@ -148,8 +148,8 @@ type Tables struct {
 	// counted: packets were counted in the window, so that a rule which stood
 	// through it and counted none matches none of them.
 	counted bool
-	// writes are the bits of marks that rules write.
-	writes uint32
+	// writes are the bits of marks that rules write, translates those by which rules translate.
+	writes, translates uint32
 }
 
 type hook struct {
@@ -163,8 +163,11 @@ func newTables(s *State) *Tables {
 		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
 	}
 	for r := range model.Each(s.PacketRules) {
-		if r.Target == "MARK" && r.Table != "nat" {
+		if setsMark(r) {
 			t.writes |= model.Either(r.SetMark == model.MarkWrite{}, anyMark, r.SetMark.Mask|r.SetMark.Value)
+		}
+		if r.Mark.Set && (r.Table == "nat" || r.Native) {
+			t.translates |= r.Mark.Mask
 		}
 	}
 	for x := range model.Each(s.Snapshot.Sets) {
@@ -233,8 +236,8 @@ func (t *Tables) hook(name string, p *Packet) []*model.Chain {
 type tableState struct {
 	// fit is how surely the packet comes to where the walk is.
 	fit Fit
-	// mark is the packet's, but for the bits of loose: rules that it met may have written these.
-	mark, loose uint32
+	// mark is the packet's, flow its connection's.
+	mark, flow Mark
 	// service: a rule that led here names the packet's destination alone.
 	service bool
 	// unused: a rule on the way matches the packet and counted none, so that no packet of the window came this way.
@@ -242,19 +245,38 @@ type tableState struct {
 }
 
 // at is the state in which the packet comes to a base chain.
-func (s tableState) at() tableState { return tableState{fit: Yes, mark: s.mark, loose: s.loose} }
+func (s tableState) at() tableState { return tableState{fit: Yes, mark: s.mark, flow: s.flow} }
 
-// write has a rule that the packet meets write its mark.
-func (s *tableState) write(m model.MarkWrite, met Fit) {
-	switch {
+// Mark is a packet's or a connection's, but for the bits of Loose, which are not known.
+type Mark struct{ Value, Loose uint32 }
+
+func (m Mark) fits(r model.MarkMatch) Fit {
+	differs := (m.Value^r.Value)&r.Mask&^m.Loose != 0
+	return known(!r.Set || differs || r.Mask&m.Loose == 0, !r.Set || differs == r.Not)
+}
+
+// write has a rule that the packet meets write a mark, and reports whether that may have changed.
+func (s *tableState) write(m model.MarkWrite, met Fit) bool {
+	to, from := &s.mark, s.flow
+	if m.OfFlow {
+		to, from = &s.flow, s.mark
+	}
+	after := Mark{to.Value&^m.Mask ^ m.Value ^ from.Value&m.Copied, to.Loose&^m.Mask | from.Loose&m.Copied}
+	switch before := *to; {
 	case m == model.MarkWrite{}:
-		s.loose = anyMark
+		to.Loose = anyMark
+		return true
 	case met == Yes:
-		s.mark, s.loose = s.mark&^m.Mask^m.Value, s.loose&^m.Mask
+		*to = after
+		return before != after
 	default:
-		s.loose |= m.Mask | m.Value
+		to.Loose |= after.Loose | (before.Value ^ after.Value)
+		return before != *to
 	}
 }
+
+// setsMark reports whether a rule sets the mark of packets or of connections.
+func setsMark(r *model.PacketRule) bool { return r.Target == "MARK" || r.Target == "CONNMARK" }
 
 type tableWalk struct {
 	Walk[*model.PacketRule, tableState]
@@ -266,7 +288,7 @@ type tableWalk struct {
 func (t *Tables) walk(p Packet) *tableWalk {
 	p.SrcLocal, p.DstLocal, p.Sets = t.state.Own[p.Src] != nil, t.state.Own[p.Dst] != nil, t.Sets
 	w := &tableWalk{packet: p, counted: t.counted}
-	w.Chains, w.First, w.State = t.chains, t.first(p.Dst), tableState{fit: Yes, mark: p.Mark, loose: p.Loose}
+	w.Chains, w.First, w.State = t.chains, t.first(p.Dst), tableState{fit: Yes, mark: p.Mark, flow: p.Flow}
 	return w
 }
 
@@ -292,9 +314,8 @@ func (w *tableWalk) meet(decide func(k ChainKey, i int, r *model.PacketRule) Act
 // meets says how surely the packet comes to a rule and matches it. A rule that
 // may match and counted nothing in a window with traffic does not, where traffic came to it.
 func (w *tableWalk) meets(r *model.PacketRule) Fit {
-	w.packet.Mark, w.packet.Loose = w.State.mark, w.State.loose
-	f := min(w.State.fit, w.packet.Fits(r))
-	idle := w.counted && !r.Counter.Added && r.Counter.Delta == 0
+	w.packet.Mark, w.packet.Flow = w.State.mark, w.State.flow
+	f, idle := min(w.State.fit, w.packet.Fits(r)), w.counted && !r.Counter.Added && r.Counter.Delta == 0
 	w.State.unused = w.State.unused || idle && f == Yes
 	return model.Either(f == Maybe && idle && r.Counter.Packets > 0 && !w.State.unused, No, f)
 }
@@ -316,7 +337,7 @@ func (w *tableWalk) follow(k ChainKey, r *model.PacketRule, met Fit) Action {
 	before := w.State
 	w.State.fit = met
 	action := w.Chain(to)
-	before.mark, before.loose = w.State.mark, w.State.loose
+	before.mark, before.flow = w.State.mark, w.State.flow
 	w.State = before
 	switch {
 	case action == End:

@@ -48,9 +48,21 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 // podRoute looks up the pod's own routes, and the next hop, which stays invalid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) {
 	route := PodRoute(p, j.dst)
-	if r := PodDiscards(p, Query{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, SrcPort: j.srcPort, DstPort: j.dstPort}); r != nil {
-		j.die(s, "discarded", words.Facts{"what": words.RoutingRuleText(r)})
+	rule, by := PodRuled(p, j.packet("", ""))
+	if rule != nil {
+		s.show("pod-rule", words.Facts{"rule": words.RoutingRuleText(rule)})
+	}
+	switch {
+	case rule == nil:
+	case by == nil:
+		j.die(s, "discarded", words.Facts{"what": words.RoutingRuleText(rule)})
 		return
+	case by.Link != "" && by.Link != p.Interface:
+		s.say("elsewhere", nil).Rules = []string{words.RouteText(by, by.Link)}
+		j.over = true
+		return
+	default:
+		route = by
 	}
 	switch {
 	case elsewhere(p, j.dst, route):
@@ -107,9 +119,18 @@ func (j *journey) byPodRoute(s *step, p *model.Pod, route *model.Route) {
 // PodRoute is the route that a pod's own table has for an address by its interface to the
 // node: of those with the longest prefix the one with the lowest metric, nil for none.
 func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
-	var best *model.Route
-	for r := range model.Each(p.Routes) {
-		if r.Dst.IsValid() && r.Dst.Contains(dst) && (best == nil || r.Dst.Bits() > best.Dst.Bits() ||
+	return longest(p.Routes, dst, func(*model.Route) bool { return true })
+}
+
+// PodLed is the route by which a pod sends a packet, as its routing rules have it; nil for none.
+func PodLed(p *model.Pod, x Packet) *model.Route {
+	rule, by := PodRuled(p, x)
+	return model.Either(rule != nil, by, PodRoute(p, x.Dst))
+}
+
+func longest(list []model.Route, dst netip.Addr, of func(*model.Route) bool) (best *model.Route) {
+	for r := range model.Each(list) {
+		if r.Dst.IsValid() && r.Dst.Contains(dst) && of(r) && (best == nil || r.Dst.Bits() > best.Dst.Bits() ||
 			r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority) {
 			best = r
 		}
@@ -117,20 +138,32 @@ func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
 	return best
 }
 
-// PodDiscards is the rule in a pod by which it discards a packet before it looks for a route; nil for none, and where a
-// table decides that was not read.
-func PodDiscards(p *model.Pod, q Query) *model.RoutingRule {
-	of := model.Either(isIPv6(q.Dst), 6, 4)
+// PodRuled is the rule in a pod that decides on a packet before its main table, and the route of another table, if one does; nil
+// for none, and where that is not known.
+func PodRuled(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
+	q, of := queryOf(x), model.Either(isIPv6(x.Dst), 6, 4)
 	for r := range model.Each(p.Rules) {
-		switch fit := q.fits(r); {
-		case r.Family != of || fit == No:
-		case fit == Yes && (&Decision{Type: r.Action}).Discards():
-			return r
+		if r.Family != of {
+			continue
+		}
+		switch fit, d := q.fits(r), (Decision{Type: r.Action}); {
+		case fit == No:
+		case fit == Yes && d.Discards():
+			return r, nil
+		case fit == Maybe || r.Action != "lookup":
+			return nil, nil
+		case r.Table == tableMain:
+			if own := PodRoute(p, q.Dst); own != nil && own.Dst.Bits() >= r.MinBits || elsewhere(p, q.Dst, own) {
+				return nil, nil
+			}
 		default:
-			return nil
+			route := longest(p.Tables, q.Dst, func(x *model.Route) bool { return x.Table == r.Table && x.Type != "throw" })
+			if route != nil && route.Dst.Bits() >= r.MinBits {
+				return r, route
+			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // elsewhere reports whether the pod routes an address by another interface than
@@ -234,8 +267,7 @@ func (j *journey) throughQueue(l *model.Link) *point {
 	if q := j.queue(l); q != nil {
 		s := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}})
 		s.say("queued", words.Facts{"queue": q})
-		s.direction, s.before = model.Egress, j.at(l, model.Egress)
-		end.queued = true
+		s.direction, s.before, end.queued = model.Egress, j.at(l, model.Egress), true
 	}
 	return end
 }

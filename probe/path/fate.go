@@ -86,10 +86,7 @@ func (j *journey) asked(s *step) *model.Neighbor {
 		return nil
 	}
 	n := j.NeighborAt(s.next, s.after.link.Index)
-	if n == nil || !n.MAC.IsZero() || n.State != "FAILED" && n.State != "INCOMPLETE" {
-		return nil
-	}
-	return n
+	return model.Either(n == nil || !n.MAC.IsZero() || n.State != "FAILED" && n.State != "INCOMPLETE", nil, n)
 }
 
 // spare are steps that are used again: there are some twenty for each pair.

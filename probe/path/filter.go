@@ -45,8 +45,7 @@ const (
 
 // filter judges a packet by the chains of the hooks that can drop it.
 func (t *Tables) filter(p Packet, hooks ...string) decision {
-	out := decision{does: accepts}
-	w := t.walk(p)
+	out, w := decision{does: accepts}, t.walk(p)
 	for _, h := range hooks {
 		for _, c := range t.hook(h, &p) {
 			if translates(c) {
@@ -98,7 +97,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 			return Next
 		case r.Target == "QUEUE":
 			open = append(open, r)
-		case r.Target == "MARK" || r.Target == "CONNMARK":
+		case setsMark(r):
 			w.State.write(r.SetMark, met)
 			return Next
 		case r.Target != "ACCEPT" && !isDrop(r):

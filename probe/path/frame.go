@@ -122,10 +122,7 @@ func frameFor(r *model.FrameRule) *Frame {
 		return model.Either(a.Not, netip.Addr{}, a.Prefix.Addr())
 	}
 	link := func(m model.IfMatch) []string {
-		if m.Name == "" || m.Not {
-			return nil
-		}
-		return []string{m.Name}
+		return model.Either(m.Name == "" || m.Not, nil, []string{m.Name})
 	}
 	fr := &Frame{
 		Src: addr(r.IPSrc, r.ARPSrc), Dst: addr(r.IPDst, r.ARPDst), SrcMAC: r.SrcMAC.Addr, DstMAC: r.DstMAC.Addr,

@@ -32,8 +32,7 @@ func (j *journey) routed(in *model.Link, q Query, n *step) {
 	if in != nil {
 		hooks = []string{"PREROUTING", "FORWARD", "POSTROUTING"}
 	}
-	d := j.Routing().Lookup(q)
-	route := &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
+	d, route := j.Routing().Lookup(q), &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
 	if j.decideRoute(route, in, &d); d.Rule != nil && d.Rule.Mask != 0 {
 		for _, r := range q.MarkedBy {
 			route.showRule(r)
@@ -164,6 +163,8 @@ func (j *journey) reverseFilter(l *model.Link) string {
 func (j *journey) packet(in, out string) Packet {
 	state := model.Either(j.reply || j.answers, "established", "new")
 	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
+	silent := model.Filter(j.flows, func(f *model.Flow) bool { return !f.Replied })
+	p = p.Of(model.Either(len(silent) > 0, silent, j.flows)...)
 	if in != "" {
 		p.In = []string{in}
 	}
@@ -253,8 +254,7 @@ func (j *journey) toLink(h NextHop) {
 func (j *journey) neighbor(l *model.Link, h NextHop) {
 	next := cmp.Or(h.Gateway, j.dst)
 	s := j.add(model.PathHop{Kind: model.HopNeighbor, Link: l.Name})
-	s.next = next
-	s.direction, s.after = model.Egress, j.at(l, model.Egress)
+	s.next, s.direction, s.after = next, model.Egress, j.at(l, model.Egress)
 	n := j.NeighborAt(next, l.Index)
 	j.dstMAC = model.MAC{}
 	if n != nil {

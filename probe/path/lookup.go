@@ -178,8 +178,7 @@ func (s *set) rule(c choice, of *model.PacketRule) *model.PacketRule {
 	if r := s.rules[c]; r != nil {
 		return r
 	}
-	e := &s.Elements[c.element]
-	r := *of
+	e, r := &s.Elements[c.element], *of
 	r.Unknown, r.Lookups = slices.Clone(r.Unknown), slices.Clone(r.Lookups)
 	for i := range r.Lookups {
 		if r.Lookups[i].Map {

@@ -33,14 +33,26 @@ type Packet struct {
 	In, Out []string
 	// SrcLocal and DstLocal say that an address is one of the node's own.
 	SrcLocal, DstLocal bool
-	// Mark is the packet's, but for the bits of Loose, which are not known.
-	Mark, Loose uint32
+	// Mark is the packet's, Flow its connection's. Later: it is not the first packet of a connection, which alone the nat tables see.
+	Mark, Flow Mark
+	Later      bool
 	// State is connection tracking's: new or established; empty where it is not known.
 	State string
 	// New: the flow began in the window.
 	New bool
 	// Sets are those that rules look the packet up in; without them that is not known.
 	Sets Sets
+}
+
+// Of is the packet as one of some flows that are known. Each datagram may be a flow's first.
+func (p Packet) Of(flows ...*model.Flow) Packet {
+	for i, f := range flows {
+		if i == 0 {
+			p.Flow.Value = f.Mark
+		}
+		p.Later, p.Flow.Loose = f.Proto == model.TCP, p.Flow.Loose|f.Mark^p.Flow.Value
+	}
+	return p
 }
 
 // Fits says how surely the packet matches the rule.
@@ -51,13 +63,9 @@ func (p *Packet) Fits(r *model.PacketRule) Fit {
 		return No
 	}
 	f := min(linkFits(r.In, p.In), linkFits(r.Out, p.Out),
-		p.portFits(r.SrcPorts, p.SrcPort), p.portFits(r.DstPorts, p.DstPort))
+		p.portFits(r.SrcPorts, p.SrcPort), p.portFits(r.DstPorts, p.DstPort), p.Mark.fits(r.Mark), p.Flow.fits(r.FlowMark))
 	if r.Proto != 0 {
 		f = min(f, known(p.Proto != 0, (r.Proto == p.Proto) != r.ProtoNot))
-	}
-	if r.Mark.Set {
-		differs := (p.Mark^r.Mark.Value)&r.Mark.Mask&^p.Loose != 0
-		f = min(f, known(differs || r.Mark.Mask&p.Loose == 0, differs == r.Mark.Not))
 	}
 	for _, text := range r.Unknown {
 		f = min(f, stateFits(text, p.State))
@@ -115,8 +123,7 @@ func stateFits(text, state string) Fit {
 			words, not = rest, true
 		}
 		words = strings.TrimSpace(words)
-		wanted := slices.Contains(strings.Split(strings.ToLower(words), ","), state)
-		return known(!strings.Contains(words, " "), wanted != not)
+		return known(!strings.Contains(words, " "), slices.Contains(strings.Split(strings.ToLower(words), ","), state) != not)
 	}
 	return Maybe
 }

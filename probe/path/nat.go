@@ -64,8 +64,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 		return behind.Chain(k.To(r.Target))
 	}
 	w.meet(func(k ChainKey, i int, r *model.PacketRule) Action {
-		ends := r.Target == "ACCEPT" || r.Target == "RETURN"
-		writes := r.Target == "MASQUERADE" || r.Target == "SNAT"
+		ends, writes := r.Target == "ACCEPT" || r.Target == "RETURN", r.Target == "MASQUERADE" || r.Target == "SNAT"
 		met := w.meets(r)
 		switch {
 		case met == No:
@@ -102,27 +101,21 @@ func (t *Tables) Source(p Packet) SourceNAT {
 	return out
 }
 
-// Marked are the rules that may give a packet, on its way, the mark because of which it is translated: with that another
-// rule of POSTROUTING matches than without; by is what then translates it.
+// Marked are the rules that give a packet, which is known to be translated, the mark because of which it is; by is what then
+// translates it.
 func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRule) {
-	p.Loose = anyMark
+	p, rules = t.marked(p, "PREROUTING", "FORWARD", "POSTROUTING")
 	nat := t.Source(p)
 	if by = nat.Rule; !nat.Translated {
-		return nil, nil
+		by = model.Find(nat.Unsure, func(r *model.PacketRule) bool { return r.Target == "MASQUERADE" || r.Target == "SNAT" })
 	}
-	decides := func(mark uint32) bool {
-		return slices.ContainsFunc(nat.Unsure, func(r *model.PacketRule) bool { return r.Mark.Matches(mark) != r.Mark.Matches(0) })
-	}
-	p.Loose = 0
-	_, all := t.marked(p, "PREROUTING", "FORWARD", "POSTROUTING")
-	return model.Filter(all, func(r *model.PacketRule) bool { return decides(r.SetMark.Value) }), by
+	return model.Filter(rules, func(r *model.PacketRule) bool { return by != nil && r.SetMark.Value&t.translates != 0 }), by
 }
 
 // anyMark are all bits of a mark.
 const anyMark = math.MaxUint32
 
-// marked is a packet with the mark that rules of hooks give it, and these rules. The nat tables see the first packet of a
-// flow alone.
+// marked is a packet with the marks that rules of hooks give it, and those of them that change one.
 func (t *Tables) marked(p Packet, hooks ...string) (Packet, []*model.PacketRule) {
 	var rules []*model.PacketRule
 	w := t.walk(p)
@@ -131,23 +124,24 @@ func (t *Tables) marked(p Packet, hooks ...string) (Packet, []*model.PacketRule)
 		switch {
 		case met == No:
 			return Next
-		case r.Target == "MARK":
-			w.State.write(r.SetMark, met)
-			rules = model.With(rules, r)
+		case setsMark(r):
+			if w.State.write(r.SetMark, met) {
+				rules = model.With(rules, r)
+			}
 			return Next
-		case r.Target == "ACCEPT" && met == Yes:
+		case met == Yes && slices.Contains([]string{"ACCEPT", "DNAT", "REDIRECT"}, r.Target):
 			return End
 		}
 		return w.follow(k, r, met)
 	})
 	for _, h := range hooks {
 		for _, c := range t.hook(h, &p) {
-			if w.State = w.State.at(); !translates(c) {
+			if w.State = w.State.at(); !p.Later || !translates(c) {
 				w.Base(c)
 			}
 		}
 	}
-	p.Mark, p.Loose = w.State.mark, w.State.loose
+	p.Mark, p.Flow = w.State.mark, w.State.flow
 	return p, rules
 }
 

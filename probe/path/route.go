@@ -15,9 +15,9 @@ type Query struct {
 	// In is the link through which the packet came; empty for one that the
 	// node itself sends, which the rules know as coming from the loopback.
 	In string
-	// Mark is the packet's, but for the bits of Loose, which are not known; MarkedBy are the rules that wrote it.
-	Mark, Loose uint32
-	MarkedBy    []*model.PacketRule
+	// MarkedBy are the rules that wrote the packet's mark, or that of its connection.
+	Mark     Mark
+	MarkedBy []*model.PacketRule
 	// Proto and the ports are zero where they are not known.
 	Proto            uint8
 	SrcPort, DstPort uint16
@@ -25,16 +25,19 @@ type Query struct {
 
 // Query is a packet as the node's routing gets it, from a link or from the node itself.
 func (st *State) Query(p Packet) Query {
-	q := Query{Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort}
-	hook := "OUTPUT"
+	q, hook := queryOf(p), "OUTPUT"
 	if len(p.In) > 0 && p.In[0] != "" {
 		q.In, hook = p.In[0], "PREROUTING"
 	}
 	if marks := st.Routing().marks; marks != 0 && marks&st.Tables().writes != 0 {
 		p, q.MarkedBy = st.Tables().marked(p, hook)
-		q.Mark, q.Loose = p.Mark, p.Loose
+		q.Mark = p.Mark
 	}
 	return q
+}
+
+func queryOf(p Packet) Query {
+	return Query{Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort}
 }
 
 // Decision is what the routing tables do with a packet.
@@ -105,13 +108,18 @@ type tableKey struct {
 // ruleList are rules in their order, by the one address that they are about. Where each pod
 // has some, few of many are about one packet.
 type ruleList struct {
-	all []model.RoutingRule
+	all []*model.RoutingRule
 	index[netip.Addr]
 }
 
-func newRuleList(all []model.RoutingRule) ruleList {
-	l := ruleList{all: all}
-	for _, r := range all {
+// newRuleList has the rules of a family in their order; those that the kernel makes, where none was read.
+func newRuleList(all []model.RoutingRule, family int) ruleList {
+	l := ruleList{all: model.Chosen(all, func(r *model.RoutingRule) bool { return r.Family == family })}
+	if len(l.all) == 0 {
+		l.all = builtin(family)
+	}
+	slices.SortStableFunc(l.all, func(a, b *model.RoutingRule) int { return cmp.Compare(a.Priority, b.Priority) })
+	for _, r := range l.all {
 		about := model.Either(r.From.IsSingleIP(), r.From, r.To)
 		l.add(about.Addr(), !r.Not && about.IsSingleIP())
 	}
@@ -127,11 +135,11 @@ type fib struct {
 
 func newRouting(s *State) *Routing {
 	r := &Routing{tables: map[tableKey]*fib{}, state: s}
-	r.rules4, r.rules6 = newRuleList(rulesOf(s.Rules, 4)), newRuleList(rulesOf(s.Rules, 6))
+	r.rules4, r.rules6 = newRuleList(s.Rules, 4), newRuleList(s.Rules, 6)
 	for rule := range model.Each(s.Rules) {
 		r.marks |= rule.Mask
 	}
-	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b model.RoutingRule) bool {
+	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b *model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
 	})
 	preferred := func(a, b *model.Route) int {
@@ -154,24 +162,14 @@ func newRouting(s *State) *Routing {
 	return r
 }
 
-// rulesOf are the rules of a family in their order; those that the kernel makes, where none was read.
-func rulesOf(all []model.RoutingRule, family int) []model.RoutingRule {
-	out := slices.DeleteFunc(slices.Clone(all), func(r model.RoutingRule) bool { return r.Family != family })
-	if len(out) == 0 {
-		return builtin(family)
-	}
-	slices.SortStableFunc(out, func(a, b model.RoutingRule) int { return cmp.Compare(a.Priority, b.Priority) })
-	return out
-}
-
 // builtin are the rules of a fresh namespace.
-func builtin(family int) []model.RoutingRule {
-	out := []model.RoutingRule{
+func builtin(family int) []*model.RoutingRule {
+	out := []*model.RoutingRule{
 		{Family: family, Table: tableLocal, Action: "lookup"},
 		{Family: family, Priority: ruleMain, Table: tableMain, Action: "lookup"},
 	}
 	if family == 4 {
-		out = append(out, model.RoutingRule{Family: 4, Priority: ruleDefault, Table: tableDefault, Action: "lookup"})
+		out = append(out, &model.RoutingRule{Family: 4, Priority: ruleDefault, Table: tableDefault, Action: "lookup"})
 	}
 	return out
 }
@@ -182,11 +180,10 @@ func builtin(family int) []model.RoutingRule {
 func (r *Routing) Lookup(q Query) Decision {
 	rules := model.Either(q.Dst.Is6(), &r.rules6, &r.rules4)
 	var d Decision
-	from := 0
-	places := rules.of(q.Src, q.Dst)
+	from, places := 0, rules.of(q.Src, q.Dst)
 	slices.Sort(places)
 	for _, i := range slices.Compact(places) {
-		rule := &rules.all[i]
+		rule := rules.all[i]
 		if i < from {
 			continue
 		}
@@ -214,7 +211,7 @@ func (r *Routing) Lookup(q Query) Decision {
 			return d
 		case "goto":
 			// Only forward, which the kernel sees to: the search ends.
-			next := slices.IndexFunc(rules.all, func(o model.RoutingRule) bool { return o.Priority >= rule.Goto })
+			next := slices.IndexFunc(rules.all, func(o *model.RoutingRule) bool { return o.Priority >= rule.Goto })
 			if next < 0 {
 				return d
 			}
@@ -227,13 +224,13 @@ func (r *Routing) Lookup(q Query) Decision {
 // fits says how surely the packet matches a rule.
 func (q *Query) fits(r *model.RoutingRule) Fit {
 	ok := (!r.From.IsValid() || r.From.Contains(q.Src)) && (!r.To.IsValid() || r.To.Contains(q.Dst)) &&
-		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark^r.Mark)&r.Mask&^q.Loose == 0
+		(r.In == "" || r.In == cmp.Or(q.In, "lo")) && r.Out == "" && (q.Mark.Value^r.Mark)&r.Mask&^q.Mark.Loose == 0
 	f := min(known(true, ok), known(r.Proto == 0 || q.Proto != 0, r.Proto == 0 || r.Proto == q.Proto),
 		q.portFits(r.SrcPorts, q.SrcPort), q.portFits(r.DstPorts, q.DstPort))
 	switch {
 	case f == No:
 		return model.Either(r.Not, Yes, No)
-	case f == Maybe || r.Mask&q.Loose != 0 || len(r.Unknown) > 0:
+	case f == Maybe || r.Mask&q.Mark.Loose != 0 || len(r.Unknown) > 0:
 		return Maybe
 	}
 	return model.Either(r.Not, No, Yes)
@@ -313,9 +310,12 @@ func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
 
 // ReturnPath is the decision by which the reverse path filter judges a packet: the route to its
 // source, as for a reply that comes in through the link by which the packet would leave. The mark
-// counts only with src_valid_mark, which is off by default.
+// counts only where that is set, which it is not by default.
 func (r *Routing) ReturnPath(q Query) Decision {
 	back := Query{Src: q.Dst, Dst: q.Src, Proto: q.Proto, SrcPort: q.DstPort, DstPort: q.SrcPort}
+	if r.state.Settings.SourceMark(q.In) != "" {
+		back.Mark = q.Mark
+	}
 	if there := r.Lookup(q); there.Type == "unicast" && len(there.Hops) > 0 {
 		back.In = there.Hops[0].Link
 	}

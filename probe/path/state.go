@@ -169,8 +169,7 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 	}
 	known := len(right) > 0
 	for e := range model.Each(st.FDB) {
-		l := st.ByIndex[e.IfIndex]
-		if e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {
+		if l := st.ByIndex[e.IfIndex]; e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {
 			right = append(right, e.MAC)
 		}
 	}
@@ -182,8 +181,7 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 
 // PodMACs are those of the running interfaces that hold an address.
 func (st *State) PodMACs(a netip.Addr) []model.MAC {
-	macs := model.Map(st.Owners[a], func(p *model.Pod) model.MAC { return p.MAC })
-	return slices.DeleteFunc(macs, model.MAC.IsZero)
+	return slices.DeleteFunc(model.Map(st.Owners[a], func(p *model.Pod) model.MAC { return p.MAC }), model.MAC.IsZero)
 }
 
 // Resolved reports whether a neighbour entry holds a MAC that is used.
@@ -255,8 +253,7 @@ func (st *State) Behind(a netip.Addr, ifindex int) []*model.Pod {
 // MissedPod is a pod behind an entry's link that has the entry's address and not its MAC, which no other pod
 // with the address has either; nil where the MAC is right, the fabric's on a bridge, or not known.
 func (st *State) MissedPod(n *model.Neighbor) *model.Pod {
-	behind := st.Behind(n.Addr, n.IfIndex)
-	l := st.ByIndex[n.IfIndex]
+	behind, l := st.Behind(n.Addr, n.IfIndex), st.ByIndex[n.IfIndex]
 	switch {
 	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero():
 		return nil
@@ -307,6 +304,12 @@ func (s Settings) NotForwarding(link string, isIPv6 bool) string {
 // BridgeCalls names the setting by which bridged packets pass the IP layer's chains.
 func BridgeCalls(isIPv6 bool) string {
 	return model.Either(isIPv6, "net.bridge.bridge-nf-call-ip6tables", "net.bridge.bridge-nf-call-iptables")
+}
+
+// SourceMark is the setting because of which the reverse path filter heeds the marks of what comes by a link; empty for none.
+func (s Settings) SourceMark(link string) string {
+	names := []string{LinkSetting("all", "src_valid_mark"), LinkSetting(link, "src_valid_mark")}
+	return model.Find(names, func(name string) bool { return s[name] == "1" })
 }
 
 // ReverseFilter is the mode of a link's reverse path filter, the higher of its own and that

@@ -115,7 +115,8 @@ func newTracer(st *State, e Ends) *tracer {
 		return x.Src == e.Pod && x.Dst == e.To && (e.Port == 0 || x.DstPort == e.Port) && (e.Proto == 0 || f.Proto == e.Proto)
 	}
 	for f := range model.Each(s.Flows) {
-		if ours(f, f.Original) {
+		// What is led there and gets no reply goes where that goes.
+		if ours(f, f.Original) || !f.Replied && ours(f, model.Tuple{Src: f.Reply.Dst, Dst: f.Reply.Src, DstPort: f.Reply.SrcPort}) {
 			t.flows = append(t.flows, f)
 		}
 		if ours(f, f.Reply) && f.Original.Dst != e.Pod {
@@ -300,8 +301,7 @@ func (j *journey) entry() *model.Link {
 	var most uint64
 	var best *model.Link
 	by := func(ifindex int, packets uint64) {
-		l := j.ByIndex[ifindex]
-		if l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
+		if l := j.ByIndex[ifindex]; l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
 			most, best = packets, l
 		}
 	}
@@ -388,8 +388,7 @@ func (j *journey) leave(l *model.Link) {
 	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
 		// azure-vnet's tunnel mode sends packets for pods of the same node through the fabric.
 		s.instead("given-back", nil)
-		s.after = j.at(l, model.Ingress)
-		j.returned = true
+		s.after, j.returned = j.at(l, model.Ingress), true
 		j.arrive(l)
 	}
 }

@@ -100,8 +100,7 @@ const noDNAT = "no-dnat"
 
 // untranslated says that the destination stays as it is, and whether it looks like the address of a service.
 func (j *journey) untranslated(s *step) {
-	found := j.Tables().Untranslated(j.packet("", ""))
-	facts := words.Facts{"dst": j.dst}
+	found, facts := j.Tables().Untranslated(j.packet("", "")), words.Facts{"dst": j.dst}
 	switch {
 	case len(found.Beside) > 0:
 		facts["dst"], facts["rule"] = words.AddrPort(j.dst, j.dstPort), found.Beside[0]
@@ -162,8 +161,7 @@ func (j *journey) translateSource(s *step, out string) {
 		}
 		return
 	}
-	before, whole := j.src, true
-	known := j.sourceByFlow()
+	before, whole, known := j.src, true, j.sourceByFlow()
 	asked := j.askedAddress()
 	switch {
 	case known.IsValid():

@@ -28,11 +28,12 @@ func NewTrial(st *State) *Trial {
 	return t
 }
 
-// Without is the trial without some rules, routes and neighbour entries, also those of pods, with the policy accept for chains,
+// Without is the trial without some rules, routing rules, routes and neighbour entries, also those of pods, with the policy accept for chains,
 // and with new values of settings.
 func (t *Trial) Without(list []any) *Trial {
 	s, gone := *t.Snapshot, model.SetOf(list)
-	s.PacketRules, s.FrameRules, s.Routes = without(s.PacketRules, gone), without(s.FrameRules, gone), without(s.Routes, gone)
+	s.PacketRules, s.FrameRules = without(s.PacketRules, gone), without(s.FrameRules, gone)
+	s.Routes, s.Rules = without(s.Routes, gone), without(s.Rules, gone)
 	s.Neighbors, s.Pods = without(s.Neighbors, gone), slices.Clone(s.Pods)
 	s.Chains, s.Sysctls = slices.Clone(s.Chains), slices.Clone(s.Sysctls)
 	for p := range model.Each(s.Pods) {
@@ -71,8 +72,7 @@ func without[T any](list []T, gone map[any]bool) []T {
 func (t *Trial) Fate(p Packet) (died bool, by any) {
 	of, st, s := *t.tracer, *t.State, *t.Snapshot
 	s.Traffic.Peers, s.Traffic.MACs = slices.Concat(t.peers[p.Src], t.peers[p.Dst]), t.macs[p.Dst]
-	st.Snapshot, of.State = &s, &st
-	of.ends = Ends{Pod: p.Src, To: p.Dst, Port: p.DstPort, Proto: p.Proto}
+	st.Snapshot, of.State, of.ends = &s, &st, Ends{Pod: p.Src, To: p.Dst, Port: p.DstPort, Proto: p.Proto}
 	j := &journey{tracer: &of, src: p.Src, dst: p.Dst, srcPort: p.SrcPort, dstPort: p.DstPort}
 	if l := model.First(t.Links, func(l *model.Link) bool { return slices.Contains(p.In, l.Name) }); l != nil {
 		j.atIP(l)

@@ -73,8 +73,7 @@ func encode[T comparable](c *columns, of func(*T) fields, key, now []T, from tim
 	var id, guess T
 	var place map[T]int
 	c.b = binary.AppendUvarint(c.b, uint64(len(now)))
-	old, changed := make([]*T, 0, len(now)), make([]*T, 0, len(now))
-	next := 0
+	old, changed, next := make([]*T, 0, len(now)), make([]*T, 0, len(now)), 0
 	for i := range now {
 		// Both lists are in the same order, so most counterparts come one after the other.
 		identify(of, &id, now[i])
@@ -98,8 +97,7 @@ func encode[T comparable](c *columns, of func(*T) fields, key, now []T, from tim
 			fresh = append(fresh, now[i])
 			continue
 		}
-		c.b = binary.AppendUvarint(c.b, 1+zigzag(int64(k-next)))
-		next = k + 1
+		c.b, next = binary.AppendUvarint(c.b, 1+zigzag(int64(k-next))), k+1
 		old, changed = append(old, &key[k]), append(changed, &now[i])
 	}
 	for column := range (fields{}).numbers {
@@ -136,8 +134,7 @@ func decode[T any](c *columns, of func(*T) fields, key, fresh []T, from time.Tim
 		return nil
 	}
 	out := make([]T, n)
-	changed := make([]*T, 0, n)
-	next := 0
+	changed, next := make([]*T, 0, n), 0
 	for i := range out {
 		ref := c.next()
 		switch k := next + int(unzigzag(ref-1)); {

@@ -72,8 +72,7 @@ func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 		return bare
 	}
 	b := bare.AsSlice()
-	out := append([]byte{}, b...)
-	forced := false
+	out, forced := append([]byte{}, b...), false
 	for depth := max(0, in.prefix.Bits()); depth < 8*len(b)-8; depth++ {
 		node, _ := bare.Prefix(depth)
 		if towardsSpecial(node) || hostZeros(b, depth) {

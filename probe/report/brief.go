@@ -65,8 +65,7 @@ func bound(line string) string {
 // brief is the verdict, then of each finding the cause and the fix, the worst first. All
 // headlines come before the first cause.
 func (o outline) brief(w io.Writer) error {
-	s := &short{most: briefBytes, how: "lasthop check -o wide has them"}
-	verdict := o.verdict
+	s, verdict := &short{most: briefBytes, how: "lasthop check -o wide has them"}, o.verdict
 	if len(o.findings) > 0 && o.ways == nil {
 		verdict = fmt.Sprintf("%s on %s in %s",
 			model.Quantity(len(o.findings), "finding"), o.node, Duration(o.window.Duration()))

@@ -119,8 +119,7 @@ func Wrap(s string, width int) []string {
 	for _, word := range strings.Fields(s) {
 		n := Width(word)
 		if used > 0 && used+1+n > width {
-			rows = append(rows, row)
-			row, used = "", 0
+			rows, row, used = append(rows, row), "", 0
 		}
 		if used > 0 {
 			row += " "

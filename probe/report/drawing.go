@@ -100,13 +100,11 @@ func (d Drawing) wide(columns int) Drawing {
 
 // ends has the pod at the left, the other end at the right.
 func (d Drawing) ends(from, to string) []Piece {
-	room := d.Width - 2
-	if Width(from)+Width(to)+3 > room {
+	if room := d.Width - 2; Width(from)+Width(to)+3 > room {
 		half := max(room/2-2, room-3-Width(to))
 		from, to = d.cut(from, half), d.cut(to, room-3-min(Width(from), half))
 	}
-	gap := max(d.Width-2-Width(from)-Width(to), 1)
-	scope := ""
+	gap, scope := max(d.Width-2-Width(from)-Width(to), 1), ""
 	// Of all of a pod's packets only losses have figures.
 	lossy := func(h *model.PathHop) bool { return h.Kind != model.HopBeyond && h.Lost.N > 0 }
 	figures := d.Path.Pair || model.First(slices.Concat(d.Path.Forward, d.Path.Return), lossy) != nil
@@ -138,8 +136,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 	if boxes == nil {
 		return d.summary(back)
 	}
-	c := &canvas{w: d.Width}
-	top := 0
+	c, top := &canvas{w: d.Width}, 0
 	if slices.ContainsFunc(hops, func(h model.PathHop) bool { return h.Node != "" }) {
 		d.nodes(c, boxes)
 		top = 1
@@ -157,8 +154,7 @@ func (d Drawing) direction(back bool) [][]Piece {
 }
 
 func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
-	out := make([]box, 0, len(hops))
-	ended := false
+	out, ended := make([]box, 0, len(hops)), false
 	for i := range hops {
 		h := &hops[i]
 		b := box{hop: h, index: i, title: hopTitle(h), is: d.health(h), dashed: h.Kind == model.HopBeyond || h.Kind == model.HopBetween, chosen: d.Hop == i && d.Return == back}
@@ -169,8 +165,7 @@ func (d Drawing) boxes(back bool, hops []model.PathHop) []box {
 			b.is, b.dashed = Ended, true
 			b.body = model.Either(d.Path.Pair, b.body, uncounted)
 		case h.Dead:
-			b.body = strokes.end + " " + b.body
-			ended = true
+			b.body, ended = strokes.end+" "+b.body, true
 		}
 		if h.Kind == model.HopBeyond {
 			text := "not visible from this node"
@@ -266,8 +261,7 @@ func hopTitle(h *model.PathHop) string {
 
 // rank orders hops by how much is lost with them where not all fit.
 func (d Drawing) rank(boxes []box, i int, back bool) int {
-	b := &boxes[i]
-	next := model.Either(back, i-1, i+1)
+	b, next := &boxes[i], model.Either(back, i-1, i+1)
 	switch {
 	case b.folded > 0:
 		return 0
@@ -320,8 +314,7 @@ func (d Drawing) fit(boxes []box, back bool) []box {
 
 // fold folds the box at i together with folded ones beside it.
 func fold(boxes []box, i int) []box {
-	b := box{folded: 1, is: boxes[i].is, index: boxes[i].index}
-	from, to := i, i+1
+	b, from, to := box{folded: 1, is: boxes[i].is, index: boxes[i].index}, i, i+1
 	if i > 0 && boxes[i-1].folded > 0 {
 		from--
 		b.folded += boxes[from].folded
@@ -521,8 +514,7 @@ func (c *canvas) put(x, y int, text string, is Meaning) {
 		for i := range w {
 			c.rows[y][x+i] = Piece{"", is}
 		}
-		c.rows[y][x].Text = char
-		x, text = x+w, text[len(char):]
+		c.rows[y][x].Text, x, text = char, x+w, text[len(char):]
 	}
 }
 
@@ -539,8 +531,7 @@ func (c *canvas) box(y int, b *box) {
 	case b.dashed:
 		s = strokes.dashed
 	}
-	inner := b.width - 2
-	title := " " + b.title + " "
+	inner, title := b.width-2, " "+b.title+" "
 	c.put(b.at, y, s[0]+title+strings.Repeat(s[4], max(inner-Width(title), 0))+s[1], b.is)
 	c.put(b.at, y+1, s[5]+strings.Repeat(" ", inner)+s[5], b.is)
 	c.put(b.at+2, y+1, b.body, b.is)

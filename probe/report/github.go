@@ -41,8 +41,7 @@ func (a Annotation) String() string {
 	}
 	b.WriteString("title=" + commandValue.Replace(Clean(a.Title)) + "::")
 	// Line ends in the text are meant, all else is cleaned.
-	lines := model.Map(strings.Split(a.Text, "\n"), Clean)
-	b.WriteString(commandData.Replace(strings.Join(lines, "\n")))
+	b.WriteString(commandData.Replace(strings.Join(model.Map(strings.Split(a.Text, "\n"), Clean), "\n")))
 	return b.String()
 }
 

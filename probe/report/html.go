@@ -105,8 +105,7 @@ func writeHTML(w *bufio.Writer, d Document) error {
 	if o.reach != nil {
 		rows, more := o.reach()
 		for _, row := range rows {
-			short := func(c cell) cell { return cell{cut(c.Text, cellColumns), c.Class} }
-			p.Reach = append(p.Reach, model.Map(row, short))
+			p.Reach = append(p.Reach, model.Map(row, func(c cell) cell { return cell{cut(c.Text, cellColumns), c.Class} }))
 		}
 		p.ReachMore = more
 	}

@@ -253,8 +253,7 @@ func addAll[D any](l *lines, kind string, docs []D) {
 
 // ndjson writes what was found and counted, one object a line, each with its kind.
 func (r Report) ndjson(w io.Writer) error {
-	d := r.document()
-	l := &lines{w: w}
+	d, l := r.document(), &lines{w: w}
 	addAll(l, "Finding", d.Findings)
 	addAll(l, "Drop", d.Drops)
 	addAll(l, "Silence", d.Silences)

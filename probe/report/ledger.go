@@ -64,12 +64,7 @@ func (names Names) ledger(row model.LedgerRow) ledgerDoc {
 	return d
 }
 
-func countOf(c model.Count) *uint64 {
-	if !c.Known {
-		return nil
-	}
-	return &c.N
-}
+func countOf(c model.Count) *uint64 { return model.Either(!c.Known, nil, &c.N) }
 
 // ledger prints the rows in which packets were counted.
 func (r Report) ledger(p *printer, names Names) {
@@ -119,8 +114,7 @@ func bounds(row *model.LedgerRow) string {
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
-		name := cmp.Or(causeText(d.DropCause), orUnknown(string(d.Reason)))
-		if !slices.Contains(names, name) {
+		if name := cmp.Or(causeText(d.DropCause), orUnknown(string(d.Reason))); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -9,8 +9,7 @@ import (
 )
 
 func (r Report) markdown(w *bufio.Writer) {
-	s := r.Snapshot
-	o := r.outline()
+	s, o := r.Snapshot, r.outline()
 	o.markdown(w, orUnknown(s.Node.Name))
 	unexplained := r.unexplained(o.names)
 	items(w, "unexplained", unexplained...)

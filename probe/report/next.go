@@ -48,8 +48,7 @@ func Next(s *model.Snapshot, names Names, f *model.Finding) []Step {
 }
 
 func newStep(m model.Means, s *model.Snapshot, names Names, f *model.Finding) (Step, bool) {
-	step := Step{Means: m}
-	here := shellWords(append(slices.Clone(f.Nodes), s.Node.Name))
+	step, here := Step{Means: m}, shellWords(append(slices.Clone(f.Nodes), s.Node.Name))
 	check := fmt.Sprintf("lasthop check --only %s", f.Code)
 	if len(f.Nodes) > 0 {
 		check = fmt.Sprintf("kubectl lasthop check %s --only %s", strings.Join(here[:min(len(here), 1)], ""), f.Code)

@@ -235,8 +235,7 @@ type (
 )
 
 func (r Path) doc() any {
-	s, p := r.Snapshot, &r.Path
-	names := r.names()
+	s, p, names := r.Snapshot, &r.Path, r.names()
 	w := watched(s.Node, s.Window, s.Sources)
 	d := pathDoc{
 		APIVersion: APIVersion, Kind: "Path", Node: w.Node, Window: w.Window, Pod: podDoc{IP: addrText(p.Pod)},

@@ -209,8 +209,7 @@ func several(names []Name) string {
 	more, before := len(names)-shown, ""
 	var texts []string
 	for _, n := range names[:min(len(names), shown)] {
-		texts = append(texts, model.Either(n.Namespace != "" && n.Namespace == before, n.Pod, n.display()))
-		before = n.Namespace
+		texts, before = append(texts, model.Either(n.Namespace != "" && n.Namespace == before, n.Pod, n.display())), n.Namespace
 	}
 	return strings.Join(texts, ", ") + model.Either(more > 0, fmt.Sprintf(" +%d", more), "")
 }

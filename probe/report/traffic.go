@@ -155,8 +155,7 @@ func (r Report) dropped() uint64 {
 // HopOrder orders hops as packets pass them: what a pod sends first, from its
 // own link outwards, then what it receives, inwards.
 func HopOrder(s *model.Snapshot) func(a, b model.HopCount) int {
-	role := linkRoles(s)
-	depths := map[model.Role]int{model.RolePod: -1, model.RolePodLink: 0, model.RoleUplink: 2}
+	role, depths := linkRoles(s), map[model.Role]int{model.RolePod: -1, model.RolePodLink: 0, model.RoleUplink: 2}
 	depth := func(h *model.HopCount) int {
 		d, ok := depths[role(h)]
 		if !ok {

@@ -134,8 +134,7 @@ func LastHopAlive(f *model.Finding) string {
 // Place names a hop by where its packets come from and where they go, since
 // seen from a pod, ingress and egress of its pod link are the wrong way round.
 func Place(p model.Place) string {
-	ends := map[model.Role]string{model.RoleUplink: "fabric", model.RolePodLink: "pod"}
-	other, ok := ends[p.Role]
+	other, ok := map[model.Role]string{model.RoleUplink: "fabric", model.RolePodLink: "pod"}[p.Role]
 	switch {
 	case p.Link == "" && p.Role == "":
 		return "unknown"

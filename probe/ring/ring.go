@@ -270,8 +270,7 @@ func (a appending) add(b []byte) error {
 
 // mark keeps the segments of a finding that opens, with the one before, and of one that closes.
 func (r *Ring) mark(now model.Reading) error {
-	open := map[int]bool{}
-	back := 0
+	open, back := map[int]bool{}, 0
 	for _, f := range now.Findings {
 		if f.Severity.Rank() < model.Warning.Rank() {
 			continue
@@ -300,8 +299,7 @@ func (r *Ring) expire(now time.Time) error {
 	var span time.Duration
 	var kept int64
 	for i := len(r.segments) - 1; i >= 0; i-- {
-		s := &r.segments[i]
-		old := span >= r.Keep
+		s, old := &r.segments[i], span >= r.Keep
 		if s.kept {
 			kept += s.size
 			old = now.Sub(s.end) >= keptFor || old && kept > r.Space/keptShare
@@ -366,9 +364,4 @@ func (r *Ring) remove(i int) error {
 }
 
 // unlessGone is an error about a file that another process has not removed.
-func unlessGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
+func unlessGone(err error) error { return model.Unless(err, fs.ErrNotExist) }

@@ -144,8 +144,7 @@ func Read(dir string, w model.Window) (*Past, error) {
 			continue
 		}
 		if len(parts) > 0 && !f.Follows(parts[len(parts)-1]) {
-			err = p.add(parts, w)
-			parts = nil
+			err, parts = p.add(parts, w), nil
 		}
 		parts = append(parts, f)
 		if err != nil {

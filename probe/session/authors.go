@@ -64,8 +64,7 @@ func (a *authors) close() error {
 func (a *authors) add(list []change.Change, lost bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.lost = a.lost || lost
-	list = list[max(0, len(list)-maxChanges):]
+	a.lost, list = a.lost || lost, list[max(0, len(list)-maxChanges):]
 	ports := map[uint32]bool{}
 	for c := range model.Each(list) {
 		if c.Port != 0 && c.PID == 0 {
@@ -142,6 +141,5 @@ func (a *authors) list(links []model.Link) ([]model.Change, model.Source) {
 		src.Status, src.Detail = model.Partial, src.Detail+"; others came too fast, or could not be read"
 	}
 	// A link that is deleted is set down first.
-	gone := func(c model.Change) bool { return c.Kind == model.ChangedLink && c.On == "" }
-	return slices.DeleteFunc(changes, gone), src
+	return slices.DeleteFunc(changes, func(c model.Change) bool { return c.Kind == model.ChangedLink && c.On == "" }), src
 }

@@ -104,8 +104,7 @@ func endsOf(flows []model.Flow) []model.Flow {
 	var out []model.Flow
 	for f := range model.Each(flows) {
 		if k := (ends{f.Original.Src, f.Original.Dst, f.Reply.Src, f.Reply.Dst}); !seen[k] {
-			seen[k] = true
-			out = append(out, *f)
+			seen[k], out = true, append(out, *f)
 		}
 	}
 	return out

@@ -326,8 +326,7 @@ func (w *watch) untilEnd(ctx context.Context, changes <-chan struct{}) error {
 	end := time.NewTimer(time.Until(w.window.End))
 	defer end.Stop()
 	// A pod's link appears before the pod has its address, so links and pods are read again at the polls after a change.
-	ticks, stale := 0, 0
-	more := make(chan struct{}, 1)
+	ticks, stale, more := 0, 0, make(chan struct{}, 1)
 	goOn := func() {
 		if w.engine != nil && len(w.engine.Pending()) > 0 {
 			more <- struct{}{}
@@ -409,8 +408,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	if err := w.poll(now); err != nil {
 		return nil, err
 	}
-	w.edges.EndAgain, w.edges.Read = counted(w.traffic()), w.engine != nil
-	w.last = true
+	w.edges.EndAgain, w.edges.Read, w.last = counted(w.traffic()), w.engine != nil, true
 	last, err := w.whole(ctx, now, packets)
 	if err != nil {
 		return nil, err
@@ -436,8 +434,7 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 			}
 		}
 	}
-	w.flows, w.ends = flowsAt(state, now.UnixNano(), w.flows), endsOf(state.Flows)
-	w.state = state
+	w.flows, w.ends, w.state = flowsAt(state, now.UnixNano(), w.flows), endsOf(state.Flows), state
 	w.hold(now, state.Links)
 	w.roster.see(now, append(state.Pods, w.roster.unread(state)...))
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
@@ -475,11 +472,9 @@ func unheard(t *model.Traffic) map[netip.Addr]bool {
 // total is the latest state with the counts since the start.
 func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 	s := *w.state
-	s.Window = model.Window{Start: w.window.Start, End: now}
-	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
+	s.Window, s.Pods, s.PastPods = model.Window{Start: w.window.Start, End: now}, w.roster.alive(), w.roster.gone()
 	s.Traffic = t
-	s.Node.Name, s.Node.InPod = cmp.Or(w.options.NodeName, s.Node.Name), w.options.InPod
-	s.Node.Engine = EngineState
+	s.Node.Name, s.Node.InPod, s.Node.Engine = cmp.Or(w.options.NodeName, s.Node.Name), w.options.InPod, EngineState
 	if w.engine != nil {
 		s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	}

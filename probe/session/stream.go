@@ -108,10 +108,7 @@ type running struct {
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 	do := []func(context.Context) error{tick: r.tick, changed: r.look, made: r.follow, asked: r.answer}
 	err := r.loop(ctx, changes, timeline.Every, nil, r.feed.Asked, func(e event) error { return r.measured(ctx, do[e]) })
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	return model.Either(ctx.Err() != nil, nil, err)
 }
 
 // measured does something, which puts the next read of the state off by what it took.
@@ -175,8 +172,7 @@ func (r *running) tick(ctx context.Context) error {
 	}
 	r.listFlows(ctx)
 	p := model.Point{Snapshot: r.total(now, r.traffic())}
-	take := model.Either(r.options.Rarely, r.timeline.Note, r.timeline.Add)
-	r.feed.Publish(take(p))
+	r.feed.Publish(model.Either(r.options.Rarely, r.timeline.Note, r.timeline.Add)(p))
 	if r.timeline.Doubt() && r.pace.May(now) {
 		return r.whole(ctx, r.now())
 	}
@@ -219,8 +215,7 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 		}
 	}
 	reading := r.timeline.Add(p)
-	r.stale = false
-	r.read, r.refreshed = p.Ready, p.Ready
+	r.stale, r.read, r.refreshed = false, p.Ready, p.Ready
 	if r.options.Whole != nil {
 		r.options.Whole()
 	}

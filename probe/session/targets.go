@@ -166,8 +166,7 @@ func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 	seen := map[netip.Addr]bool{}
 	add := func(a netip.Addr, node bool) {
 		if !seen[a] && a.IsGlobalUnicast() {
-			seen[a] = true
-			out = append(out, traffic.Local{Addr: a, Node: node})
+			seen[a], out = true, append(out, traffic.Local{Addr: a, Node: node})
 		}
 	}
 	for p := range model.Each(pods) {

@@ -237,8 +237,7 @@ func claimant(v *model.Verdict, i int) *model.Finding {
 }
 
 func claims(v *model.Verdict, f *model.Finding, i int) bool {
-	d := &v.On.Traffic.Drops[i]
-	c := v.Causes[i]
+	d, c := &v.On.Traffic.Drops[i], v.Causes[i]
 	return f.Code == c.Code && (c.Object == "" || c.Object == f.Cause) &&
 		(len(f.Pods) == 0 || slices.Contains(f.Pods, d.Src) || slices.Contains(f.Pods, d.Dst))
 }

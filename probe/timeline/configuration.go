@@ -29,8 +29,7 @@ func (a setup) same(b setup) bool {
 const connections = "net.netfilter.nf_conntrack_count"
 
 func newSetup(s *model.Snapshot, k *keeper) setup {
-	out := setup{0: nil}
-	names := map[string]int{}
+	out, names := setup{0: nil}, map[string]int{}
 	for _, l := range s.Links {
 		names[l.Name] = l.Index
 		out[l.Index] = append(out[l.Index], maphash.Comparable(seed, struct {

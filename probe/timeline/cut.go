@@ -43,8 +43,7 @@ type cut struct {
 
 func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s := *now
-	s.Window.Start = c.base.at
-	s.Traffic = c.traffic(&now.Traffic)
+	s.Window.Start, s.Traffic = c.base.at, c.traffic(&now.Traffic)
 	s.Sources = c.base.over(s.Sources)
 	listed := c.base.at
 	if c.base.early {

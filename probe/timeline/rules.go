@@ -53,8 +53,7 @@ func (k *keeper) of(rules []model.PacketRule) *packetCounts {
 	same := k.counts != nil && len(rules) == len(k.rules)
 	for i := range rules {
 		r := &rules[i]
-		now.counts[i] = ruleCount{r.Counter.Packets, r.Handle}
-		same = same && keyOfPacket(r) == keyOfPacket(&k.rules[i])
+		now.counts[i], same = ruleCount{r.Counter.Packets, r.Handle}, same && keyOfPacket(r) == keyOfPacket(&k.rules[i])
 	}
 	if same {
 		now.packetKeys = k.counts.packetKeys
@@ -105,8 +104,7 @@ func (c *ruleCounts) compare(
 	s *model.Snapshot, now *packetCounts, unread func(source string) bool,
 	counted func(other ruleCount, known bool, own ruleCount, c model.Counter, unread bool) model.Counter,
 ) {
-	used := map[uint64]int{}
-	frames, packets := unread(model.SourceEbtables), unread(model.SourceNAT)
+	used, frames, packets := map[uint64]int{}, unread(model.SourceEbtables), unread(model.SourceNAT)
 	frame := func(i int, r *model.FrameRule) model.Counter {
 		key, own := frameMark(r)
 		other, known := next(c.frames, key, used)

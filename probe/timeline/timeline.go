@@ -85,8 +85,7 @@ func (t *Timeline) Reset() {
 	default:
 		t.origin = newMark(t.last, &t.keys)
 	}
-	t.marks, t.moves, t.before = []*mark{t.origin}, nil, t.origin.counts
-	t.tracker.closed = nil
+	t.marks, t.moves, t.before, t.tracker.closed = []*mark{t.origin}, nil, t.origin.counts, nil
 }
 
 // Add takes the next point and returns its reading. Only whole points are
@@ -240,8 +239,7 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool, former []m
 		j.lasted = now.Sub(at) >= recent-slack
 	}
 	if m.at.After(since.at) {
-		j.lately = m.at
-		j.recent = judged(t.cut(m, t.last, new(lastState)), m).Findings
+		j.lately, j.recent = m.at, judged(t.cut(m, t.last, new(lastState)), m).Findings
 	}
 }
 
@@ -305,8 +303,7 @@ func (t *Timeline) remember(latest *mark) {
 func (t *Timeline) move(s *model.Snapshot) {
 	now := newCounts(&s.Traffic)
 	t.doubts.see(s, &t.before, &now)
-	t.moves = append(t.moves, &mark{at: s.Window.End, counts: now.since(t.before)})
-	t.before = now
+	t.moves, t.before = append(t.moves, &mark{at: s.Window.End, counts: now.since(t.before)}), now
 	t.moves = slices.DeleteFunc(t.moves, func(m *mark) bool { return s.Window.End.Sub(m.at) > Short+margin })
 }
 

@@ -110,8 +110,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 
 // leftBehind reports what killed lasthops left. Their filters pass every packet on, and the next Open removes them.
 func leftBehind(ns *netns.NS) model.Feature {
-	f := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}
-	links := 0
+	f, links := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}, 0
 	switch err := leftovers(ns, func(_ *rtnl, _ uint16, n int) error { links += n; return nil }); {
 	case err != nil:
 		f.Status, f.Detail = model.Missing, err.Error()

@@ -32,15 +32,12 @@ type filter dump.Filter
 
 // number returns the number of the lasthop that the filter belongs to, 0 if it is foreign.
 func (f filter) number() uint16 {
-	if f.Kind != "bpf" || f.Handle&^0xffff != filterHandle || !strings.HasPrefix(f.Name, filterName) {
-		return 0
-	}
-	return uint16(f.Handle)
+	ours := f.Kind == "bpf" && f.Handle&^0xffff == filterHandle && strings.HasPrefix(f.Name, filterName)
+	return model.Either(ours, uint16(f.Handle), 0)
 }
 
 func (f filter) String() string {
-	what := model.Either(f.Name != "", "tc program "+f.Name, "tc filter "+f.Kind)
-	return fmt.Sprintf("%s (pref %d)", what, f.Priority)
+	return fmt.Sprintf("%s (pref %d)", model.Either(f.Name != "", "tc program "+f.Name, "tc filter "+f.Kind), f.Priority)
 }
 
 // hooked are the filters of a link's clsact qdisc, by hook, in the order in which they run.

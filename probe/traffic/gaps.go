@@ -137,8 +137,7 @@ func (a *attachments) note(at *attachment, t trouble, now time.Time) {
 // end ends the gap of a link, if there is one. mu is held.
 func (a *attachments) end(at *attachment, now time.Time) {
 	if at.gap != nil {
-		at.gap.to = now
-		at.gap = nil
+		at.gap.to, at.gap = now, nil
 	}
 }
 

@@ -59,8 +59,7 @@ func (l *links) set(k Link, forget func(uint16)) error {
 		return fmt.Errorf("count on link %s: %w", k.Name, err)
 	}
 	l.slots.enter(slot)
-	l.names[k.Index] = k.Name
-	l.entries[p] = k.Index
+	l.names[k.Index], l.entries[p] = k.Name, k.Index
 	var flags bpf.TCLinkFlags
 	if k.Uplink {
 		flags |= bpf.TCLinkFlagsLINK_UPLINK

@@ -73,8 +73,7 @@ func (p *pool[K]) enter(slot uint16) { p.holders[slot-p.first].live = true }
 
 func (p *pool[K]) leave(slot uint16) {
 	t := &p.holders[slot-p.first]
-	t.live, t.gone, t.left = false, p.polls, p.now
-	p.leaving = true
+	t.live, t.gone, t.left, p.leaving = false, p.polls, p.now, true
 }
 
 // gone reports whether the key of a slot left before then, and what the programs did for it has been read.

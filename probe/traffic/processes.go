@@ -307,15 +307,11 @@ func (p *Processes) read() int {
 
 // text is a name of the kernel's.
 func text(name []int8) string {
-	b := model.Map(name, func(c int8) byte { return byte(c) })
-	return unix.ByteSliceToString(b)
+	return unix.ByteSliceToString(model.Map(name, func(c int8) byte { return byte(c) }))
 }
 
 // ago is a time of the kernel's, as programs read it; zero for none.
 func ago(at uint64) time.Time {
 	zero, err := zeroOfClock(time.Now())
-	if at == 0 || err != nil {
-		return time.Time{}
-	}
-	return zero.Add(time.Duration(at))
+	return model.Either(at == 0 || err != nil, time.Time{}, zero.Add(time.Duration(at)))
 }

@@ -104,8 +104,7 @@ func whyForbidden() string {
 // seccompForbids reports whether a filter keeps bpf(2) from a process that has the capabilities for it: the
 // kernel itself answers EINVAL to a command that there is not.
 func seccompForbids() bool {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil || !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
+	if status, err := os.ReadFile("/proc/self/status"); err != nil || !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
 		return false
 	}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, ^uintptr(0), 0, 0)

@@ -182,8 +182,7 @@ func (e *Engine) lost() model.Lost {
 	e.locked(func() {
 		why(&l.Gaps, e.gapsSeen, "times another program removed lasthop's programs from a link, or was attached before them")
 	})
-	l.Addrs = e.lostOf()
-	l.Others = tc[bpf.TCLostLOST_NEIGH]
+	l.Addrs, l.Others = e.lostOf(), tc[bpf.TCLostLOST_NEIGH]
 	for _, reason := range []bpf.TCLost{bpf.TCLostLOST_HOP, bpf.TCLostLOST_PEER, bpf.TCLostLOST_PAIR, bpf.TCLostLOST_DROP} {
 		l.Others += tc[reason]
 		if e.drops != nil {

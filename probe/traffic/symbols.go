@@ -60,8 +60,7 @@ func (s *symbols) resolve() error {
 	if len(s.wanted) == 0 {
 		return nil
 	}
-	best := make(map[uint64]uint64, len(s.wanted))
-	shown := false
+	best, shown := make(map[uint64]uint64, len(s.wanted)), false
 	err := input.Lines(s.path, func(line string) {
 		start, name, ok := parseSymbol(line)
 		if !ok {
@@ -70,8 +69,7 @@ func (s *symbols) resolve() error {
 		shown = true
 		for address := range s.wanted {
 			if start <= address && start >= best[address] {
-				best[address] = start
-				s.names[address] = name
+				best[address], s.names[address] = start, name
 			}
 		}
 	})

@@ -123,8 +123,7 @@ func values(fields []field, facts Facts, element any) model.Values {
 // the values of the first of which all are there.
 func Cause(known string, facts Facts, lines []string) string {
 	for _, l := range lines {
-		parts := []string{known}
-		names := strings.Fields(l)
+		parts, names := []string{known}, strings.Fields(l)
 		for _, name := range names {
 			v := find(reflect.ValueOf(facts), strings.Split(name, "."))
 			if x, ok := plain(v); ok && !reflect.ValueOf(x).IsZero() {

@@ -34,8 +34,7 @@ var Parameters = runtime.NewParameterCodec(known)
 func NewAPI(config *rest.Config) (*API, error) {
 	client := func(path string, group schema.GroupVersion) (rest.Interface, error) {
 		c := rest.CopyConfig(config)
-		c.APIPath, c.GroupVersion = path, &group
-		c.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
+		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = path, &group, serializer.NewCodecFactory(known).WithoutConversion()
 		return rest.RESTClientFor(c)
 	}
 	core, err := client("/api", corev1.SchemeGroupVersion)

@@ -332,8 +332,7 @@ func (c Cluster) call(ctx context.Context, pod *corev1.Pod, far []string, s remo
 	ctx, cancel := context.WithCancel(ctx)
 	inFar, inNear := io.Pipe()
 	outNear, outFar := io.Pipe()
-	attached := make(chan error, 1)
-	errs := &valve{to: n.Stderr}
+	attached, errs := make(chan error, 1), &valve{to: n.Stderr}
 	go func() {
 		err := c.Connect(ctx, pod.Namespace, pod.Name, container, far, inFar, outFar, errs)
 		errs.close()

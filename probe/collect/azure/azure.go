@@ -284,8 +284,7 @@ func (d *decoder) udr(f fields) model.UDR {
 func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []string) {
 	want := "a range such as 10.244.1.0/24 at \"" + name + "\""
 	for _, v := range f.list(name) {
-		s, ok := v.(string)
-		if !ok {
+		if s, ok := v.(string); !ok {
 			d.fail(v, want, "found "+found(v))
 		} else if p, err := netip.ParsePrefix(s); err == nil {
 			out = append(out, p.Masked())

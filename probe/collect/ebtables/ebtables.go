@@ -54,8 +54,7 @@ func hookName(c nft.Chain) string {
 
 func fromSet(set nft.Ruleset) Tables {
 	var t Tables
-	native := map[string]bool{}
-	chains := map[[2]string]int{}
+	native, chains := map[string]bool{}, map[[2]string]int{}
 	for _, ch := range set.Chains {
 		hook := hookName(ch)
 		c := model.Chain{

@@ -217,8 +217,7 @@ func (d *decoder) take() func(at, end int, chain bool) error {
 	number, counted := 0, 0
 	return func(at, end int, chain bool) error {
 		if chain {
-			number = 0
-			d.Chains = append(d.Chains, d.chain(at))
+			number, d.Chains = 0, append(d.Chains, d.chain(at))
 			return nil
 		}
 		if len(d.Chains) == 0 {
@@ -334,8 +333,7 @@ func (d *decoder) verdict(b *builder, v int32) error {
 
 // legacyLinks takes the names of interfaces.
 func (b *builder) legacyLinks(e []byte) {
-	invert := binary.NativeEndian.Uint32(e[invertAt:])
-	bits := [...]uint32{invIn, invLogicalIn, invOut, invLogicalOut}
+	invert, bits := binary.NativeEndian.Uint32(e[invertAt:]), [...]uint32{invIn, invLogicalIn, invOut, invLogicalOut}
 	for i, l := range b.links() {
 		name := unix.ByteSliceToString(e[linksAt+i*unix.IFNAMSIZ:][:unix.IFNAMSIZ])
 		if name == "" {

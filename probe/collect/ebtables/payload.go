@@ -20,8 +20,7 @@ var matches = map[string]func(*builder, *xt.Bytes, *options){
 
 // matchExtension decodes a match or watcher into the rule. What the rule's fields cannot express is named in Unknown.
 func (b *builder) matchExtension(name string, info []byte) {
-	p, o := xt.Bytes{B: info}, options{}
-	decode := matches[name]
+	p, o, decode := xt.Bytes{B: info}, options{}, matches[name]
 	if decode != nil {
 		decode(b, &p, &o)
 	}

@@ -46,8 +46,7 @@ func (f *Files) readNetworkd(root string) error {
 		if path == "" {
 			continue
 		}
-		text, err := read(path, maxNode)
-		if err == nil {
+		if text, err := read(path, maxNode); err == nil {
 			decodeNetworkd(string(text), f.Networkd)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

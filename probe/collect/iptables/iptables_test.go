@@ -617,6 +617,44 @@ func TestItems(t *testing.T) {
 	}
 }
 
+// TestMarks reads what writes the marks of packets and of connections, and what matches those.
+func TestMarks(t *testing.T) {
+	const all = 0xffffffff
+	ns := nstest.New(t)
+	for _, r := range []string{
+		"-A PREROUTING -j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xf0", "-A PREROUTING -j CONNMARK --save-mark --nfmask 0xf --ctmask 0xff",
+		"-A PREROUTING -m connmark --mark 0x2/0xf -j CONNMARK --set-xmark 0x80/0x80",
+	} {
+		ns.Run("iptables-nft -w -t mangle " + r)
+	}
+	ns.Feed(`table inet wan {
+	chain pre {
+		type filter hook prerouting priority -150;
+		ct mark != 0 meta mark set ct mark
+		ct mark set meta mark and 0xf
+		ct mark set 0x2
+		meta mark set meta mark and 0xffffff0f or 0x30
+		ct mark and 0xf == 0x2 meta mark set ip saddr map { 10.0.0.1 : 1 }
+	}
+}
+`, "nft", "-f", "-")
+	got := read(t, ns).Rules
+	for i, want := range []model.PacketRule{
+		{Target: "CONNMARK", SetMark: model.MarkWrite{Mask: 0xff, Copied: 0xf0}},
+		{Target: "CONNMARK", SetMark: model.MarkWrite{Mask: 0xff, Copied: 0xf, OfFlow: true}},
+		{Target: "CONNMARK", SetMark: model.MarkWrite{Value: 0x80, Mask: 0x80, OfFlow: true}, FlowMark: model.MarkMatch{Value: 2, Mask: 0xf, Set: true}},
+		{Target: "MARK", SetMark: model.MarkWrite{Mask: all, Copied: all}, FlowMark: model.MarkMatch{Mask: all, Set: true, Not: true}},
+		{Target: "CONNMARK", SetMark: model.MarkWrite{Mask: all, Copied: 0xf, OfFlow: true}},
+		{Target: "CONNMARK", SetMark: model.MarkWrite{Value: 2, Mask: all, OfFlow: true}},
+		{Target: "MARK", SetMark: model.MarkWrite{Value: 0x30, Mask: 0xf0}},
+		{Target: "MARK", FlowMark: model.MarkMatch{Value: 2, Mask: 0xf, Set: true}},
+	} {
+		if r := got[i]; r.Target != want.Target || r.SetMark != want.SetMark || r.FlowMark != want.FlowMark {
+			t.Errorf("%s\n got %s %+v %+v\nwant %s %+v %+v", r.Text, r.Target, r.SetMark, r.FlowMark, want.Target, want.SetMark, want.FlowMark)
+		}
+	}
+}
+
 // TestReadAgain reads the same rules again with what they counted meanwhile, and then
 // changed ones, as who reads them for the first time.
 func TestReadAgain(t *testing.T) {

@@ -203,8 +203,7 @@ func (t *table) count(before []model.Counter, entries []int) bool {
 	for i, at := range entries {
 		c := t.blob[at+t.counters:]
 		now := model.Counter{Packets: binary.NativeEndian.Uint64(c), Bytes: binary.NativeEndian.Uint64(c[8:])}
-		same = same && now == before[i]
-		before[i] = now
+		same, before[i] = same && now == before[i], now
 	}
 	return same
 }
@@ -253,8 +252,7 @@ func (t *table) entries() ([]entry, error) {
 		if e.target, err = t.extension(e.matches, e.next); err != nil {
 			return out, err
 		}
-		out = append(out, e)
-		at = e.next
+		out, at = append(out, e), e.next
 	}
 	return out, nil
 }
@@ -378,8 +376,7 @@ func (t *table) rule(e entry, chains map[int]string) (model.PacketRule, error) {
 		// A rule without a target goes on to the next.
 		return b.build(), nil
 	case n >= 0:
-		b.Target = chains[n]
-		b.Goto = t.blob[e.at+t.flags]&t.gotoFlag != 0
+		b.Target, b.Goto = chains[n], t.blob[e.at+t.flags]&t.gotoFlag != 0
 	default:
 		b.Target = decisions[n]
 	}
@@ -392,8 +389,7 @@ func (t *table) rule(e entry, chains map[int]string) (model.PacketRule, error) {
 
 // ip decodes what every entry matches: struct ipt_ip, struct ip6t_ip6.
 func (t *table) ip(b *builder, e []byte) {
-	flags, invert := e[t.flags], e[t.invert]
-	n := t.addrLen
+	flags, invert, n := e[t.flags], e[t.invert], t.addrLen
 	for i, source := range []bool{true, false} {
 		a, mask := e[i*n:(i+1)*n], e[(i+2)*n:(i+3)*n]
 		if len(bytes.Trim(mask, "\x00")) == 0 {

@@ -135,8 +135,7 @@ func (b *builder) field(l nft.Load) field {
 
 func (b *builder) payloadField(l nft.Load, f *field) {
 	h := b.ipHeader(nft.Match{Load: l})
-	ip := model.Either(h == header6, "ip6 ", "ip ")
-	network := l.Base == expr.PayloadBaseNetworkHeader
+	ip, network := model.Either(h == header6, "ip6 ", "ip "), l.Base == expr.PayloadBaseNetworkHeader
 	port := l.Base == expr.PayloadBaseTransportHeader && l.Len == 2
 	switch {
 	case network && l.Offset == h.addrs[0] && l.Len == h.size:

@@ -40,8 +40,7 @@ func hookNamesOf(f nftables.TableFamily) []string {
 // fromSet turns what nft holds in one family into rules. setName is the name of an ipset.
 func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) string) Tables {
 	var t Tables
-	family, hookNames := familyNames[f], hookNamesOf(f)
-	native := map[string]bool{}
+	family, hookNames, native := familyNames[f], hookNamesOf(f), map[string]bool{}
 	for _, ch := range set.Chains {
 		c := model.Chain{Backend: model.NFT, Family: family, Table: ch.Table, Name: ch.Name}
 		if ch.Base && ch.Hook >= 0 && ch.Hook < len(hookNames) {
@@ -54,8 +53,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 			native[ch.Table] = true
 		}
 	}
-	looked := newLookups(family, set.Sets)
-	place := map[[2]string]int{}
+	looked, place := newLookups(family, set.Sets), map[[2]string]int{}
 	t.Rules = make([]model.PacketRule, 0, len(set.Rules))
 	for r := range model.Each(set.Rules) {
 		at := [2]string{r.Table, r.Chain}
@@ -121,11 +119,9 @@ func (b *builder) item(item nft.Item) {
 			b.Target, b.target = "CT", fmt.Sprintf("-j CT --zone %d", zone)
 			b.native = append(b.native, fmt.Sprintf("ct zone set %d", zone))
 			return
+		case isMark(i.Load):
+			b.setMark(i)
 		case i.Load.Source != nft.FromMeta:
-		case i.Load.Key == unix.NFT_META_MARK:
-			if b.Target = "MARK"; len(i.Value) >= 4 {
-				b.SetMark = model.MarkWrite{Value: binary.NativeEndian.Uint32(i.Value), Mask: math.MaxUint32}
-			}
 		case i.Load.Key == unix.NFT_META_NFTRACE:
 			b.Target, b.target = "TRACE", "-j TRACE"
 		}
@@ -135,6 +131,29 @@ func (b *builder) item(item nft.Item) {
 	case nft.Other:
 		b.other(i.Name)
 	}
+}
+
+// isMark reports whether a value is the packet's mark, or its connection's.
+func isMark(l nft.Load) bool {
+	return l.Source == nft.FromMeta && l.Key == unix.NFT_META_MARK || l.Source == nft.FromCT && l.Key == unix.NFT_CT_MARK
+}
+
+// setMark takes what writes one of these: a constant, one of them, or a part of it.
+func (b *builder) setMark(w nft.Write) {
+	m := model.MarkWrite{Mask: math.MaxUint32, OfFlow: w.Load.Source == nft.FromCT}
+	number := func(v []byte) uint32 { return binary.NativeEndian.Uint32(append(slices.Clip(v), 0, 0, 0, 0)) }
+	kept := model.Either(w.Mask == nil, math.MaxUint32, number(w.Mask))
+	switch b.Target = model.Either(m.OfFlow, "CONNMARK", "MARK"); {
+	case len(w.Value) >= 4:
+		m.Value = number(w.Value)
+	case !isMark(w.From):
+		return
+	case w.From.Source == w.Load.Source:
+		m.Value, m.Mask = number(w.Xor), ^kept
+	default:
+		m.Value, m.Copied = number(w.Xor), kept
+	}
+	b.SetMark = m
 }
 
 // other takes an expression that is not decoded. Some are statements, which restrict nothing.
@@ -296,19 +315,25 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			return false
 		}
 	case expr.MetaKeyMARK:
-		if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || b.Mark.Set {
-			return false
-		}
-		b.Mark = model.MarkMatch{Value: binary.NativeEndian.Uint32(m.Value), Mask: 0xffffffff, Set: true, Not: invert}
-		text := fmt.Sprintf("0x%x", b.Mark.Value)
-		if m.Mask != nil {
-			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
-			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
-		}
-		b.say("-m mark "+xt.Not(invert)+"--mark "+text, "meta mark "+nft.Differs(invert)+text)
+		return b.matchMark(&b.Mark, m, invert, "mark", "meta mark ")
 	default:
 		return false
 	}
+	return true
+}
+
+// matchMark takes a comparison of the packet's mark, or of its connection's.
+func (b *builder) matchMark(to *model.MarkMatch, m nft.Match, invert bool, option, native string) bool {
+	if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || to.Set || m.High != nil {
+		return false
+	}
+	*to = model.MarkMatch{Value: binary.NativeEndian.Uint32(m.Value), Mask: math.MaxUint32, Set: true, Not: invert}
+	text := fmt.Sprintf("0x%x", to.Value)
+	if m.Mask != nil {
+		to.Mask = binary.NativeEndian.Uint32(m.Mask)
+		text += fmt.Sprintf("/0x%x", to.Mask)
+	}
+	b.say("-m "+option+" "+xt.Not(invert)+"--mark "+text, native+nft.Differs(invert)+text)
 	return true
 }
 
@@ -326,15 +351,12 @@ var (
 // ipHeader is the header that the rule matches. A rule of an inet table may show
 // it only by the length of what it loads.
 func (b *builder) ipHeader(m nft.Match) header {
-	if b.Family == "ip6" || b.NFProto == 6 || (b.Family == "inet" || b.Family == "netdev") && b.NFProto == 0 && m.Load.Len == header6.size {
-		return header6
-	}
-	return header4
+	long := (b.Family == "inet" || b.Family == "netdev") && b.NFProto == 0 && m.Load.Len == header6.size
+	return model.Either(b.Family == "ip6" || b.NFProto == 6 || long, header6, header4)
 }
 
 func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
-	h := b.ipHeader(m)
-	l := m.Load
+	h, l := b.ipHeader(m), m.Load
 	for i, at := range h.addrs {
 		if l.Offset != at || l.Len > h.size || l.Len == 0 {
 			continue
@@ -389,6 +411,9 @@ func (b *builder) matchTransport(m nft.Match, invert bool) bool {
 
 // matchState is `ct state`: a set of bits, any of which is wanted.
 func (b *builder) matchState(m nft.Match, invert bool) bool {
+	if m.Load.Key == unix.NFT_CT_MARK {
+		return b.matchMark(&b.FlowMark, m, invert, "connmark", "ct mark ")
+	}
 	if m.Load.Key != unix.NFT_CT_STATE || len(m.Mask) != 4 || m.High != nil {
 		return false
 	}

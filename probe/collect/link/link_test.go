@@ -272,7 +272,7 @@ func checkSettings(t *testing.T, ns *nstest.NS, got []model.Sysctl) {
 			t.Errorf("%s = %s, want %s", s.Name, s.Value, want)
 		}
 	}
-	const perLink = 10
+	const perLink = 11
 	if seen != perLink {
 		t.Errorf("%d settings of the link, want %d: %v", seen, perLink, got)
 	}

@@ -73,8 +73,7 @@ func (f *Finder) Pods(pods []model.Pod, processes map[uint32][]string) Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.cache.read()
-	r := Result{dirs: c.dirs, loss: c.loss}
-	uids, own := map[uint32]string{}, readUID("/proc/self")
+	r, uids, own := Result{dirs: c.dirs, loss: c.loss}, map[uint32]string{}, readUID("/proc/self")
 	for i := range pods {
 		ns := pods[i].Netns
 		if _, done := uids[ns]; !done && ns != 0 {
@@ -176,8 +175,7 @@ func choose(pods []model.Pod, records []record, uids map[uint32]string, netns fu
 			byMAC[r.mac] = append(byMAC[r.mac], r)
 		}
 	}
-	out := map[int]owner{}
-	best := map[int]match{}
+	out, best := map[int]owner{}, map[int]match{}
 	for i := range pods {
 		p := &pods[i]
 		list := model.Flat(p.Known(), func(a netip.Addr) []*record { return byAddr[a] })
@@ -210,8 +208,7 @@ func fittest(p *model.Pod, list []*record, uid string, netns func(string) uint32
 		if !ok || best.record == r {
 			continue
 		}
-		m := match{r, proof}
-		order := 1
+		m, order := match{r, proof}, 1
 		if best.record != nil {
 			order = cmp.Or(cmp.Compare(m.proof, best.proof), m.record.written.Compare(best.record.written))
 		}

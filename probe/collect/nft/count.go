@@ -73,8 +73,7 @@ func newCounters(generation uint32, set Ruleset) *Counters {
 				n.Rules[i], counts, ch.counts = x, true, true
 			case Verdict:
 				if to, ok := place[[2]string{r.Table, x.Chain}]; ok && (x.Code == Jump || x.Code == Goto) {
-					n.jumps[i] = jump{to: to, counts: counts}
-					ch.of = append(ch.of, i)
+					n.jumps[i], ch.of = jump{to: to, counts: counts}, append(ch.of, i)
 				}
 			case Match:
 				mapped[r.Table] = mapped[r.Table] || x.Map
@@ -153,14 +152,10 @@ func (n *Counters) readPolicy(c socket, family nftables.TableFamily, i int) erro
 	request := within(family, unix.NFTA_CHAIN_TABLE, n.chains[i].table, unix.NFTA_CHAIN_NAME, n.chains[i].name)
 	err := c.Get(subsystem|unix.NFT_MSG_GETCHAIN, request, subsystem|unix.NFT_MSG_NEWCHAIN, func(m []byte) error {
 		now, err := decodeChain(m)
-		n.Changed = n.Changed || now.Counter != n.Chains[i]
-		n.Chains[i] = now.Counter
+		n.Changed, n.Chains[i] = n.Changed || now.Counter != n.Chains[i], now.Counter
 		return err
 	})
-	if errors.Is(err, unix.ENOENT) {
-		return dump.ErrInterrupted
-	}
-	return err
+	return model.Either[error](errors.Is(err, unix.ENOENT), dump.ErrInterrupted, err)
 }
 
 // readRules reads the counters of the rules that a request is answered with.

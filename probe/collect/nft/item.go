@@ -83,10 +83,12 @@ type Verdict struct {
 	Chain string
 }
 
-// Write sets a field of the packet, or its mark, to a value. Value is nil where it is not a constant.
+// Write sets a field of the packet, or its mark, to a value. Value is nil where it is not a constant: it is then what From loads,
+// after Mask and Xor, if From is known.
 type Write struct {
-	Load  Load
-	Value []byte
+	Load, From Load
+	Value      []byte
+	Mask, Xor  []byte
 }
 
 // NAT translates addresses. Kind is "snat", "dnat", "masquerade" or "redirect"; Addr and Port are the constants
@@ -122,8 +124,8 @@ type Other struct{ Name string }
 
 // register is one of the 16 32-bit registers of the kernel's virtual machine; a value's first register stands for it.
 type register struct {
-	load       Load
-	mask, data []byte
+	load            Load
+	mask, xor, data []byte
 	// set is the map that gave the value.
 	set string
 }
@@ -141,8 +143,7 @@ type decoder struct {
 func decodeItems(list dump.Attrs) ([]Item, error) {
 	var d decoder
 	for list.Next() {
-		name, data := "", dump.Attrs{}
-		e := list.Nested()
+		name, data, e := "", dump.Attrs{}, list.Nested()
 		for e.Next() {
 			switch e.Type {
 			case unix.NFTA_EXPR_NAME:
@@ -320,12 +321,15 @@ func (d *decoder) loadOrWrite(l Load, dreg, sreg int) {
 		*d.register(dreg) = register{load: l}
 		return
 	}
-	d.add(Write{Load: l, Value: d.register(sreg).data})
+	r := d.register(sreg)
+	d.add(Write{Load: l, From: r.load, Value: r.data, Mask: r.mask, Xor: r.xor})
 }
 
 func (d *decoder) match(sreg int, m Match) {
 	r := d.register(sreg)
-	m.Load, m.Mask = r.load, r.mask
+	if m.Load, m.Mask = r.load, r.mask; r.xor != nil {
+		m.Load, m.Mask = Load{Source: FromOther, Name: "bitwise"}, nil // What is compared is computed.
+	}
 	if d.err == nil {
 		d.add(m)
 	}
@@ -380,11 +384,12 @@ func (d *decoder) bitwise() {
 	r := *d.register(unix.NFTA_BITWISE_SREG)
 	mask, xor := d.value(unix.NFTA_BITWISE_MASK), d.value(unix.NFTA_BITWISE_XOR)
 	const maskAndXor = 0 // NFT_BITWISE_MASK_XOR
-	if d.number(bitwiseOp) != maskAndXor || mask == nil || r.mask != nil || len(bytes.Trim(xor, "\x00")) > 0 {
-		r.load = Load{Source: FromOther, Name: "bitwise"}
-		mask = nil
+	if d.number(bitwiseOp) != maskAndXor || mask == nil || r.mask != nil {
+		r.load, mask = Load{Source: FromOther, Name: "bitwise"}, nil
+	} else if len(bytes.Trim(xor, "\x00")) == 0 {
+		xor = nil
 	}
-	*d.register(unix.NFTA_BITWISE_DREG) = register{load: r.load, mask: mask}
+	*d.register(unix.NFTA_BITWISE_DREG) = register{load: r.load, mask: mask, xor: xor}
 }
 
 func (d *decoder) immediate() {

@@ -230,8 +230,7 @@ func decodeCount(m []byte) (model.Counter, error) {
 		}
 		list := a.Nested()
 		for list.Next() {
-			isCounter := false
-			e := list.Nested()
+			isCounter, e := false, list.Nested()
 			for e.Next() {
 				switch {
 				case e.Type == unix.NFTA_EXPR_NAME:

@@ -93,8 +93,7 @@ func readSets(c *dump.Conn, family nftables.TableFamily, rules []Rule, parts Par
 	if parts[family] == nil {
 		parts[family] = map[part][]Element{}
 	}
-	before, now := parts[family], map[part][]Element{}
-	left := MaxElements
+	before, now, left := parts[family], map[part][]Element{}, MaxElements
 	for _, s := range all {
 		if !used[[2]string{s.Table, s.Name}] {
 			continue
@@ -102,8 +101,7 @@ func readSets(c *dump.Conn, family nftables.TableFamily, rules []Rule, parts Par
 		at := part{handles[s.Table], s.handle}
 		if s.Elements, s.Read = before[at], before[at] != nil; s.Read && len(s.Elements) <= left {
 			left -= len(s.Elements)
-			now[at] = s.Elements
-			out = append(out, s)
+			now[at], out = s.Elements, append(out, s)
 			continue
 		}
 		s.Elements, s.Read = nil, false

@@ -75,8 +75,7 @@ func (w Write) String() string { return fmt.Sprintf("%s set 0x%x", w.Load, w.Val
 
 // String is the limit as iptables and ebtables write it behind --limit.
 func (l Limit) String() string {
-	units := map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}
-	unit := cmp.Or(units[l.Unit], fmt.Sprintf("%ds", l.Unit))
+	unit := cmp.Or(map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}[l.Unit], fmt.Sprintf("%ds", l.Unit))
 	text := fmt.Sprintf("%s--limit %d%s/%s", model.Either(l.Over, "! ", ""), l.Rate, model.Either(l.Bytes, " bytes", ""), unit)
 	const defaultBurst = 5
 	if l.Burst != defaultBurst {

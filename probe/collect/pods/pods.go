@@ -47,9 +47,11 @@ type Namespace struct {
 	// Processes are those of Candidate.
 	Processes []string
 	Links     []model.Link
-	// Routes are those of the main table. Without Entered, routes and neighbours are unknown.
+	// Routes are those of the main table, Tables those of others that Rules lead to. Without Entered, routes and neighbours are
+	// unknown.
 	Routes    []model.Route
 	Rules     []model.RoutingRule
+	Tables    []model.Route
 	Neighbors []model.Neighbor
 	Entered   bool
 	// Programs are those on its links if Node.Programs is set. Refused says why some could not be read.
@@ -198,16 +200,16 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 		return id, nil, err
 	}
 	routes, failed := route.Read(ctx, conn)
-	for _, r := range routes {
-		if r.Table == unix.RT_TABLE_MAIN {
-			if i := slices.IndexFunc(out.Links, func(l model.Link) bool { return l.Index == r.IfIndex }); i >= 0 {
-				r.Link = out.Links[i].Name
-			}
-			out.Routes = append(out.Routes, r)
-		}
-	}
 	rules, unread := route.Rules(ctx, conn)
 	out.Rules = slices.DeleteFunc(rules, func(r model.RoutingRule) bool { return r.Priority == 0 || r.Priority >= mainRule })
+	for _, r := range routes {
+		r.Link = model.Find(out.Links, func(l model.Link) bool { return l.Index == r.IfIndex }).Name
+		if r.Table == unix.RT_TABLE_MAIN {
+			out.Routes = append(out.Routes, r)
+		} else if slices.ContainsFunc(out.Rules, func(by model.RoutingRule) bool { return by.Table == r.Table }) {
+			out.Tables = append(out.Tables, r)
+		}
+	}
 	failed = errors.Join(failed, unread)
 	out.Neighbors, err = neigh.Entries(ctx, conn)
 	if n.Programs {
@@ -293,7 +295,7 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	p := model.Pod{
 		MAC: far.MAC, Interface: far.Name, Up: far.Up, Link: near.Name, LinkIndex: near.Index, LinkMAC: near.MAC,
-		Rules: ns.Rules, Netns: ns.Inode, NetnsName: ns.Name, NetnsCookie: ns.Cookie, Backlog: ns.Backlog, Inside: ns.Inside,
+		Rules: ns.Rules, Tables: ns.Tables, Netns: ns.Inode, NetnsName: ns.Name, NetnsCookie: ns.Cookie, Backlog: ns.Backlog, Inside: ns.Inside,
 	}
 	for _, a := range far.Addresses {
 		if a.Addr().IsLinkLocalUnicast() {

@@ -52,8 +52,7 @@ func resolve(r *model.Route, objects map[uint32]nexthop) bool {
 		hops = nil
 		for _, id := range n.group {
 			member, known := objects[id]
-			ok = ok && known
-			hops = append(hops, member.hop)
+			ok, hops = ok && known, append(hops, member.hop)
 		}
 	}
 	if ok {

@@ -156,7 +156,7 @@ func (g *generator) rules() []string {
 // query is a packet that arrives on a device, for another machine or for the
 // node itself. Broadcasts, which are never forwarded, are left out.
 func (g *generator) query() path.Query {
-	q := path.Query{Src: g.addr(), Dst: g.addr(), Mark: uint32(g.IntN(3))}
+	q := path.Query{Src: g.addr(), Dst: g.addr(), Mark: path.Mark{Value: uint32(g.IntN(3))}}
 	if g.IntN(8) == 0 {
 		q.Dst = netip.AddrFrom4([4]byte{10, byte(g.IntN(devices)), 0, 1})
 	}
@@ -209,7 +209,7 @@ func predict(r *path.Routing, q path.Query, strict bool) []answer {
 
 func kernel(t *testing.T, h *netlink.Handle, q path.Query) answer {
 	t.Helper()
-	got, err := h.RouteGetWithOptions(net.IP(q.Dst.AsSlice()), &netlink.RouteGetOptions{Iif: q.In, SrcAddr: q.Src.AsSlice(), Mark: q.Mark})
+	got, err := h.RouteGetWithOptions(net.IP(q.Dst.AsSlice()), &netlink.RouteGetOptions{Iif: q.In, SrcAddr: q.Src.AsSlice(), Mark: q.Mark.Value})
 	switch {
 	case errors.Is(err, unix.ENETUNREACH):
 		return answer{Failed: "no route"}

@@ -88,8 +88,7 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 	// struct fib_rule_port_range
 	ports := func(to *model.PortRange) func(*dump.Attrs) {
 		return func(a *dump.Attrs) {
-			n := a.Uint32()
-			b := binary.NativeEndian.AppendUint32(nil, n)
+			b := binary.NativeEndian.AppendUint32(nil, a.Uint32())
 			to.First, to.Last = binary.NativeEndian.Uint16(b), binary.NativeEndian.Uint16(b[2:])
 		}
 	}

@@ -61,10 +61,7 @@ func (s *socket) ask(link string, at int) error {
 	r := ifreq{data: unsafe.Pointer(&s.memory[at])}
 	copy(r.name[:unix.IFNAMSIZ-1], link)
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r)))
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	return model.Either[error](errno != 0, errno, nil)
 }
 
 // put writes the numbers of a request.

@@ -76,12 +76,7 @@ func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Sta
 }
 
 // unlessAbsent is the error of a file that is there: one that is not has nothing.
-func unlessAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
+func unlessAbsent(err error) error { return model.Unless(err, fs.ErrNotExist) }
 
 // IsNIC reports whether a link leads off the node: an uplink, or hardware, such as a port of a
 // bond, a virtual function, or a NIC that pods' packets leave by.

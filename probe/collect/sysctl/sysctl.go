@@ -29,7 +29,7 @@ type setting struct {
 
 var perLink = []setting{
 	{"forwarding", 1}, {"proxy_arp", 3}, {"send_redirects", 6}, {"rp_filter", 8}, {"arp_ignore", 19},
-	{"accept_local", 23}, {"proxy_arp_pvlan", 25}, {"route_localnet", 26},
+	{"accept_local", 23}, {"src_valid_mark", 24}, {"proxy_arp_pvlan", 25}, {"route_localnet", 26},
 }
 
 // global are the files below /proc/sys that do not belong to one link.
@@ -40,7 +40,7 @@ var global = func() []string {
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables",
 		"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",
 		"net/netfilter/nf_conntrack_udp_timeout", "net/netfilter/nf_conntrack_udp_timeout_stream",
-		"net/netfilter/nf_conntrack_tcp_timeout_established", "net/netfilter/nf_conntrack_tcp_timeout_unacknowledged",
+		"net/netfilter/nf_conntrack_tcp_timeout_established", "net/netfilter/nf_conntrack_tcp_timeout_unacknowledged", "net/netfilter/nf_conntrack_tcp_loose",
 		// These the machine's own namespace alone has, like gc_thresh1 to 3.
 		"net/core/netdev_max_backlog", "net/core/netdev_budget", "net/core/netdev_budget_usecs",
 	}
@@ -113,6 +113,5 @@ func appendValue(out []model.Sysctl, name string, array []byte, index int) []mod
 	if len(array) < 4*(index+1) {
 		return out
 	}
-	n := int32(binary.NativeEndian.Uint32(array[4*index:]))
-	return append(out, model.Sysctl{Name: name, Value: strconv.Itoa(int(n))})
+	return append(out, model.Sysctl{Name: name, Value: strconv.Itoa(int(int32(binary.NativeEndian.Uint32(array[4*index:]))))})
 }

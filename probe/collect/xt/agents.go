@@ -51,8 +51,7 @@ func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
 func recent(r *model.PacketRule, rev uint32, i *Bytes) string {
 	const check, set, update, remove, ttl, reap = 1, 2, 4, 8, 16, 32
 	seconds, hits, does, invert := i.U32(0), i.U32(4), i.U8(8), i.U8(9)
-	name, side := i.Text(10, 200), i.U8(210)
-	mask := "255.255.255.255"
+	name, side, mask := i.Text(10, 200), i.U8(210), "255.255.255.255"
 	switch {
 	case rev > 0:
 		mask = i.ip(212, r.Family).String()

@@ -14,9 +14,10 @@ import (
 )
 
 var matches = map[string]decoder{
-	"addrtype": addrType, "comment": comment, "connmark": unsaid(connMark), "connlimit": unsaid(connLimit),
+	"addrtype": addrType, "comment": comment, "connlimit": unsaid(connLimit),
+	"connmark":  markOf(func(r *model.PacketRule) *model.MarkMatch { return &r.FlowMark }),
 	"conntrack": unsaid(connTrack), "icmp": icmp, "icmp6": icmp, "iprange": unsaid(ipRange), "limit": unsaid(limit),
-	"mac": unsaid(mac), "mark": mark, "multiport": multiPort, "nfacct": unsaid(nfAcct),
+	"mac": unsaid(mac), "mark": markOf(func(r *model.PacketRule) *model.MarkMatch { return &r.Mark }), "multiport": multiPort, "nfacct": unsaid(nfAcct),
 	"owner": unsaid(owner), "physdev": unsaid(physDev), "pkttype": unsaid(pktType), "recent": unsaid(recent),
 	"rpfilter": unsaid(rpFilter), "sctp": sctp, "set": unsaid(ipSet), "socket": unsaid(socket),
 	"state": unsaid(stateMatch), "statistic": unsaid(statistic), "tcp": tcp, "udp": udp,
@@ -154,18 +155,17 @@ func icmp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	return text, text
 }
 
-func mark(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	m := model.MarkMatch{Value: i.U32(0), Mask: i.U32(4), Set: true, Not: i.U8(8) != 0}
-	text := Not(m.Not) + "--mark " + masked(m.Value, m.Mask)
-	if r.Mark.Set {
-		return text, text
+// markOf decodes a match of the packet's mark, or of its connection's: the structs are the same.
+func markOf(field func(*model.PacketRule) *model.MarkMatch) decoder {
+	return func(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+		m := model.MarkMatch{Value: i.U32(0), Mask: i.U32(4), Set: true, Not: i.U8(8) != 0}
+		text := Not(m.Not) + "--mark " + masked(m.Value, m.Mask)
+		if field(r).Set {
+			return text, text
+		}
+		*field(r) = m
+		return text, ""
 	}
-	r.Mark = m
-	return text, ""
-}
-
-func connMark(_ *model.PacketRule, _ uint32, i *Bytes) string {
-	return Not(i.U8(8) != 0) + "--mark " + masked(i.U32(0), i.U32(4))
 }
 
 func statistic(_ *model.PacketRule, _ uint32, i *Bytes) string {

@@ -107,7 +107,7 @@ func setMark(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	return fmt.Sprintf("--set-xmark 0x%x/0x%x", r.SetMark.Value, r.SetMark.Mask), ""
 }
 
-func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+func setConnMark(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 1 {
 		return Undecoded, ""
 	}
@@ -122,9 +122,12 @@ func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	}
 	switch mode {
 	case 0:
+		r.SetMark = model.MarkWrite{Value: mark, Mask: ctMask, OfFlow: true}
 		return fmt.Sprintf("--set-xmark 0x%x/0x%x", mark, ctMask), ""
 	case 1, 2:
 		verb := []string{"save", "restore"}[mode-1]
+		r.SetMark = model.Either(mode == 1, model.MarkWrite{Mask: ctMask, Copied: nfMask, OfFlow: true},
+			model.MarkWrite{Mask: nfMask, Copied: ctMask})
 		return fmt.Sprintf("--%s-mark --nfmask 0x%x --ctmask 0x%x", verb, nfMask, ctMask), ""
 	}
 	return Undecoded, ""

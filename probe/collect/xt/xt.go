@@ -110,8 +110,7 @@ func Target(r *model.PacketRule, e Extension) string {
 	i := Bytes{B: e.Info}
 	text, _ := decode(r, e.Rev, &i)
 	if i.Short {
-		r.To = netip.AddrPort{}
-		text = Undecoded
+		r.To, text = netip.AddrPort{}, Undecoded
 	}
 	return strings.TrimSpace("-j " + r.Target + " " + text)
 }

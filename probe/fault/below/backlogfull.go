@@ -47,8 +47,7 @@ func beforeBacklog(v *node.Index, d *model.Drop) model.Place {
 		return v.Place(v.Owners[pod][0].Link, model.Egress)
 	}
 	if l := v.LinkByName[d.Link]; l != nil && l.Role == model.RolePodLink && len(v.Owners[d.Src]) > 0 {
-		p := v.Owners[d.Src][0]
-		return model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
+		return model.Place{Link: v.Owners[d.Src][0].Interface, Role: model.RolePod, Direction: model.Egress}
 	}
 	return model.Place{Direction: model.Ingress}
 }

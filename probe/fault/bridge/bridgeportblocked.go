@@ -309,6 +309,5 @@ func nicOffBridge(v *fault.Input, b *model.Link) {
 
 // hairpins reports whether most of the ports send frames back out of their port.
 func hairpins(v *node.Index, ports []*model.Pod) bool {
-	n := len(model.Filter(ports, func(o *model.Pod) bool { return v.ByIndex[o.LinkIndex].Hairpin }))
-	return 2*n > len(ports)
+	return 2*len(model.Filter(ports, func(o *model.Pod) bool { return v.ByIndex[o.LinkIndex].Hairpin })) > len(ports)
 }

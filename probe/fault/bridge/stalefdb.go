@@ -112,8 +112,7 @@ func tunnelEndsWrong(v *fault.Input) {
 			h.Other = other
 		}
 		if wrong && h.Requests >= node.MinAsks {
-			list := byLink.Of(hop.Ifindex)
-			*list = append(*list, h)
+			node.Put(&byLink, hop.Ifindex, h)
 		}
 	}
 	for link, hops := range byLink.All() {
@@ -138,8 +137,7 @@ func tunnelEndsUnknown(v *fault.Input) {
 			h.Neighbor = n
 		}
 		h.locate(v.Index, h.Asked()[0])
-		list := byLink.Of(hop.Ifindex)
-		*list = append(*list, h)
+		node.Put(&byLink, hop.Ifindex, h)
 	}
 	for link, hops := range byLink.All() {
 		facts := words.Facts{"missing": true, "unread": !v.Has(model.SourceNeighbors),

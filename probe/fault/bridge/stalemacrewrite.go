@@ -29,8 +29,7 @@ func staleMACRewrite(v *fault.Input) {
 	for r := range model.Each(rewrites) {
 		if !ruled[r.Addr] && toNobody(v.Index, r) {
 			ruled[r.Addr] = true
-			list := unseen.Of(r.To.MAC)
-			*list = append(*list, r)
+			node.Put(&unseen, r.To.MAC, r)
 		}
 	}
 	for _, list := range unseen.All() {
@@ -190,8 +189,7 @@ func (b *bridging) rewrites(pairs []model.MACPair) []model.MACRewrite {
 					continue
 				}
 				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.MAC)+lost
-				n := min(b.common(in, left, of.field, to), all-min(all, untouched))
-				if n > 0 {
+				if n := min(b.common(in, left, of.field, to), all-min(all, untouched)); n > 0 {
 					out = append(out, model.MACRewrite{
 						Addr: of.addr, Field: of.field, Packets: n, From: from.MACPlace, To: to.MACPlace,
 					})

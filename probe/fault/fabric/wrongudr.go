@@ -32,8 +32,7 @@ func wrongUDR(v *fault.Input) {
 			continue
 		}
 		r := cmp.Or(ranges[n.Prefix], &node.RemoteRange{CIDR: n.Prefix})
-		fact := v.RouteTo(n.Prefix, n.Node, self)
-		if fact.Wrong() && !r.Answers && !r.NodeAnswers {
+		if fact := v.RouteTo(n.Prefix, n.Node, self); fact.Wrong() && !r.Answers && !r.NodeAnswers {
 			reported[n.Prefix] = true
 			v.Report(misrouted(v.Index, r, n.Node, fact))
 		}
@@ -51,8 +50,7 @@ func wrongUDR(v *fault.Input) {
 
 func misrouted(v *node.Index, r *node.RemoteRange, n *model.ClusterNode, fact node.RouteFact) fault.Fault {
 	x := v.SumPeers(r.Silent)
-	pods := model.Either(x.Packets == 0, podsIn(v, v.OwnCIDRs()), node.Sorted(x.Pods))
-	f := wrongRow(v, r.CIDR, n, fact, x.Packets, pods)
+	f := wrongRow(v, r.CIDR, n, fact, x.Packets, model.Either(x.Packets == 0, podsIn(v, v.OwnCIDRs()), node.Sorted(x.Pods)))
 	f.Claims = explainsRange(r.CIDR)
 	f.Facts["strangers"] = slices.DeleteFunc(strangers(v), func(h stranger) bool { return h.Prefix != r.CIDR })
 	return f

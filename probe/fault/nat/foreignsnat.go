@@ -57,8 +57,7 @@ func foreignSNAT(v *fault.Input) {
 	}
 	for _, a := range node.Sorted(found) {
 		g := found[a]
-		r := translatesTo(v.Index, g)
-		if !replied[a] && g.asks >= node.MinPackets && (r != nil || g.begun >= node.MinPackets) {
+		if r := translatesTo(v.Index, g); !replied[a] && g.asks >= node.MinPackets && (r != nil || g.begun >= node.MinPackets) {
 			v.Report(foreignSource(v.Index, g, r))
 		}
 	}
@@ -117,12 +116,7 @@ func snatRule(v *node.Index, f *model.Flow) path.SourceNAT {
 // withoutSNAT is the rule's text after which such a packet gets no foreign address: its own,
 // for it to be deleted, where others decide then, else that of one that masquerades.
 func withoutSNAT(v *node.Index, r *model.PacketRule, f *model.Flow) string {
-	rest := *v.Snapshot
-	rest.PacketRules = slices.DeleteFunc(slices.Clone(v.PacketRules), func(o model.PacketRule) bool {
-		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain &&
-			o.Number == r.Number && o.Handle == r.Handle
-	})
-	if path.NewState(&rest).Tables().Source(v.LeavingPacket(f)).Rule != nil {
+	if path.NewTrial(v.State).Without([]any{r}).Tables().Source(v.LeavingPacket(f)).Rule != nil {
 		return r.Text
 	}
 	snat, masquerade := "-j SNAT", "-j MASQUERADE"

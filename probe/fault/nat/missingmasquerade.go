@@ -59,8 +59,7 @@ func missingMasquerade(v *fault.Input) {
 				g.nat, g.answers, g.private = &nat, map[int]bool{}, map[int]bool{}
 			}
 			if v.Answered(p) {
-				by := model.Either(model.Public(p.Remote), g.answers, g.private)
-				by[p.IfIndex] = true
+				model.Either(model.Public(p.Remote), g.answers, g.private)[p.IfIndex] = true
 			}
 			// An answer to a stranger's question goes out with the address that was asked.
 			began := p.In.Packets <= p.In.ICMPErrors
@@ -93,8 +92,7 @@ func leaks(v *node.Index, p *model.Peer, nat *path.SourceNAT) bool {
 func shouldMasquerade(v *node.Index, g *rawGroup) bool {
 	sent := v.SumPeers(g.silent)
 	public := slices.DeleteFunc(node.Sorted(sent.Peers), func(a netip.Addr) bool { return !model.Public(a) })
-	several, own := len(public) > 1, !routable(v, g.silent[0].Local)
-	x := g.nat.Rule
+	several, own, x := len(public) > 1, !routable(v, g.silent[0].Local), g.nat.Rule
 	undecided := x != nil && slices.Contains(g.nat.Unsure, x)
 	switch {
 	case !v.Has(model.SourceNAT) || g.nat.CutOff:
@@ -168,8 +166,7 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 			why, f.Facts["rule"] = "unmatched", r
 		}
 	}
-	f.Facts[why] = true
-	f.Confidence = model.Likely
+	f.Facts[why], f.Confidence = true, model.Likely
 	// A network may know the range of containers that are not to be masqueraded.
 	if v.Owners[first.Local][0].Engine != "" || !slices.ContainsFunc(g.silent, v.Unanswered) {
 		f.Severity = model.Warning
@@ -245,9 +242,7 @@ func rangeIn(list []netip.Prefix, a netip.Addr) netip.Prefix {
 // masqueradeChain finds the chain that POSTROUTING sends pods through and that holds nothing but exclusions: an
 // ip-masq-agent's chain whose end is gone. It returns a rule of that chain.
 func masqueradeChain(v *node.Index, pod netip.Addr) *model.PacketRule {
-	family := model.Either(pod.Is6(), "ip6", "ip")
-	jumped := map[string]bool{}
-	only := map[string]*model.PacketRule{}
+	family, jumped, only := model.Either(pod.Is6(), "ip6", "ip"), map[string]bool{}, map[string]*model.PacketRule{}
 	other := map[string]bool{}
 	for r := range model.Each(v.PacketRules) {
 		if r.Table != "nat" || r.Family != family {
@@ -262,10 +257,5 @@ func masqueradeChain(v *node.Index, pod netip.Addr) *model.PacketRule {
 			other[r.Chain] = true
 		}
 	}
-	for _, chain := range slices.Sorted(maps.Keys(only)) {
-		if jumped[chain] && !other[chain] {
-			return only[chain]
-		}
-	}
-	return nil
+	return only[model.Find(slices.Sorted(maps.Keys(only)), func(chain string) bool { return jumped[chain] && !other[chain] })]
 }

@@ -29,8 +29,7 @@ func duplicateMAC(v *fault.Input) {
 	var having node.Groups[segment, []*model.Pod]
 	for p := range model.Each(v.Pods) {
 		if b := v.BridgeOf(p); b != nil && !p.MAC.IsZero() && v.Enterable(p) {
-			list := having.Of(segment{b.Index, p.MAC})
-			*list = append(*list, p)
+			node.Put(&having, segment{b.Index, p.MAC}, p)
 		}
 	}
 	for k, list := range having.All() {

@@ -34,8 +34,7 @@ func staleNeighbor(v *fault.Input) {
 		}
 		// Only the link by which the node sends to the pod matters. Where
 		// the pod is not behind that link, the route is what is wrong.
-		r := v.Lookup(n.Addr)
-		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
+		if r := v.Lookup(n.Addr); r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
 			continue
 		}
 		owners := v.Behind(n.Addr, n.IfIndex)

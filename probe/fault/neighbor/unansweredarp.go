@@ -48,8 +48,7 @@ func unansweredARP(v *fault.Input) {
 				// A bridge is one gateway for all.
 				cause = node.Question{Ifindex: l.Index, Addr: g.Addr}
 			}
-			list := byCause.Of(cause)
-			*list = append(*list, x)
+			node.Put(&byCause, cause, x)
 		}
 	}
 	for _, list := range byCause.All() {
@@ -174,8 +173,7 @@ func unheldAddresses(v *fault.Input) {
 	// Who asks for several addresses has one reason to.
 	var byAskers node.Groups[string, []netip.Addr]
 	for _, addr := range node.Sorted(found) {
-		list := byAskers.Of(fmt.Sprint(node.Sorted(found[addr].Pods)))
-		*list = append(*list, addr)
+		node.Put(&byAskers, fmt.Sprint(node.Sorted(found[addr].Pods)), addr)
 	}
 	for _, list := range byAskers.All() {
 		v.Report(nobodyHas(v.Index, *list, found))

@@ -28,8 +28,7 @@ func duplicatePodIP(v *fault.Input) {
 	for _, a := range node.Sorted(v.Owners) {
 		var near node.Groups[node.Domain, []*model.Pod]
 		for _, p := range liveHolders(v.Index, a) {
-			list := near.Of(v.DomainOf(p, a))
-			*list = append(*list, p)
+			node.Put(&near, v.DomainOf(p, a), p)
 		}
 		for _, holders := range near.All() {
 			if len(*holders) > 1 {
@@ -46,7 +45,7 @@ func duplicatePodIP(v *fault.Input) {
 	}
 	contested(v)
 	fault.ReportBy(v, func(d *model.Drop) (own, pod netip.Addr) {
-		if d.Is(model.OwnSource) && v.NodeAddrs[d.Src] && v.Outer[d.IfIndex] && v.Classifier.Lost(d) {
+		if d.Is(model.OwnSource) && v.NodeAddrs[d.Src] && v.Outer[d.IfIndex] && !v.InPod(d).IsValid() && v.Classifier.Lost(d) {
 			own, pod = d.Src, v.Pod(d)
 		}
 		return own, pod
@@ -115,6 +114,9 @@ func asGateway(v *node.Index, a netip.Addr, p *model.Pod, b *model.Link) fault.F
 		}
 	}
 	f.Facts = words.Facts{"addr": a, "pod": p, "bridge": b, "believers": believers}
+	if len(node.OwnIn(p, a.Is6())) > 1 {
+		f.Facts["further"] = model.Find(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
+	}
 	f.Pods, f.LastHopAlive = node.Sorted(affected), v.Place(b.Name, model.Ingress)
 	f.CutOff, f.Claims = f.Pods, func(d *model.Drop) bool {
 		return lostToDuplicateIP(a)(d) || p.Netns != 0 && d.Netns == p.Netns || affected[d.Src] && d.Is(model.OtherHost)
@@ -167,9 +169,7 @@ func contested(v *fault.Input) {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return
 	}
-	answers := map[node.Binding]*model.ARPCount{}
-	claimed := map[model.MAC]netip.Addr{}
-	proxies := map[model.MAC]bool{}
+	answers, claimed, proxies := map[node.Binding]*model.ARPCount{}, map[model.MAC]netip.Addr{}, map[model.MAC]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
 		// What leaves a port may be a rule's answer, or the node's own; what comes in is somebody's.
 		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {

@@ -90,8 +90,7 @@ func withoutAddress(v *fault.Input, p *model.Pod, isIPv6 bool) (nameless bool) {
 	}
 	if from := pattern(with, isIPv6); len(given) > 0 && from != nil {
 		bits := node.FirstIn(from, isIPv6).Bits()
-		want := model.Map(given, func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, bits) })
-		f.TakeAfter(p, from, isIPv6, want...)
+		f.TakeAfter(p, from, isIPv6, model.Map(given, func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, bits) })...)
 	}
 	v.Report(f)
 	return len(given) == 0
@@ -127,10 +126,7 @@ func soughtAfter(v *node.Index, p *model.Pod, with []*model.Pod, isIPv6 bool) []
 	if len(found) > 1 {
 		found = slices.DeleteFunc(found, func(a netip.Addr) bool { return !p.MAC.Names(a) })
 	}
-	if len(found) != 1 || bare && !p.MAC.Names(found[0]) {
-		return nil
-	}
-	return found
+	return model.Either(len(found) != 1 || bare && !p.MAC.Names(found[0]), nil, found)
 }
 
 // unclaimed is what came for addresses that a pod was given and does not have.

@@ -93,8 +93,7 @@ func defaultElsewhere(v *fault.Input, f *fault.Fault, p *model.Pod, u *unsent, i
 		}
 		mine.Add(model.Map(node.OwnIn(o, isIPv6), netip.Prefix.Addr)...)
 		if r := podDefault(o, isIPv6); r != nil {
-			f.Facts["second"] = o.Interface
-			defaults = append(defaults, interfaceRoute{r, o.Interface})
+			f.Facts["second"], defaults = o.Interface, append(defaults, interfaceRoute{r, o.Interface})
 		}
 	}
 	x := v.SumPeers(v.InVain(mine))
@@ -147,8 +146,7 @@ func beyondLink(v *node.Index, p *model.Pod, own []netip.Addr) unsent {
 	}
 	for _, a := range own {
 		to := v.Hop(a, p.LinkIndex, model.Egress, model.AsDestination)
-		from := v.Hop(a, p.LinkIndex, model.Ingress, model.AsSource)
-		if to != nil && (from == nil || from.Packets == 0) {
+		if from := v.Hop(a, p.LinkIndex, model.Ingress, model.AsSource); to != nil && (from == nil || from.Packets == 0) {
 			u.in += to.Packets
 		}
 	}

@@ -40,8 +40,7 @@ func overflowed(v *node.Index, l *node.Lost, all map[node.Service]*node.Asks) fa
 	var unreplied []words.Facts
 	for _, s := range v.SampledServices(l) {
 		if a := all[s]; a != nil && s.Proto == model.UDP && s.Unanswered(a) {
-			f.Severity = model.Warning
-			unreplied = append(unreplied, s.Facts(a))
+			f.Severity, unreplied = model.Warning, append(unreplied, s.Facts(a))
 		}
 	}
 	f.Facts["most"], f.Facts["unreplied"] = node.MostDropped(l.Drops)[0], unreplied

@@ -19,12 +19,13 @@ const (
 	requestUntracked = "requestUntracked"
 	replyUntracked   = "replyUntracked"
 	outOfWindow      = "outOfWindow"
+	forgotten        = "forgotten"
 )
 
 // InvalidDrop reports rules that drop packets which connection tracking calls invalid.
 var InvalidDrop = fault.Kind{Code: "InvalidDrop", Severity: model.Warning, Find: invalidDrop,
 	Ends: fault.Hops{model.HopPolicy}, Objects: ruleObjects,
-	Else: fault.Else{"!excluded requestUntracked", "!excluded replyUntracked", "!excluded outOfWindow"}}
+	Else: fault.Else{"!excluded requestUntracked", "!excluded replyUntracked", "!excluded outOfWindow", "forgotten"}}
 
 func invalidDrop(v *fault.Input) {
 	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
@@ -124,12 +125,27 @@ func invalidReason(v *node.Index, d *model.Drop) (why string, excluded []*model.
 		return requestUntracked, excluded
 	case slices.ContainsFunc(samples, (*model.Sample).Closes) && !slices.ContainsFunc(samples, (*model.Sample).GoesOn):
 		return flowClosed, nil
+	case v.Settings["net.netfilter.nf_conntrack_tcp_loose"] == "0" && slices.ContainsFunc(v.Traffic.Samples, func(s model.Sample) bool {
+		return (s.Src == d.Src && s.Dst == d.Dst || s.Src == d.Dst && s.Dst == d.Src) && s.GoesOn() && !tracked(v, &s)
+	}):
+		return forgotten, nil
 	case onward && !answered:
 		return replyUntracked, excluded
 	case (replied || answered) && (mostOf(v, d) || mostlyHalfOpen(v, d)):
 		return outOfWindow, excluded
 	}
 	return flowClosed, nil
+}
+
+// tracked reports whether connection tracking has an entry of a sampled packet's connection. It makes one of packets in the
+// midst of a connection, but where tcp_loose is off.
+func tracked(v *node.Index, s *model.Sample) bool {
+	from, to, _ := s.Ports()
+	own := model.Tuple{Src: s.Src, Dst: s.Dst, SrcPort: from, DstPort: to}
+	back := model.Tuple{Src: s.Dst, Dst: s.Src, SrcPort: to, DstPort: from}
+	return slices.ContainsFunc(v.Flows, func(f model.Flow) bool {
+		return f.Proto == model.TCP && (f.Original == own || f.Reply == own || f.Original == back || f.Reply == back)
+	})
 }
 
 // mostlyHalfOpen reports whether most connections of the window between the ends of

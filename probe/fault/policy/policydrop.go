@@ -62,8 +62,7 @@ func findDrop(v *fault.Input) {
 		} else if service, _ := a.serviceWithout(); service != "" {
 			k = cause{name: service}
 		}
-		list := byCause.Of(k)
-		*list = append(*list, a)
+		node.Put(&byCause, k, a)
 	}
 	for k, list := range byCause.All() {
 		v.Report(policyDropped(v.Index, *list, k.name == model.Calico))
@@ -96,14 +95,12 @@ func refusedReplies(v *fault.Input) {
 	var byRule node.Groups[*model.PacketRule, []*node.Dying]
 	for _, d := range v.Dying() {
 		if d.Refused != nil && v.SilencedBy(d.Pod, model.Host(d.Remote), d.Silent[0]) == "" {
-			list := byRule.Of(d.Refused)
-			*list = append(*list, d)
+			node.Put(&byRule, d.Refused, d)
 		}
 	}
 	for r, list := range byRule.All() {
 		c := ruleOf(r)
-		f := fault.Fault{Page: "PolicyDrop-replies", Undoes: c.object()}
-		silent := 0
+		f, silent := fault.Fault{Page: "PolicyDrop-replies", Undoes: c.object()}, 0
 		for _, d := range *list {
 			f.Pods, f.Peers, silent = model.With(f.Pods, d.Pod), model.With(f.Peers, model.Host(d.Remote)), silent+len(d.Silent)
 		}
@@ -169,8 +166,7 @@ func refusedCarriers(v *fault.Input) {
 // have dropped them, those that only rules of the node which were not read can have dropped,
 // those that none can, and those in pods of which no rule is known that can.
 func netfilterDrops(v *fault.Input) (drops []*dropped, unread, unmatched *node.Lost, unknown map[*model.Drop]bool) {
-	rules := newDropRules(v.State, nil)
-	inside := map[*model.Pod]*dropRules{}
+	rules, inside := newDropRules(v.State, nil), map[*model.Pod]*dropRules{}
 	unread, unmatched, unknown = &node.Lost{}, &node.Lost{}, map[*model.Drop]bool{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if !d.Is(model.Netfilter) || !v.OfPod(d) || v.Classifier.Class(d) != loss.Lost || v.Explained(d) {
@@ -279,8 +275,7 @@ func (d *dropped) best(packets uint64) *candidate {
 // sure reports whether a rule whose count does not tell dropped the packets: they surely
 // meet it and match; or the kernel says that a rule of nft did, and no other can be.
 func (d *dropped) sure(c *candidate) bool {
-	alone := len(d.candidates) == 1 && d.whole && !d.open && d.Is(model.ByNFT)
-	return c.fit == path.Yes || c.fit == path.Maybe && alone
+	return c.fit == path.Yes || c.fit == path.Maybe && len(d.candidates) == 1 && d.whole && !d.open && d.Is(model.ByNFT)
 }
 
 // others are the candidates besides the best that counted enough to have dropped so many packets: where the
@@ -383,17 +378,40 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	f.Flows = func(x *model.Flow) bool {
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
 	}
+	limit, passed := limitOf(v, first), uint64(0)
+	for p := range model.Each(v.Peers) {
+		if limit != nil && all.Pods[p.Local] && all.Peers[p.Remote] {
+			passed += p.Out.Packets + p.In.Packets
+		}
+	}
+	f.Facts["limit"] = limit
+	f.InfoUnless(limit == nil || all.Packets*node.DroppedShare >= all.Packets+passed) // Else it works as meant.
 	if dropsInvalid(first.Rule) && len(others) == 0 {
 		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info
 	}
-	f.Undoes = first.object()
+	if limit == nil {
+		f.Undoes = first.object()
+	}
 	f.LastHopAlive = cameBy(v, node.MostDropped(first.Drops)[0])
 	if first.Pod != nil {
 		f.LastHopAlive = v.Place(first.Pod.Link, model.Egress)
 	}
 	first.serviceFacts(f.Facts)
 	return f
+}
+
+// limitOf is the rule whose limit decides: the one that drops what exceeds it, or one before it in its chain, which lets what does
+// not exceed it pass; nil for none.
+func limitOf(v *node.Index, a *attribution) *model.PacketRule {
+	if a.Rule != nil && a.Rule.Limits() {
+		return a.Rule
+	}
+	x := path.Packet{Src: a.Drops[0].Src, Dst: a.Drops[0].Dst, Proto: a.Drops[0].Proto, Mark: anyMark, Flow: anyMark}
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
+		return path.ChainOf(r) == a.ChainKey && (a.Rule == nil || r.Number < a.Rule.Number) && slices.Contains([]string{"ACCEPT", "RETURN"}, r.Target) &&
+			r.Limits() && r.Counter.Delta > 0 && x.Fits(r) > path.No
+	})
 }
 
 // rangesOf are the node's ranges of pods that have these, and else the pods' own addresses.

@@ -133,8 +133,7 @@ func (s *ruleStep) drops() bool {
 
 // prune takes out the rules that lead to no candidate, so that searches are short.
 func (t *dropRules) prune(v *path.State) {
-	reached := slices.Collect(maps.Keys(t.policies))
-	from := map[path.ChainKey][]path.ChainKey{}
+	reached, from := slices.Collect(maps.Keys(t.policies)), map[path.ChainKey][]path.ChainKey{}
 	for k, list := range t.steps {
 		for _, s := range list {
 			if s.drops() {
@@ -150,8 +149,7 @@ func (t *dropRules) prune(v *path.State) {
 		k := reached[len(reached)-1]
 		reached = reached[:len(reached)-1]
 		if !leading[k] {
-			leading[k] = true
-			reached = append(reached, from[k]...)
+			leading[k], reached = true, append(reached, from[k]...)
 		}
 	}
 	for k, list := range t.steps {
@@ -278,11 +276,7 @@ func (c *candidateRule) Undo(ranges []netip.Prefix) words.Command {
 func (c *candidateRule) Elements() []model.Lookup {
 	var out []model.Lookup
 	for _, r := range c.jumps {
-		for _, l := range r.Lookups {
-			if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
-				out = append(out, l)
-			}
-		}
+		out = append(out, model.Filter(r.Lookups, func(l model.Lookup) bool { return l.Element != "" && !strings.HasPrefix(l.Set, "__") })...)
 	}
 	return out
 }
@@ -336,8 +330,7 @@ func (c *candidateRule) names() (src, dst bool) {
 // for what goes out by them, whichever links these are.
 func (c *candidateRule) sides() (in, out bool) {
 	for _, r := range c.jumps {
-		in = in || r.In.Name != "" && !r.In.Not
-		out = out || r.Out.Name != "" && !r.Out.Not
+		in, out = in || r.In.Name != "" && !r.In.Not, out || r.Out.Name != "" && !r.Out.Not
 	}
 	return in, out
 }

@@ -32,21 +32,22 @@ type dropped struct {
 	begins, toNode, translated bool
 }
 
-// connectionStates are those that connection tracking may give a packet, the first those that it may give a SYN.
+// connectionStates are those that connection tracking may give a packet, the first those that it may give a SYN, and a datagram of UDP.
 var connectionStates = []string{"new", "untracked", "related", "established", "invalid"}
 
-const statesOfSYN = 3
+const statesOfSYN, statesOfUDP = 3, 4
 
 // findCandidates finds the rules that may have dropped it. Which state of connection tracking the packet had is
 // not known, but it is one, for all rules: what may match in none is no candidate where counters do not tell. A SYN is
-// never invalid.
+// never invalid, nor is a datagram of UDP, but for one that is broken.
 func (t *dropRules) findCandidates(d *dropped) {
 	t.search(d)
-	if !d.begins && (len(d.candidates) < 2 || !slices.ContainsFunc(d.candidates, func(c candidate) bool { return !c.Counted })) {
+	states := connectionStates[:model.Either(d.begins, statesOfSYN, model.Either(d.Proto == model.UDP, statesOfUDP, len(connectionStates)))]
+	if len(states) == len(connectionStates) && (len(d.candidates) < 2 || !slices.ContainsFunc(d.candidates, func(c candidate) bool { return !c.Counted })) {
 		return
 	}
 	possible := map[*candidateRule]bool{}
-	for _, state := range connectionStates[:model.Either(d.begins, statesOfSYN, len(connectionStates))] {
+	for _, state := range states {
 		in := *d
 		in.packet.State = state
 		t.search(&in)
@@ -191,6 +192,9 @@ func (s *search) add(c *candidateRule, fit path.Fit) path.Action {
 	return model.Either(fit == path.Yes, path.End, path.Next)
 }
 
+// anyMark is one of which nothing is known.
+var anyMark = path.Mark{Loose: math.MaxUint32}
+
 // dropIn is what is known of a drop's packets, and the rules that may have dropped them. The packets' marks,
 // states and sets are not known, and a sample is one of several, perhaps to other ports.
 func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
@@ -206,7 +210,7 @@ func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
 	x := &dropped{
 		Drop: d,
 		packet: path.Packet{
-			Src: d.Src, Dst: d.Dst, Proto: d.Proto, Sampled: true, In: in, Out: out, Loose: math.MaxUint32,
+			Src: d.Src, Dst: d.Dst, Proto: d.Proto, Sampled: true, In: in, Out: out, Mark: anyMark, Flow: anyMark,
 			SrcLocal: own(d.Src), DstLocal: own(d.Dst), Sets: rules.sets,
 		},
 		frame: path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC, In: in, Out: out, LogicalIn: in, LogicalOut: out},

@@ -34,7 +34,7 @@ func blackholeRoute(v *fault.Input) {
 	reported := map[discard]bool{}
 	fault.ReportBy(v, func(d *model.Drop) (k key, pod netip.Addr) {
 		if pod = v.Pod(d); pod.IsValid() {
-			k.discard = discardedBy(v.Index, d)
+			k.discard, _ = discardedBy(v.Index, d)
 		}
 		k.unheld = ofBlock(v.Index, k.discard, d.Dst) && !livesElsewhere(v.Index, d.Dst)
 		switch {
@@ -55,53 +55,77 @@ func blackholeRoute(v *fault.Input) {
 	discardedInside(v)
 }
 
-// discardedInside reports routing rules in pods that discard their replies.
+// discardedInside reports routing rules in pods that discard their replies, or what they ask their name servers: the kernel refuses
+// that where it is sent, so that no packet shows it, and nobody means it of all servers.
 func discardedInside(v *fault.Input) {
 	type key struct {
-		pod  *model.Pod
-		rule *model.RoutingRule
+		pod *model.Pod
+		discard
+	}
+	discards := func(p *model.Pod, x path.Packet) (k key) {
+		if rule, by := path.PodRuled(p, x); rule != nil && (by == nil || (&path.Decision{Type: by.Type}).Discards()) {
+			k = key{p, discard{by, rule}}
+		}
+		return k
+	}
+	report := func(k key, pods, peers []netip.Addr, flows []*model.Flow) {
+		f := fault.Fault{Page: "BlackholeRoute-pod", Facts: words.Facts{"pod": k.pod, "rule": node.ShowRule(k.rule), "flows": flows}}
+		if k.route != nil {
+			f.Facts["route"] = &node.ShownRoute{Route: k.route, Link: k.route.Link}
+		}
+		if len(flows) == 0 {
+			f.Confidence = model.Possible
+		}
+		f.Severity, f.Pods, f.Packets, f.Peers = model.Warning, pods, uint64(len(flows)), model.Hosts(model.Unique(peers))
+		f.LastHopAlive = model.Place{Link: k.pod.Interface, Role: model.RolePod, Direction: model.Either(len(flows) > 0, model.Ingress, model.Egress)}
+		v.Report(f)
 	}
 	var groups node.Groups[key, []*model.Flow]
 	for f := range model.Each(v.Flows) {
-		if f.Replied || f.Start.IsZero() {
-			continue
-		}
 		for _, p := range v.Owners[f.Reply.Src] {
-			reply := path.Query{Src: f.Reply.Src, Dst: f.Reply.Dst, Proto: f.Proto, SrcPort: f.Reply.SrcPort, DstPort: f.Reply.DstPort}
-			if r := path.PodDiscards(p, reply); r != nil {
-				of := groups.Of(key{p, r})
-				*of = append(*of, f)
+			if k := discards(p, node.ReplyPacket(f)); k.pod != nil && !f.Replied && !f.Start.IsZero() {
+				node.Put(&groups, k, f)
 			}
 		}
 	}
 	for k, flows := range groups.All() {
-		if len(*flows) < node.MinAsks {
-			continue
+		if len(*flows) >= node.MinAsks {
+			report(k, node.Servers(*flows), model.Map(*flows, func(x *model.Flow) netip.Addr { return x.Reply.Dst }), *flows)
 		}
-		f := fault.Fault{Page: "BlackholeRoute-pod", Facts: words.Facts{"pod": k.pod, "rule": node.ShowRule(k.rule), "flows": *flows}}
-		f.Severity, f.Pods, f.Packets = model.Warning, node.Servers(*flows), uint64(len(*flows))
-		f.Peers = model.Hosts(model.Unique(model.Map(*flows, func(x *model.Flow) netip.Addr { return x.Reply.Dst })))
-		f.LastHopAlive = model.Place{Link: k.pod.Interface, Role: model.RolePod, Direction: model.Ingress}
-		v.Report(f)
+	}
+	for p := range model.Each(v.Pods) {
+		var k key
+		for i := 0; p.Resolver != nil && i < len(p.Resolver.Servers) && (i == 0 || k.pod != nil); i++ {
+			s := p.Resolver.Servers[i]
+			k = discards(p, path.Packet{Src: node.FirstIn(p, s.Is6()).Addr(), Dst: s, Proto: model.UDP, DstPort: node.DNSPort})
+		}
+		if k.pod != nil {
+			report(k, node.PodAddrs(p), p.Resolver.Servers, nil)
+		}
 	}
 }
 
-// discardedBy finds the route or rule by which the kernel refused a packet; zero for none.
-func discardedBy(v *node.Index, d *model.Drop) discard {
+// discardedBy finds the route or rule by which the kernel refused a packet, zero for none, and the packet.
+func discardedBy(v *node.Index, d *model.Drop) (by discard, q path.Query) {
 	// A rule that says unreachable is reported as a route that is not there.
 	if !d.Is(model.Discarded|model.NoRoute) || d.Link == "" {
-		return discard{}
+		return by, q
 	}
-	q := v.Arrived(d)
-	by := discarding(v.Routing().Lookup(q))
-	// A packet's mark is not known: a rule that looks at it may have led to the
+	q = v.Arrived(d)
+	if by = discarding(v.Routing().Lookup(q)); by != (discard{}) {
+		return by, q
+	}
+	// What else writes its mark is not known: a rule that looks at it may have led to the
 	// table that discards, and any other route would not have.
 	for r := range model.Each(v.Rules) {
-		if q.Mark = r.Mark; by == (discard{}) && r.Mask != 0 && q.Mark != 0 {
-			by = discarding(v.Routing().Lookup(q))
+		if marked := q; r.Mask != 0 && r.Mark != 0 {
+			marked.Mark.Value, marked.Mark.Loose = r.Mark, 0
+			if by = discarding(v.Routing().Lookup(marked)); by != (discard{}) {
+				return by, marked
+			}
 		}
 	}
-	return by
+	return by, q
 }
 
 // ledBySender reports whether a rule led a pod's packet there by its sender, who then reaches nobody.
@@ -168,12 +192,12 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 	lent := model.Filter(model.Map(l.Drops, func(d *model.Drop) netip.Addr { return d.Dst }),
 		func(a netip.Addr) bool { return ofBlock(v.Index, by, a) })
 	f := discards(v, by, l)
-	if q := v.Arrived(node.MostDropped(l.Drops)[0]); by.route != nil {
+	if _, q := discardedBy(v.Index, node.MostDropped(l.Drops)[0]); by.route != nil {
 		// A rule of somebody's leads there: also one that looks at a mark.
 		if rule := v.Routing().Lookup(q).Rule; rule != nil && rule.Table != node.MainTable && rule.Priority > 0 {
 			f.Facts["led"] = node.ShowRule(rule)
 			if rule.Mask != 0 {
-				f.Facts["marks"] = q.MarkedBy
+				f.Facts["marks"], f.Facts["unmarked"], f.Facts["in"] = q.MarkedBy, len(q.MarkedBy) == 0, q.In
 			}
 		}
 	}
@@ -206,7 +230,10 @@ func discards(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 	return fault.Fault{
 		Undoes: by.route,
 		Lost:   l, Facts: words.Facts{"route": v.Shown(by.route), "rule": node.ShowRule(by.rule), "refused": l.Packets - before},
-		Claims: func(d *model.Drop) bool { return discardedBy(v.Index, d) == by || unreturnable(v.Index, d) == by },
+		Claims: func(d *model.Drop) bool {
+			own, _ := discardedBy(v.Index, d)
+			return own == by || unreturnable(v.Index, d) == by
+		},
 	}
 }
 

@@ -53,7 +53,7 @@ func leadsBy(v *node.Index, d *model.Drop, by *model.Pod) bool {
 		return true
 	}
 	return slices.ContainsFunc(v.Owners[d.Src], func(p *model.Pod) bool {
-		r := path.PodRoute(p, d.Dst)
+		r := path.PodLed(p, path.Packet{Src: d.Src, Dst: d.Dst, Proto: d.Proto})
 		return r != nil && by.Has(r.Gateway)
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // delivers reports whether a route by itself leads to a pod that holds the address.
@@ -37,12 +36,7 @@ func unusedMisrouted(v *node.Index, a *node.MisroutedPod) bool {
 // can go: no pod is reached by its table, packets for the pod find the main table
 // without it, and all others that it may take go the same way without it.
 func leftOverRule(v *node.Index, r *model.RoutingRule, a *node.MisroutedPod) bool {
-	text := words.RoutingRuleText(r)
-	without := *v.Snapshot
-	without.Rules = slices.DeleteFunc(slices.Clone(v.Rules), func(o model.RoutingRule) bool {
-		return o.Family == r.Family && words.RoutingRuleText(&o) == text
-	})
-	d := path.NewState(&without).Routing().Lookup(a.Query)
+	d := path.NewTrial(v.State).Without([]any{r}).Routing().Lookup(a.Query)
 	return (d.Table == node.MainTable || d.Route == nil) && !leadsToPods(v, r) && onlyForPods(v, r)
 }
 
@@ -85,10 +79,6 @@ func leftOverRoute(v *node.Index, r *model.RoutingRule, a *node.MisroutedPod, ta
 	if wrong == nil || wrong.Table != r.Table || wrong.Dst.Bits() < target.Bits() {
 		return false
 	}
-	without := *v.Snapshot
-	text := v.RouteText(wrong)
-	same := func(o model.Route) bool { return v.RouteText(&o) == text }
-	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), same)
-	d := path.NewState(&without).Routing().Lookup(a.Query)
+	d := path.NewTrial(v.State).Without([]any{wrong}).Routing().Lookup(a.Query)
 	return d.Table == node.MainTable || !v.Misses(&d, a.Addr)
 }

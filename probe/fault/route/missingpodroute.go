@@ -70,8 +70,7 @@ func routedElsewhere(v *fault.Input, list []*node.MisroutedPod) {
 	var instead []misrouting
 	for _, a := range list {
 		// What a pod on a bridge gets from its neighbours there needs no route.
-		shares := proven && v.BridgeOf(a.Pod) != nil
-		if !a.Seen && !shares && !unusedMisrouted(v.Index, a) {
+		if shares := proven && v.BridgeOf(a.Pod) != nil; !a.Seen && !shares && !unusedMisrouted(v.Index, a) {
 			continue
 		}
 		f.Pods = append(f.Pods, a.Addr)

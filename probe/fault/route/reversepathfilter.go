@@ -73,9 +73,14 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 			f.Facts["pod"] = p
 		}
 	} else {
-		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && detourOnly(v, back.Route)
+		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && (in == nil || !back.Through(in.Index)) && detourOnly(v, back.Route)
 	}
-	switch {
+	q := v.Arrived(l.Drops[0])
+	switch setting := v.Settings.SourceMark(k.link); {
+	case setting != "" && back.Rule != nil && back.Rule.Mask != 0 && q.Mark.Value&back.Rule.Mask != 0:
+		// Another route would do, were it not for the mark.
+		f.Facts["marked"], f.Facts["marks"], f.Facts["detour"] = setting, q.MarkedBy, nil
+		f.Sets = []model.Sysctl{{Name: setting, Value: "0"}}
 	case f.Facts["foreign"] != nil || f.Facts["detour"] == true:
 	case f.Facts["strict"] == true:
 		for _, link := range []string{k.link, "all"} {

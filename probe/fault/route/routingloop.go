@@ -160,10 +160,8 @@ func looping(v *node.Index, k loops, list []loop) fault.Fault {
 	}
 	pods := node.SetOf(f.Pods)
 	f.Claims = func(d *model.Drop) bool {
-		if k.side == model.AsDestination {
-			return pods[d.Dst] && d.Is(model.Expired)
-		}
-		return pods[d.Src] && (d.Is(model.Expired) || d.Is(model.ReverseFiltered) && d.IfIndex == k.ifindex)
+		return model.Either(k.side == model.AsDestination, pods[d.Dst] && d.Is(model.Expired),
+			pods[d.Src] && (d.Is(model.Expired) || d.Is(model.ReverseFiltered) && d.IfIndex == k.ifindex))
 	}
 	return f
 }

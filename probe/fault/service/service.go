@@ -12,6 +12,5 @@ import (
 // unserved reports whether Cilium refuses what is sent to the name server, since it has no backend.
 func unserved(v *node.Index, server netip.Addr) bool {
 	services := v.NamesOfCilium(server)
-	served := func(s *model.CiliumService) bool { return len(s.Backends) > 0 }
-	return len(services) > 0 && !slices.ContainsFunc(services, served)
+	return len(services) > 0 && !slices.ContainsFunc(services, func(s *model.CiliumService) bool { return len(s.Backends) > 0 })
 }

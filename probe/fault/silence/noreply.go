@@ -32,7 +32,7 @@ var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply
 	Objects: fault.Objects{"addr"}, Traits: model.Unheard,
 	Else: fault.Else{"NoReply", "NoReply-data", "NoReply-flows", "NoReply-misaddressed", "NoReply-scan", "NoReply-strayed",
 		"NoReply-untracked !rules", "NoReply-arrived", "NoReply-vacant", "NoReply-kept", "NoReply-between translated",
-		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives"}}
+		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives", "NoReply-replies"}}
 
 func noReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
@@ -50,6 +50,7 @@ func noReply(v *fault.Input) {
 		}
 	}
 	dying(v, flows, partly)
+	otherLink(v)
 	for p := range model.Each(v.Peers) {
 		pods := v.Senders(p)
 		if partly[node.Pair{Local: p.Local, Remote: p.Remote}] || !asksInVain(v.Index, p, pods) ||
@@ -166,8 +167,7 @@ func pingedOnly(v *node.Index, match func(*model.Flow) bool) (to node.AddrSet) {
 // asksInVain reports whether pods asked a peer for something, and nothing proves that it got there.
 func asksInVain(v *node.Index, p *model.Peer, pods node.AddrSet) bool {
 	st := v.FlowsOf(p)
-	asks := p.Out.Packets > 0 && (p.Out.Requests > 0 || st.Asking+st.Older+st.HalfOpen > 0)
-	return len(pods) > 0 && asks && !v.Answered(p)
+	return len(pods) > 0 && p.Out.Packets > 0 && (p.Out.Requests > 0 || st.Asking+st.Older+st.HalfOpen > 0) && !v.Answered(p)
 }
 
 // askedBy is how much of what leaves for a peer and wants a reply is of pods and of no finding's flows.
@@ -269,8 +269,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	x := g.sum()
 	remotes := node.Sorted(x.Peers)
 	f.Pods, f.Peers, f.Packets = node.Sorted(x.Pods), model.Hosts(remotes), x.Packets
-	name, tunnel := v.LinkName(x.Link), v.IsTunnel(x.Link)
-	locals := node.AddrSet{}
+	name, tunnel, locals := v.LinkName(x.Link), v.IsTunnel(x.Link), node.AddrSet{}
 	for p := range model.Each(v.Peers) {
 		if g[p.Remote] != nil && p.IfIndex == x.Link && p.Out.Packets > 0 && len(v.Senders(p)) > 0 {
 			locals.Add(p.Local)
@@ -301,7 +300,7 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	} else {
 		f.Facts["control"] = node.Answering(v, func(a netip.Addr) bool { return g[a] != nil })
 	}
-	if d := v.Routing().Lookup(v.SentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && d.Table != node.MainTable {
+	if d := v.Routing().Lookup(v.SentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && (d.Table != node.MainTable || d.Rule.Mask != 0) {
 		f.Facts["rule"], f.Facts["route"] = node.ShowRule(d.Rule), v.Shown(d.Route)
 	}
 	if services := findUntranslated(v, remotes); services != nil {
@@ -425,8 +424,7 @@ func filedRoutes(v *node.Index, remotes []netip.Addr) []node.RouteFact {
 // sentByDefault is the finding on requests to an address of a link that leave by the
 // default route: what has the address, such as the node's own name server, is gone.
 func sentByDefault(v *node.Index, a netip.Addr, m *node.Lost) fault.Fault {
-	name := v.LinkName(m.Link)
-	f := fault.Fault{Page: "NoReply-strayed", Lost: m}
+	name, f := v.LinkName(m.Link), fault.Fault{Page: "NoReply-strayed", Lost: m}
 	f.Facts = words.Facts{"addr": a, "link": name, "requests": m.Requests, "route": v.Shown(v.Lookup(a))}
 	f.LastHopAlive, f.Cause = v.Place(name, model.Egress), "no link has the address"
 	return f

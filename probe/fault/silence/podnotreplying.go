@@ -27,7 +27,7 @@ type silentReceiver struct {
 // PodNotReplying reports pods of this node that do not reply to requests which were delivered to them.
 var PodNotReplying = fault.Kind{Code: "PodNotReplying", Severity: model.Warning, Find: podNotReplying,
 	Needs: fault.Sources{model.SourceTC, model.SourcePods}, Ends: fault.Hops{model.HopPod, model.HopLocal},
-	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined"}}
+	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined", "PodNotReplying-ruled"}}
 
 func podNotReplying(v *fault.Input) {
 	all := v.AsksOf()
@@ -69,8 +69,7 @@ func silentTo(v *fault.Input, s node.Service, all map[node.Service]*node.Asks, d
 	if s.Proto != model.TCP && s.Proto != model.UDP || !s.Wants(a) {
 		return false
 	}
-	replied := node.SetOf(node.Clients(a.Replied))
-	asked := map[netip.Addr]int{}
+	replied, asked := node.SetOf(node.Clients(a.Replied)), map[netip.Addr]int{}
 	for _, f := range a.Unreplied {
 		asked[f.Original.Src]++
 	}
@@ -145,8 +144,7 @@ func untrackedSilence(v *fault.Input, d *silentReceiver, all map[node.Service]*n
 		return x.Dst == d.addr && x.Packets >= node.ManyRefused && refused(&x)
 	})
 	out := v.Hop(d.addr, d.pod.LinkIndex, model.Ingress, model.AsSource)
-	refuses := out != nil && out.RST+out.ICMPErrors > 0
-	return !tracked && !spoilt && !refuses && !v.Silenced(netip.Addr{}, model.Host(d.addr))
+	return !tracked && !spoilt && !(out != nil && out.RST+out.ICMPErrors > 0) && !v.Silenced(netip.Addr{}, model.Host(d.addr))
 }
 
 func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
@@ -167,6 +165,11 @@ func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
 		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
 		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == model.UDP }),
 	}}
+	if len(d.flows) > 0 {
+		if rule, by := path.PodRuled(d.pod, node.ReplyPacket(d.flows[0])); by != nil && by.Link != d.pod.Interface {
+			f.Page, f.Facts["rule"], f.Facts["route"], f.Facts["by"] = "PodNotReplying-ruled", node.ShowRule(rule), &node.ShownRoute{Route: by, Link: by.Link}, by.Link
+		}
+	}
 	f.Pods, f.Peers, f.LastHopAlive = []netip.Addr{d.addr}, model.Hosts(asking), v.Place(d.pod.Link, model.Egress)
 	f.Packets = max(d.silent, uint64(len(d.flows)))
 	if len(d.flows) == 0 || !watched {

@@ -120,13 +120,11 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	var rules []*model.PacketRule
 	switch {
 	case lowered(v, first):
-		means, broken = "lowered", true
-		rules = model.Chosen(v.PacketRules, (*model.PacketRule).SetsTTL)
+		means, broken, rules = "lowered", true, model.Chosen(v.PacketRules, (*model.PacketRule).SetsTTL)
 	case atLoopback(first):
 		means = "loopback"
 	}
-	ends := nothingPasses(v, l)
-	from, to := first.Src, first.Dst
+	ends, from, to := nothingPasses(v, l), first.Src, first.Dst
 	if v.Owners[from] == nil {
 		from, to = to, from
 	}
