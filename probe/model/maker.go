@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -139,33 +140,40 @@ func Programs(s *Snapshot) (out []string) {
 	return slices.DeleteFunc(out, func(by string) bool { return by == "" || by == cniPlugins })
 }
 
-// SetEngines marks the bridges of Docker and Podman, which a rule of theirs names, or its network, and the pods on these.
-// One that Kubernetes knows is no container of theirs: Docker may run its pods.
+// SetEngines marks the bridges of Docker and Podman, which a rule of theirs names, or its network, and the pods on these, or
+// in such a network if their bridge is gone. One that Kubernetes knows is no container of theirs: Docker may run its pods.
 func SetEngines(s *Snapshot) {
-	names, networks := map[string]*Link{}, map[netip.Prefix]*Link{}
-	for l := range Each(s.Links) {
-		if l.Kind == "bridge" {
-			names[l.Name] = l
-			for _, a := range l.Addresses {
-				networks[a.Masked()] = l
-			}
-		}
-	}
+	names, networks := map[string]string{}, map[netip.Prefix]string{}
 	for r := range Each(s.PacketRules) {
-		for _, l := range []*Link{names[r.In.Name], names[r.Out.Name], networks[r.Src.Prefix], networks[r.Dst.Prefix]} {
-			if l == nil {
-				continue
-			}
-			if by := Maker([]string{r.Chain, r.Target}, "", r.Table); by == "Docker" || by == "Podman" {
-				l.Engine = by
-			}
+		if by := Maker([]string{r.Chain, r.Target}, "", r.Table); by == "Docker" || by == "Podman" {
+			names[r.In.Name], names[r.Out.Name], networks[r.Src.Prefix], networks[r.Dst.Prefix] = by, by, by, by
 		}
 	}
-	bridges := Table(s.Links, func(l *Link) (int, string) { return l.Index, l.Engine })
-	masters := Table(s.Links, func(l *Link) (int, int) { return l.Index, l.Master })
+	delete(names, "")
+	for r := range Each(s.PacketRules) {
+		if by := names[r.Out.Name]; by != "" && r.Out.Not && r.Target == "MASQUERADE" {
+			networks[r.Src.Prefix] = by
+		}
+	}
+	of := func(list []netip.Prefix) (by string) {
+		for _, a := range list {
+			by = cmp.Or(by, networks[a.Masked()])
+		}
+		return by
+	}
+	links := map[int]*Link{}
+	for l := range Each(s.Links) {
+		if links[l.Index] = l; l.Kind == "bridge" {
+			l.Engine = cmp.Or(names[l.Name], of(l.Addresses))
+		}
+	}
 	for p := range Each(s.Pods) {
-		if p.UID == "" && p.Name == "" {
-			p.Engine = bridges[masters[p.LinkIndex]]
+		l := links[p.LinkIndex]
+		if l == nil || p.UID != "" || p.Name != "" {
+			continue
+		}
+		if p.Engine = of(p.Addresses); l.Master != 0 {
+			p.Engine = Either(links[l.Master] == nil, &Link{}, links[l.Master]).Engine
 		}
 	}
 }

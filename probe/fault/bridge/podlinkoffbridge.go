@@ -1,22 +1,25 @@
 package bridge
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// PodLinkOffBridge reports pods' links that are no port of the bridge that the others are on.
+// PodLinkOffBridge reports pods' links that are no port of the bridge that the others are on, and those whose bridge is gone.
 var PodLinkOffBridge = fault.Kind{Code: "PodLinkOffBridge", Severity: model.Critical, Find: podLinkOffBridge,
 	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
 	Ends:    fault.Hops{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
-	Objects: fault.Objects{"link.Name"}}
+	Objects: fault.Objects{"link.Name", "lost"}}
 
 func podLinkOffBridge(v *fault.Input) {
+	var bridgeless node.Groups[netip.Prefix, []*model.Pod]
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]
 		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.PresentWholeWindow(p) || v.Outer[l.Index] {
@@ -26,14 +29,23 @@ func podLinkOffBridge(v *fault.Input) {
 		if master != nil && master.Kind != "bridge" {
 			continue
 		}
-		if b, x := bridgeMeant(v.Index, p); b != nil && b != master && !receivesTraffic(v.Index, p, node.PodAddrs(p)) {
+		switch b, x := bridgeMeant(v.Index, p); {
+		case x == nil || b == master && b != nil || receivesTraffic(v.Index, p, node.PodAddrs(p)):
+		case b != nil:
 			offBridge(v, p, l, b, x)
+		case master == nil:
+			list := bridgeless.Of(x["lost"].(netip.Prefix))
+			*list = append(*list, p)
 		}
+	}
+	for lost, pods := range bridgeless.All() {
+		bridgeGone(v, lost, *pods)
 	}
 }
 
-// bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none does, or the node reaches the
-// pod without one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one.
+// bridgeMeant is the bridge that a pod belongs to, and by which address; no facts where the node reaches the pod without
+// one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one. It is nil if it is
+// gone: nothing of the node has the gateway, which the pod reaches without one, and no pod of its network is routed.
 func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
 	link := v.ByIndex[p.LinkIndex]
 	for _, a := range p.Addresses {
@@ -47,10 +59,23 @@ func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
 			near := g.Addr.Is4() == a.Addr().Is4() && a.Contains(g.Addr) && !link.Has(g.Addr)
 			if b := bridgeWith(v, p, a, g.Addr); near && b != nil {
 				return b, words.Facts{"pod": p, "bridge": b, "addr": a, "gateway": g.Addr}
+			} else if near && !v.NodeAddrs[g.Addr] && len(v.Owners[g.Addr]) == 0 && len(link.Addresses) == 0 && !routedLike(v, a) &&
+				node.PrefixRoute(p, a) {
+				return nil, words.Facts{"lost": netip.PrefixFrom(g.Addr, a.Bits())}
 			}
 		}
 	}
 	return nil, nil
+}
+
+// routedLike reports whether the node routes some pod of a network to the pod's own link.
+func routedLike(v *node.Index, network netip.Prefix) bool {
+	return slices.ContainsFunc(v.Pods, func(o model.Pod) bool {
+		return slices.ContainsFunc(o.Addresses, func(a netip.Prefix) bool {
+			r := v.Lookup(a.Addr())
+			return a.Masked() == network.Masked() && r != nil && r.IfIndex == o.LinkIndex
+		})
+	})
 }
 
 // bridgeWith is the bridge that has the gateway for its own address, or that pods
@@ -95,5 +120,40 @@ func offBridge(v *fault.Input, p *model.Pod, l, b *model.Link, x words.Facts) {
 		x["route"] = v.RouteText(r)
 	}
 	x["hairpin"] = hairpins(v.Index, ports)
+	v.Report(f)
+}
+
+// bridgeGone reports the bridge that had a gateway's address, of which nothing is left but what its pods remember.
+func bridgeGone(v *fault.Input, lost netip.Prefix, pods []*model.Pod) {
+	f := fault.Fault{Page: "PodLinkOffBridge-gone", Facts: words.Facts{"lost": lost, "engine": pods[0].Engine}}
+	var links []string
+	macs := map[model.MAC]bool{}
+	for _, p := range pods {
+		links, f.Pods = append(links, p.Link), append(f.Pods, node.PodAddrs(p)...)
+		for _, g := range p.Gateways {
+			if g.Addr == lost.Addr() && path.Resolved(&g) {
+				macs[g.MAC] = true
+			}
+		}
+	}
+	f.CutOff, f.LastHopAlive = f.Pods, v.Place(links[0], model.Ingress)
+	f.Claims = func(d *model.Drop) bool {
+		return d.FromOrTo(f.Pods) && (macs[d.DstMAC] || d.Is(model.NeighborFailed|model.ReverseFiltered|model.NoRoute))
+	}
+	if f.Packets = v.Dropped(f.Claims); f.Packets < node.MinDrops {
+		f.StateAlone()
+	}
+	// The rule that masquerades a network of Docker's names its bridge.
+	rule := model.Find(v.PacketRules, func(r model.PacketRule) bool { return r.Out.Not && r.Src.Prefix == lost.Masked() })
+	name := model.Either(pods[0].Engine == "", v.Node.Bridge, rule.Out.Name)
+	if model.First(v.Links, func(l *model.Link) bool { return l.Name == name }) != nil {
+		name = ""
+	}
+	if f.Facts["name"], f.Facts["links"] = name, links; name != "" && pods[0].Engine == "" {
+		f.Facts["moves"] = links
+	}
+	if len(macs) == 1 {
+		f.Facts["mac"] = slices.Collect(maps.Keys(macs))[0]
+	}
 	v.Report(f)
 }
