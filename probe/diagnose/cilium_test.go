@@ -178,9 +178,14 @@ func TestCiliumOtherPort(t *testing.T) {
 		n.Cilium.Services = []model.CiliumService{{Addr: netip.AddrPortFrom(addr(served), 8080), Proto: tcp, Backends: []netip.AddrPort{netip.MustParseAddrPort(pod6 + ":80")}}}
 		n.answered(pod5, out)
 		n.silent(pod5, virtualIP)
+		if served == virtualIP { // which an agent's rule excludes, as AKS' do
+			n.Node.Plugin = "azure-cilium"
+			n.exclude("10.0.0.0/16")
+		}
 		verdicts(t, n, []string{"NoReply likely 172.20.1.5 " + virtualIP})
 		const why = "is the address of a service that Cilium translates, but not on the port that pods use"
-		if said := sentences(n); strings.Contains(said, why) != (served == virtualIP) {
+		if said := sentences(n); strings.Contains(said, why) != (served == virtualIP) ||
+			strings.Contains(said, "az network") == (served == virtualIP) {
 			t.Errorf("service at %s:\n%s", served, said)
 		}
 	}

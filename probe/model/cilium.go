@@ -109,7 +109,7 @@ type CiliumDrop struct {
 	// File and Line are where in Cilium's source the program decided.
 	File uint8
 	Line uint16
-	// Name is the file's name, by the line information of the programs, where several had its number (CiliumFiles).
+	// Name is the file's name, by the line information of the programs: which had its number (CiliumFiles) is not enough.
 	Name string `redact:"keep"`
 }
 
@@ -120,13 +120,9 @@ func (c CiliumDrop) Compare(o CiliumDrop) int {
 		cmp.Compare(c.Endpoint, o.Endpoint), cmp.Compare(c.File, o.File), cmp.Compare(c.Line, o.Line), cmp.Compare(c.Name, o.Name))
 }
 
-// Source is the line of Cilium's source. A file that may be one or another has its number in place of a name.
+// Source is the line of Cilium's source. A file that no program's line information names has its number in place of a name.
 func (c CiliumDrop) Source() string {
-	name := c.Name
-	if files := CiliumFiles(c.File); name == "" && len(files) == 1 {
-		name = files[0]
-	}
-	return fmt.Sprintf("%s:%d", cmp.Or(name, fmt.Sprintf("file %d", c.File)), c.Line)
+	return fmt.Sprintf("%s:%d", cmp.Or(c.Name, fmt.Sprintf("file %d", c.File)), c.Line)
 }
 
 // CiliumReason is a number of pkg/monitor/api/drop.go. Versions only add some.
