@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -21,8 +20,6 @@ type Cilium struct {
 	// Services are what they translate (cilium_lb4_services, cilium_lb4_backends, and those of
 	// IPv6), in the order of their addresses; nil where a map was not read whole.
 	Services []CiliumService
-	// Wildcards are addresses of services of which they drop what is for any other port (since Cilium 1.19).
-	Wildcards []netip.Addr
 	// Counts are the packets that they dropped, by reason, on this node (cilium_metrics).
 	Counts []CiliumCount
 }
@@ -90,9 +87,9 @@ func (c *Cilium) Service(a netip.Addr, port uint16, proto uint8) *CiliumService 
 	})
 }
 
-// ClosedPort reports whether a port is no service's, of an address of which all other ports are dropped.
+// ClosedPort reports whether an address is a service's, but not at a port.
 func (c *Cilium) ClosedPort(a netip.Addr, port uint16, proto uint8) bool {
-	return port != 0 && slices.Contains(c.Wildcards, a) && c.Service(a, port, proto) == nil
+	return port != 0 && c.Service(a, 0, 0) != nil && c.Service(a, port, proto) == nil
 }
 
 // CiliumDrop is why a program of Cilium's dropped packets, as it left it in them. It is

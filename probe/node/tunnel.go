@@ -110,9 +110,9 @@ func (v *Index) findTunnelPairs() (out []TunnelPair) {
 	}
 	for p := range model.Each(v.Peers) {
 		if answered := v.IsTunnel(p.IfIndex) && v.Answered(p); answered || silent(p) {
-			for _, pod := range Sorted(v.Senders(p)) {
-				out = append(out, TunnelPair{p, pod, v.EndOf(pod, p.IfIndex, p.Remote), answered})
-			}
+			out = append(out, model.Map(Sorted(v.Senders(p)), func(pod netip.Addr) TunnelPair {
+				return TunnelPair{p, pod, v.EndOf(pod, p.IfIndex, p.Remote), answered}
+			})...)
 		}
 	}
 	return out

@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -44,8 +43,7 @@ func podLinkOffBridge(v *fault.Input) {
 }
 
 // bridgeMeant is the bridge that a pod belongs to, and by which address; no facts where the node reaches the pod without
-// one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one. It is nil if it is
-// gone: nothing of the node has the gateway, which the pod reaches without one, and no pod of its network is routed.
+// one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one; it is nil if it is gone.
 func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
 	link := v.ByIndex[p.LinkIndex]
 	for _, a := range p.Addresses {
@@ -59,23 +57,12 @@ func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
 			near := g.Addr.Is4() == a.Addr().Is4() && a.Contains(g.Addr) && !link.Has(g.Addr)
 			if b := bridgeWith(v, p, a, g.Addr); near && b != nil {
 				return b, words.Facts{"pod": p, "bridge": b, "addr": a, "gateway": g.Addr}
-			} else if near && !v.NodeAddrs[g.Addr] && len(v.Owners[g.Addr]) == 0 && len(link.Addresses) == 0 && !routedLike(v, a) &&
-				node.PrefixRoute(p, a) {
-				return nil, words.Facts{"lost": netip.PrefixFrom(g.Addr, a.Bits())}
+			} else if lost := v.LostBridge(p, g.Addr); near && lost.IsValid() {
+				return nil, words.Facts{"lost": lost}
 			}
 		}
 	}
 	return nil, nil
-}
-
-// routedLike reports whether the node routes some pod of a network to the pod's own link.
-func routedLike(v *node.Index, network netip.Prefix) bool {
-	return slices.ContainsFunc(v.Pods, func(o model.Pod) bool {
-		return slices.ContainsFunc(o.Addresses, func(a netip.Prefix) bool {
-			r := v.Lookup(a.Addr())
-			return a.Masked() == network.Masked() && r != nil && r.IfIndex == o.LinkIndex
-		})
-	})
 }
 
 // bridgeWith is the bridge that has the gateway for its own address, or that pods
@@ -126,34 +113,32 @@ func offBridge(v *fault.Input, p *model.Pod, l, b *model.Link, x words.Facts) {
 // bridgeGone reports the bridge that had a gateway's address, of which nothing is left but what its pods remember.
 func bridgeGone(v *fault.Input, lost netip.Prefix, pods []*model.Pod) {
 	f := fault.Fault{Page: "PodLinkOffBridge-gone", Facts: words.Facts{"lost": lost, "engine": pods[0].Engine}}
-	var links []string
-	macs := map[model.MAC]bool{}
 	for _, p := range pods {
-		links, f.Pods = append(links, p.Link), append(f.Pods, node.PodAddrs(p)...)
-		for _, g := range p.Gateways {
-			if g.Addr == lost.Addr() && path.Resolved(&g) {
-				macs[g.MAC] = true
-			}
-		}
+		f.Pods = append(f.Pods, node.PodAddrs(p)...)
 	}
+	links := model.Map(pods, func(p *model.Pod) string { return p.Link })
 	f.CutOff, f.LastHopAlive = f.Pods, v.Place(links[0], model.Ingress)
 	f.Claims = func(d *model.Drop) bool {
-		return d.FromOrTo(f.Pods) && (macs[d.DstMAC] || d.Is(model.NeighborFailed|model.ReverseFiltered|model.NoRoute))
-	}
-	if f.Packets = v.Dropped(f.Claims); f.Packets < node.MinDrops {
-		f.StateAlone()
+		return d.FromOrTo(f.Pods) && d.Is(model.OtherHost|model.NeighborFailed|model.ReverseFiltered|model.NoRoute)
 	}
 	// The rule that masquerades a network of Docker's names its bridge.
 	rule := model.Find(v.PacketRules, func(r model.PacketRule) bool { return r.Out.Not && r.Src.Prefix == lost.Masked() })
 	name := model.Either(pods[0].Engine == "", v.Node.Bridge, rule.Out.Name)
-	if model.First(v.Links, func(l *model.Link) bool { return l.Name == name }) != nil {
+	if v.LinkByName[name] != nil {
 		name = ""
+	}
+	switch f.Packets = v.Dropped(f.Claims); {
+	case f.Packets >= node.MinDrops:
+	case name == "":
+		return // A BPF program may take its place.
+	default:
+		f.StateAlone()
 	}
 	if f.Facts["name"], f.Facts["links"] = name, links; name != "" && pods[0].Engine == "" {
 		f.Facts["moves"] = links
 	}
-	if len(macs) == 1 {
-		f.Facts["mac"] = slices.Collect(maps.Keys(macs))[0]
+	if g := model.First(pods[0].Gateways, path.Resolved); g != nil {
+		f.Facts["mac"] = g.MAC
 	}
 	v.Report(f)
 }

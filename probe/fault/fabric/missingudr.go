@@ -227,9 +227,7 @@ func (s *udrSearch) known(ranges []*node.RemoteRange) []model.Evidence {
 	var asked []*model.Probe
 	for _, r := range ranges {
 		asked = append(asked, r.Probes...)
-		for _, a := range v.OwnerAddrs(r) {
-			asked = append(asked, v.Echoed(a))
-		}
+		asked = append(asked, model.Map(v.OwnerAddrs(r), v.Echoed)...)
 		out = append(out, words.Say("udr-range", words.Facts{"node": v.NodeOf(r.CIDR), "filed": s.filed[r.CIDR]})...)
 	}
 	for _, r := range ranges {

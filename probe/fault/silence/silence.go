@@ -50,10 +50,8 @@ func findUntranslated(v *node.Index, remotes []netip.Addr) *untranslatedServices
 		s := node.UntranslatedService{Addr: a}
 		switch {
 		case v.Cilium.Service(a, 0, 0) != nil:
-			for _, x := range v.Leaving(to[a][0]) {
-				s.Port = node.ProtoPort{Proto: x.Proto, Number: x.DstPort}
-			}
-			u.Except = "cilium"
+			x := v.Leaving(to[a][0])[0]
+			s.Port, u.Except = node.ProtoPort{Proto: x.Proto, Number: x.DstPort}, "cilium"
 		case len(found.Beside) > 0:
 			s.Port, s.Beside, u.Except = node.ProtoPort{Proto: sent.Proto, Number: sent.DstPort}, found.Beside[0], "beside"
 		case len(found.Others) > 0:
