@@ -129,7 +129,7 @@ func (v *view) uplinks() []string {
 		}
 	}
 	maps.Copy(found, model.SetOf(v.nics(found)))
-	return model.Map(model.Chosen(v.links, func(l *model.Link) bool { return found[l.Index] }), func(l *model.Link) string { return l.Name })
+	return model.Flat(v.links, func(l model.Link) []string { return model.Either(found[l.Index], []string{l.Name}, nil) })
 }
 
 // ports returns the ports that are uplinks of a bridge that has the default route.

@@ -9,19 +9,26 @@ import (
 
 // TestTwoMasters: another machine announces an address that the node holds as a further one.
 func TestTwoMasters(t *testing.T) {
-	holds := func(since time.Time) func() *testNode {
+	holds := func(since time.Time, lost ...time.Duration) func() *testNode {
 		return func() *testNode {
 			n := kubenet().live()
 			l := &n.Links[0]
 			l.Addresses = append(l.Addresses, prefix("10.50.0.100/32"))
 			l.Since = []time.Time{start.Add(-time.Minute), since}
 			n.arp("10.50.0.100", 2, model.Ingress, true, deadMAC, 4)
+			for _, after := range lost {
+				n.Changes = append(n.Changes, model.Change{At: start.Add(after), Kind: model.ChangedAddress, Deleted: true, Dst: prefix("10.50.0.100/32")})
+			}
 			return n
 		}
 	}
 	situations(t, []situation{
 		{"through the window", holds(start), []string{"critical DuplicatePodIP"}, "10.50.0.100, an address of this node", "another address"},
+		{"in turns", holds(start.Add(8*time.Second), 2*time.Second, 6*time.Second), []string{"critical DuplicatePodIP"},
+			"10.50.0.100 moves between this node and another machine", "another address"},
 		{"healthy: it came within", holds(start.Add(time.Second)), nil, "", ""},
+		{"healthy: keepalived was restarted", holds(start.Add(4*time.Second), 2*time.Second), nil, "", ""},
+		{"healthy: it came back before", holds(start.Add(time.Second), -9*time.Second, -5*time.Second), nil, "", ""},
 	})
 }
 
