@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -107,5 +108,31 @@ func TestUnproxied(t *testing.T) {
 	situations(t, []situation{
 		{"kube-proxy's rules are gone", silent(false), []string{"warning NoReply"}, "kube-proxy's rules are gone", ""},
 		{"others are there", silent(true), []string{"warning NoReply"}, "", "kube-proxy's rules are gone"},
+	})
+}
+
+// TestBackendsByMap: kube-proxy 1.37 translates to one endpoint by a rule, to several by the map of one.
+func TestBackendsByMap(t *testing.T) {
+	serves := func(endpoints ...string) func() *testNode {
+		return func() *testNode {
+			n := kubenet().live()
+			const chain = "service-AAAAAAAA-ns1/svc1/tcp/p80"
+			set := model.Set{Family: "ip", Table: "kube-proxy", Name: "__map0", Anonymous: true}
+			for i, a := range endpoints {
+				set.Elements = append(set.Elements, model.Element{Key: fmt.Sprint(i), Value: a + " . 80"})
+			}
+			n.Sets = append(n.Sets, set)
+			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Chain: chain, Native: true,
+				Proto: tcp, Target: "DNAT", Lookups: []model.Lookup{{Set: "__map0", Key: []string{"numgen random mod 2"}, Map: true}},
+				Text: "meta l4proto tcp dnat ip addr . port to numgen random mod 2 map"})
+			if endpoints[1] != pod6 {
+				n.dropOn("br-pods", "NEIGH_FAILED", "neigh_invalidate", pod5, endpoints[1], 12)
+			}
+			return n
+		}
+	}
+	situations(t, []situation{
+		{"one is gone", serves(pod6, gone), []string{"warning DeadBackend"}, "translated to 172.20.1.77 by kube-proxy service-AAAAAAAA-ns1/svc1/tcp/p80", ""},
+		{"healthy", serves(pod5, pod6), nil, "", ""},
 	})
 }

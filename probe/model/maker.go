@@ -120,11 +120,8 @@ func SetEngines(s *Snapshot) {
 			networks[r.Src.Prefix] = by
 		}
 	}
-	of := func(list []netip.Prefix) (by string) {
-		for _, a := range list {
-			by = cmp.Or(by, networks[a.Masked()])
-		}
-		return by
+	of := func(list []netip.Prefix) string {
+		return cmp.Or(Map(list, func(a netip.Prefix) string { return networks[a.Masked()] })...)
 	}
 	links := map[int]*Link{}
 	for l := range Each(s.Links) {

@@ -113,9 +113,7 @@ func offBridge(v *fault.Input, p *model.Pod, l, b *model.Link, x words.Facts) {
 // bridgeGone reports the bridge that had a gateway's address, of which nothing is left but what its pods remember.
 func bridgeGone(v *fault.Input, lost netip.Prefix, pods []*model.Pod) {
 	f := fault.Fault{Page: "PodLinkOffBridge-gone", Facts: words.Facts{"lost": lost, "engine": pods[0].Engine}}
-	for _, p := range pods {
-		f.Pods = append(f.Pods, node.PodAddrs(p)...)
-	}
+	f.Pods = model.Flat(pods, node.PodAddrs)
 	links := model.Map(pods, func(p *model.Pod) string { return p.Link })
 	f.CutOff, f.LastHopAlive = f.Pods, v.Place(links[0], model.Ingress)
 	f.Claims = func(d *model.Drop) bool {
@@ -124,9 +122,7 @@ func bridgeGone(v *fault.Input, lost netip.Prefix, pods []*model.Pod) {
 	// The rule that masquerades a network of Docker's names its bridge.
 	rule := model.Find(v.PacketRules, func(r model.PacketRule) bool { return r.Out.Not && r.Src.Prefix == lost.Masked() })
 	name := model.Either(pods[0].Engine == "", v.Node.Bridge, rule.Out.Name)
-	if v.LinkByName[name] != nil {
-		name = ""
-	}
+	name = model.Either(v.LinkByName[name] == nil, name, "")
 	switch f.Packets = v.Dropped(f.Claims); {
 	case f.Packets >= node.MinDrops:
 	case name == "":
