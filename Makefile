@@ -251,11 +251,13 @@ test-cluster: need-cluster plugin ## run the plugin and kubectl debug on a real 
 		$(GO) test -tags cluster -count=1 -v -timeout 30m -run '$(CLUSTER_TESTS)' ./cmd/kubectl-lasthop/clustertest $(CLUSTER_FLAGS)
 
 CILIUM_TESTS ?= .
+CILIUM_VERSIONS ?= 1.18.4 1.19.5 1.20.2
 
 .PHONY: test-cilium
-test-cilium: need-cilium build ## compare lasthop with the real Cilium on nodes in namespaces, in three modes; the first run builds it
+test-cilium: need-cilium build ## compare lasthop with the real Cilium on nodes in namespaces, each version in three modes; the first run builds them
 	$(GO) test -tags cilium -c -o bin/cilium.test ./cmd/lasthop/ciliumtest
-	cd cmd/lasthop/ciliumtest && ../../../bin/cilium.test -test.v -test.timeout 30m -test.run '$(CILIUM_TESTS)'
+	cd cmd/lasthop/ciliumtest && for v in $(CILIUM_VERSIONS); do \
+		CILIUM_VERSION=$$v ../../../bin/cilium.test -test.v -test.timeout 30m -test.run '$(CILIUM_TESTS)' || exit; done
 
 NEIGHBOR_TESTS ?= .
 

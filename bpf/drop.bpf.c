@@ -31,10 +31,8 @@
 #define IP_CT_IS_REPLY 3
 /* The index of lo, in every network namespace. */
 #define LOOPBACK 1
-/* Cilium's first reason for a drop, and how many source files it numbers. */
+/* Cilium's first reason for a drop. */
 #define CILIUM_REASONS 130U
-#define CILIUM_SOURCES 7U
-#define CILIUM_HEADERS 17U
 
 /* Set by Go: whether the tracepoint has a reason (Linux 5.17). */
 const volatile bool has_reason = false;
@@ -517,7 +515,7 @@ static __always_inline void read_cilium(struct sk_buff *skb,
 	file = source >> 8;
 	if ((source & 0xff) != TC_ACT_SHOT || reason >> 16 ||
 	    (reason & 0xff) < CILIUM_REASONS || word[3] >> 16 ||
-	    !(file - 1U < CILIUM_SOURCES || file - 101U < CILIUM_HEADERS))
+	    !file)
 		return;
 	c->src_identity = word[0];
 	c->dst_identity = word[1];

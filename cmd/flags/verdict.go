@@ -88,10 +88,7 @@ func Formats() Choice {
 type Reports map[string]string
 
 func (r *Reports) String() string {
-	var texts []string
-	for _, kind := range slices.Sorted(maps.Keys(*r)) {
-		texts = append(texts, kind+"="+(*r)[kind])
-	}
+	texts := model.Map(slices.Sorted(maps.Keys(*r)), func(kind string) string { return kind + "=" + (*r)[kind] })
 	return strings.Join(texts, ", ")
 }
 

@@ -271,8 +271,7 @@ func (r *runner) namespaced(ctx context.Context) ([]netip.Addr, error) {
 }
 
 // addresses are those that the API has as text.
-func addresses(texts []string) []netip.Addr {
-	var out []netip.Addr
+func addresses(texts []string) (out []netip.Addr) {
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {
 			out = append(out, a)

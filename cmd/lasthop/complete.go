@@ -19,12 +19,7 @@ const netnsDir = "/run/netns"
 // completeNetns proposes the named network namespaces, but those of a lab's pods, which have their node's name before a dot.
 func completeNetns(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	entries, _ := os.ReadDir(netnsDir) //nolint:errcheck // then nothing is proposed
-	var out []string
-	for _, e := range entries {
-		if !strings.Contains(e.Name(), ".") {
-			out = append(out, e.Name())
-		}
-	}
+	out := model.Filter(model.Map(entries, os.DirEntry.Name), func(name string) bool { return !strings.Contains(name, ".") })
 	return out, cobra.ShellCompDirectiveDefault // it may be a path, too
 }
 

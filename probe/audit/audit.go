@@ -362,9 +362,9 @@ func (a *audit) backends() {
 		return
 	}
 	from := model.Find(node.PodAddrs(&a.Pods[0]), netip.Addr.Is4)
-	for r := range model.Each(a.PacketRules) {
-		to := r.To.Addr()
-		if r.Target == "DNAT" && from.IsValid() && to.Is4() && a.Vacant(to) && a.OwnRange(to) && a.chosen(from) {
+	vacant4 := func(to netip.Addr) bool { return to.Is4() && a.Vacant(to) && a.OwnRange(to) }
+	for _, r := range a.Tables().Translations(vacant4) {
+		if to := r.To.Addr(); from.IsValid() && a.chosen(from) {
 			a.add(cause{what: to.String(), reason: vacant}, death{
 				ends: path.Ends{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto}, fate: path.Fate{Src: from, Dst: to},
 				pair: model.AuditPair{Pod: from, To: to, Port: r.To.Port(), Proto: r.Proto, Kind: model.AuditEndpoint},

@@ -142,10 +142,8 @@ func (a *audit) services() []destination {
 			}
 		}
 	}
-	for s := range model.Each(a.Cilium.Services) {
-		if s.Addr.Port() == node.DNSPort && s.Proto == model.UDP {
-			out = append(out, destination{model.AuditNames, s.Addr.Addr(), node.DNSPort, model.UDP, ""})
-		}
-	}
-	return out
+	names := model.Filter(a.Cilium.Services, func(s model.CiliumService) bool { return s.Addr.Port() == node.DNSPort && s.Proto == model.UDP })
+	return append(out, model.Map(names, func(s model.CiliumService) destination {
+		return destination{model.AuditNames, s.Addr.Addr(), node.DNSPort, model.UDP, ""}
+	})...)
 }

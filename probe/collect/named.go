@@ -130,8 +130,7 @@ func (n *naming) known(p *model.Pod) *cluster.Pod {
 }
 
 // elsewhere are the cluster's pods but for those on the node, and those whose addresses several have.
-func (n *naming) elsewhere(here []model.Pod) []model.ClusterPod {
-	var out []model.ClusterPod
+func (n *naming) elsewhere(here []model.Pod) (out []model.ClusterPod) {
 	own := addressesOf(here)
 	for p := range model.Each(n.list) {
 		if !slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return own[a] || n.byAddr[a] == nil }) {

@@ -398,7 +398,7 @@ func (r *reading) finish() {
 	s.Node.Networkd = r.files.Networkd
 	v := plugin.Recognise(s, r.files.Config)
 	s.Node.Plugin, s.Node.PluginBy, s.Node.Policy, s.Node.Residue = v.Plugin, v.By, v.Policy, v.Residue
-	s.Node.Masquerades = v.Masquerades
+	s.Node.Masquerades, s.Node.Bridge = v.Masquerades, v.Bridge
 	s.Node.Beside = model.Programs(s)
 	for _, n := range sourceOrder {
 		if src, ok := r.sources[n]; ok {

@@ -129,13 +129,7 @@ func (v *view) uplinks() []string {
 		}
 	}
 	maps.Copy(found, model.SetOf(v.nics(found)))
-	var out []string
-	for l := range model.Each(v.links) {
-		if found[l.Index] {
-			out = append(out, l.Name)
-		}
-	}
-	return out
+	return model.Flat(v.links, func(l model.Link) []string { return model.Either(found[l.Index], []string{l.Name}, nil) })
 }
 
 // ports returns the ports that are uplinks of a bridge that has the default route.
@@ -161,13 +155,9 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 }
 
 // portsWith returns the ports of a bridge that the sign holds for.
-func (v *view) portsWith(bridge *model.Link, sign func(*model.Link) bool) (out []int) {
-	for p := range model.Each(v.links) {
-		if p.Master == bridge.Index && sign(p) {
-			out = append(out, p.Index)
-		}
-	}
-	return out
+func (v *view) portsWith(bridge *model.Link, sign func(*model.Link) bool) []int {
+	ports := model.Chosen(v.links, func(p *model.Link) bool { return p.Master == bridge.Index && sign(p) })
+	return model.Map(ports, func(p *model.Link) int { return p.Index })
 }
 
 // isVirtual reports whether the link is a tunnel or leads to a program.

@@ -73,6 +73,59 @@ func TestContainers(t *testing.T) {
 	}
 }
 
+// bridgeless is a node whose bridge of that name is gone: the ones on it remember its MAC for their gateway.
+func bridgeless(n *testNode, name, gateway string) func() *testNode {
+	return func() *testNode {
+		b := *model.First(n.Links, func(l *model.Link) bool { return l.Name == name })
+		n.Routes = slices.DeleteFunc(n.Routes, func(r model.Route) bool { return r.IfIndex == b.Index })
+		for i := range n.Pods {
+			if l := n.link(n.Pods[i].LinkIndex); l.Master == b.Index {
+				l.Master = 0
+				a := n.Pods[i].Addresses[0].Addr().String()
+				n.inner(i, a+"/24", "default via "+gateway)
+				n.gateway(&n.Pods[i], gateway, b.MAC.String(), "REACHABLE")
+				n.dropOn(l.Name, "OTHERHOST", "ip_rcv_core", a, far, 6).DstMAC = b.MAC
+			}
+		}
+		n.Links = slices.DeleteFunc(n.Links, func(l model.Link) bool { return l.Name == name })
+		n.Node.Bridge = "cni0"
+		model.SetEngines(&n.Snapshot)
+		return n
+	}
+}
+
+// TestBridgeGone: what is on it has no bridge any more. Who routes pods has none either.
+func TestBridgeGone(t *testing.T) {
+	routed := func() *testNode {
+		n := kubenet().live()
+		n.unroute("172.20.1.0/24")
+		for i := range n.Pods {
+			l := n.link(n.Pods[i].LinkIndex)
+			l.Master, l.Addresses = 0, []netip.Prefix{prefix("172.20.1.1/32")}
+			n.inner(i, n.Pods[i].Addresses[0].Addr().String()+"/24", "noprefix", "172.20.1.1", "default via 172.20.1.1")
+			n.route(model.Route{Dst: model.Host(n.Pods[i].Addresses[0].Addr()), IfIndex: l.Index, Type: "unicast"})
+		}
+		n.Links = slices.DeleteFunc(n.Links, func(l model.Link) bool { return l.Name == "br-pods" })
+		return n
+	}
+	lost := func() *testNode { // one of them
+		n := routed()
+		n.unroute(pod5 + "/32")
+		n.link(n.Pods[0].LinkIndex).Addresses = nil
+		return n
+	}
+	situations(t, []situation{
+		{"the pods'", bridgeless(kubenet().live(), "br-pods", "172.20.1.1"), []string{"critical PodLinkOffBridge"},
+			"ip link add name cni0 address 0a:00:00:00:00:03 type bridge; ip addr add 172.20.1.1/24 dev cni0", "route"},
+		{"Docker's", bridgeless(withContainer("Docker"), "br-0a1b", "10.88.0.1"), []string{"critical PodLinkOffBridge"},
+			"the bridge br-0a1b of " + container + " is gone", "ip "},
+		{"Podman's", bridgeless(withContainer("Podman"), "br-0a1b", "10.88.0.1"), []string{"critical PodLinkOffBridge"},
+			"podman network reload --all", "ip "},
+		{"healthy: pods are routed", routed, nil, "", ""},
+		{"one of them is no more", lost, []string{"critical MissingPodRoute"}, "ip route replace", "type bridge"},
+	})
+}
+
 // TestContainersMasquerade: all that a container sends beyond the node needs the node's address, to pods too.
 func TestContainersMasquerade(t *testing.T) {
 	remedies(t, []remedy{

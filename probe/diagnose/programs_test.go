@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,19 +10,26 @@ import (
 
 // TestTwoMasters: another machine announces an address that the node holds as a further one.
 func TestTwoMasters(t *testing.T) {
-	holds := func(since time.Time) func() *testNode {
+	holds := func(since time.Time, lost ...time.Duration) func() *testNode {
 		return func() *testNode {
 			n := kubenet().live()
 			l := &n.Links[0]
 			l.Addresses = append(l.Addresses, prefix("10.50.0.100/32"))
 			l.Since = []time.Time{start.Add(-time.Minute), since}
 			n.arp("10.50.0.100", 2, model.Ingress, true, deadMAC, 4)
+			for _, after := range lost {
+				n.Changes = append(n.Changes, model.Change{At: start.Add(after), Kind: model.ChangedAddress, Deleted: true, Dst: prefix("10.50.0.100/32")})
+			}
 			return n
 		}
 	}
 	situations(t, []situation{
 		{"through the window", holds(start), []string{"critical DuplicatePodIP"}, "10.50.0.100, an address of this node", "another address"},
+		{"in turns", holds(start.Add(8*time.Second), 2*time.Second, 6*time.Second), []string{"critical DuplicatePodIP"},
+			"10.50.0.100 moves between this node and another machine", "another address"},
 		{"healthy: it came within", holds(start.Add(time.Second)), nil, "", ""},
+		{"healthy: keepalived was restarted", holds(start.Add(4*time.Second), 2*time.Second), nil, "", ""},
+		{"healthy: it came back before", holds(start.Add(time.Second), -9*time.Second, -5*time.Second), nil, "", ""},
 	})
 }
 
@@ -100,5 +108,31 @@ func TestUnproxied(t *testing.T) {
 	situations(t, []situation{
 		{"kube-proxy's rules are gone", silent(false), []string{"warning NoReply"}, "kube-proxy's rules are gone", ""},
 		{"others are there", silent(true), []string{"warning NoReply"}, "", "kube-proxy's rules are gone"},
+	})
+}
+
+// TestBackendsByMap: kube-proxy 1.37 translates to one endpoint by a rule, to several by the map of one.
+func TestBackendsByMap(t *testing.T) {
+	serves := func(endpoints ...string) func() *testNode {
+		return func() *testNode {
+			n := kubenet().live()
+			const chain = "service-AAAAAAAA-ns1/svc1/tcp/p80"
+			set := model.Set{Family: "ip", Table: "kube-proxy", Name: "__map0", Anonymous: true}
+			for i, a := range endpoints {
+				set.Elements = append(set.Elements, model.Element{Key: fmt.Sprint(i), Value: a + " . 80"})
+			}
+			n.Sets = append(n.Sets, set)
+			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Chain: chain, Native: true,
+				Proto: tcp, Target: "DNAT", Lookups: []model.Lookup{{Set: "__map0", Key: []string{"numgen random mod 2"}, Map: true}},
+				Text: "meta l4proto tcp dnat ip addr . port to numgen random mod 2 map"})
+			if endpoints[1] != pod6 {
+				n.dropOn("br-pods", "NEIGH_FAILED", "neigh_invalidate", pod5, endpoints[1], 12)
+			}
+			return n
+		}
+	}
+	situations(t, []situation{
+		{"one is gone", serves(pod6, gone), []string{"warning DeadBackend"}, "translated to 172.20.1.77 by kube-proxy service-AAAAAAAA-ns1/svc1/tcp/p80", ""},
+		{"healthy", serves(pod5, pod6), nil, "", ""},
 	})
 }

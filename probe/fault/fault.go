@@ -138,7 +138,7 @@ func (f *Fault) StateAlone() {
 func (f *Fault) TakeAfter(p, from *model.Pod, isIPv6 bool, addrs ...netip.Prefix) {
 	var held []netip.Prefix
 	usual := node.FirstIn(from, isIPv6)
-	if node.PrefixRoute(from, usual) {
+	if from.PrefixRoute(usual) {
 		held = model.Map(addrs, netip.Prefix.Masked)
 	}
 	f.Facts["noPrefixRoute"] = held == nil && !usual.IsSingleIP()

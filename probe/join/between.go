@@ -102,15 +102,9 @@ func (r row) String() string { return fmt.Sprintf("%s -> %s (%s)", r.Range, r.Ho
 // reach the one that has the range without a router. Then they lack such a route, and no network does.
 func (j *joint) keepRoutes(c *cause, to *node) bool {
 	hop := to.hop(c.guess.row)
-	if !hop.IsValid() {
-		return false
-	}
-	for _, w := range c.lost {
-		if !j.keepsRoutes(w.from, hop.Is4()) || !model.InAny(w.from.Networks, hop) {
-			return false
-		}
-	}
-	return true
+	return hop.IsValid() && !slices.ContainsFunc(c.lost, func(w *leg) bool {
+		return !j.keepsRoutes(w.from, hop.Is4()) || !model.InAny(w.from.Networks, hop)
+	})
 }
 
 // keepsRoutes reports whether a node has routes of its own to other recorded nodes' pods.

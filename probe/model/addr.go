@@ -15,11 +15,7 @@ func Host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // Hosts are the prefixes that hold one address each; nil for none.
 func Hosts(list []netip.Addr) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range list {
-		out = append(out, Host(a))
-	}
-	return out
+	return Flat(list, func(a netip.Addr) []netip.Prefix { return []netip.Prefix{Host(a)} })
 }
 
 // InAny reports whether a prefix of the list holds the address.

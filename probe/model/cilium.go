@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -21,8 +20,6 @@ type Cilium struct {
 	// Services are what they translate (cilium_lb4_services, cilium_lb4_backends, and those of
 	// IPv6), in the order of their addresses; nil where a map was not read whole.
 	Services []CiliumService
-	// Wildcards are addresses of services of which they drop what is for any other port (since Cilium 1.19).
-	Wildcards []netip.Addr
 	// Counts are the packets that they dropped, by reason, on this node (cilium_metrics).
 	Counts []CiliumCount
 }
@@ -90,9 +87,9 @@ func (c *Cilium) Service(a netip.Addr, port uint16, proto uint8) *CiliumService 
 	})
 }
 
-// ClosedPort reports whether a port is no service's, of an address of which all other ports are dropped.
+// ClosedPort reports whether an address is a service's, but not at a port.
 func (c *Cilium) ClosedPort(a netip.Addr, port uint16, proto uint8) bool {
-	return port != 0 && slices.Contains(c.Wildcards, a) && c.Service(a, port, proto) == nil
+	return port != 0 && c.Service(a, 0, 0) != nil && c.Service(a, port, proto) == nil
 }
 
 // CiliumDrop is why a program of Cilium's dropped packets, as it left it in them. It is
@@ -109,7 +106,7 @@ type CiliumDrop struct {
 	// File and Line are where in Cilium's source the program decided.
 	File uint8
 	Line uint16
-	// Name is the file's name, by the line information of the programs, where several had its number (CiliumFiles).
+	// Name is the file's name, by the line information of the programs: which had its number (CiliumFiles) is not enough.
 	Name string `redact:"keep"`
 }
 
@@ -120,13 +117,9 @@ func (c CiliumDrop) Compare(o CiliumDrop) int {
 		cmp.Compare(c.Endpoint, o.Endpoint), cmp.Compare(c.File, o.File), cmp.Compare(c.Line, o.Line), cmp.Compare(c.Name, o.Name))
 }
 
-// Source is the line of Cilium's source. A file that may be one or another has its number in place of a name.
+// Source is the line of Cilium's source. A file that no program's line information names has its number in place of a name.
 func (c CiliumDrop) Source() string {
-	name := c.Name
-	if files := CiliumFiles(c.File); name == "" && len(files) == 1 {
-		name = files[0]
-	}
-	return fmt.Sprintf("%s:%d", cmp.Or(name, fmt.Sprintf("file %d", c.File)), c.Line)
+	return fmt.Sprintf("%s:%d", cmp.Or(c.Name, fmt.Sprintf("file %d", c.File)), c.Line)
 }
 
 // CiliumReason is a number of pkg/monitor/api/drop.go. Versions only add some.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,65 +18,30 @@ type makerOf struct{ prefix, maker string }
 
 // chainMakers know chains, the more specific name first.
 var chainMakers = []makerOf{
-	{"cali-", Calico},
-	{"AZURE-NPM", "Azure Network Policy Manager"},
-	{"KUBE-ROUTER", "kube-router"},
-	{"KUBE-NWPLCY", "kube-router"},
-	{"KUBE-POD-FW", "kube-router"},
-	{"KUBE-FIREWALL", "kubelet"},
-	{"KUBE-KUBELET", "kubelet"},
-	{"KUBE-DEDUP", "kubelet"},
-	{"KUBE-", "kube-proxy"},
-	{"IP-MASQ-AGENT", "ip-masq-agent"},
-	{"KIND-MASQ-AGENT", "kindnet"},
-	{"AKS-", "AKS"},
-	{"CILIUM_", "Cilium"},
-	{"OLD_CILIUM_", "Cilium"},
-	{"ANTREA-", "Antrea"},
-	{"WEAVE-", "Weave Net"},
-	{"FLANNEL-", "flannel"},
-	{"ISTIO_", "Istio"},
-	{"AWS-", "the AWS VPC CNI"},
-	{"SWIFT", "Azure CNI"},
-	{"CNI-", cniPlugins},
+	{"cali-", Calico}, {"AZURE-NPM", "Azure Network Policy Manager"}, {"KUBE-ROUTER", "kube-router"},
+	{"KUBE-NWPLCY", "kube-router"}, {"KUBE-POD-FW", "kube-router"}, {"KUBE-FIREWALL", "kubelet"},
+	{"KUBE-KUBELET", "kubelet"}, {"KUBE-DEDUP", "kubelet"}, {"KUBE-", "kube-proxy"},
+	{"IP-MASQ-AGENT", "ip-masq-agent"}, {"KIND-MASQ-AGENT", "kindnet"}, {"AKS-", "AKS"}, {"CILIUM_", "Cilium"},
+	{"OLD_CILIUM_", "Cilium"}, {"ANTREA-", "Antrea"}, {"WEAVE-", "Weave Net"}, {"FLANNEL-", "flannel"},
+	{"ISTIO_", "Istio"}, {"AWS-", "the AWS VPC CNI"}, {"SWIFT", "Azure CNI"}, {"CNI-", cniPlugins},
 	{"DOCKER-USER", ""}, // what people put there stays
-	{"DOCKER", "Docker"},
-	{"FWD_", "firewalld"},
-	{"FWDI_", "firewalld"},
-	{"FWDO_", "firewalld"},
-	{"FORWARD_direct", "firewalld"},
-	{"ufw", "ufw"},
-	{"f2b-", "fail2ban"},
-	{"LIBVIRT_", "libvirt"},
-	{"NETAVARK", "Podman"},
-	{"ts-", "Tailscale"},
+	{"DOCKER", "Docker"}, {"FWD_", "firewalld"}, {"FWDI_", "firewalld"}, {"FWDO_", "firewalld"},
+	{"FORWARD_direct", "firewalld"}, {"ufw", "ufw"}, {"f2b-", "fail2ban"}, {"LIBVIRT_", "libvirt"},
+	{"NETAVARK", "Podman"}, {"ts-", "Tailscale"},
 }
 
 var commentMakers = []makerOf{
-	{"cali:", Calico},
-	{"AKS managed", "AKS"},
-	{"ip-masq-agent", "ip-masq-agent"},
-	{"kubernetes ", "kube-proxy"},
-	{"cilium", "Cilium"},
-	{"kube-router", "kube-router"},
+	{"cali:", Calico}, {"AKS managed", "AKS"}, {"ip-masq-agent", "ip-masq-agent"},
+	{"kubernetes ", "kube-proxy"}, {"cilium", "Cilium"}, {"kube-router", "kube-router"},
 	{"flanneld", "flannel"},
 }
 
 // tableMakers know whole nft tables.
 var tableMakers = []makerOf{
-	{"calico", Calico},
-	{"kube-proxy", "kube-proxy"},
-	{"docker-", "Docker"},
-	{"kube-router", "kube-router"},
-	{"antrea", "Antrea"},
-	{"cilium", "Cilium"},
-	{"flannel", "flannel"},
-	{"kindnet", "kindnet"},
-	{"kube-network-policies", "kube-network-policies"},
-	{"firewalld", "firewalld"},
-	{"cni_", cniPlugins},
-	{"libvirt", "libvirt"},
-	{"netavark", "Podman"},
+	{"calico", Calico}, {"kube-proxy", "kube-proxy"}, {"docker-", "Docker"}, {"kube-router", "kube-router"},
+	{"antrea", "Antrea"}, {"cilium", "Cilium"}, {"flannel", "flannel"}, {"kindnet", "kindnet"},
+	{"kube-network-policies", "kube-network-policies"}, {"firewalld", "firewalld"}, {"cni_", cniPlugins},
+	{"libvirt", "libvirt"}, {"netavark", "Podman"},
 }
 
 // Maker is the program that made a rule, from the chains that lead to it, its own last, its comment and its table. It
@@ -139,33 +105,37 @@ func Programs(s *Snapshot) (out []string) {
 	return slices.DeleteFunc(out, func(by string) bool { return by == "" || by == cniPlugins })
 }
 
-// SetEngines marks the bridges of Docker and Podman, which a rule of theirs names, or its network, and the pods on these.
-// One that Kubernetes knows is no container of theirs: Docker may run its pods.
+// SetEngines marks the bridges of Docker and Podman, which a rule of theirs names, or its network, and the pods on these, or
+// in such a network if their bridge is gone. One that Kubernetes knows is no container of theirs: Docker may run its pods.
 func SetEngines(s *Snapshot) {
-	names, networks := map[string]*Link{}, map[netip.Prefix]*Link{}
-	for l := range Each(s.Links) {
-		if l.Kind == "bridge" {
-			names[l.Name] = l
-			for _, a := range l.Addresses {
-				networks[a.Masked()] = l
-			}
-		}
-	}
+	names, networks := map[string]string{}, map[netip.Prefix]string{}
 	for r := range Each(s.PacketRules) {
-		for _, l := range []*Link{names[r.In.Name], names[r.Out.Name], networks[r.Src.Prefix], networks[r.Dst.Prefix]} {
-			if l == nil {
-				continue
-			}
-			if by := Maker([]string{r.Chain, r.Target}, "", r.Table); by == "Docker" || by == "Podman" {
-				l.Engine = by
-			}
+		if by := Maker([]string{r.Chain, r.Target}, "", r.Table); by == "Docker" || by == "Podman" {
+			names[r.In.Name], names[r.Out.Name], networks[r.Src.Prefix], networks[r.Dst.Prefix] = by, by, by, by
 		}
 	}
-	bridges := Table(s.Links, func(l *Link) (int, string) { return l.Index, l.Engine })
-	masters := Table(s.Links, func(l *Link) (int, int) { return l.Index, l.Master })
+	delete(names, "")
+	for r := range Each(s.PacketRules) {
+		if by := names[r.Out.Name]; by != "" && r.Out.Not && r.Target == "MASQUERADE" {
+			networks[r.Src.Prefix] = by
+		}
+	}
+	of := func(list []netip.Prefix) string {
+		return cmp.Or(Map(list, func(a netip.Prefix) string { return networks[a.Masked()] })...)
+	}
+	links := map[int]*Link{}
+	for l := range Each(s.Links) {
+		if links[l.Index] = l; l.Kind == "bridge" {
+			l.Engine = cmp.Or(names[l.Name], of(l.Addresses))
+		}
+	}
 	for p := range Each(s.Pods) {
-		if p.UID == "" && p.Name == "" {
-			p.Engine = bridges[masters[p.LinkIndex]]
+		l := links[p.LinkIndex]
+		if l == nil || p.UID != "" || p.Name != "" {
+			continue
+		}
+		if p.Engine = of(p.Addresses); l.Master != 0 {
+			p.Engine = Either(links[l.Master] == nil, &Link{}, links[l.Master]).Engine
 		}
 	}
 }

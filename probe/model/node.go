@@ -299,6 +299,11 @@ func (p *Pod) Late(w Window) bool { return p.Watched.After(w.Start) }
 // Has reports whether the pod's interface has the address.
 func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }
 
+// PrefixRoute reports whether a pod's address came with a route to its network on the link.
+func (p *Pod) PrefixRoute(a netip.Prefix) bool {
+	return slices.ContainsFunc(p.Routes, func(r Route) bool { return r.Dst == a.Masked() && !r.Gateway.IsValid() })
+}
+
 // NextHops are those of the pod's routes. Of those that no default route has, the entry is not known.
 func (p *Pod) NextHops() []Neighbor {
 	out := slices.Clone(p.Gateways)

@@ -92,6 +92,8 @@ type Node struct {
 	Beside []string `json:",omitzero" redact:"keep"`
 	// Masquerades: the plugin's configuration says that the node translates what pods send to other networks.
 	Masquerades bool `json:",omitzero"`
+	// Bridge is the name of the pods' bridge by the plugin's configuration; empty for none.
+	Bridge string `json:",omitzero" redact:"link"`
 	// PassedBy is set where BPF programs forward pods' packets past netfilter (Cilium's eBPF host routing).
 	PassedBy bool `json:",omitzero"`
 	// Engine is how packets were counted: tc, or state if they were not.

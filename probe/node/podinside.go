@@ -9,11 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// PrefixRoute reports whether a pod's address came with a route to its network on the link.
-func PrefixRoute(p *model.Pod, a netip.Prefix) bool {
-	return slices.ContainsFunc(p.Routes, func(r model.Route) bool { return r.Dst == a.Masked() && !r.Gateway.IsValid() })
-}
-
 // InVain are the pairs of which some address asked beyond the node and heard nothing.
 func (v *Index) InVain(from map[netip.Addr]bool) []*model.Peer {
 	return model.Chosen(v.Peers, func(p *model.Peer) bool { return from[p.Local] && v.Elsewhere(p.Remote) && v.Unanswered(p) })
@@ -64,11 +59,8 @@ type LackedRoute struct {
 func LackedRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []LackedRoute {
 	var out []LackedRoute
 	reached := slices.Clone(held)
-	for r := range model.Each(p.Routes) {
-		if r.Dst.IsValid() && !r.Gateway.IsValid() {
-			reached = append(reached, r.Dst)
-		}
-	}
+	direct := model.Chosen(p.Routes, func(r *model.Route) bool { return r.Dst.IsValid() && !r.Gateway.IsValid() })
+	reached = append(reached, model.Map(direct, func(r *model.Route) netip.Prefix { return r.Dst })...)
 	for _, r := range settledRoutes(from, isIPv6) {
 		if slices.ContainsFunc(p.Routes, func(o model.Route) bool { return o.Dst == r.Dst && o.Gateway == r.Gateway }) {
 			continue

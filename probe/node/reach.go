@@ -141,13 +141,10 @@ func (v *Index) BackShared(r *RemoteRange) bool {
 // BackProbes are the echo requests from this node's pod range of a family, each with the one from the
 // node's address; nil where that was not sent.
 func (v *Index) BackProbes(six bool) []*model.Probe {
-	var out []*model.Probe
-	for p := range model.Each(v.Probes) {
-		if p.Kind == model.ProbeEcho && p.To.Is6() == six && model.InAny(v.OwnCIDRs(), p.From) {
-			out = append(out, p, v.Echoed(p.To))
-		}
-	}
-	return out
+	sent := model.Chosen(v.Probes, func(p *model.Probe) bool {
+		return p.Kind == model.ProbeEcho && p.To.Is6() == six && model.InAny(v.OwnCIDRs(), p.From)
+	})
+	return model.Flat(sent, func(p *model.Probe) []*model.Probe { return []*model.Probe{p, v.Echoed(p.To)} })
 }
 
 // echoes are requests of one address to others, all answered or none.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -41,10 +42,7 @@ func (v *Index) tunnelPeers() []model.Peer {
 			p.In.Replies++
 		}
 	}
-	var out []model.Peer
-	for _, p := range found {
-		out = append(out, *p)
-	}
+	out := model.Map(slices.Collect(maps.Values(found)), func(p *model.Peer) model.Peer { return *p })
 	slices.SortFunc(out, func(a, b model.Peer) int { return cmp.Or(a.Local.Compare(b.Local), a.Remote.Compare(b.Remote)) })
 	return out
 }
@@ -110,9 +108,9 @@ func (v *Index) findTunnelPairs() (out []TunnelPair) {
 	}
 	for p := range model.Each(v.Peers) {
 		if answered := v.IsTunnel(p.IfIndex) && v.Answered(p); answered || silent(p) {
-			for _, pod := range Sorted(v.Senders(p)) {
-				out = append(out, TunnelPair{p, pod, v.EndOf(pod, p.IfIndex, p.Remote), answered})
-			}
+			out = append(out, model.Map(Sorted(v.Senders(p)), func(pod netip.Addr) TunnelPair {
+				return TunnelPair{p, pod, v.EndOf(pod, p.IfIndex, p.Remote), answered}
+			})...)
 		}
 	}
 	return out

@@ -173,6 +173,26 @@ func (sets Sets) Targets(r *model.PacketRule) []string {
 	return s.targets
 }
 
+// Translations are the rules that translate destinations to such an address, of one with a map the elements that do.
+func (t *Tables) Translations(to func(netip.Addr) bool) (out []*model.PacketRule) {
+	for r := range model.Each(t.state.PacketRules) {
+		l := mapLookup(r)
+		switch {
+		case r.Target != "DNAT":
+		case l != nil && t.Sets.of(r, l) != nil:
+			s, x := t.Sets.of(r, l), model.PacketRule{}
+			for i := range s.Elements {
+				if setTarget(&x, s.Elements[i].Value); to(x.To.Addr()) {
+					out = append(out, s.rule(choice{l, i}, r))
+				}
+			}
+		case to(r.To.Addr()):
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // rule is an element as a rule: what its key says in fields, and its value as the target.
 func (s *set) rule(c choice, of *model.PacketRule) *model.PacketRule {
 	if r := s.rules[c]; r != nil {

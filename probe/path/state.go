@@ -133,6 +133,25 @@ func (st *State) Takes(l *model.Link) []model.MAC {
 	return []model.MAC{l.MAC}
 }
 
+// LostBridge is a pod's gateway with its network, if the bridge that had it is gone: the pod needs no router to reach it, nothing
+// has it, and no pod of that network is routed. Else it is not valid.
+func (st *State) LostBridge(p *model.Pod, gateway netip.Addr) (lost netip.Prefix) {
+	l := st.ByIndex[p.LinkIndex]
+	a := model.Find(p.Addresses, func(a netip.Prefix) bool { return a.Contains(gateway) && !a.IsSingleIP() })
+	if l == nil || l.Master != 0 || len(l.Addresses) > 0 || st.Own[gateway] != nil || len(st.Owners[gateway]) > 0 || !a.IsValid() ||
+		!p.PrefixRoute(a) || !st.Has(model.SourceRoutes) {
+		return lost
+	}
+	for o := range model.Each(st.Pods) {
+		for _, x := range o.Addresses {
+			if d := st.Routing().Lookup(Query{Dst: x.Addr()}); x.Masked() == a.Masked() && d.Through(o.LinkIndex) {
+				return lost
+			}
+		}
+	}
+	return netip.PrefixFrom(gateway, a.Bits())
+}
+
 // GatewayMACs are those that lead a pod's frames to its gateway, the one that a fix would
 // write first, and whose they are. None: not known.
 func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MAC, who string) {
@@ -140,6 +159,8 @@ func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MA
 	bridge := st.Bridge(link)
 	switch {
 	case link == nil || link.MAC.IsZero() || link.Master != 0 && (bridge == nil || bridge.MAC.IsZero()):
+		return nil, ""
+	case st.LostBridge(p, gateway).IsValid():
 		return nil, ""
 	case link.Master == 0:
 		return st.Takes(link), "its host link " + link.Name
@@ -162,11 +183,10 @@ func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []mod
 		return nil, ""
 	}
 	who = "the gateway " + gateway.String()
-	for n := range model.Each(st.Neighbors) {
-		if n.Addr == gateway && n.IfIndex == bridge.Index && Resolved(n) {
-			right = append(right, n.MAC)
-		}
-	}
+	held := model.Chosen(st.Neighbors, func(n *model.Neighbor) bool {
+		return n.Addr == gateway && n.IfIndex == bridge.Index && Resolved(n)
+	})
+	right = model.Map(held, func(n *model.Neighbor) model.MAC { return n.MAC })
 	known := len(right) > 0
 	for e := range model.Each(st.FDB) {
 		if l := st.ByIndex[e.IfIndex]; e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {

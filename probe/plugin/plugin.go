@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -70,6 +71,8 @@ type Result struct {
 	Residue string
 	// Masquerades: the plugin's configuration says that it translates what pods send to other networks.
 	Masquerades bool
+	// Bridge is the name of the pods' bridge by the configuration, whatever plugin was recognised.
+	Bridge string
 }
 
 // Recognise determines the plugin from the node's state. The snapshot must have
@@ -85,6 +88,9 @@ func Recognise(s *model.Snapshot, c Config) Result {
 	}
 	conf, _ := g.conf(r.Plugin)
 	r.Masquerades = conf.IPMasq
+	if x, ok := g.conf("bridge", Flannel); ok {
+		r.Bridge = cmp.Or(x.Bridge, "cni0") // the plugin's default
+	}
 	var by string
 	if r.Policy, by = policy(g, r.Plugin); by != "" {
 		r.By = append(r.By, by)

@@ -83,9 +83,7 @@ func (r Report) ledger(p *printer, names Names) {
 		rows = append(rows, []string{
 			pod, direction, countText(row.In), countText(row.Out), number(row.Dropped), dropCauses(row), bounds(row), number(row.Edge),
 		})
-		for _, why := range row.Why {
-			notes = append(notes, fmt.Sprintf("%s %s: %s", pod, direction, why))
-		}
+		notes = append(notes, model.Map(row.Why, func(why string) string { return fmt.Sprintf("%s %s: %s", pod, direction, why) })...)
 	}
 	p.table(heading, rows)
 	for _, n := range notes {

@@ -154,10 +154,9 @@ func (r Path) scope(s *model.Snapshot) string {
 
 // pathHops prints one direction as a table whose last column is wrapped.
 func (p *printer) pathHops(names Names, hops []model.PathHop, wide bool) {
-	rows := [][]string{{" ", "#", "HOP", "IN", "OUT", "LOST"}}
-	for h := range model.Each(hops) {
-		rows = append(rows, []string{HopMark(h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)})
-	}
+	rows := append([][]string{{" ", "#", "HOP", "IN", "OUT", "LOST"}}, model.Map(hops, func(h model.PathHop) []string {
+		return []string{HopMark(&h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)}
+	})...)
 	const right = 1<<1 | 1<<3 | 1<<4 | 1<<5
 	table := aligned(rows, " ", right)
 	p.line(table[0] + "  STATE / DECISION")

@@ -115,9 +115,7 @@ func (w *watch) sources() []model.Source {
 		var gaps []string
 		switch list[i].Name {
 		case model.SourceTC:
-			for _, what := range slices.Sorted(maps.Keys(w.gaps)) {
-				gaps = append(gaps, w.gaps[what])
-			}
+			gaps = model.Map(slices.Sorted(maps.Keys(w.gaps)), func(what string) string { return w.gaps[what] })
 		case model.SourceDrops:
 			known := func(p model.Pod) bool { return p.Netns != 0 }
 			if n := len(slices.DeleteFunc(w.roster.alive(), known)); n > 0 {

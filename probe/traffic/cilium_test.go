@@ -44,10 +44,11 @@ func TestCiliumDrop(t *testing.T) {
 	}{
 		{"a policy denied", denied, model.CiliumDrop{Reason: 133, SrcIdentity: 9934, DstIdentity: 3358, Endpoint: 871, File: 2, Line: 1234}},
 		{"with an error", with(2, 155|uint32(0xf4)<<8), model.CiliumDrop{Reason: 155, Error: -12, SrcIdentity: 9934, DstIdentity: 3358, Endpoint: 871, File: 2, Line: 1234}},
+		{"of a file that no version has yet", with(4, 2|200<<8|7<<16), model.CiliumDrop{Reason: 133, SrcIdentity: 9934, DstIdentity: 3358, Endpoint: 871, File: 200, Line: 7}},
 		{"another verdict", with(4, 0|2<<8), model.CiliumDrop{}},
 		{"no reason", with(2, 5), model.CiliumDrop{}},
 		{"more than a reason", with(2, 133|1<<16), model.CiliumDrop{}},
-		{"no file", with(4, 2|8<<8), model.CiliumDrop{}},
+		{"no file", with(4, 2|1234<<16), model.CiliumDrop{}},
 		{"no endpoint", with(3, 1<<16), model.CiliumDrop{}},
 		{"nothing", [5]uint32{}, model.CiliumDrop{}},
 	} {

@@ -64,7 +64,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		module:     btf.LoadKernelModuleSpec,
 		release:    running,
 		symbols:    newSymbols(),
-		sources:    sources{model.CiliumFiles, map[sourceLine]string{}},
+		sources:    sources{model.CiliumFiles, ciliumDrops, map[sourceLine]string{}},
 		namespaces: map[uint32]uint64{},
 		samples:    map[sampleKey]model.Sample{},
 		slots:      1 + cfg.MaxAddrs,

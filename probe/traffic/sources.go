@@ -3,6 +3,7 @@ package traffic
 import (
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -18,10 +19,17 @@ type sourceLine struct {
 // mostSources bounds how many lines are looked for.
 const mostSources = 256
 
-// sources finds out which file a number stands for: the one of its names that has that line in a loaded program. Which
-// names a number has changes with the version that numbers them.
+// ciliumDrops are calls in Cilium's programs that name a file and a line.
+const ciliumDrops = "send_drop_notify"
+
+// callLines is how many lines such a call may have, which names the last of them.
+const callLines = 4
+
+// sources finds out which file a number stands for: the one of its names that has a call at that line in a loaded program.
+// Which names a number has changes with the version that numbers them.
 type sources struct {
 	names func(number uint8) []string
+	calls string
 	known map[sourceLine]string
 }
 
@@ -30,7 +38,7 @@ type sources struct {
 func (s *sources) resolve(lines []sourceLine) {
 	found := map[sourceLine][]string{}
 	for _, l := range lines {
-		if _, known := s.known[l]; !known && len(s.known)+len(found) < mostSources && len(s.names(l.file)) > 1 {
+		if _, known := s.known[l]; !known && len(s.known)+len(found) < mostSources {
 			found[l] = nil
 		}
 	}
@@ -38,10 +46,10 @@ func (s *sources) resolve(lines []sourceLine) {
 		return
 	}
 	for id, err := ebpf.ProgramGetNextID(0); err == nil; id, err = ebpf.ProgramGetNextID(id) {
-		for file, numbers := range linesOf(id) {
+		for _, call := range callsOf(id, s.calls) {
 			for l, names := range found {
-				if numbers[uint32(l.line)] && slices.Contains(s.names(l.file), file) {
-					found[l] = model.With(names, file)
+				if before := int(l.line) - call.line; before >= 0 && before < callLines && slices.Contains(s.names(l.file), call.file) {
+					found[l] = model.With(names, call.file)
 				}
 			}
 		}
@@ -54,8 +62,14 @@ func (s *sources) resolve(lines []sourceLine) {
 	}
 }
 
-// linesOf are the lines of a program, by the names of their files; none where the program is gone, or does not tell.
-func linesOf(id ebpf.ProgramID) map[string]map[uint32]bool {
+// call is where a program's source calls what names a file and a line.
+type call struct {
+	file string
+	line int
+}
+
+// callsOf are such calls of a program, some several times; none where the program is gone, or does not tell.
+func callsOf(id ebpf.ProgramID, calls string) (out []call) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
 		return nil
@@ -69,13 +83,10 @@ func linesOf(id ebpf.ProgramID) map[string]map[uint32]bool {
 	if err != nil {
 		return nil
 	}
-	out := map[string]map[uint32]bool{}
 	for _, x := range infos {
-		name := path.Base(x.Line.FileName())
-		if out[name] == nil {
-			out[name] = map[uint32]bool{}
+		if strings.Contains(x.Line.Line(), calls) {
+			out = append(out, call{path.Base(x.Line.FileName()), int(x.Line.LineNumber())})
 		}
-		out[name][x.Line.LineNumber()] = true
 	}
 	return out
 }

@@ -64,9 +64,7 @@ func (t Theme) list(cols []Column, l List, w, h int, empty string) []string {
 		lines = append(lines, t.row(cols, widths, l.Rows[i], i == l.Cursor, w))
 	}
 	if len(l.Rows) == 0 {
-		for _, row := range wrap(empty, w-1) {
-			lines = append(lines, " "+row)
-		}
+		lines = append(lines, model.Map(wrap(empty, w-1), func(row string) string { return " " + row })...)
 	}
 	return pad(lines, h)
 }

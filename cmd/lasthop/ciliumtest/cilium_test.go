@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -340,7 +341,7 @@ while cilium-dbg bpf lb list | grep -q `+outside+`:9000; do sleep 0.2; done`)
 			n.run(t, "node1", "sh", "-c", restart+"until cilium-dbg bpf endpoint list | grep -q '^"+n.addresses["shop"]+"[: ]'; do sleep 0.2; done")
 		}
 	}, want: []string{"RoutingLoop critical $shop"}, only: []string{"vxlan"},
-		says: []string{"packets for $shop loop between cilium_host and cilium_net", "has no endpoint with this address",
+		says: []string{"packets for $shop loop ", "has no endpoint with this address",
 			"the map cilium_lxc has no entry for $shop", "the agent has $shop as endpoint #shop (default/shop)"}},
 	{name: "and one that it knows again", do: nothing},
 	{name: "a pod's second address", do: func(t *testing.T, n *nodes) func() {
@@ -361,6 +362,16 @@ while cilium-dbg bpf lb list | grep -q `+outside+`:9000; do sleep 0.2; done`)
 			n.run(t, "node1", "ip", "-n", "cart", "address", "del", "10.244.1.99/32", "dev", "eth0")
 		}
 	}, want: []string{"MissingPodRoute warning 10.244.1.99"}, only: []string{"ebpf"}},
+	// ICMP of a type that nobody has.
+	{name: "what Cilium cannot masquerade", do: func(t *testing.T, n *nodes) func() {
+		stop := n.ask(t, "cart", "", "ip4:icmp://"+outside)
+		return func() { stop() }
+	}, want: []string{"BPFDrop warning $cart " + outside}, only: []string{"ebpf", "vxlan"},
+		says: []string{"unsupported protocol for NAT masquerade (168)", ", at nodeport_egress.h:"}},
+	{name: "a port that the service has not", do: func(t *testing.T, n *nodes) func() {
+		stop := n.ask(t, "cart", "", "tcp://"+dns+":81")
+		return func() { stop() }
+	}, want: []string{"NoReply warning $cart " + dns}, says: []string{"but not on the port that pods use", dns + ":53/udp"}},
 	{name: "a policy denies", do: deny, want: []string{"BPFDrop warning $shop $cart"}, only: []string{"aks"},
 		says: append([]string{"Cilium drops packets to $shop: policy denied"}, denied...), not: []string{"world"}},
 	// There the sender's program asks the receiver's policy.
@@ -496,6 +507,14 @@ func (n *nodes) play(t *testing.T, s *scenario) {
 	for _, w := range s.not {
 		if strings.Contains(full, w) {
 			t.Errorf("%q in\n%s", w, full)
+		}
+	}
+	// Each place in Cilium's source is a call that drops.
+	for _, at := range regexp.MustCompile(`, at (\S+):(\d+)`).FindAllStringSubmatch(full, -1) {
+		// A call of several lines has the number of its last.
+		script := fmt.Sprintf("cd /var/lib/cilium/bpf; sed -n $((%s - 3)),%sp $(find . -name %s -not -path './include/*')", at[2], at[2], at[1])
+		if line := n.run(t, "node1", "sh", "-c", script); !strings.Contains(line, "send_drop_notify") {
+			t.Errorf("%s has\n%s", at[0], line)
 		}
 	}
 	t.Logf("%s\n%s", full, talk)

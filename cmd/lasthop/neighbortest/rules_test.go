@@ -76,6 +76,9 @@ func TestDocker(t *testing.T) {
 	start(t, h.command(dockerd...)).await("API listen on")
 	h.sh("docker start asks")
 	h.silent("after its next turn")
+
+	h.sh("ip link del docker0")
+	h.told("PodLinkOffBridge", "the bridge docker0 of", "systemctl restart docker")
 }
 
 // TestPodman: a container asks a pod of another node; then a network of Podman's has the range of another node's pods.
@@ -87,7 +90,12 @@ func TestPodman(t *testing.T) {
 	h.sh("podman run -d --name one --cgroups disabled --rootfs /var/rootfs" + asks)
 	h.healthy("Podman")
 
-	h.sh("iptables -t nat -F POSTROUTING")
+	h.sh("ip link del podman0")
+	h.mend(h.told("PodLinkOffBridge", "podman network reload --all"))
+	h.silent("with its bridge again")
+
+	// Not the rules of the pods beside it.
+	h.sh("iptables -t nat -S POSTROUTING | sed -n 's/^-A \\(.*NETAVARK.*\\)/iptables -t nat -D \\1/p' | sh -e")
 	h.mend(h.told("MissingMasquerade", "Podman's containers", "podman network reload --all"))
 	h.silent("after its next turn")
 

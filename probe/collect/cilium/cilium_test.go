@@ -229,8 +229,7 @@ func TestRead(t *testing.T) {
 			{Addr: netip.MustParseAddrPort("10.96.0.13:80"), Proto: 6, Local: true},
 			{Addr: netip.MustParseAddrPort("[fd00:96::11]:53"), Proto: 17, Cluster: true, Backends: []netip.AddrPort{netip.MustParseAddrPort("[fd00::9]:5353")}},
 		},
-		Wildcards: []netip.Addr{netip.MustParseAddr("10.96.0.11")},
-		Counts:    []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
+		Counts: []model.CiliumCount{{Reason: 133, Direction: model.Ingress, Packets: uint64(4 * cpus)}},
 	}
 	endpoints := got.Endpoints
 	got.Endpoints = nil

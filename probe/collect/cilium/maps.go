@@ -83,17 +83,12 @@ const oldKnown = "cilium_ipcache"
 type decoded struct {
 	local, known []model.CiliumAddress
 	services     map[serviceKey]*service
-	// wildcards are addresses of services: what is for another port of one is dropped.
-	wildcards map[netip.Addr]bool
-	backends  map[backendKey]netip.AddrPort
-	counts    map[model.CiliumCount]uint64
+	backends     map[backendKey]netip.AddrPort
+	counts       map[model.CiliumCount]uint64
 }
 
 func newDecoded() decoded {
-	return decoded{
-		services: map[serviceKey]*service{}, wildcards: map[netip.Addr]bool{}, backends: map[backendKey]netip.AddrPort{},
-		counts: map[model.CiliumCount]uint64{},
-	}
+	return decoded{services: map[serviceKey]*service{}, backends: map[backendKey]netip.AddrPort{}, counts: map[model.CiliumCount]uint64{}}
 }
 
 // readMaps reads the maps in a directory, and says how many entries each has. Of one that
@@ -117,12 +112,10 @@ func readMaps(ctx context.Context, dir string, c *model.Cilium) (found []string,
 		found = append(found, fmt.Sprintf("%s %d", l.name, n))
 		all.local, all.known = append(all.local, d.local...), append(all.known, d.known...)
 		maps.Copy(all.services, d.services)
-		maps.Copy(all.wildcards, d.wildcards)
 		maps.Copy(all.backends, d.backends)
 		maps.Copy(all.counts, d.counts)
 	}
 	c.Local, c.Known, c.Services = all.local, all.known, all.joined()
-	c.Wildcards = slices.SortedFunc(maps.Keys(all.wildcards), netip.Addr.Compare)
 	for k, n := range all.counts {
 		k.Packets = n
 		c.Counts = append(c.Counts, k)

@@ -40,11 +40,10 @@ const (
 )
 
 // decodeService decodes an entry of cilium_lb4_services_v2 or cilium_lb6_services_v2. Those without a port, since 1.19,
-// stand for all other ports of their address, and drop.
+// stand for all other ports of their address, and drop what comes from other machines: not what pods send.
 func decodeService(d *decoded, f [][]byte) {
 	a, port, slot := addressOf(f[0]), binary.BigEndian.Uint16(f[1]), binary.NativeEndian.Uint16(f[2])
 	if port == 0 {
-		d.wildcards[a] = true
 		return
 	}
 	k := serviceKey{netip.AddrPortFrom(a, port), f[3][0], f[4][0]}

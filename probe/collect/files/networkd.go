@@ -37,10 +37,7 @@ func (f *Files) readNetworkd(root string) error {
 			}
 		}
 	}
-	paths := []string{main}
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		paths = append(paths, more[name])
-	}
+	paths := append([]string{main}, model.Map(slices.Sorted(maps.Keys(more)), func(name string) string { return more[name] })...)
 	var errs []error
 	for _, path := range paths {
 		if path == "" {

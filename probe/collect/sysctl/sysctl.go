@@ -50,9 +50,7 @@ var global = func() []string {
 		}
 	}
 	for _, conf := range []string{"all", "default"} {
-		for _, s := range perLink {
-			files = append(files, "net/ipv4/conf/"+conf+"/"+s.name)
-		}
+		files = append(files, model.Map(perLink, func(s setting) string { return "net/ipv4/conf/" + conf + "/" + s.name })...)
 	}
 	return files
 }()

@@ -80,13 +80,11 @@ func (i *Bytes) network(at int, family string) string {
 }
 
 func stateNames(states uint16) string {
-	var names []string
+	text := ""
 	for _, s := range ctStates {
-		if states&s.bit != 0 {
-			names = append(names, s.name)
-		}
+		text += model.Either(states&s.bit != 0, ","+s.name, "")
 	}
-	return strings.Join(names, ",")
+	return strings.TrimPrefix(text, ",")
 }
 
 // stateMatch decodes the match "state", which old kernels have beside conntrack.

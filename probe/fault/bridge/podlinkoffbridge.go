@@ -7,16 +7,18 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// PodLinkOffBridge reports pods' links that are no port of the bridge that the others are on.
+// PodLinkOffBridge reports pods' links that are no port of the bridge that the others are on, and those whose bridge is gone.
 var PodLinkOffBridge = fault.Kind{Code: "PodLinkOffBridge", Severity: model.Critical, Find: podLinkOffBridge,
 	Needs:   fault.Sources{model.SourceLinks, model.SourcePods, model.SourceRoutes},
 	Ends:    fault.Hops{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
-	Objects: fault.Objects{"link.Name"}}
+	Objects: fault.Objects{"link.Name", "lost"}}
 
 func podLinkOffBridge(v *fault.Input) {
+	var bridgeless node.Groups[netip.Prefix, []*model.Pod]
 	for p := range model.Each(v.Pods) {
 		l := v.ByIndex[p.LinkIndex]
 		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.PresentWholeWindow(p) || v.Outer[l.Index] {
@@ -26,14 +28,22 @@ func podLinkOffBridge(v *fault.Input) {
 		if master != nil && master.Kind != "bridge" {
 			continue
 		}
-		if b, x := bridgeMeant(v.Index, p); b != nil && b != master && !receivesTraffic(v.Index, p, node.PodAddrs(p)) {
+		switch b, x := bridgeMeant(v.Index, p); {
+		case x == nil || b == master && b != nil || receivesTraffic(v.Index, p, node.PodAddrs(p)):
+		case b != nil:
 			offBridge(v, p, l, b, x)
+		case master == nil:
+			list := bridgeless.Of(x["lost"].(netip.Prefix))
+			*list = append(*list, p)
 		}
+	}
+	for lost, pods := range bridgeless.All() {
+		bridgeGone(v, lost, *pods)
 	}
 }
 
-// bridgeMeant is the bridge that a pod belongs to, and by which address; nil where none does, or the node reaches the
-// pod without one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one.
+// bridgeMeant is the bridge that a pod belongs to, and by which address; no facts where the node reaches the pod without
+// one. The bridge has the pod's gateway, or pods on it have the same gateway and prefix as this one; it is nil if it is gone.
 func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
 	link := v.ByIndex[p.LinkIndex]
 	for _, a := range p.Addresses {
@@ -47,6 +57,8 @@ func bridgeMeant(v *node.Index, p *model.Pod) (*model.Link, words.Facts) {
 			near := g.Addr.Is4() == a.Addr().Is4() && a.Contains(g.Addr) && !link.Has(g.Addr)
 			if b := bridgeWith(v, p, a, g.Addr); near && b != nil {
 				return b, words.Facts{"pod": p, "bridge": b, "addr": a, "gateway": g.Addr}
+			} else if lost := v.LostBridge(p, g.Addr); near && lost.IsValid() {
+				return nil, words.Facts{"lost": lost}
 			}
 		}
 	}
@@ -95,5 +107,34 @@ func offBridge(v *fault.Input, p *model.Pod, l, b *model.Link, x words.Facts) {
 		x["route"] = v.RouteText(r)
 	}
 	x["hairpin"] = hairpins(v.Index, ports)
+	v.Report(f)
+}
+
+// bridgeGone reports the bridge that had a gateway's address, of which nothing is left but what its pods remember.
+func bridgeGone(v *fault.Input, lost netip.Prefix, pods []*model.Pod) {
+	f := fault.Fault{Page: "PodLinkOffBridge-gone", Facts: words.Facts{"lost": lost, "engine": pods[0].Engine}}
+	f.Pods = model.Flat(pods, node.PodAddrs)
+	links := model.Map(pods, func(p *model.Pod) string { return p.Link })
+	f.CutOff, f.LastHopAlive = f.Pods, v.Place(links[0], model.Ingress)
+	f.Claims = func(d *model.Drop) bool {
+		return d.FromOrTo(f.Pods) && d.Is(model.OtherHost|model.NeighborFailed|model.ReverseFiltered|model.NoRoute)
+	}
+	// The rule that masquerades a network of Docker's names its bridge.
+	rule := model.Find(v.PacketRules, func(r model.PacketRule) bool { return r.Out.Not && r.Src.Prefix == lost.Masked() })
+	name := model.Either(pods[0].Engine == "", v.Node.Bridge, rule.Out.Name)
+	name = model.Either(v.LinkByName[name] == nil, name, "")
+	switch f.Packets = v.Dropped(f.Claims); {
+	case f.Packets >= node.MinDrops:
+	case name == "":
+		return // A BPF program may take its place.
+	default:
+		f.StateAlone()
+	}
+	if f.Facts["name"], f.Facts["links"] = name, links; name != "" && pods[0].Engine == "" {
+		f.Facts["moves"] = links
+	}
+	if g := model.First(pods[0].Gateways, path.Resolved); g != nil {
+		f.Facts["mac"] = g.MAC
+	}
 	v.Report(f)
 }

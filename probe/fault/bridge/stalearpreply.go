@@ -62,11 +62,8 @@ func misanswered(v *node.Index, s *stale) fault.Fault {
 
 // believing are the pods that have the entry for their gateway.
 func bindingsTo(v *node.Index, e node.Binding) []netip.Addr {
-	var out []netip.Addr
-	for _, p := range behind(v, e.Addr) {
-		if slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == e.Addr && g.MAC == e.MAC }) {
-			out = append(out, node.SameFamily(node.PodAddrs(p), e.Addr)...)
-		}
-	}
-	return out
+	having := model.Filter(behind(v, e.Addr), func(p *model.Pod) bool {
+		return slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == e.Addr && g.MAC == e.MAC })
+	})
+	return model.Flat(having, func(p *model.Pod) []netip.Addr { return node.SameFamily(node.PodAddrs(p), e.Addr) })
 }

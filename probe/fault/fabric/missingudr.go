@@ -227,14 +227,10 @@ func (s *udrSearch) known(ranges []*node.RemoteRange) []model.Evidence {
 	var asked []*model.Probe
 	for _, r := range ranges {
 		asked = append(asked, r.Probes...)
-		for _, a := range v.OwnerAddrs(r) {
-			asked = append(asked, v.Echoed(a))
-		}
+		asked = append(asked, model.Map(v.OwnerAddrs(r), v.Echoed)...)
 		out = append(out, words.Say("udr-range", words.Facts{"node": v.NodeOf(r.CIDR), "filed": s.filed[r.CIDR]})...)
 	}
-	for _, r := range ranges {
-		asked = append(asked, v.BackProbes(r.Six())...)
-	}
+	asked = append(asked, model.Flat(ranges, func(r *node.RemoteRange) []*model.Probe { return v.BackProbes(r.Six()) })...)
 	return append(out, node.ProbeEvidence(asked)...)
 }
 

@@ -30,13 +30,10 @@ const unknownNode = "NODE"
 
 // ownRows are the rows that lead to this node's own pods, of the IP versions of the silent ranges.
 func ownRows(v *node.Index, silent []*node.RemoteRange, t *model.RouteTable) []model.Row {
-	var out []model.Row
-	for _, p := range v.Ranges.Local {
-		if slices.ContainsFunc(silent, func(r *node.RemoteRange) bool { return r.Six() == p.Addr().Is6() }) {
-			out = append(out, v.Row(t, v.Node.Name, p, OwnHop(v, p)))
-		}
-	}
-	return out
+	meant := model.Filter(v.Ranges.Local, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(silent, func(r *node.RemoteRange) bool { return r.Six() == p.Addr().Is6() })
+	})
+	return model.Flat(meant, func(p netip.Prefix) []model.Row { return []model.Row{v.Row(t, v.Node.Name, p, OwnHop(v, p))} })
 }
 
 // OwnHop is this node's address that a route to its pods needs: the one that the nodes file has, or else the

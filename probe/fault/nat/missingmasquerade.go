@@ -43,8 +43,9 @@ func missingMasquerade(v *fault.Input) {
 	var byRule node.Groups[*model.PacketRule, rawGroup]
 	reflected := v.Reflected()
 	for p := range model.Each(v.Peers) {
-		if len(v.Owners[p.Local]) == 0 || !node.Outside(v.Index, p.Remote) && v.Owners[p.Local][0].Engine == "" || p.Out.Packets == 0 {
-			continue
+		if len(v.Owners[p.Local]) == 0 || !node.Outside(v.Index, p.Remote) && v.Owners[p.Local][0].Engine == "" || p.Out.Packets == 0 ||
+			v.Cilium.Service(p.Remote, 0, 0) != nil {
+			continue // No network beyond the node has a service's address.
 		}
 		for _, leaves := range v.Leaving(p) {
 			nat := v.Tables().Source(leaves)

@@ -206,12 +206,20 @@ func foreign(v *node.Index, a *model.ARPCount) bool {
 }
 
 // ownAddress is the link that leads off the node and has an address as its first one, or had it through the window;
-// nil where none does. Further ones may be virtual, and move from node to node.
+// nil where none does. Further ones may be virtual, and move from node to node, but not again and again.
 func ownAddress(v *node.Index, a netip.Addr) *model.Link {
 	return model.First(v.Links, func(l *model.Link) bool {
 		i := slices.IndexFunc(l.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
-		return v.Outer[l.Index] && (i == 0 || i > 0 && i < len(l.Since) && !l.Since[i].After(v.Window.Start))
+		held := i > 0 && i < len(l.Since) && !l.Since[i].After(v.Window.Start)
+		return v.Outer[l.Index] && (i == 0 || held || i > 0 && timesLost(v, a) > 1)
 	})
+}
+
+// timesLost is how often the node lost an address in the window.
+func timesLost(v *node.Index, a netip.Addr) int {
+	return len(model.Chosen(v.Changes, func(c *model.Change) bool {
+		return c.Kind == model.ChangedAddress && c.Deleted && c.Dst.Addr() == a && c.At.After(v.Window.Start)
+	}))
 }
 
 // contest is the finding on a pod's address or the node's own, which another machine has too.
@@ -220,7 +228,7 @@ func contest(v *node.Index, a *model.ARPCount) fault.Fault {
 	f.LastHopAlive = v.Place(a.Link, model.Ingress)
 	if own := ownAddress(v, a.Addr); own != nil {
 		everything := v.AllSilent()
-		f.Facts["own"], f.Facts["virtual"] = own, !firstOf(own, a.Addr)
+		f.Facts["own"], f.Facts["virtual"], f.Facts["lost"] = own, !firstOf(own, a.Addr), timesLost(v, a.Addr)
 		f.Claims = func(d *model.Drop) bool {
 			return d.Is(model.OtherHost) && d.Link == a.Link || d.Is(model.NoSocket) && d.Dst == a.Addr
 		}

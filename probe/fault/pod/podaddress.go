@@ -40,7 +40,7 @@ func duplicateDetected(v *fault.Input, p *model.Pod, a netip.Addr) fault.Fault {
 		Page: "PodAddress-duplicate",
 		Facts: words.Facts{
 			"pod": p, "addr": a, "prefix": prefix, "unclaimed": u.evidence,
-			"noPrefixRoute": !prefix.IsSingleIP() && !node.PrefixRoute(p, prefix),
+			"noPrefixRoute": !prefix.IsSingleIP() && !p.PrefixRoute(prefix),
 			"others":        slices.DeleteFunc(slices.Clone(v.Owners[a]), func(o *model.Pod) bool { return o.Netns == p.Netns }),
 		},
 		CutOff: []netip.Addr{a},

@@ -80,7 +80,7 @@ func wrongPrefix(v *fault.Input, p *model.Pod, a, want netip.Prefix, from *model
 			}
 		}
 		// Where somebody answers (proxy_arp) nothing is lost.
-		if !node.PrefixRoute(p, a) || answered && len(asked) == 0 {
+		if !p.PrefixRoute(a) || answered && len(asked) == 0 {
 			return
 		}
 		drops = v.Dropped(func(d *model.Drop) bool { return missent(d) && d.Is(model.NeighborFailed) })

@@ -341,9 +341,7 @@ func doubts(v *node.Index, a *attribution) (out []doubt, others []*candidateRule
 		out = append(out, doubt{Of: "counter"})
 	}
 	if len(out)+len(others) > 0 {
-		for _, m := range a.unknown {
-			out = append(out, doubt{Match: m})
-		}
+		out = append(out, model.Map(a.unknown, func(m string) doubt { return doubt{Match: m} })...)
 	}
 	return out, others
 }

@@ -236,15 +236,10 @@ func linksOf(v *node.Index, a netip.Addr) (out []string) {
 	if v.NodeAddrs[a] {
 		return nil
 	}
-	for _, p := range v.Owners[a] {
-		out = append(out, withMaster(v, p.Link)...)
-	}
-	if len(out) > 0 {
+	if out = model.Flat(v.Owners[a], func(p *model.Pod) []string { return withMaster(v, p.Link) }); len(out) > 0 {
 		return out
 	}
-	for _, l := range v.UplinkList {
-		out = append(out, withMaster(v, l.Name)...)
-	}
+	out = model.Flat(v.UplinkList, func(l *model.Link) []string { return withMaster(v, l.Name) })
 	if r := v.Lookup(a); r != nil && v.ByIndex[r.IfIndex] != nil {
 		out = model.With(out, withMaster(v, v.LinkName(r.IfIndex))...)
 	}

@@ -36,8 +36,9 @@ var RoutingLoop = fault.Kind{Code: "RoutingLoop", Severity: model.Critical, Find
 
 func routingLoop(v *fault.Input) {
 	// known are pods whose packets loop for another cause: the route to the pod is gone, or
-	// went with its link, or a wrong route beyond the node brings them back.
+	// went with its link, or a wrong route beyond the node brings them back; or nothing of a pair of links delivers them.
 	known := node.AddrSet{}
+	known.Add(circling(v)...)
 	known.AddAll(v.Returned)
 	for p := range model.Each(v.Pods) {
 		if l := v.ByIndex[p.LinkIndex]; l != nil && !l.Up {
@@ -72,7 +73,6 @@ func routingLoop(v *fault.Input) {
 			found[k] = append(found[k], loop{h, first, h.TTLs | first.TTLs})
 		}
 	}
-	circling(v)
 	for k, list := range found {
 		// So do those that other pods send to it.
 		if f := looping(v.Index, k, list); len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
@@ -81,9 +81,9 @@ func routingLoop(v *fault.Input) {
 	}
 }
 
-// circling reports pods for which packets leave by one end of a pair of links
-// and come back by the other into the node's own routing, until their TTL ends.
-func circling(v *fault.Input) {
+// circling reports pods for which packets leave by one end of a pair of links and come back by the other, or by a program
+// to the same, into the node's own routing, until their TTL ends.
+func circling(v *fault.Input) (pods []netip.Addr) {
 	for h := range model.Each(v.Traffic.Hops) {
 		l := v.ByIndex[h.IfIndex]
 		if l == nil || l.Role != model.RoleRouter || v.ByIndex[l.Peer] == nil || h.Side != model.AsDestination ||
@@ -95,7 +95,10 @@ func circling(v *fault.Input) {
 		if n < node.MinDrops {
 			continue
 		}
-		entry := v.ByIndex[l.Peer]
+		entry, route := v.ByIndex[l.Peer], v.Lookup(h.Addr)
+		if route != nil && route.IfIndex == l.Index {
+			entry = l
+		}
 		// What may hand packets to pods, up to Cilium's program, which does.
 		programs, cilium := model.Chosen(v.Programs, func(p *model.Program) bool {
 			return p.Netns == v.Node.Netns && p.IfIndex == entry.Index && p.Direction == model.Egress
@@ -105,14 +108,16 @@ func circling(v *fault.Input) {
 		}
 		f := fault.Fault{Page: "RoutingLoop-circle", Claims: expired, Facts: words.Facts{
 			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.Owners[h.Addr][0].Link,
-			"route": v.Shown(v.Lookup(h.Addr)), "programs": programs, "cilium": cilium,
+			"route": v.Shown(route), "programs": programs, "cilium": cilium,
 			"endpoint": model.First(v.Cilium.Endpoints,
 				func(e *model.CiliumEndpoint) bool { return slices.Contains(e.Addresses, h.Addr) }),
 			"delivers": v.CiliumDelivers(h.Addr), "lacks": cilium && len(v.Cilium.Local) > 0 && !v.CiliumDelivers(h.Addr),
 		}}
 		f.Pods, f.Packets, f.LastHopAlive = []netip.Addr{h.Addr}, n, v.Place(entry.Name, model.Egress)
 		v.Report(f)
+		pods = append(pods, h.Addr)
 	}
+	return pods
 }
 
 // flooded reports whether frames for a pod that leave by an uplink on the pod's own bridge have the TTLs with which

@@ -51,11 +51,10 @@ func findDeadBackend(v *fault.Input) {
 			b.held = append(b.held, f)
 		}
 	}
-	for r := range model.Each(v.PacketRules) {
+	for _, r := range v.Tables().Translations(func(a netip.Addr) bool { return nobody(v.Index, a) }) {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it. nft's rules need not count.
-		if a := r.To.Addr(); r.Target == "DNAT" && nobody(v.Index, a) &&
-			(found[a] != nil || r.Counter.Delta > 0 || lostFor(v.Index, a).Packets > 0) {
+		if a := r.To.Addr(); found[a] != nil || r.Counter.Delta > 0 || lostFor(v.Index, a).Packets > 0 {
 			model.GetOrInsert(found, a).rules = append(model.GetOrInsert(found, a).rules, r)
 		}
 	}

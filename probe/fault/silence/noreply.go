@@ -303,18 +303,18 @@ func unansweredDestinations(v *node.Index, g unansweredByDestination, own, trans
 	if d := v.Routing().Lookup(v.SentBy(f.Pods[0], remotes[0])); d.Rule != nil && d.Route != nil && (d.Table != node.MainTable || d.Rule.Mask != 0) {
 		f.Facts["rule"], f.Facts["route"] = node.ShowRule(d.Rule), v.Shown(d.Route)
 	}
+	// What Cilium translates has another address by then.
+	f.Facts["served"] = model.Chosen(v.Cilium.Services, func(s *model.CiliumService) bool { return g[s.Addr.Addr()] != nil })
 	if services := findUntranslated(v, remotes); services != nil {
-		f.Facts["services"], f.Facts["unserved"] = services, services.List
-		if services.Except == "gone" {
-			f.Facts["gone"], f.Facts["unserved"] = true, services.List[:0]
+		f.Facts["services"], f.Facts["unserved"], f.Facts["gone"] = services, services.List, services.Except == "gone"
+		if services.Except == "gone" || services.Except == "cilium" {
+			f.Facts["unserved"] = services.List[:0]
 		}
 		if services.All {
 			f.Cause, f.Facts["all"] = "untranslated", true
 			return f
 		}
 	}
-	// What Cilium translates has another address by then.
-	f.Facts["served"] = model.Chosen(v.Cilium.Services, func(s *model.CiliumService) bool { return g[s.Addr.Addr()] != nil })
 	f.Facts["filed"], f.Facts["below"] = filedRoutes(v, remotes), v.Below(name)
 	probedSilence(v, &f, remotes)
 	f.Facts["inside"] = slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !node.Outside(v, a) })

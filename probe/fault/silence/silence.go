@@ -33,7 +33,7 @@ func ofNode(v *node.Index, senders []netip.Addr) bool {
 // and that no rule translates: their packets leave the node, where nobody has them.
 type untranslatedServices struct {
 	List []node.UntranslatedService
-	// Except: the rules there are, of the last of List; gone: none for any service.
+	// Except: the rules there are, of the last of List; gone: none for any service; cilium: Cilium has the service, on other ports.
 	Except string
 	// All: no destination is another. Then what else may lose requests is none of their causes.
 	All bool
@@ -49,6 +49,9 @@ func findUntranslated(v *node.Index, remotes []netip.Addr) *untranslatedServices
 		sent, found := untranslated(v, to[a])
 		s := node.UntranslatedService{Addr: a}
 		switch {
+		case v.Cilium.Service(a, 0, 0) != nil:
+			x := v.Leaving(to[a][0])[0]
+			s.Port, u.Except = node.ProtoPort{Proto: x.Proto, Number: x.DstPort}, "cilium"
 		case len(found.Beside) > 0:
 			s.Port, s.Beside, u.Except = node.ProtoPort{Proto: sent.Proto, Number: sent.DstPort}, found.Beside[0], "beside"
 		case len(found.Others) > 0:
