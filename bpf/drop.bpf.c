@@ -514,8 +514,7 @@ static __always_inline void read_cilium(struct sk_buff *skb,
 	source = word[4]; /* the program's verdict, then a file and a line */
 	file = source >> 8;
 	if ((source & 0xff) != TC_ACT_SHOT || reason >> 16 ||
-	    (reason & 0xff) < CILIUM_REASONS || word[3] >> 16 ||
-	    !file)
+	    (reason & 0xff) < CILIUM_REASONS || word[3] >> 16 || !file)
 		return;
 	c->src_identity = word[0];
 	c->dst_identity = word[1];
