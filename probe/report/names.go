@@ -122,7 +122,7 @@ func named(names Names, text string, as func(name, address string) string) strin
 	for i, word := range words {
 		trimmed := strings.TrimRight(strings.TrimLeft(word, "("), ").,;:")
 		// Most words are none: this is cheaper than to parse them.
-		if !strings.ContainsAny(trimmed, ".:") || i > 0 && ruleWord(words[i-1]) {
+		if !strings.ContainsAny(trimmed, ".:") || i > 0 && ruleWord(words[i-1]) && word[0] != '(' {
 			continue
 		}
 		a, err := netip.ParseAddr(trimmed)
