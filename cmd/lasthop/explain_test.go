@@ -136,11 +136,8 @@ func TestExplainHealthy(t *testing.T) {
 			if whole == 0 {
 				t.Error("no path was asked for")
 			}
-			r := audit.Run(s, nil)
-			for _, f := range append(r.Findings, audit.Beside(s, findings, nil)...) {
-				t.Errorf("audit: %s: %s", f.Code, f.Title)
-			}
-			if a := r.Audit; a.Pairs == 0 || len(a.Cut)+len(a.Denied) > 0 {
+			checkAudited(t, s)
+			if a := audit.Run(s, nil).Audit; a.Pairs == 0 || len(a.Cut)+len(a.Denied) > 0 {
 				t.Errorf("audit: of %d pairs %+v die, %+v are denied", a.Pairs, a.Cut, a.Denied)
 			}
 		})

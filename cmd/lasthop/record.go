@@ -71,13 +71,12 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 
 type recorder struct {
 	*app
-	name     string
-	file     *product
-	writer   *record.Writer
-	samples  *pcapFile
-	hide     *redact.Redactor
-	until    time.Time
-	readings int
+	name    string
+	file    *product
+	writer  *record.Writer
+	samples *pcapFile
+	hide    *redact.Redactor
+	until   time.Time
 }
 
 // write writes the recording of a node.
@@ -90,16 +89,16 @@ func (r *recorder) write(ctx context.Context, s *session.Stream, node string) (e
 	case errors.Is(err, unix.EPIPE):
 		// The reader of the recording has seen enough.
 		return r.file.Close()
-	case err != nil && r.readings == 0:
+	case err != nil && r.writer.Readings == 0:
 		return err
 	case err != nil:
-		return errors.Join(fmt.Errorf("%w\n%s contains the %d readings before that", err, r.name, r.readings), r.file.Close())
+		return errors.Join(fmt.Errorf("%w\n%s contains the %d readings before that", err, r.name, r.writer.Readings), r.file.Close())
 	}
 	if err := errors.Join(r.writer.Close(), r.file.flush(), r.file.Close()); err != nil {
 		return fmt.Errorf("close recording %s: %w", r.name, err)
 	}
 	if !r.file.isStdout() {
-		r.say("recorded %d readings, %d KiB: lasthop replay %s", r.readings, (r.writer.Size()+1023)/1024, r.name)
+		r.say("recorded %d readings, %d KiB: lasthop replay %s", r.writer.Readings, (r.writer.Size()+1023)/1024, r.name)
 	}
 	return ctx.Err()
 }
@@ -111,14 +110,18 @@ func (r *recorder) run(s *session.Stream) error {
 	var began time.Time
 	for reading := range s.Readings() {
 		began = cmp.Or(began, reading.At)
-		samples := reading.Point.Snapshot.Traffic.Samples
-		if err := errors.Join(r.writer.Write(r.hide.Reading(reading)), r.samples.write(samples)); err != nil {
+		samples, written := reading.Point.Snapshot.Traffic.Samples, r.writer.Readings
+		err := r.writer.Write(r.hide.Reading(reading))
+		// What is not recorded has no samples in a replay either.
+		if r.writer.Readings > written {
+			err = errors.Join(err, r.samples.write(samples))
+		}
+		if err != nil {
 			return err
 		}
 		if abandoned(r.file) {
 			return unix.EPIPE
 		}
-		r.readings++
 		p.show("recording: %v, %d KiB, %d findings open", reading.At.Sub(began).Round(time.Second), r.writer.Size()/1024, len(openOf(reading)))
 		if r.samples.abandoned() || !r.until.IsZero() && !reading.At.Before(r.until) && reading.Point.Whole {
 			break

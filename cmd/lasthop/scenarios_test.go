@@ -19,6 +19,7 @@ import (
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/agree"
+	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -383,6 +384,9 @@ func demo(t *testing.T, all *matrix, l *lab.Lab, s stop) {
 	inTurn(func() {
 		checkAgreed(t, r.Snapshot)
 		checkReach(t, s.Name, &r)
+		if s.Expect.Healthy() && len(s.Faults) == 0 {
+			checkAudited(t, r.Snapshot)
+		}
 		if s.every {
 			checkAccusations(t, r.Snapshot)
 			checkRedacted(t, r)
@@ -440,6 +444,14 @@ func checkAgreed(t *testing.T, s *model.Snapshot) {
 	}
 	for _, u := range agree.Unaccounted(s, v) {
 		t.Error("no name for", u)
+	}
+}
+
+// checkAudited wants nothing to be found of the tables of a healthy node, neither of all pairs nor of those without traffic.
+func checkAudited(t *testing.T, s *model.Snapshot) {
+	t.Helper()
+	for _, f := range append(audit.Run(s, nil).Findings, audit.Beside(s, diagnose.Diagnose(s), nil)...) {
+		t.Errorf("audit: %s: %s", f.Code, f.Title)
 	}
 }
 
