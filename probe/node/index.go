@@ -81,14 +81,16 @@ type Index struct {
 	Others Beyond
 
 	// What is found when it is first asked for; the functions say what it is.
-	Self              func() *model.ClusterNode
-	OwnCIDRs          func() []netip.Prefix
-	RemoteRanges      func() []*RemoteRange
-	ClusterTables     func() []*model.RouteTable
-	MisroutedPods     func() []MisroutedPod
-	Dying, Stalled    func() []*Dying
-	TranslatedPods    func() map[Pair][]netip.Addr
-	Untracking        func() []*model.PacketRule
+	Self           func() *model.ClusterNode
+	OwnCIDRs       func() []netip.Prefix
+	RemoteRanges   func() []*RemoteRange
+	ClusterTables  func() []*model.RouteTable
+	MisroutedPods  func() []MisroutedPod
+	Dying, Stalled func() []*Dying
+	TranslatedPods func() map[Pair][]netip.Addr
+	Untracking     func() []*model.PacketRule
+	// Limiting are the rules that let packets pass up to a limit, and did.
+	Limiting          func() []*model.PacketRule
 	WithoutReplies    func() map[netip.Addr]bool
 	WrongHops         func() []*WrongHop
 	Reflected         func() map[netip.Addr]bool
@@ -121,6 +123,11 @@ func New(whole *model.Snapshot) *Index {
 	v.Reflected, v.RepliedTranslated = sync.OnceValue(v.findReflected), sync.OnceValue(v.findRepliedTranslated)
 	v.TranslatedPods = sync.OnceValue(v.findTranslated)
 	v.Dying, v.Stalled = sync.OnceValue(v.findDying), sync.OnceValue(v.findStalled)
+	v.Limiting = sync.OnceValue(func() []*model.PacketRule {
+		return model.Chosen(s.PacketRules, func(r *model.PacketRule) bool {
+			return (r.Target == "ACCEPT" || r.Target == "RETURN") && r.Counter.Delta > 0 && r.Limits()
+		})
+	})
 	v.Untracking = sync.OnceValue(func() []*model.PacketRule { return model.Chosen(s.PacketRules, (*model.PacketRule).Untracks) })
 	v.WithoutReplies, v.NameServers = sync.OnceValue(v.findWithoutReplies), sync.OnceValue(v.findNameServers)
 	v.TunnelPairs = sync.OnceValue(v.findTunnelPairs)

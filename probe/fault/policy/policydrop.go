@@ -406,9 +406,8 @@ func limitOf(v *node.Index, a *attribution) *model.PacketRule {
 		return a.Rule
 	}
 	x := path.Packet{Src: a.Drops[0].Src, Dst: a.Drops[0].Dst, Proto: a.Drops[0].Proto, Mark: anyMark, Flow: anyMark}
-	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
-		return path.ChainOf(r) == a.ChainKey && (a.Rule == nil || r.Number < a.Rule.Number) && slices.Contains([]string{"ACCEPT", "RETURN"}, r.Target) &&
-			r.Limits() && r.Counter.Delta > 0 && x.Fits(r) > path.No
+	return model.Find(v.Limiting(), func(r *model.PacketRule) bool {
+		return path.ChainOf(r) == a.ChainKey && (a.Rule == nil || r.Number < a.Rule.Number) && x.Fits(r) > path.No
 	})
 }
 
