@@ -39,16 +39,7 @@ func TestRecorded(t *testing.T) {
 			}
 		})
 	}
-	if *update {
-		if err := os.WriteFile(golden, []byte(paths.String()), 0o644); err != nil {
-			t.Error(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Split(paths.String(), "\n"); !slices.Equal(got, strings.Split(string(want), "\n")) {
+	if got := paths.String(); got != held(t, golden, got) {
 		t.Error("paths are others than in ", golden, "; see what changes with -update and git diff")
 	}
 }

@@ -56,12 +56,15 @@ func (v *Index) leavesBy(f *model.Flow, k Question) bool {
 // the replies that came in. A question of the node passes the bridge and the port, a pod's the port alone. Where a queue drops much
 // of what passes, it may have dropped the questions.
 func AskedBeyond(v *Index, k Question) Resolution {
+	for q := range model.Each(v.Queues) {
+		l := v.ByIndex[q.IfIndex]
+		if l != nil && Overfull(q) && (l.Index == k.Ifindex || l.Master == k.Ifindex && l.Role == model.RoleUplink) {
+			return Resolution{}
+		}
+	}
 	asked := v.Resolutions(model.Egress)
 	link, ports := asked[k], Resolution{}
 	for _, l := range v.ByIndex {
-		if q := v.DroppingQueue(l.Name); q != nil && Overfull(q) && (l.Index == k.Ifindex || l.Master == k.Ifindex && l.Role == model.RoleUplink) {
-			return Resolution{}
-		}
 		switch t := asked[Question{l.Index, k.Addr}]; {
 		case l.Master != k.Ifindex:
 		case l.Role == model.RoleUplink:

@@ -138,7 +138,10 @@ func AppliesTo(e *model.FDBEntry, b, port *model.Link) bool {
 	if e.Bridge != b.Index {
 		return false
 	}
-	return model.Either(b.Bridge == nil || !b.Bridge.VLANFiltering, e.VLAN == 0, port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID)
+	if b.Bridge == nil || !b.Bridge.VLANFiltering {
+		return e.VLAN == 0
+	}
+	return port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID
 }
 
 // local reports whether somebody wrote an entry by which frames for the MAC are the node's.

@@ -162,9 +162,7 @@ func (j *journey) reverseFilter(l *model.Link) string {
 // packet is the packet as netfilter's rules see it. The names of links are empty where they are not known.
 func (j *journey) packet(in, out string) Packet {
 	state := model.Either(j.reply || j.answers, "established", "new")
-	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state}
-	silent := model.Filter(j.flows, func(f *model.Flow) bool { return !f.Replied })
-	p = p.Of(model.Either(len(silent) > 0, silent, j.flows)...)
+	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state, Flow: j.known.Flow, Later: j.known.Later}
 	if in != "" {
 		p.In = []string{in}
 	}

@@ -99,6 +99,8 @@ type tracer struct {
 	// flows are the entries of connection tracking for the packets, served those that the destination began towards the
 	// pod, by an address that is translated to the pod's, such as a service's: what the pod sends are their replies.
 	flows, served []*model.Flow
+	// known is a packet of the flows that get no reply, where there are any, or else of all.
+	known Packet
 	// socket translates what the pod's processes connect to; nil where nothing does.
 	socket *translation
 	drops  *loss.Classifier
@@ -123,6 +125,8 @@ func newTracer(st *State, e Ends) *tracer {
 			t.served = append(t.served, f)
 		}
 	}
+	silent := model.Filter(t.flows, func(f *model.Flow) bool { return !f.Replied })
+	t.known = Packet{}.Of(model.Either(len(silent) > 0, silent, t.flows)...)
 	return t
 }
 

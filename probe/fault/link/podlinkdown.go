@@ -42,6 +42,7 @@ func linkDown(v *fault.Input, p *model.Pod, l *model.Link, pods []netip.Addr) fa
 	f := fault.Fault{
 		Facts: words.Facts{"pod": p, "link": l, "unplugged": l.Up && p.Up},
 		Claims: func(d *model.Drop) bool {
+			// What a rule dropped, the link did not.
 			return since(d) && (d.FromOrTo(pods) && !d.Is(model.Netfilter) || hadAddress(v.Index, p, d))
 		},
 		Silences: node.SilencesAll(pods),

@@ -135,8 +135,9 @@ func turnedBack(v *fault.Input) {
 	for r, g := range rules.All() {
 		g.flows = slices.DeleteFunc(g.flows, func(f *model.Flow) bool {
 			left, again := leftAgain(v.Index, f.Original.Src)
-			lost := v.LostPackets(func(d *model.Drop) bool { return d.Src == f.Reply.Src && d.Dst == f.Original.Src && v.Explained(d) })
-			return heard[f.Original.Src] || again < node.MinAsks || left < again || lost >= node.MinDrops
+			return heard[f.Original.Src] || again < node.MinAsks || left < again || v.LostPackets(func(d *model.Drop) bool {
+				return d.Src == f.Reply.Src && d.Dst == f.Original.Src && v.Explained(d)
+			}) >= node.MinDrops
 		})
 		if len(g.flows) >= node.MinAsks && r != nil && g.nat.Translated {
 			v.Report(repliesLeaveAgain(v.Index, g))
