@@ -213,9 +213,10 @@ func (a *audit) chosen(pod netip.Addr) bool { return len(a.pods) == 0 || slices.
 func (a *audit) follow() {
 	all := a.destinations()
 	for i := range a.Pods {
-		for _, from := range node.PodAddrs(&a.Pods[i]) {
+		addrs := node.PodAddrs(&a.Pods[i])
+		for _, from := range addrs {
 			// It sends with its first address of each family.
-			if !a.chosen(from) || node.SameFamily(node.PodAddrs(&a.Pods[i]), from)[0] != from {
+			if !a.chosen(from) || node.SameFamily(addrs, from)[0] != from {
 				continue
 			}
 			for _, to := range a.destinationsOf(i, from, all) {

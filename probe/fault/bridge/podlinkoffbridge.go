@@ -33,8 +33,7 @@ func podLinkOffBridge(v *fault.Input) {
 		case b != nil:
 			offBridge(v, p, l, b, x)
 		case master == nil:
-			list := bridgeless.Of(x["lost"].(netip.Prefix))
-			*list = append(*list, p)
+			node.Put(&bridgeless, x["lost"].(netip.Prefix), p)
 		}
 	}
 	for lost, pods := range bridgeless.All() {

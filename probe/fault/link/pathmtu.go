@@ -41,8 +41,9 @@ func pathMTU(v *fault.Input) {
 // leads out, and tells nobody.
 func tooBig(v *node.Index, d *model.Drop) bool {
 	if l := v.ByIndex[d.IfIndex]; l != nil && d.Is(model.ToPort) && v.Outer[l.Index] {
-		s := v.Classifier.Samples.Of(d)
-		return s != nil && l.MTU != 0 && s.Length > l.MTU
+		if s := v.Classifier.Samples.Of(d); s != nil && l.MTU != 0 && s.Length > l.MTU {
+			return true
+		}
 	}
 	return d.Is(model.TooBig)
 }
@@ -64,7 +65,7 @@ func narrow(v *node.Index, next int, l *node.Lost) fault.Fault {
 	most := node.MostDropped(l.Drops)[0]
 	f := fault.Fault{Lost: l, Facts: words.Facts{"drops": l.Evidence(), "pod": v.Pod(most)}}
 	in, out := v.LinkByName[most.Link], v.ByIndex[next]
-	if from := v.Owners[most.Src]; most.Is(model.ToPort) && len(from) > 0 {
+	if from := v.Owners[most.Src]; most.Is(model.ToPort) && len(from) > 0 && out != nil {
 		in = v.ByIndex[from[0].LinkIndex]
 		f.Facts["bridged"], f.Facts["mss"] = true, out.MTU-headers(most.Src)
 	}

@@ -376,14 +376,16 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	f.Flows = func(x *model.Flow) bool {
 		return slices.ContainsFunc(list, func(a *attribution) bool { return a.concerns(x) })
 	}
-	limit, passed := limitOf(v, first), uint64(0)
-	for p := range model.Each(v.Peers) {
-		if limit != nil && all.Pods[p.Local] && all.Peers[p.Remote] {
-			passed += p.Out.Packets + p.In.Packets
+	limit := limitOf(v, first)
+	if f.Facts["limit"] = limit; limit != nil {
+		passed := uint64(0)
+		for p := range model.Each(v.Peers) {
+			if all.Pods[p.Local] && all.Peers[p.Remote] {
+				passed += p.Out.Packets + p.In.Packets
+			}
 		}
+		f.InfoUnless(all.Packets*node.DroppedShare >= all.Packets+passed) // Else it works as meant.
 	}
-	f.Facts["limit"] = limit
-	f.InfoUnless(limit == nil || all.Packets*node.DroppedShare >= all.Packets+passed) // Else it works as meant.
 	if dropsInvalid(first.Rule) && len(others) == 0 {
 		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info

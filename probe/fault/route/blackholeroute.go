@@ -82,8 +82,11 @@ func discardedInside(v *fault.Input) {
 	}
 	var groups node.Groups[key, []*model.Flow]
 	for f := range model.Each(v.Flows) {
+		if f.Replied || f.Start.IsZero() {
+			continue
+		}
 		for _, p := range v.Owners[f.Reply.Src] {
-			if k := discards(p, node.ReplyPacket(f)); k.pod != nil && !f.Replied && !f.Start.IsZero() {
+			if k := discards(p, node.ReplyPacket(f)); k.pod != nil {
 				node.Put(&groups, k, f)
 			}
 		}

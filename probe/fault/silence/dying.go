@@ -68,9 +68,13 @@ func otherLink(v *fault.Input) {
 	}
 	for k, list := range half.All() {
 		var by links
+		n := uint64(len(*list))
+		if lives[k] || n < node.MinAsks {
+			continue
+		}
 		for p := range model.Each(v.Traffic.Peers) {
-			switch n := uint64(len(*list)); {
-			case p.Local != k.local || p.Remote != k.remote || !v.IsUplink(p.IfIndex) || lives[k] || n < node.MinAsks:
+			switch {
+			case p.Local != k.local || p.Remote != k.remote || !v.IsUplink(p.IfIndex):
 			case p.Out.Replies >= n && p.In.Packets == 0:
 				by.out = p.IfIndex
 			case p.In.Requests >= n:
