@@ -33,7 +33,7 @@ const (
 	ExcusedBrief Excuse = "brief"
 	// ExcusedGroup: a multicast or broadcast address, or another that no single machine has.
 	ExcusedGroup Excuse = "multicast"
-	// ExcusedHere: an address of this node or of a pod on it, for which a bridge floods frames.
+	// ExcusedHere: an address of a pod of this node, for which a bridge floods frames.
 	ExcusedHere Excuse = "here"
 	// ExcusedReflected: packets for the local address that came in by the uplink, and were sent back.
 	ExcusedReflected Excuse = "reflected"

@@ -129,7 +129,7 @@ var excuseWords = map[model.Excuse]string{
 	model.ExcusedPlatform:   "a cloud address that does not serve pods",
 	model.ExcusedBrief:      "requests for a moment only",
 	model.ExcusedGroup:      "a multicast or broadcast address",
-	model.ExcusedHere:       "an address of this node: flooded frames",
+	model.ExcusedHere:       "a pod of this node: flooded frames",
 	model.ExcusedReflected:  "sent back to where they came from",
 	model.ExcusedTranslated: "translated connections get replies",
 	model.ExcusedElsewhere:  "the cause is on another node",

@@ -36,7 +36,7 @@ var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply
 
 func noReply(v *fault.Input) {
 	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
-	byDefault, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses of links, by the default route; for a MAC of no next hop
+	astray, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses that links have, or should; for a MAC of no next hop
 	kept := fault.Fault{Page: "NoReply-untracked", Lost: &node.Lost{}}
 	var rules []*model.PacketRule
 	partly, flows := map[node.Pair]bool{}, map[*model.Flow]bool{}
@@ -59,8 +59,8 @@ func noReply(v *fault.Input) {
 		}
 		group := own
 		switch {
-		case p.Remote.IsLinkLocalUnicast() && v.ByDefaultRoute(p.Remote):
-			group = byDefault
+		case v.Own[p.Remote] != nil, p.Remote.IsLinkLocalUnicast() && v.ByDefaultRoute(p.Remote):
+			group = astray
 		case v.LeftWithWrongMAC(p):
 			group = wrongMAC
 		case len(pods) > 1 || !pods[p.Local]:
@@ -76,8 +76,8 @@ func noReply(v *fault.Input) {
 		kept.LastHopAlive = v.Place(v.LinkName(l.Link), model.Ingress)
 		v.Report(kept)
 	}
-	for _, a := range node.Sorted(byDefault) {
-		v.Report(sentByDefault(v.Index, a, byDefault[a]))
+	for _, a := range node.Sorted(astray) {
+		v.Report(strayed(v.Index, a, astray[a]))
 	}
 	if len(wrongMAC) > 0 {
 		v.Report(misaddressed(v.Index, wrongMAC))
@@ -229,7 +229,7 @@ func excuse(v *fault.Input, p *model.Peer) model.Excuse {
 		return model.ExcusedPlatform
 	case !model.Unicast(p.Remote):
 		return model.ExcusedGroup
-	case v.NodeAddrs[p.Remote] || len(v.Owners[p.Remote]) > 0:
+	case len(v.Owners[p.Remote]) > 0:
 		return model.ExcusedHere
 	case why != "":
 		return why
@@ -421,12 +421,17 @@ func filedRoutes(v *node.Index, remotes []netip.Addr) []node.RouteFact {
 	return slices.Compact(out)
 }
 
-// sentByDefault is the finding on requests to an address of a link that leave by the
-// default route: what has the address, such as the node's own name server, is gone.
-func sentByDefault(v *node.Index, a netip.Addr, m *node.Lost) fault.Fault {
+// strayed is the finding on requests to an address of a link that leave the node: it has the address, and frames are bridged
+// past it, or what has the address, such as the node's own name server, is gone.
+func strayed(v *node.Index, a netip.Addr, m *node.Lost) fault.Fault {
 	name, f := v.LinkName(m.Link), fault.Fault{Page: "NoReply-strayed", Lost: m}
-	f.Facts = words.Facts{"addr": a, "link": name, "requests": m.Requests, "route": v.Shown(v.Lookup(a))}
-	f.LastHopAlive, f.Cause = v.Place(name, model.Egress), "no link has the address"
+	f.Cause, f.Facts = "no link has the address", words.Facts{"addr": a, "link": name, "requests": m.Requests}
+	if own := v.Own[a]; own != nil {
+		f.Cause, f.Facts["own"] = "bridged past the node", own.Name
+	} else {
+		f.Facts["route"] = v.Shown(v.Lookup(a))
+	}
+	f.LastHopAlive = v.Place(name, model.Egress)
 	return f
 }
 
