@@ -29,7 +29,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 		Table: v.TableRow(), Given: map[netip.Addr][]netip.Addr{},
 		Unwatched: words.Title("unwatched", words.Facts{
 			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC),
-			"gaps": s.Traffic.Lost.Gaps,
+			"gaps": s.Traffic.Lost.Gaps, "alone": len(v.UplinkList) == 0,
 		}),
 		Elsewhere: elsewhere(v.Index),
 		Tunnel:    node.NewTunnel(v.Index), Gone: map[netip.Addr]time.Time{}, Gateways: v.NextHops, Uplinks: map[int]bool{},

@@ -86,7 +86,8 @@ func (j *joint) explain() {
 			c = of[t.forward]
 		case t.forward.hasArrived() && t.reverse.isLost():
 			c = of[t.reverse]
-		case t.forward != nil && !t.forward.hasArrived():
+		case t.forward != nil && !t.forward.hasArrived() && (t.far.blind == "" || f == nil || f.Confidence != model.Proven):
+			// What a node that saw no packets is sure of, it knows from its state.
 		case f != nil:
 			c = j.adopt(t.far, f)
 		case len(t.onward()) > 0:

@@ -251,3 +251,21 @@ func TestDroppedAtUplink(t *testing.T) {
 		}, []string{"BPFDrop proven 10.2.2.10 on n1", "NoReply proven 10.2.2.10 on n1,n2"}},
 	})
 }
+
+// TestNoUplink has a node of which no uplink is known: that nothing was counted there proves nothing of what others send it.
+// What its state proves, such as a pod whose link is down, stands.
+func TestNoUplink(t *testing.T) {
+	blind := func(c *cluster) {
+		m := c.nodes[1]
+		m.Node.Uplinks, m.Links[0].Role, m.Routes = nil, "unknown", m.Routes[2:]
+		c.flow("10.2.1.10", "10.2.2.10", lostThere)
+	}
+	judge(t, []verdict{
+		{"lost somewhere", 2, blind, []string{"NoReply likely 10.2.2.10 on n1"}},
+		{"lost there", 2, func(c *cluster) {
+			blind(c)
+			l := &c.nodes[1].Links[2]
+			l.Up, l.Carrier = false, false
+		}, []string{"PodLinkDown proven  on n2"}},
+	})
+}

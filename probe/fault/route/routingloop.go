@@ -21,12 +21,12 @@ type loop struct {
 	TTLs         uint64
 }
 
-// loops are those at one uplink, of packets from pods or for them. once: the reverse path
-// filter ends them when they come back first.
+// loops are those at one uplink, of packets from pods or for them. once: the reverse path filter ends them when they come
+// back first. own: they have the node's address as source, and no node takes its own from a link.
 type loops struct {
-	ifindex int
-	side    model.Side
-	once    bool
+	ifindex   int
+	side      model.Side
+	once, own bool
 }
 
 // RoutingLoop reports packets that come back to the node until their TTL ends.
@@ -60,22 +60,23 @@ func routingLoop(v *fault.Input) {
 		// What is from a pod leaves by the uplink and what is for one
 		// arrives by it; the other direction is the loop's.
 		forward := model.Either(h.Side == model.AsDestination, model.Ingress, model.Egress)
-		if len(v.Owners[h.Addr]) == 0 || known[h.Addr] || !v.IsUplink(h.IfIndex) && !v.IsTunnel(h.IfIndex) || h.Direction == forward {
+		own := v.Own[h.Addr] != nil && h.Side == model.AsSource
+		if len(v.Owners[h.Addr]) == 0 && !own || known[h.Addr] || !v.IsUplink(h.IfIndex) && !v.IsTunnel(h.IfIndex) || h.Direction == forward {
 			continue
 		}
 		falls := bits.OnesCount64(h.TTLs) >= loopTTLs
-		once := !falls && h.Side == model.AsSource && filtered[looped{h.Addr, h.IfIndex}] >= node.MinDrops
+		once := !falls && h.Side == model.AsSource && (filtered[looped{h.Addr, h.IfIndex}] >= node.MinDrops || own && h.Packets >= node.MinDrops)
 		if !falls && !once || h.Side == model.AsSource && mayReturn(v, h) {
 			continue
 		}
 		if first := v.Hop(h.Addr, h.IfIndex, forward, h.Side); first != nil && !flooded(v.Index, h, first) {
-			k := loops{h.IfIndex, h.Side, once}
+			k := loops{h.IfIndex, h.Side, once, own}
 			found[k] = append(found[k], loop{h, first, h.TTLs | first.TTLs})
 		}
 	}
 	for k, list := range found {
 		// So do those that other pods send to it.
-		if f := looping(v.Index, k, list); len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
+		if f := looping(v.Index, k, list); len(known) == 0 && !k.own || k.side == model.AsDestination || len(f.Peers) > 0 {
 			v.Report(f)
 		}
 	}
@@ -123,8 +124,11 @@ func circling(v *fault.Input) (pods []netip.Addr) {
 // flooded reports whether frames for a pod that leave by an uplink on the pod's own bridge have the TTLs with which
 // others came: the bridge floods them, and nobody routed them.
 func flooded(v *node.Index, h, first *model.HopCount) bool {
+	if h.Side != model.AsDestination {
+		return false
+	}
 	b := v.BridgeOf(v.Owners[h.Addr][0])
-	return b != nil && h.Side == model.AsDestination && b == v.Bridge(v.ByIndex[h.IfIndex]) && h.TTLs&^first.TTLs == 0
+	return b != nil && b == v.Bridge(v.ByIndex[h.IfIndex]) && h.TTLs&^first.TTLs == 0
 }
 
 // mayReturn reports whether most of a pod's packets that come in at an uplink never left by one, so that another machine
@@ -151,19 +155,24 @@ func justLeft(v *node.Index, p *model.Peer) bool {
 
 func looping(v *node.Index, k loops, list []loop) fault.Fault {
 	name := v.LinkName(k.ifindex)
-	f := fault.Fault{Facts: words.Facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once,
+	f := fault.Fault{Facts: words.Facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once, "own": k.own,
 		"tunnel": v.IsTunnel(k.ifindex)}}
 	f.LastHopAlive = v.Place(name, model.Egress)
+	var looped node.AddrSet
 	for _, l := range list {
-		f.Pods, f.Packets = append(f.Pods, l.Wrong.Addr), f.Packets+l.Wrong.Packets
+		looped.Add(l.Wrong.Addr)
+		f.Packets += l.Wrong.Packets
 	}
+	pods := looped
 	if k.side == model.AsSource {
-		targets(v, &f, k.ifindex)
+		if senders := targets(v, &f, k.ifindex, looped); k.own {
+			pods = senders
+		}
 	}
+	f.Pods = node.Sorted(pods)
 	if k.once && amongPods(v, f.Peers) {
 		f.Severity, f.Facts["nobody"], f.Facts["first"] = model.Warning, true, f.Peers[:min(len(f.Peers), node.MostEvidence)]
 	}
-	pods := node.SetOf(f.Pods)
 	f.Claims = func(d *model.Drop) bool {
 		return model.Either(k.side == model.AsDestination, pods[d.Dst] && d.Is(model.Expired),
 			pods[d.Src] && (d.Is(model.Expired) || d.Is(model.ReverseFiltered) && d.IfIndex == k.ifindex))
@@ -183,12 +192,14 @@ func amongPods(v *node.Index, list []netip.Prefix) bool {
 
 // targets names where looping packets wanted to go: what came in at the uplink
 // on that pair was no answer, and left about as often: the two are not read at one instant.
-func targets(v *node.Index, f *fault.Fault, ifindex int) {
+// It returns the pods that send it.
+func targets(v *node.Index, f *fault.Fault, ifindex int, looped node.AddrSet) (pods node.AddrSet) {
 	peers := map[netip.Addr]bool{}
 	for p := range model.Each(v.Peers) {
-		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= node.MinPackets &&
+		if p.IfIndex == ifindex && looped[p.Local] && p.In.Packets >= node.MinPackets &&
 			10*p.Out.Packets >= 9*p.In.Packets && v.Unanswered(p) {
 			peers[p.Remote] = true
+			pods.AddAll(v.Senders(p))
 		}
 	}
 	type target struct {
@@ -198,9 +209,10 @@ func targets(v *node.Index, f *fault.Fault, ifindex int) {
 	var routes []target
 	for _, a := range node.Sorted(peers) {
 		f.Peers = append(f.Peers, model.Host(a))
-		if r := v.Routing().Lookup(v.SentBy(f.Pods[0], a)).Route; r != nil {
+		if r := v.Routing().Lookup(v.SentBy(node.Sorted(looped)[0], a)).Route; r != nil {
 			routes = append(routes, target{a, v.Shown(r)})
 		}
 	}
 	f.Facts["routes"] = routes
+	return pods
 }

@@ -35,7 +35,7 @@ var NoReply = fault.Kind{Code: "NoReply", Severity: model.Warning, Find: noReply
 		"NoReply-tunnel unasked", "NoReply-tunnel unsure", "NoReply-tunnel-arrives", "NoReply-replies"}}
 
 func noReply(v *fault.Input) {
-	own, translated := unansweredByDestination{}, unansweredByDestination{}     // with the pods' addresses, and with the node's
+	own, translated := unansweredByDestination{}, unansweredByDestination{}  // with the pods' addresses, and with the node's
 	astray, wrongMAC := unansweredByDestination{}, unansweredByDestination{} // for addresses that links have, or should; for a MAC of no next hop
 	kept := fault.Fault{Page: "NoReply-untracked", Lost: &node.Lost{}}
 	var rules []*model.PacketRule
