@@ -238,6 +238,10 @@ func TestDroppedAtUplink(t *testing.T) {
 			c.speak(a, b, refused...)
 			c.nodes[0].dropped(a, b, "TC_EGRESS", 16)
 		}, []string{"BPFDrop proven 10.2.2.10 on n1"}},
+		{"large ones in a queue", 2, func(c *cluster) {
+			c.data(a, b, 400, 800, 270, 150)
+			c.nodes[0].dropped(a, b, "QDISC_DROP", 130)
+		}, []string{"UnexplainedDrop proven 10.2.2.10 on n1"}},
 		{"some ports at the receiver", 2, func(c *cluster) {
 			c.speak(a, b, well(model.TCP, 80, 20))
 			c.speak(a, b, refused...)

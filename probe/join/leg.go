@@ -250,7 +250,8 @@ const minLarge = 10
 // cut packets on either node, but then of the bytes none is missing. What came back shows that both nodes
 // watched the same: a burst in one window alone has replies there.
 func (w *leg) losesLarge() bool {
-	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() {
+	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() ||
+		2*w.died() > w.sent()-min(w.sent(), w.got()) {
 		return false
 	}
 	// Readings are so far apart that windows cut to one time still differ by some.
