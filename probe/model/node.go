@@ -299,6 +299,11 @@ func (p *Pod) Late(w Window) bool { return p.Watched.After(w.Start) }
 // Has reports whether the pod's interface has the address.
 func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }
 
+// Discards reports whether routes and rules of a type discard packets.
+func Discards(routeType string) bool {
+	return routeType == "blackhole" || routeType == "unreachable" || routeType == "prohibit"
+}
+
 // PrefixRoute reports whether a pod's address came with a route to its network on the link.
 func (p *Pod) PrefixRoute(a netip.Prefix) bool {
 	return slices.ContainsFunc(p.Routes, func(r Route) bool { return r.Dst == a.Masked() && !r.Gateway.IsValid() })

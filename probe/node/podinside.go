@@ -39,7 +39,7 @@ func sameFamilyIn(isIPv6 bool) func(netip.Prefix) bool {
 // order in which they can be made: the route to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
 	out := model.Chosen(p.Routes, func(r *model.Route) bool {
-		if !r.Dst.IsValid() || r.Dst.Addr().Is6() != isIPv6 {
+		if !r.Dst.IsValid() || r.Dst.Addr().Is6() != isIPv6 || model.Discards(r.Type) {
 			return false
 		}
 		toGateway := func(g model.Neighbor) bool { return r.Dst == model.Host(g.Addr) }

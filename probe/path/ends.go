@@ -166,6 +166,18 @@ func PodRuled(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
 	return nil, nil
 }
 
+// PodDiscards is the rule, the route, or the rule and its route, in a pod that discards a packet; nil for none.
+func PodDiscards(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
+	rule, by := PodRuled(p, x)
+	if rule == nil {
+		by = PodRoute(p, x.Dst)
+	}
+	if rule == nil && (by == nil || elsewhere(p, x.Dst, by)) || by != nil && !model.Discards(by.Type) {
+		return nil, nil
+	}
+	return rule, by
+}
+
 // elsewhere reports whether the pod routes an address by another interface than
 // the one to the node, rather than by the route given.
 func elsewhere(p *model.Pod, dst netip.Addr, route *model.Route) bool {

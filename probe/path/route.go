@@ -74,7 +74,7 @@ func (d *Decision) Through(ifindex int) bool {
 
 // Discards reports whether a route or a rule throws the packet away on purpose.
 func (d *Decision) Discards() bool {
-	return d.Type == "blackhole" || d.Type == "unreachable" || d.Type == "prohibit"
+	return model.Discards(d.Type)
 }
 
 // Numbers of the tables and priorities that the kernel makes by itself.

@@ -308,7 +308,9 @@ func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	}
 	slices.SortStableFunc(p.Addresses, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	for _, r := range ns.Routes {
-		if r.IfIndex != far.Index {
+		// The kernel gives a route that discards no interface for IPv4, and loopback for IPv6.
+		discards := r.Dst.Bits() > 0 && model.Discards(r.Type)
+		if r.IfIndex != far.Index && !discards {
 			p.Elsewhere = append(p.Elsewhere, r.Dst)
 			continue
 		}

@@ -55,7 +55,12 @@ func gatewayGone(v *fault.Input, b *model.Link, gateway netip.Addr, pods []*mode
 	}
 	// Beside an address of the bridge in its network, the gateway may be of something else.
 	near := func(x netip.Prefix) bool { return !x.IsSingleIP() && x.Contains(gateway) }
-	if len(was) == 0 && (!podOnly(v.Index, b) || slices.ContainsFunc(b.Addresses, near)) {
+	// And beside that of other pods, one in no network of the pods themselves is a wrong route in them.
+	prefix := gatewayPrefix(pods, gateway)
+	others := prefix.IsSingleIP() && slices.ContainsFunc(bridgePods(v.Index, b), func(p *model.Pod) bool {
+		return slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr.Is4() == gateway.Is4() && b.Has(g.Addr) })
+	})
+	if len(was) == 0 && (!podOnly(v.Index, b) || others || slices.ContainsFunc(b.Addresses, near)) {
 		return
 	}
 	f := fault.Fault{Facts: words.Facts{"bridge": b, "gateway": gateway, "pods": pods, "was": cmp.Or(was...)}}
@@ -80,7 +85,6 @@ func gatewayGone(v *fault.Input, b *model.Link, gateway netip.Addr, pods []*mode
 	} else if f.Packets < node.MinDrops {
 		f.StateAlone()
 	}
-	prefix := gatewayPrefix(pods, gateway)
 	f.Facts["prefix"] = prefix
 	f.Facts["uncovered"] = model.Hosts(slices.DeleteFunc(slices.Clone(f.Pods), prefix.Contains))
 	v.Report(f)

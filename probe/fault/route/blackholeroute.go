@@ -55,7 +55,7 @@ func blackholeRoute(v *fault.Input) {
 	discardedInside(v)
 }
 
-// discardedInside reports routing rules in pods that discard their replies, or what they ask their name servers: the kernel refuses
+// discardedInside reports routing rules and routes in pods that discard their replies, or what they ask their name servers: the kernel refuses
 // that where it is sent, so that no packet shows it, and nobody means it of all servers.
 func discardedInside(v *fault.Input) {
 	type key struct {
@@ -63,13 +63,16 @@ func discardedInside(v *fault.Input) {
 		discard
 	}
 	discards := func(p *model.Pod, x path.Packet) (k key) {
-		if rule, by := path.PodRuled(p, x); rule != nil && (by == nil || (&path.Decision{Type: by.Type}).Discards()) {
+		if rule, by := path.PodDiscards(p, x); rule != nil || by != nil {
 			k = key{p, discard{by, rule}}
 		}
 		return k
 	}
 	report := func(k key, pods, peers []netip.Addr, flows []*model.Flow) {
-		f := fault.Fault{Page: "BlackholeRoute-pod", Facts: words.Facts{"pod": k.pod, "rule": node.ShowRule(k.rule), "flows": flows}}
+		f := fault.Fault{Page: "BlackholeRoute-pod", Facts: words.Facts{"pod": k.pod, "flows": flows}}
+		if k.rule != nil {
+			f.Facts["rule"] = node.ShowRule(k.rule)
+		}
 		if k.route != nil {
 			f.Facts["route"] = &node.ShownRoute{Route: k.route, Link: k.route.Link}
 		}
