@@ -54,10 +54,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 		}
 	}
 	c.state.set(&s, c.base, listed, c.keys)
-	c.base.compareBacklogs(&s)
-	c.base.compareQueues(&s)
-	c.base.stats.compare(&s)
-	c.base.compareCilium(&s)
+	c.base.compare(&s)
 	then := c.base.conntrack
 	if c.base.unread(model.SourceConntrack) {
 		// What was counted since is unknown, so the differences are zero.

@@ -17,14 +17,7 @@ type mark struct {
 	early bool
 	counts
 	rules ruleCounts
-	// overflows are those of the pods' listeners, by network namespace.
-	overflows map[uint32]uint64
-	// queues are those of the links, by which they are and their kind.
-	queues map[queueKey]model.Queue
-	// stats are those below IP.
-	stats stats
-	// cilium is what its programs had counted.
-	cilium map[model.CiliumCount]uint64
+	totals
 	// conntrack are the kernel's totals.
 	conntrack model.Conntrack
 	// gaps are the compared sources that were not read whole.
@@ -222,42 +215,12 @@ func newMark(p model.Point, k *keeper) *mark {
 	s := p.Snapshot
 	m := &mark{
 		at: s.Window.End, early: !p.Whole,
-		counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s),
-		queues: queuesOf(s), stats: statsOf(s), cilium: ciliumOf(s), conntrack: s.Conntrack, gaps: gapsOf(s),
+		counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), totals: totalsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s),
 	}
 	if !p.Ready.IsZero() {
 		m.at, m.counts = p.Ready, m.with(newCounts(&p.After))
 	}
 	return m
-}
-
-// overflowsOf returns the counts of pods' listeners that were read.
-func overflowsOf(s *model.Snapshot) map[uint32]uint64 {
-	out := map[uint32]uint64{}
-	for _, p := range s.Pods {
-		if p.Backlog != nil {
-			out[p.Netns] = p.Backlog.Overflows
-		}
-	}
-	return out
-}
-
-// compareBacklogs sets Delta of the pods' listeners, in copies. A pod that the mark
-// does not have counted all of its overflows since, if it is younger than the mark;
-// otherwise its listeners were not read then, and what was added is unknown.
-func (m *mark) compareBacklogs(s *model.Snapshot) {
-	s.Pods = slices.Clone(s.Pods)
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		if p.Backlog == nil {
-			continue
-		}
-		now := *p.Backlog
-		if before, read := m.overflows[p.Netns]; read || p.Since.After(m.at) {
-			now.Delta = minus(now.Overflows, before)
-		}
-		p.Backlog = &now
-	}
 }
 
 // fold adds the TTLs of an older mark that is removed. Its time belongs to the mark m now.

@@ -151,7 +151,7 @@ func (t *Timeline) begin(p model.Point) {
 		// What the kernel counts since it started is compared with the first reading
 		// of it. What lasthop counts starts from zero.
 		s := p.Snapshot
-		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s, &t.keys), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s, &t.keys), totals: totalsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	}
 }
 
