@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -25,7 +24,10 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/ebtables"
 	"github.com/lasthop/lasthop/probe/collect/iptables"
 	"github.com/lasthop/lasthop/probe/collect/kmod"
+	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/collect/neigh"
 	"github.com/lasthop/lasthop/probe/collect/nft"
+	"github.com/lasthop/lasthop/probe/collect/route"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -179,62 +181,50 @@ func (d *decoder) decode(b []byte, now time.Time) {
 }
 
 // read decodes a message of rtnetlink. Of others, and of what follows from an address, there is no Kind.
-func (c *Change) read(m *syscall.NetlinkMessage) error {
-	var from, to []byte
-	var header int
-	var fields dump.Fields
-	partly := false // it selects by more than addresses
-	switch m.Header.Type {
-	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		header, c.Kind = unix.SizeofRtMsg, model.ChangedRoute
-		fields = dump.Fields{unix.RTA_DST: &to, unix.RTA_TABLE: dump.Unsigned(&c.Table), unix.RTA_OIF: &c.Link}
-	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		header, c.Kind = unix.SizeofRtMsg, model.ChangedRule
-		other := func(*dump.Attrs) { partly = true }
-		fields = dump.Fields{unix.FRA_DST: &to, unix.FRA_SRC: &from, unix.FRA_TABLE: dump.Unsigned(&c.Table),
-			unix.FRA_PRIORITY: &c.Priority,
-			unix.FRA_IIFNAME:  other, unix.FRA_OIFNAME: other, unix.FRA_FWMARK: other, unix.FRA_IP_PROTO: other,
-			unix.FRA_SPORT_RANGE: other, unix.FRA_DPORT_RANGE: other, unix.FRA_UID_RANGE: other}
-	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		header, c.Kind = unix.SizeofNdMsg, model.ChangedNeighbor
-		fields = dump.Fields{unix.NDA_DST: &to, unix.NDA_LLADDR: &c.MAC}
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		header, c.Kind = unix.SizeofIfAddrmsg, model.ChangedAddress
-		fields = dump.Fields{unix.IFA_ADDRESS: func(a *dump.Attrs) {
-			if to == nil {
-				to = a.Data
-			}
-		}, unix.IFA_LOCAL: &to}
-	default:
+func (c *Change) read(m *syscall.NetlinkMessage) (err error) {
+	if len(m.Data) > 0 && m.Data[0] != unix.AF_INET && m.Data[0] != unix.AF_INET6 {
 		return nil
 	}
-	if err := dump.ParseAfter(m.Data, header).Decode(binary.NativeEndian, fields); err != nil {
-		return err
-	}
-	h := m.Data
-	size, bits, ranged := map[byte]int{unix.AF_INET: 32, unix.AF_INET6: 128}[h[0]], 0, false
-	switch c.Deleted = (m.Header.Type-unix.RTM_NEWLINK)%4 == 1; c.Kind {
-	case model.ChangedNeighbor:
-		bits, c.Link = size, int(binary.NativeEndian.Uint32(h[4:]))
-		// What a program deletes fails first, by that program; the kernel then deletes it.
-		c.Deleted = c.Deleted || binary.NativeEndian.Uint16(h[8:])&unix.NUD_FAILED != 0
-	case model.ChangedAddress:
-		bits, c.Link = int(h[1]), int(binary.NativeEndian.Uint32(h[4:]))
-	case model.ChangedRule:
-		bits, ranged = int(h[1]), true
-		c.From = prefix(from, int(h[2]), 0)
-		if !partly && binary.NativeEndian.Uint32(h[8:]) == 0 {
-			c.Type = routeTypes[h[7]] // its action: lookup has the number of unicast
+	c.Deleted = (m.Header.Type-unix.RTM_NEWLINK)%4 == 1
+	switch m.Header.Type {
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		var r model.Route
+		r, err = route.Decode(m.Data)
+		c.Kind, c.Dst, c.Table, c.Link, c.Type = model.ChangedRoute, r.Dst, r.Table, r.IfIndex, r.Type
+		if !slices.Contains(routeTypes, r.Type) {
+			c.Kind = ""
 		}
-	default:
-		bits, c.Type = int(h[1]), routeTypes[h[7]]
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		var r model.RoutingRule
+		r, err = route.DecodeRule(m.Data)
+		c.Kind, c.Dst, c.From, c.Table, c.Priority = model.ChangedRule, r.To, r.From, r.Table, r.Priority
+		if action := model.Either(r.Action == "lookup", "unicast", r.Action); slices.Contains(routeTypes, action) && byAddress(r) {
+			c.Type = action
+		}
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		var n model.Neighbor
+		n, err = neigh.Decode(m.Data)
+		c.Kind, c.Dst, c.Link, c.MAC = model.ChangedNeighbor, model.Host(n.Addr), n.IfIndex, n.MAC
+		// What a program deletes fails first, by that program; the kernel then deletes it.
+		c.Deleted = c.Deleted || n.State == "FAILED"
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		c.Kind = model.ChangedAddress
+		c.Link, c.Dst, err = link.DecodeAddress(m.Data)
 	}
-	c.Dst = prefix(to, bits, model.Either(ranged, 0, size/8))
-	if size == 0 || !ranged && !c.Dst.IsValid() || c.Kind == model.ChangedRoute && c.Type == "" {
+	if c.Kind != model.ChangedRule && !c.Dst.IsValid() || errors.Is(err, dump.ErrSkip) {
 		c.Kind = ""
 	}
-	return nil
+	return model.Unless(err, dump.ErrSkip)
 }
+
+// byAddress reports whether a routing rule selects by addresses alone.
+func byAddress(r model.RoutingRule) bool {
+	return r.In == "" && r.Out == "" && r.Mark|r.Mask == 0 && r.Proto == 0 && !r.Not && r.MinBits == 0 && len(r.Unknown) == 0 &&
+		r.SrcPorts == model.PortRange{} && r.DstPorts == model.PortRange{}
+}
+
+// routeTypes are those that packets take or end at. What the kernel makes for an address has others.
+var routeTypes = []string{"unicast", "blackhole", "unreachable", "prohibit", "throw"}
 
 // link takes a link (struct ifinfomsg) that was set down, or up again. Of a new link all flags changed.
 func (d *decoder) link(b []byte, c Change) {
@@ -286,19 +276,6 @@ func (d *decoder) setting(m *syscall.NetlinkMessage, c Change) {
 	c.Link = max(c.Link, 0)
 	d.found = append(d.found, c)
 }
-
-// prefix is one of some bytes; where there are none, the range of all addresses of so many bytes, if any.
-func prefix(addr []byte, bits, whole int) netip.Prefix {
-	if len(addr) == 0 {
-		addr = make([]byte, whole)
-	}
-	a, _ := netip.AddrFromSlice(addr)
-	return netip.PrefixFrom(a, bits)
-}
-
-// routeTypes are those that packets take or end at. What the kernel makes for an address has others.
-var routeTypes = map[byte]string{unix.RTN_UNICAST: "unicast", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable",
-	unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw"}
 
 // filter takes a message of nftables.
 func (d *decoder) filter(m *syscall.NetlinkMessage, c Change) {

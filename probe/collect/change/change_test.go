@@ -40,8 +40,8 @@ func generation(rules int) []byte {
 		unix.NFTA_GEN_PROC_NAME, []byte("nft\x00"))...)
 }
 
-// link is a message about a link with flags, of which some changed.
-func link(index, flags, changed uint32) []byte {
+// linkMessage is a message about a link with flags, of which some changed.
+func linkMessage(index, flags, changed uint32) []byte {
 	b := binary.NativeEndian.AppendUint32(make([]byte, 4), index)
 	return message(unix.RTM_NEWLINK, 0, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(b, flags), changed))
 }
@@ -78,10 +78,10 @@ func TestDecode(t *testing.T) {
 		"one of nftables":                   {generation(1), "nft 612 set a rule in ip filter FORWARD"},
 		"many":                              {generation(40), strings.Repeat("nft 612 set a rule in ip filter FORWARD; ", most) + "nft 612 changed nftables"},
 		"a set's element":                   {generation(0), "nft 612 changed nftables"},
-		"a link down":                       {link(7, 0, unix.IFF_UP), "0 set the link  down"},
-		"a new link":                        {link(7, unix.IFF_UP, 1<<32-1), ""},
-		"its carrier":                       {link(7, unix.IFF_UP, 0), ""},
-		"a link up, that was not seen down": {link(7, unix.IFF_UP, unix.IFF_UP), ""},
+		"a link down":                       {linkMessage(7, 0, unix.IFF_UP), "0 set the link  down"},
+		"a new link":                        {linkMessage(7, unix.IFF_UP, 1<<32-1), ""},
+		"its carrier":                       {linkMessage(7, unix.IFF_UP, 0), ""},
+		"a link up, that was not seen down": {linkMessage(7, unix.IFF_UP, unix.IFF_UP), ""},
 		"forwarding, and so that of the links": {slices.Concat(netconf(2, -1, 2, 0), netconf(2, -2, 2, 0), netconf(2, 7, 2, 0), netconf(2, 8, 2, 1)),
 			"0 set net.ipv4.ip_forward to 0; 0 set net.ipv4.conf.*.forwarding to 1"},
 		"IPv6's, which comes after that of the links": {slices.Concat(netconf(10, 7, 2, 0), netconf(10, 8, 2, 0), netconf(10, -1, 2, 0)),
@@ -98,7 +98,7 @@ func TestDecode(t *testing.T) {
 		if got := strings.Join(said, "; "); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
-		if want := name == "half a message"; d.lost != want {
+		if want := name == "half a message" || name == "a short address"; d.lost != want {
 			t.Errorf("%s: lost %v", name, d.lost)
 		}
 	}
@@ -107,7 +107,7 @@ func TestDecode(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(generation(2))
 	f.Add(message(unix.RTM_NEWNEIGH, 7, make([]byte, 12), unix.NDA_DST, []byte{10, 9, 8, 1}, unix.NDA_LLADDR, []byte{2, 0, 0, 0, 0, 1}))
-	f.Add(link(7, 0, unix.IFF_UP))
+	f.Add(linkMessage(7, 0, unix.IFF_UP))
 	f.Add(netconf(2, -1, 2, 0))
 	f.Add(message(unix.RTM_NEWADDR, 7, []byte{2, 24, 0, 0, 3, 0, 0, 0}, unix.IFA_LOCAL, []byte{10, 9, 8, 1}))
 	f.Fuzz(func(t *testing.T, b []byte) {

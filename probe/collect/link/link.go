@@ -190,6 +190,12 @@ type address struct {
 	flags  uint32
 }
 
+// DecodeAddress decodes an RTM_NEWADDR or RTM_DELADDR message: the index of a link, and its address.
+func DecodeAddress(m []byte) (index int, p netip.Prefix, err error) {
+	a, err := decodeAddress(m)
+	return a.index, a.prefix, err
+}
+
 // decodeAddress decodes an RTM_NEWADDR message.
 func decodeAddress(m []byte) (out address, err error) {
 	a := dump.ParseAfter(m, unix.SizeofIfAddrmsg)

@@ -33,11 +33,20 @@ func Read(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 // Entries is Read without the proxied addresses.
 func Entries(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 	return list(ctx, "list neighbours", c, unix.AF_UNSPEC, 0, func(e entry) (model.Neighbor, bool) {
-		// `ip neigh` prints the number of a combination that has no name.
-		state := cmp.Or(stateNames[e.state], strconv.Itoa(int(e.state)))
-		n := model.Neighbor{Addr: e.addr, MAC: e.mac, IfIndex: e.index, State: state}
-		return n, e.addr.IsValid() && e.state != unix.NUD_NOARP && e.flags&unix.NTF_PROXY == 0
+		return e.neighbor(), e.addr.IsValid() && e.state != unix.NUD_NOARP && e.flags&unix.NTF_PROXY == 0
 	})
+}
+
+// Decode decodes an RTM_NEWNEIGH or RTM_DELNEIGH message about an entry of IP.
+func Decode(m []byte) (model.Neighbor, error) {
+	e, err := decode(m)
+	return e.neighbor(), err
+}
+
+func (e entry) neighbor() model.Neighbor {
+	// `ip neigh` prints the number of a combination that has no name.
+	state := cmp.Or(stateNames[e.state], strconv.Itoa(int(e.state)))
+	return model.Neighbor{Addr: e.addr, MAC: e.mac, IfIndex: e.index, State: state}
 }
 
 // FDB lists the MAC addresses that bridges have learnt or own, and those for which tunnels know an end.

@@ -32,7 +32,7 @@ func Read(ctx context.Context, c dump.Dumper) ([]model.Route, error) {
 			if len(m) > 0 && m[0] != family {
 				return model.Route{}, dump.ErrSkip
 			}
-			return decode(m)
+			return Decode(m)
 		})
 		errs = append(errs, err)
 		for r := range model.Each(found) {
@@ -52,8 +52,8 @@ func Read(ctx context.Context, c dump.Dumper) ([]model.Route, error) {
 	return out, errors.Join(errs...)
 }
 
-// decode decodes an RTM_NEWROUTE message: struct rtmsg and attributes. The netlink library leaves out the nexthop object.
-func decode(m []byte) (r model.Route, err error) {
+// Decode decodes an RTM_NEWROUTE or RTM_DELROUTE message: struct rtmsg and attributes. It is dump.ErrSkip of what is in no table. The netlink library leaves out the nexthop object.
+func Decode(m []byte) (r model.Route, err error) {
 	const id = 30 // RTA_NH_ID, which golang.org/x/sys/unix lacks
 	a := dump.ParseAfter(m, unix.SizeofRtMsg)
 	if err := a.Err(); err != nil {

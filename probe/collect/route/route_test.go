@@ -19,13 +19,13 @@ import (
 
 func FuzzRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		_, _ = decodeRule(m)
+		_, _ = DecodeRule(m)
 	})
 }
 
 func FuzzRoute(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		_, _ = decode(m)
+		_, _ = Decode(m)
 		_, _ = decodeNexthop(m)
 	})
 }
@@ -216,7 +216,7 @@ func TestRulesWithoutIPv6(t *testing.T) {
 // ones: none of them matches all packets.
 func TestNewConditions(t *testing.T) {
 	for attr, want := range map[uint16][]string{fraDSCP: {"dscp"}, fraFlowLabel: {"flowlabel"}, 99: {"attribute 99"}, fraLastMask: nil} {
-		r, err := decodeRule(dump.Append(make([]byte, ruleHeaderLen), attr, []byte{10, 0, 0, 0}))
+		r, err := DecodeRule(dump.Append(make([]byte, ruleHeaderLen), attr, []byte{10, 0, 0, 0}))
 		if err != nil || !slices.Equal(r.Unknown, want) {
 			t.Errorf("attribute %d: %v, %v", attr, r.Unknown, err)
 		}

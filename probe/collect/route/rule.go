@@ -50,7 +50,7 @@ func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, ruleHeaderLen)
 		request[0] = family
-		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, decodeRule)
+		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, DecodeRule)
 		out = append(out, rules...)
 		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
 			return out, err
@@ -59,9 +59,9 @@ func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	return out, nil
 }
 
-// decodeRule decodes an RTM_NEWRULE message: struct fib_rule_hdr and attributes.
+// DecodeRule decodes an RTM_NEWRULE or RTM_DELRULE message: struct fib_rule_hdr and attributes.
 // The netlink library leaves out the action.
-func decodeRule(m []byte) (model.RoutingRule, error) {
+func DecodeRule(m []byte) (model.RoutingRule, error) {
 	a := dump.ParseAfter(m, ruleHeaderLen)
 	if err := a.Err(); err != nil {
 		return model.RoutingRule{}, err
