@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/procfs"
+	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/link"
@@ -36,13 +37,13 @@ type Statistics struct {
 func Read(ns *netns.NS, links []model.Link, counts map[int]link.Counts) (out Statistics, err error) {
 	err = ns.Do(func() error {
 		var errs []error
-		if s, err := open(); err != nil {
+		if e, err := ethtool.NewEthtool(); err != nil {
 			errs = append(errs, err)
 		} else {
-			defer s.close()
+			defer e.Close()
 			for l := range model.Each(links) {
 				if IsNIC(l) {
-					d, err := s.device(l, counts[l.Index])
+					d, err := device(e, l, counts[l.Index])
 					out.Devices = append(out.Devices, d)
 					errs = append(errs, err)
 				}
@@ -150,7 +151,7 @@ func sockets(proc procfs.FS, setting func(string) string) (out []model.SocketLim
 	return out, nil
 }
 
-func (s *socket) device(l *model.Link, counts link.Counts) (model.Device, error) {
+func device(e *ethtool.Ethtool, l *model.Link, counts link.Counts) (model.Device, error) {
 	d := model.Device{IfIndex: l.Index, Link: l.Name, Received: counts.Received, Sent: counts.Sent}
 	d.Losses = []model.DeviceLoss{
 		{Name: "rx_dropped", Kind: model.LossReceived, Total: counts.RxDropped},
@@ -158,7 +159,7 @@ func (s *socket) device(l *model.Link, counts link.Counts) (model.Device, error)
 		{Name: "rx_missed_errors", Kind: model.LossNoBuffer, Total: counts.RxMissed},
 		{Name: "tx_dropped", Kind: model.LossSent, Total: counts.TxDropped},
 	}
-	err := s.driver(&d)
+	err := readDriver(e, &d)
 	sortLosses(&d)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
 		return d, nil // a driver without statistics, or a link that has just gone
