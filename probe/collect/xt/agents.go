@@ -28,10 +28,10 @@ func nfAcct(_ *model.PacketRule, _ uint32, i *Bytes) string {
 
 // ipSet is what Calico, Azure NPM and kube-proxy in its mode ipvs write. A rule holds the number of a set, and
 // the kernel knows its name; without it the text is for reading only. The directions are bits above the lowest,
-// which inverts; revision 0 keeps them apart.
-func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
+// which inverts.
+func ipSet(_ *model.PacketRule, _ uint32, i *Bytes) string {
 	number, dims, flags := i.U16(0), int(i.U8(2)), i.U8(3)
-	if rev == 0 || dims > 6 {
+	if dims > 6 {
 		return Undecoded
 	}
 	var dirs []string
@@ -48,16 +48,10 @@ func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
 }
 
 // recent keeps a service's client at its endpoint (kube-proxy's session affinity).
-func recent(r *model.PacketRule, rev uint32, i *Bytes) string {
+func recent(r *model.PacketRule, _ uint32, i *Bytes) string {
 	const check, set, update, remove, ttl, reap = 1, 2, 4, 8, 16, 32
 	seconds, hits, does, invert := i.U32(0), i.U32(4), i.U8(8), i.U8(9)
-	name, side, mask := i.Text(10, 200), i.U8(210), "255.255.255.255"
-	switch {
-	case rev > 0:
-		mask = i.ip(212, r.Family).String()
-	case r.Family == "ip6":
-		mask = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
-	}
+	name, side, mask := i.Text(10, 200), i.U8(210), i.ip(212, r.Family).String()
 	return Join(
 		strings.TrimSpace(Not(invert != 0)),
 		when(does&set != 0, "--set"), when(does&check != 0, "--rcheck"),
@@ -73,19 +67,13 @@ func rpFilter(_ *model.PacketRule, _ uint32, i *Bytes) string {
 	return flags(i.U8(0), "--loose", "--validmark", "--accept-local", "--invert")
 }
 
-// socket is Cilium's, in front of its proxy. Revision 0 has no options.
-func socket(_ *model.PacketRule, rev uint32, i *Bytes) string {
-	if rev == 0 {
-		return ""
-	}
+// socket is Cilium's, in front of its proxy.
+func socket(_ *model.PacketRule, _ uint32, i *Bytes) string {
 	return flags(i.U8(0), "--transparent", "--nowildcard", "--restore-skmark")
 }
 
 // owner is that of Azure's agent, which alone may reach the host's address.
-func owner(_ *model.PacketRule, rev uint32, i *Bytes) string {
-	if rev == 0 {
-		return Undecoded
-	}
+func owner(_ *model.PacketRule, _ uint32, i *Bytes) string {
 	o := options{set: uint32(i.U8(16)), invert: uint32(i.U8(17))}
 	ids := func(at int) string {
 		from, to := i.U32(at), i.U32(at+4)
@@ -99,7 +87,7 @@ func owner(_ *model.PacketRule, rev uint32, i *Bytes) string {
 }
 
 // connLimit is Calico's, for a limit of connections by annotation.
-func connLimit(r *model.PacketRule, rev uint32, i *Bytes) string {
+func connLimit(r *model.PacketRule, _ uint32, i *Bytes) string {
 	const inverted, dest = 1, 2
 	ones := 0
 	for _, b := range i.Slice(0, model.Either(r.Family == "ip6", 16, 4)) {
@@ -107,8 +95,8 @@ func connLimit(r *model.PacketRule, rev uint32, i *Bytes) string {
 	}
 	limit, flags := i.U32(16), i.U32(20)
 	option := model.Either(flags&inverted != 0, "--connlimit-upto", "--connlimit-above")
-	return fmt.Sprintf("%s %d --connlimit-mask %d", option, limit, ones) +
-		when(rev > 0, model.Either(flags&dest != 0, " --connlimit-daddr", " --connlimit-saddr"))
+	side := model.Either(flags&dest != 0, "--connlimit-daddr", "--connlimit-saddr")
+	return fmt.Sprintf("%s %d --connlimit-mask %d %s", option, limit, ones, side)
 }
 
 // sctp has the destination's ports first, and nothing of what it is not asked for.

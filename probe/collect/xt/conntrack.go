@@ -37,32 +37,21 @@ var ctStates = []struct {
 
 var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
 
-func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
+func connTrack(r *model.PacketRule, _ uint32, i *Bytes) string {
 	o := options{set: uint32(i.U16(146)), invert: uint32(i.U16(148))}
-	states, statuses := uint16(i.U8(150)), uint16(i.U8(151))
-	if rev >= 2 {
-		states, statuses = i.U16(150), i.U16(152)
-	}
+	states, statuses := i.U16(150), i.U16(152)
 	o.add(ctState, model.Either(o.set&ctAlias != 0, "--state ", "--ctstate ")+stateNames(states))
 	o.add(ctProto, fmt.Sprintf("--ctproto %d", i.U16(136)))
 	for n, end := range ctTuple {
 		o.add(ctAddress<<n, "--ct"+end+" "+i.network(32*n, r.Family))
 	}
 	for n, end := range ctTuple {
-		o.add(ctPort<<n, "--ct"+end+"port "+i.ctPorts(n, rev))
+		o.add(ctPort<<n, "--ct"+end+"port "+Ports(model.PortRange{First: i.U16(138 + 2*n), Last: i.U16(154 + 2*n)}))
 	}
 	o.add(ctStatus, "--ctstatus "+cmp.Or(BitNames(ctStatuses, statuses, ","), "NONE"))
 	from, to := i.U32(128), i.U32(132)
 	o.add(ctExpires, fmt.Sprintf("--ctexpire %d", from)+when(from != to, fmt.Sprintf(":%d", to)))
 	return Join(o.String(), when(o.set&ctDirection != 0, "--ctdir "+model.Either(o.invert&ctDirection != 0, "REPLY", "ORIGINAL")))
-}
-
-// ctPorts are the ports of one end. Before revision 3 there is one, in network order.
-func (i *Bytes) ctPorts(end int, rev uint32) string {
-	if rev < 3 {
-		return fmt.Sprint(i.BE16(138 + 2*end))
-	}
-	return Ports(model.PortRange{First: i.U16(138 + 2*end), Last: i.U16(154 + 2*end)})
 }
 
 // network is an address with its mask, 16 bytes behind it, as the extensions print it:
@@ -85,9 +74,4 @@ func stateNames(states uint16) string {
 		text += model.Either(states&s.bit != 0, ","+s.name, "")
 	}
 	return strings.TrimPrefix(text, ",")
-}
-
-// stateMatch decodes the match "state", which old kernels have beside conntrack.
-func stateMatch(_ *model.PacketRule, _ uint32, i *Bytes) string {
-	return "--state " + stateNames(uint16(i.U32(0)))
 }

@@ -20,7 +20,7 @@ var matches = map[string]decoder{
 	"mac": unsaid(mac), "mark": markOf(func(r *model.PacketRule) *model.MarkMatch { return &r.Mark }), "multiport": multiPort, "nfacct": unsaid(nfAcct),
 	"owner": unsaid(owner), "physdev": unsaid(physDev), "pkttype": unsaid(pktType), "recent": unsaid(recent),
 	"rpfilter": unsaid(rpFilter), "sctp": sctp, "set": unsaid(ipSet), "socket": unsaid(socket),
-	"state": unsaid(stateMatch), "statistic": unsaid(statistic), "tcp": tcp, "udp": udp,
+	"statistic": unsaid(statistic), "tcp": tcp, "udp": udp,
 }
 
 func comment(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
@@ -36,15 +36,9 @@ var addrTypes = []string{
 
 const addrTypeLocal = 1 << 2
 
-func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	source, dest := i.U16(0), i.U16(2)
-	var notSource, notDest, in, out bool
-	if rev == 0 {
-		notSource, notDest = i.U32(4) != 0, i.U32(8) != 0
-	} else {
-		f := i.U32(4)
-		notSource, notDest, in, out = f&1 != 0, f&2 != 0, f&4 != 0, f&8 != 0
-	}
+func addrType(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	const notSource, notDest, in, out = 1, 2, 4, 8
+	source, dest, flags := i.U16(0), i.U16(2), i.U32(4)
 	one := func(mask uint16, invert bool, option string, local *int) (text, unsaid string) {
 		if mask == 0 {
 			return "", ""
@@ -57,9 +51,9 @@ func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 		*local = model.Either(invert, -1, 1)
 		return text, ""
 	}
-	src, srcUnsaid := one(source, notSource, "--src-type", &r.SrcLocal)
-	dst, dstUnsaid := one(dest, notDest, "--dst-type", &r.DstLocal)
-	limits := Join(when(in, "--limit-iface-in"), when(out, "--limit-iface-out"))
+	src, srcUnsaid := one(source, flags&notSource != 0, "--src-type", &r.SrcLocal)
+	dst, dstUnsaid := one(dest, flags&notDest != 0, "--dst-type", &r.DstLocal)
+	limits := Join(when(flags&in != 0, "--limit-iface-in"), when(flags&out != 0, "--limit-iface-out"))
 	return Join(src, dst, limits), Join(srcUnsaid, dstUnsaid, limits)
 }
 

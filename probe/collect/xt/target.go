@@ -99,18 +99,12 @@ func natText(low, high netip.Addr, first, last, base uint16, colon bool) string 
 	return text
 }
 
-func setMark(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	if rev < 2 {
-		return Undecoded, ""
-	}
+func setMark(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	r.SetMark = model.MarkWrite{Value: i.U32(0), Mask: i.U32(4)}
 	return fmt.Sprintf("--set-xmark 0x%x/0x%x", r.SetMark.Value, r.SetMark.Mask), ""
 }
 
 func setConnMark(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	if rev < 1 {
-		return Undecoded, ""
-	}
 	mark, ctMask, nfMask := i.U32(0), i.U32(4), i.U32(8)
 	mode := i.U8(12)
 	if rev >= 2 {
@@ -211,15 +205,9 @@ func NFLogText(prefix string, group uint16, size uint32, isLength bool, threshol
 	)
 }
 
-// nfQueue hands packets to a program. Revision 0 has the queue's number alone.
-func nfQueue(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	first, count, bits := i.U16(0), uint16(1), uint16(0)
-	if rev >= 1 {
-		count = i.U16(2)
-	}
-	if rev >= 2 {
-		bits = i.U16(4)
-	}
+// nfQueue hands packets to a program.
+func nfQueue(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	first, count, bits := i.U16(0), i.U16(2), i.U16(4)
 	queues := fmt.Sprintf("--queue-num %d", first)
 	if count > 1 {
 		queues = fmt.Sprintf("--queue-balance %d:%d", first, first+count-1)
@@ -227,12 +215,8 @@ func nfQueue(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	return Join(queues, flags(bits, "--queue-bypass", "--queue-cpu-fanout")), ""
 }
 
-// tProxy is Cilium's, which hands connections to its proxy. Revision 0 is IPv4's.
-func tProxy(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	mask, value := i.U32(0), i.U32(4)
-	to, port := i.v4(8), i.BE16(12)
-	if rev != 0 {
-		to, port = i.ip(8, r.Family), i.BE16(24)
-	}
+// tProxy is Cilium's, which hands connections to its proxy.
+func tProxy(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	mask, value, to, port := i.U32(0), i.U32(4), i.ip(8, r.Family), i.BE16(24)
 	return fmt.Sprintf("--on-port %d --on-ip %s --tproxy-mark 0x%x/0x%x", port, to, value, mask), ""
 }

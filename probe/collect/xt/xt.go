@@ -80,10 +80,17 @@ type decoder func(r *model.PacketRule, rev uint32, i *Bytes) (text, unsaid strin
 // Undecoded is the text of an extension that has no decoder, or whose bytes are too short.
 const Undecoded = "[options not decoded]"
 
+// oldest are the least revisions that are decoded, 0 for others: iptables has written later ones alone since 1.6, on kernels
+// that have them.
+var oldest = map[string]uint32{
+	"addrtype": 1, "connlimit": 1, "conntrack": 3, "owner": 1, "recent": 1, "set": 1, "socket": 1,
+	"CONNMARK": 1, "MARK": 2, "NFQUEUE": 2, "TPROXY": 1,
+}
+
 // Match decodes a match into the rule and returns its text.
 func Match(r *model.PacketRule, e Extension) string {
 	text, unsaid := Undecoded, Undecoded
-	if decode := matches[e.Name]; decode != nil {
+	if decode := matches[e.Name]; decode != nil && e.Rev >= oldest[e.Name] {
 		i := Bytes{B: e.Info, setName: e.SetName}
 		text, unsaid = decode(r, e.Rev, &i)
 		if i.Short {
@@ -104,7 +111,7 @@ func Match(r *model.PacketRule, e Extension) string {
 func Target(r *model.PacketRule, e Extension) string {
 	r.Target = e.Name
 	decode := targets[e.Name]
-	if decode == nil {
+	if decode == nil || e.Rev < oldest[e.Name] {
 		return "-j " + e.Name + " " + Undecoded
 	}
 	i := Bytes{B: e.Info}
