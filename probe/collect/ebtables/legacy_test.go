@@ -55,6 +55,8 @@ var unprinted = strings.NewReplacer(
 	"-j redirect,", "-j redirect --redirect-target ACCEPT,",
 	"--among-dst 02:00:00:00:00:01=10.0.0.1,02:00:00:00:00:02,", "among [options not decoded]",
 	"--nflog-group 3", "nflog [options not decoded]",
+	"--stp-type config --stp-root-prio 1:2 --stp-root-cost 7:9 --stp-hello-time 3", "stp [options not decoded]",
+	"--802_3-sap 0x42", "802_3 [options not decoded]",
 )
 
 // listed are the chains and rules in the output of ebtables-legacy -L --Lc --Lmac2.

@@ -12,7 +12,7 @@ import (
 // matches decode the matches and watchers. The same structs are in nftables and in legacy tables.
 var matches = map[string]func(*builder, *xt.Bytes, *options){
 	"ip": ipMatch(4, "ip", "ip-tos"), "ip6": ipMatch(16, "ip6", "ip6-tclass"), "arp": (*builder).arp,
-	"vlan": vlan, "mark_m": markMatch, "mark": markMatch, "pkttype": packetType, "802_3": llc, "stp": stp,
+	"vlan": vlan, "mark_m": markMatch, "mark": markMatch, "pkttype": packetType,
 	"limit": func(_ *builder, p *xt.Bytes, o *options) { o.match(xt.LimitText(p.U32(0), p.U32(4))) },
 	// A watcher restricts nothing.
 	"log": func(_ *builder, p *xt.Bytes, o *options) { o.text = append(o.text, logText(p)) },
@@ -201,36 +201,6 @@ var packetTypes = map[uint8]string{0: "host", 1: "broadcast", 2: "multicast", 3:
 
 func packetType(_ *builder, p *xt.Bytes, o *options) {
 	o.match("--pkttype-type " + xt.Not(p.U8(1) != 0) + xt.Name(packetTypes, p.U8(0)))
-}
-
-func llc(_ *builder, p *xt.Bytes, o *options) {
-	o.mask, o.invert = uint16(p.U8(4)), uint16(p.U8(5))
-	o.add(1, "802_3-sap", fmt.Sprintf("0x%.2X", p.U8(0)))
-	o.add(2, "802_3-type", fmt.Sprintf("0x%.4X", p.BE16(2)))
-}
-
-var (
-	stpTypes = map[uint8]string{0: "config", 0x80: "tcn"}
-	stpFlags = map[uint8]string{1: "topology-change", 0x80: "topology-change-ack"}
-)
-
-func stp(_ *builder, p *xt.Bytes, o *options) {
-	o.mask, o.invert = p.U16(68), p.U16(70)
-	numbers := func(at int) string { return portRange(p.U16(at), p.U16(at+2)) }
-	o.add(0x001, "stp-type", xt.Name(stpTypes, p.U8(0)))
-	o.add(0x002, "stp-flags", xt.Name(stpFlags, p.U8(4)))
-	o.add(0x004, "stp-root-prio", numbers(6))
-	o.add(0x008, "stp-root-addr", macText(p.MAC(10), p.MAC(16)))
-	cost := fmt.Sprint(p.U32(24))
-	if p.U32(28) != p.U32(24) {
-		cost += fmt.Sprintf(":%d", p.U32(28))
-	}
-	o.add(0x010, "stp-root-cost", cost)
-	o.add(0x020, "stp-sender-prio", numbers(32))
-	o.add(0x040, "stp-sender-addr", macText(p.MAC(36), p.MAC(42)))
-	for i, name := range []string{"stp-port", "stp-msg-age", "stp-max-age", "stp-hello-time", "stp-forward-delay"} {
-		o.add(0x080<<i, name, numbers(48+4*i))
-	}
 }
 
 var logLevels = map[uint8]string{0: "emerg", 1: "alert", 2: "crit", 3: "error", 4: "warning", 5: "notice", 6: "info", 7: "debug"}
