@@ -7,8 +7,11 @@
 package azure
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/files"
@@ -51,10 +54,7 @@ func Merge(a, more *model.Azure) {
 // Decode reads the text of one file, whose name errors hold as path.
 func Decode(path string, text []byte) (model.Azure, error) {
 	d := &decoder{path: path, text: text}
-	var v any
-	if d.err = files.DecodeJSON(path, text, want, &v); d.err == nil {
-		d.top(fold(v))
-	}
+	d.top()
 	if d.err != nil {
 		return model.Azure{}, d.err
 	}
@@ -80,6 +80,53 @@ func addTable(a *model.Azure, t model.RouteTable) {
 	a.Tables = append(a.Tables, t)
 }
 
+// resource is an object of any kind. az prints its fields beside each other, the resource manager has most of them in its
+// properties. Versions of az differ in the case of some names, of which the decoder takes any.
+type resource struct {
+	fields
+	Properties *fields
+}
+
+// fields are those that are read of any kind. What may be one text or a list of them is of any type.
+type fields struct {
+	ID, Name                                                                   string
+	AddressPrefix, AddressPrefixes, AddressSpace                               any
+	Routes, Subnets                                                            []resource
+	RouteTable, NetworkSecurityGroup, NATGateway, Subnet                       *resource
+	DefaultOutboundAccess, EnableIPForwarding                                  *bool
+	NextHopType, State                                                         string
+	NextHopIPAddress, NextHopIPAddresses                                       any
+	NextHop                                                                    *fields
+	IPConfigurations, LoadBalancerBackendAddressPools                          []resource
+	PublicIPAddress, NetworkInterface                                          *resource
+	PrivateIPAddress                                                           string
+	PrivateIPAddressPrefixLength                                               *int
+	SecurityRules, DefaultSecurityRules, EffectiveSecurityRules                []resource
+	Direction, Access, Protocol                                                string
+	Priority                                                                   int
+	SourceAddressPrefix, SourceAddressPrefixes, ExpandedSourceAddressPrefix    any
+	SourcePortRange, SourcePortRanges                                          any
+	SourceApplicationSecurityGroups, DestinationApplicationSecurityGroups      []resource
+	DestinationAddressPrefix, DestinationAddressPrefixes, DestinationPortRange any
+	DestinationPortRanges, ExpandedDestinationAddressPrefix                    any
+	// What applies to a NIC, as Client has it.
+	EffectiveRoutes, EffectiveSecurityGroups *struct{ Value []resource }
+}
+
+// all are the object's fields, with those that its properties have.
+func (r *resource) all() fields {
+	out := r.fields
+	if r.Properties != nil {
+		own, inner := reflect.ValueOf(&out).Elem(), reflect.ValueOf(*r.Properties)
+		for i := range own.NumField() {
+			if own.Field(i).IsZero() {
+				own.Field(i).Set(inner.Field(i))
+			}
+		}
+	}
+	return out
+}
+
 // decoder decodes one file. The first error stands; what is decoded after it is not used.
 type decoder struct {
 	path string
@@ -88,122 +135,91 @@ type decoder struct {
 	err  error
 }
 
-// fail notes what is wrong with a value, and what was expected there. A text, or an object's id, shows where that is.
-func (d *decoder) fail(at any, want, wrong string) {
-	if o, is := at.(object); is {
-		at = o["id"]
-	}
+// fail notes what is wrong, and what was expected there. A text of the file shows where that is, such as an id.
+func (d *decoder) fail(at, want, wrong string) {
 	if d.err == nil {
 		d.err = files.NewError(d.path, d.text, 0, want, errors.New(wrong))
-		text, _ := at.(string)
-		if e := files.ValueError(d.path, d.text, text, want, errors.New(wrong)); e.Line > 0 {
+		if e := files.ValueError(d.path, d.text, at, want, errors.New(wrong)); e.Line > 0 {
 			d.err = e
 		}
 	}
 }
 
-func as[T any](d *decoder, v any, want string) T {
-	t, ok := v.(T)
-	if !ok {
-		d.fail(v, want, "found "+found(v))
+// texts are those of a field, or of several. A value that is no list is the only item, an empty one stands for none.
+func (d *decoder) texts(v any, want string) (out []string) {
+	switch v := v.(type) {
+	case nil:
+	case []any:
+		for _, x := range v {
+			out = append(out, d.texts(x, want)...)
+		}
+	case string:
+		out = model.Either(v == "", nil, []string{v})
+	default:
+		d.fail("", want, fmt.Sprintf("found %v", v))
 	}
-	return t
-}
-
-// fields are those of an object and of its properties.
-type fields struct {
-	own, inner object
-}
-
-func (d *decoder) fields(v any) fields {
-	f := fields{own: as[object](d, v, "an object")}
-	f.inner, _ = f.own["properties"].(object)
-	return f
-}
-
-// get returns the value of a field, nil if it is absent or null.
-func (f fields) get(name string) any {
-	name = strings.ToLower(name)
-	if v := f.own[name]; v != nil {
-		return v
-	}
-	return f.inner[name]
-}
-
-// has reports whether a field is there and not null.
-func (f fields) has(name string) bool { return f.get(name) != nil }
-
-// string returns a field's text, empty if it is absent.
-func (d *decoder) string(f fields, name string) string {
-	v := f.get(name)
-	if v == nil {
-		return ""
-	}
-	return as[string](d, v, "a string at \""+name+"\"")
-}
-
-// list returns a field's items. A value that is no list is the only item.
-func (f fields) list(name string) []any {
-	v := f.get(name)
-	if list, ok := v.([]any); ok || v == nil {
-		return list
-	}
-	return []any{v}
+	return out
 }
 
 // top decodes a file's outermost value: an object, or a list of them, which may be under "value".
-func (d *decoder) top(v any) {
-	list, ok := v.([]any)
-	if o, is := v.(object); is && o["value"] != nil {
-		list, ok = as[[]any](d, o["value"], "a list at \"value\""), true
-	}
-	if !ok {
-		d.resource(v)
-		for i := range d.a.Tables {
-			d.a.Tables[i].Part = !d.a.Tables[i].Whole
+func (d *decoder) top() {
+	if bytes.HasPrefix(bytes.TrimSpace(d.text), []byte("[")) {
+		var list []resource
+		if d.err = files.DecodeJSON(d.path, d.text, want, &list); len(list) == 0 {
+			// It may be an empty list of anything; take it for a table without routes. Under "value" it is no table's.
+			d.a.Tables = append(d.a.Tables, model.RouteTable{File: d.path})
 		}
+		d.list(list)
 		return
 	}
-	if _, bare := v.([]any); len(list) == 0 && bare {
-		// It may be an empty list of anything; take it for a table without routes. Under "value" it is no table's.
-		d.a.Tables = append(d.a.Tables, model.RouteTable{File: d.path})
+	var one struct {
+		resource
+		Value []resource
 	}
-	for _, item := range list {
-		d.resource(item)
+	if d.err = files.DecodeJSON(d.path, d.text, want, &one); one.Value != nil {
+		d.list(one.Value)
+		return
+	}
+	d.resource(&one.resource)
+	for i := range d.a.Tables {
+		d.a.Tables[i].Part = !d.a.Tables[i].Whole
+	}
+}
+
+func (d *decoder) list(list []resource) {
+	for r := range model.Each(list) {
+		d.resource(r)
 	}
 }
 
 // resource decodes an object by its kind, which its id or its fields show.
-func (d *decoder) resource(v any) {
-	f := d.fields(v)
-	id := d.string(f, "id")
+func (d *decoder) resource(r *resource) {
+	f := r.all()
 	switch {
 	case d.err != nil:
-	case f.has(effectiveRoutes), f.has(effectiveRules):
+	case f.EffectiveRoutes != nil, f.EffectiveSecurityGroups != nil:
 		d.ofNIC(f)
-	case f.has("nextHopType") && f.has("addressPrefix"):
-		d.route(f, id)
-	case kindOf(id, "subnets"):
-		d.subnet(f, id)
-	case kindOf(id, "routeTables"), f.has("routes"):
-		d.table(f, id)
-	case kindOf(id, "networkInterfaces"), f.has("enableIPForwarding"):
-		d.nic(f, id)
-	case kindOf(id, "networkSecurityGroups"), f.has("defaultSecurityRules"):
-		d.group(f, id)
-	case f.has("effectiveSecurityRules"):
+	case f.NextHopType != "" && f.AddressPrefix != nil:
+		d.route(f)
+	case kindOf(f.ID, "subnets"):
+		d.subnet(f)
+	case kindOf(f.ID, "routeTables"), f.Routes != nil:
+		d.table(f)
+	case kindOf(f.ID, "networkInterfaces"), f.EnableIPForwarding != nil:
+		d.nic(f)
+	case kindOf(f.ID, "networkSecurityGroups"), f.DefaultSecurityRules != nil:
+		d.group(f)
+	case f.EffectiveSecurityRules != nil:
 		if len(d.a.Rules) == 0 {
 			d.a.Rules = append(d.a.Rules, model.EffectiveRules{File: d.path})
 		}
 		d.a.Rules[0].Groups = append(d.a.Rules[0].Groups, d.effectiveGroup(f))
-	case kindOf(id, "virtualNetworks"), f.has("addressSpace"):
-		for _, s := range f.list("subnets") {
-			d.resource(s)
-		}
-	case f.has("addressPrefix"), f.has("addressPrefixes"):
-		d.subnet(f, id)
+	case kindOf(f.ID, "virtualNetworks"), f.AddressSpace != nil:
+		d.list(f.Subnets)
+	case f.AddressPrefix != nil, f.AddressPrefixes != nil:
+		d.subnet(f)
 	default:
-		d.fail(v, want, "an object of an unknown kind")
+		d.fail(f.ID, want, "an object of an unknown kind")
 	}
 }
 
@@ -213,39 +229,37 @@ func kindOf(id, kind string) bool {
 	return len(parts) >= 2 && strings.EqualFold(parts[len(parts)-2], kind)
 }
 
-func (d *decoder) table(f fields, id string) {
-	t := model.RouteTable{ID: id, Whole: true, File: d.path}
-	for _, r := range f.list("routes") {
-		t.Routes = append(t.Routes, d.udr(d.fields(r)))
-	}
-	for _, s := range f.list("subnets") {
-		t.Subnets = append(t.Subnets, d.id(s))
+func (d *decoder) table(f fields) {
+	t := model.RouteTable{ID: f.ID, Whole: true, File: d.path, Subnets: d.ids(f.Subnets)}
+	for r := range model.Each(f.Routes) {
+		t.Routes = append(t.Routes, d.udr(r.all()))
 	}
 	addTable(&d.a, t)
 }
 
-// id returns the id of a reference to a resource, which needs one.
-func (d *decoder) id(v any) string {
-	id := d.string(d.fields(v), "id")
-	if id == "" {
-		d.fail(v, "an object with an \"id\"", "no id")
+// id returns the id of a reference to a resource, empty if there is none; a reference needs one.
+func (d *decoder) id(r *resource) string {
+	if r == nil {
+		return ""
 	}
-	return id
+	if r.ID == "" {
+		d.fail("", "an object with an \"id\"", "no id")
+	}
+	return r.ID
 }
 
-// reference returns the id of the resource that a field refers to, empty if the field is absent.
-func (d *decoder) reference(f fields, name string) string {
-	if v := f.get(name); v != nil {
-		return d.id(v)
+func (d *decoder) ids(list []resource) (out []string) {
+	for r := range model.Each(list) {
+		out = append(out, d.id(r))
 	}
-	return ""
+	return out
 }
 
 // route decodes an item of a list of routes: those of a table, or the effective
 // ones of a NIC, which have no id and lists of prefixes and next hops.
-func (d *decoder) route(f fields, id string) {
+func (d *decoder) route(f fields) {
 	r := d.udr(f)
-	if _, many := f.get("addressPrefix").([]any); many || f.has("state") {
+	if _, many := f.AddressPrefix.([]any); many || f.State != "" {
 		if len(d.a.Effective) == 0 {
 			d.a.Effective = append(d.a.Effective, model.EffectiveRoutes{File: d.path})
 		}
@@ -253,8 +267,8 @@ func (d *decoder) route(f fields, id string) {
 		return
 	}
 	table := ""
-	if kindOf(id, "routes") {
-		parts := strings.Split(strings.TrimRight(id, "/"), "/")
+	if kindOf(f.ID, "routes") {
+		parts := strings.Split(strings.TrimRight(f.ID, "/"), "/")
 		table = strings.Join(parts[:len(parts)-2], "/")
 	}
 	if table == "" && len(d.a.Tables) > 0 && d.a.Tables[0].ID == "" {
@@ -265,28 +279,25 @@ func (d *decoder) route(f fields, id string) {
 }
 
 func (d *decoder) udr(f fields) model.UDR {
-	state := d.string(f, "state")
-	prefixes, _ := d.prefixes(f, "addressPrefix")
 	r := model.UDR{
-		Name: d.string(f, "name"), Type: d.string(f, "nextHopType"), Prefixes: prefixes,
-		NextHops: d.addresses(f, "nextHopIpAddress"), Active: state == "" || strings.EqualFold(state, "Active"),
+		Name: f.Name, Type: f.NextHopType, NextHops: d.addresses(f.NextHopIPAddress, "nextHopIpAddress"),
+		Active: f.State == "" || strings.EqualFold(f.State, "Active"),
 	}
+	r.Prefixes, _ = d.prefixes(f.AddressPrefix, "addressPrefix")
 	if r.Type == "" {
-		d.fail(f.own, "a route with a \"nextHopType\"", "no nextHopType")
+		d.fail(f.ID, "a route with a \"nextHopType\"", "no nextHopType")
 	}
-	if hop := f.get("nextHop"); hop != nil {
-		r.NextHops = append(r.NextHops, d.addresses(d.fields(hop), "nextHopIpAddresses")...)
+	if f.NextHop != nil {
+		r.NextHops = append(r.NextHops, d.addresses(f.NextHop.NextHopIPAddresses, "nextHopIpAddresses")...)
 	}
 	return r
 }
 
 // prefixes decodes address ranges and, apart from them, service tags, which are names.
-func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []string) {
+func (d *decoder) prefixes(v any, name string) (out []netip.Prefix, tags []string) {
 	want := "a range such as 10.244.1.0/24 at \"" + name + "\""
-	for _, v := range f.list(name) {
-		if s, ok := v.(string); !ok {
-			d.fail(v, want, "found "+found(v))
-		} else if p, err := netip.ParsePrefix(s); err == nil {
+	for _, s := range d.texts(v, want) {
+		if p, err := netip.ParsePrefix(s); err == nil {
 			out = append(out, p.Masked())
 		} else if a, err := netip.ParseAddr(s); err == nil {
 			out = append(out, model.Host(a))
@@ -294,8 +305,8 @@ func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []st
 			out = append(out, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 		} else if isTag(s) {
 			tags = append(tags, s)
-		} else if s != "" { // which stands for none
-			d.fail(v, want, "found "+found(v))
+		} else {
+			d.fail(s, want, fmt.Sprintf("found %q", s))
 		}
 	}
 	return out, tags
@@ -303,80 +314,63 @@ func (d *decoder) prefixes(f fields, name string) (out []netip.Prefix, tags []st
 
 // isTag reports whether the text may be a service tag, such as AzureCloud.westeurope.
 func isTag(s string) bool {
-	return s != "" && (s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z') && !strings.ContainsAny(s, ":/ ")
+	return (s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z') && !strings.ContainsAny(s, ":/ ")
 }
 
-func (d *decoder) addresses(f fields, name string) []netip.Addr {
-	var out []netip.Addr
-	for _, v := range f.list(name) {
-		s, ok := v.(string)
-		if ok && s == "" {
-			continue
-		}
+func (d *decoder) addresses(v any, name string) (out []netip.Addr) {
+	want := "an IP address at \"" + name + "\""
+	for _, s := range d.texts(v, want) {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			d.fail(v, "an IP address at \""+name+"\"", "found "+found(v))
+			d.fail(s, want, fmt.Sprintf("found %q", s))
 		}
 		out = append(out, a.Unmap())
 	}
 	return out
 }
 
-func (d *decoder) subnet(f fields, id string) {
+func (d *decoder) subnet(f fields) {
 	s := model.Subnet{
-		ID: id, File: d.path, RouteTable: d.reference(f, "routeTable"), SecurityGroup: d.reference(f, "networkSecurityGroup"),
-		NATGateway: d.reference(f, "natGateway"),
+		ID: f.ID, File: d.path, RouteTable: d.id(f.RouteTable), SecurityGroup: d.id(f.NetworkSecurityGroup),
+		NATGateway: d.id(f.NATGateway), Private: f.DefaultOutboundAccess != nil && !*f.DefaultOutboundAccess,
 	}
-	outbound, known := d.bool(f, "defaultOutboundAccess")
-	s.Private = known && !outbound
-	s.Prefixes, _ = d.prefixes(f, "addressPrefixes")
-	if one, _ := d.prefixes(f, "addressPrefix"); len(s.Prefixes) == 0 {
+	s.Prefixes, _ = d.prefixes(f.AddressPrefixes, "addressPrefixes")
+	if one, _ := d.prefixes(f.AddressPrefix, "addressPrefix"); len(s.Prefixes) == 0 {
 		s.Prefixes = one
 	}
 	if len(s.Prefixes) == 0 {
-		d.fail(f.own, "a subnet with an \"addressPrefix\" or \"addressPrefixes\"", "no address range")
+		d.fail(f.ID, "a subnet with an \"addressPrefix\" or \"addressPrefixes\"", "no address range")
 	}
 	d.a.Subnets = append(d.a.Subnets, s)
 }
 
-// bool returns whether a field is true, and whether it is there.
-func (d *decoder) bool(f fields, name string) (is, known bool) {
-	v := f.get(name)
-	if v == nil {
-		return false, false
-	}
-	return as[bool](d, v, "true or false at \""+name+"\""), true
-}
-
 // own adds what a NIC has by one configuration: an address, or a block, whose length is behind or beside it.
 func (d *decoder) own(n *model.NIC, c fields) {
-	if block, err := netip.ParsePrefix(d.string(c, "privateIPAddress")); err == nil {
+	if block, err := netip.ParsePrefix(c.PrivateIPAddress); err == nil {
 		n.Blocks = append(n.Blocks, block.Masked())
 		return
 	}
-	for _, a := range d.addresses(c, "privateIPAddress") {
-		v := c.get("privateIPAddressPrefixLength")
-		if v == nil {
+	for _, a := range d.addresses(c.PrivateIPAddress, "privateIPAddress") {
+		if c.PrivateIPAddressPrefixLength == nil {
 			n.Addresses = append(n.Addresses, a)
 			continue
 		}
-		want := "a length such as 28 at \"privateIPAddressPrefixLength\""
-		block, err := a.Prefix(int(as[float64](d, v, want)))
+		block, err := a.Prefix(*c.PrivateIPAddressPrefixLength)
 		if err != nil {
-			d.fail(v, want, "found another")
+			d.fail(c.PrivateIPAddress, "a length such as 28 at \"privateIPAddressPrefixLength\"", "found another")
 		}
 		n.Blocks = append(n.Blocks, block)
 	}
 }
 
-func (d *decoder) nic(f fields, id string) {
-	n := model.NIC{ID: id, File: d.path, SecurityGroup: d.reference(f, "networkSecurityGroup")}
-	n.Forwards, n.ForwardsKnown = d.bool(f, "enableIPForwarding")
-	for _, v := range f.list("ipConfigurations") {
-		c := d.fields(v)
+func (d *decoder) nic(f fields) {
+	n := model.NIC{ID: f.ID, File: d.path, SecurityGroup: d.id(f.NetworkSecurityGroup), ForwardsKnown: f.EnableIPForwarding != nil}
+	n.Forwards = n.ForwardsKnown && *f.EnableIPForwarding
+	for r := range model.Each(f.IPConfigurations) {
+		c := r.all()
 		d.own(&n, c)
-		n.Translated = n.Translated || c.has("publicIPAddress") || len(c.list("loadBalancerBackendAddressPools")) > 0
-		if subnet := d.reference(c, "subnet"); subnet != "" {
+		n.Translated = n.Translated || c.PublicIPAddress != nil || len(c.LoadBalancerBackendAddressPools) > 0
+		if subnet := d.id(c.Subnet); subnet != "" {
 			n.Subnets = append(n.Subnets, subnet)
 		}
 	}

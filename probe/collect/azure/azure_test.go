@@ -120,14 +120,14 @@ func TestErrors(t *testing.T) {
 		{"empty", "", "f:1:1: unexpected end of JSON input: want the output of `az network"},
 		{"a table of text", "AddressPrefix  Name\n", "f:1:1: invalid character 'A'"},
 		{"cut", table[:120], "f:1:120: unexpected end"},
-		{"a number", "7", "f:1:1: found a number: want an object"},
+		{"a number", "7", "f:1:1: found number: want an object"},
 		{"another object", "\n {\"kind\": \"List\"}", "f:1:1: an object of an unknown kind: want the output"},
 		{"prefix", strings.Replace(routeList, "10.244.1.0/24", "10.244.1.0/33", 1), "f:2:21: found \"10.244.1.0/33\": want a range such as 10.244.1.0/24"},
 		{"hop", strings.Replace(routeList, `"10.240.0.5"`, `"aks-2"`, 1), `found "aks-2": want an IP address at "nextHopIpAddress"`},
-		{"hops", strings.Replace(routeList, `["fd00::5"]`, `[true]`, 1), "f:1:1: found a boolean: want an IP address"},
-		{"forwarding", strings.Replace(nic, "false", `"no"`, 1), `f:1:24: found "no": want true or false`},
+		{"hops", strings.Replace(routeList, `["fd00::5"]`, `[true]`, 1), "f:1:1: found true: want an IP address"},
+		{"forwarding", strings.Replace(nic, "false", `"no"`, 1), `f:1:27: found string: want true or false at "EnableIPForwarding"`},
 		{"association", strings.Replace(subnet, `{"id": "`+tableID+`"}`, `{}`, 1), "no id: want an object with an \"id\""},
-		{"value", `{"value": {}}`, "f:1:1: found an object: want a list"},
+		{"value", `{"value": {}}`, "f:1:11: found object: want a list at \"Value\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Decode("f", []byte(tt.text))

@@ -345,8 +345,8 @@ func (c *Client) Ask(ctx context.Context, machines []string) (*Answer, error) {
 	var effective sync.WaitGroup
 	for n := range model.Each(nics) {
 		if len(machines) <= mostMachines && slices.ContainsFunc(machines, func(id string) bool { return model.SameResource(id, n.Properties.VirtualMachine.ID) }) {
-			effective.Go(func() { a.applied(ctx, n.ID, "effectiveRouteTable", effectiveRoutes) })
-			effective.Go(func() { a.applied(ctx, n.ID, "effectiveNetworkSecurityGroups", effectiveRules) })
+			effective.Go(func() { a.applied(ctx, n.ID, "effectiveRouteTable", "effectiveRoutes") })
+			effective.Go(func() { a.applied(ctx, n.ID, "effectiveNetworkSecurityGroups", "effectiveSecurityGroups") })
 		}
 	}
 	if len(machines) > mostMachines {

@@ -321,7 +321,7 @@ func TestRuleErrors(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"direction", strings.Replace(rule, `"Outbound"`, `"Sideways"`, 1), "a security rule with a known"},
 		{"protocol", strings.Replace(rule, `"Tcp"`, `"Quic"`, 1), "a security rule with a known"},
-		{"priority", strings.Replace(rule, `"priority": 200`, `"priority": "first"`, 1), `found "first": want a number at "priority"`},
+		{"priority", strings.Replace(rule, `"priority": 200`, `"priority": "first"`, 1), `found string: want a number at "Priority"`},
 		{"ports", strings.Replace(rule, `"5432"`, `"postgres"`, 1), `found "postgres": want ports such as 80`},
 	} {
 		if _, err := Decode("f", []byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -60,7 +60,7 @@ func TestBadNodes(t *testing.T) {
 		{"no object", `[]`, "f:1:1: found array: want an object"},
 		{"range", strings.Replace(twoNodes, "10.244.1.0/24", "10.244.1.0", 1), "f:18:"},
 		{"address", strings.Replace(twoNodes, "10.240.0.4", "10.240.0", 1), "f:10:29: node aks-1: ParseAddr"},
-		{"type", strings.Replace(twoNodes, `"10.244.1.0/24"`, "7", 1), "found number: want a string at \"items.spec.podCIDR\""},
+		{"type", strings.Replace(twoNodes, `"10.244.1.0/24"`, "7", 1), "found number: want a string at \"podCIDR\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := DecodeNodes("f", []byte(tt.text))

@@ -10,8 +10,10 @@ import (
 	"io"
 	"io/fs"
 	"reflect"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/input"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Error says that a file cannot be read, or where its content is not what was expected.
@@ -172,8 +174,10 @@ func DecodeJSON(path string, text []byte, want string, v any) error {
 		// The offset is that of the byte after the wrong one.
 		return NewError(path, text, syntax.Offset-1, want, err)
 	case errors.As(err, &kind):
-		return NewError(path, text, kind.Offset-1, fmt.Sprintf("%s at %q", kindName(kind.Type), kind.Field),
-			fmt.Errorf("found %s", kind.Value))
+		// The path to the field has the names of our own types.
+		field := kind.Field[strings.LastIndexByte(kind.Field, '.')+1:]
+		at := model.Either(field == "", "", fmt.Sprintf(" at %q", field))
+		return NewError(path, text, kind.Offset-1, kindName(kind.Type)+at, fmt.Errorf("found %s", kind.Value))
 	}
 	return &Error{Path: path, Want: want, Err: err}
 }
@@ -182,6 +186,7 @@ func DecodeJSON(path string, text []byte, want string, v any) error {
 func kindName(t reflect.Type) string {
 	names := map[reflect.Kind]string{
 		reflect.String: "a string", reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object",
+		reflect.Bool: "true or false", reflect.Int: "a number",
 	}
 	return cmp.Or(names[t.Kind()], t.Kind().String())
 }
