@@ -138,27 +138,31 @@ func (s *Sample) Late() bool {
 	return is && flags&(syn|ack) != syn
 }
 
-// Advertises reports whether the packet is a neighbour advertisement: what replies to a request for a MAC of IPv6.
-func (s *Sample) Advertises() bool {
-	const advertisement = 136
-	t := s.Transport()
-	return len(t) > 0 && s.Proto() == ICMPv6 && t[0] == advertisement
+// ICMPType is the type of a message of ICMP, or of ICMPv6 where v6 is set; ok is false of other packets.
+func (s *Sample) ICMPType() (kind uint8, v6, ok bool) {
+	t, proto := s.Transport(), s.Proto()
+	if len(t) == 0 || proto != ICMP && proto != ICMPv6 {
+		return 0, false, false
+	}
+	return t[0], proto == ICMPv6, true
 }
 
-// Redirects reports whether the packet is an ICMP redirect.
-func (s *Sample) Redirects() bool {
-	const redirect4, redirect6 = 5, 137
-	t := s.Transport()
-	return len(t) > 0 && (s.Proto() == ICMP && t[0] == redirect4 || s.Proto() == ICMPv6 && t[0] == redirect6)
+// isICMP reports whether the packet is an ICMP message of one type, or one of ICMPv6 of the other.
+func (s *Sample) isICMP(type4, type6 int) bool {
+	kind, v6, ok := s.ICMPType()
+	return ok && int(kind) == Either(v6, type6, type4)
 }
+
+// Advertises reports whether the packet is a neighbour advertisement: what replies to a request for a MAC of IPv6.
+func (s *Sample) Advertises() bool { return s.isICMP(-1, 136) }
+
+// Redirects reports whether the packet is an ICMP redirect.
+func (s *Sample) Redirects() bool { return s.isICMP(5, 137) }
 
 // IsReply reports whether the packet is the first reply of a flow: a SYN-ACK, or an echo reply.
 func (s *Sample) IsReply() bool {
-	if flags, ok := s.TCPFlags(); ok {
-		return flags == 0x12
-	}
-	t := s.Transport()
-	return len(t) > 0 && (s.Proto() == ICMP && t[0] == 0 || s.Proto() == ICMPv6 && t[0] == 129)
+	flags, ok := s.TCPFlags()
+	return ok && flags == 0x12 || s.isICMP(0, 129)
 }
 
 // GoesOn reports whether the segment is one within a connection.

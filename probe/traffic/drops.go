@@ -277,7 +277,7 @@ func (d *drops) pollEvents(now time.Time) error {
 			return fmt.Errorf("read drop events: %w", err)
 		}
 		drop, s, ok := decodeEvent(r.RawSample)
-		key := sampleKey{drop, kindOf(s.Head)}
+		key := sampleKey{drop, kindOf(&s)}
 		before, known := d.samples[key]
 		if !ok || !known && len(d.samples) >= maxSamples {
 			d.unsampled++

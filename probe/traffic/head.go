@@ -14,22 +14,14 @@ type sampleKey struct {
 	kind uint8
 }
 
-// tcpKinds are the flags FIN, SYN, RST and ACK, which tell segments apart.
-const tcpKinds = 0x17
-
 // kindOf is the packet's kind among those of its protocol: the flags of a TCP segment, the type of an ICMP
 // message. It is 0 for the rest, and where the head ends before it.
-func kindOf(head []byte) uint8 {
-	proto, size, first := model.Network(head)
-	next := head[size:]
-	switch {
-	case !first:
-	case proto == unix.IPPROTO_TCP && len(next) > 13:
-		return next[13] & tcpKinds
-	case (proto == unix.IPPROTO_ICMP || proto == unix.IPPROTO_ICMPV6) && len(next) > 0:
-		return next[0]
+func kindOf(s *model.Sample) uint8 {
+	if flags, ok := s.TCPFlags(); ok {
+		return flags
 	}
-	return 0
+	kind, _, _ := s.ICMPType()
+	return kind
 }
 
 // payloadKept is how many bytes behind its headers are kept of a packet. What applications send is not for a

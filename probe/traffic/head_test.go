@@ -9,6 +9,8 @@ import (
 	"github.com/google/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/model"
+
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
@@ -55,7 +57,7 @@ func TestKept(t *testing.T) {
 				if got := kept(tt.head[:n]); len(got) > tt.headers+payloadKept || !bytes.HasPrefix(tt.head[:n], got) {
 					t.Errorf("of %d bytes, %d are kept", n, len(got))
 				}
-				kindOf(tt.head[:n])
+				kindOf(&model.Sample{Head: tt.head[:n]})
 			}
 		})
 	}
@@ -67,16 +69,16 @@ func TestKindBehindExtensions(t *testing.T) {
 	const syn, fragment = 0x02, 44
 	for _, kinds := range [][]byte{{}, {0}, {60}, {43}, {fragment}, {51}, {0, 60, 43, fragment, 51, 60}} {
 		head := extensions(t, kinds...)[14:]
-		if got := kindOf(head); got != syn {
+		if got := kindOf(&model.Sample{Head: head}); got != syn {
 			t.Errorf("behind %v the kind is %#x, want a SYN", kinds, got)
 		}
 		for n := range head {
-			kindOf(head[:n])
+			kindOf(&model.Sample{Head: head[:n]})
 		}
 	}
 	later := extensions(t, fragment)[14:]
 	later[40+2] = 1
-	if got := kindOf(later); got != 0 {
+	if got := kindOf(&model.Sample{Head: later}); got != 0 {
 		t.Errorf("a later fragment is of kind %#x", got)
 	}
 }
@@ -100,8 +102,8 @@ func TestSampleOfEachKind(t *testing.T) {
 	})
 	tr := dropped(t, e, uint64(cpus*len(segments)))
 	kinds := map[uint8]int{}
-	for _, s := range tr.Samples {
-		kinds[kindOf(s.Head)]++
+	for s := range model.Each(tr.Samples) {
+		kinds[kindOf(s)]++
 	}
 	const syn, ack = 0x02, 0x10
 	if len(kinds) != 3 || kinds[syn] != 1 || kinds[syn|ack] != 1 || kinds[ack] != 1 {

@@ -220,20 +220,12 @@ func (f field) between(first, last []byte) string {
 		return f.text(first) + "*"
 	case "ip saddr", "ip daddr", "ip6 saddr", "ip6 daddr":
 		a, _ := netip.AddrFromSlice(first)
-		for bits := range len(first) * 8 {
-			if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && slices.Equal(lastOf(first, bits), last) {
+		end, _ := netip.AddrFromSlice(last)
+		for bits := range a.BitLen() {
+			if p := netip.PrefixFrom(a, bits); p == p.Masked() && p.Contains(end) && !p.Contains(end.Next()) {
 				return p.String()
 			}
 		}
 	}
 	return f.text(first) + "-" + f.text(last)
-}
-
-// lastOf is the last value with so many leading bits of another.
-func lastOf(v []byte, bits int) []byte {
-	out := slices.Clone(v)
-	for i := bits; i < len(v)*8; i++ {
-		out[i/8] |= 0x80 >> (i % 8)
-	}
-	return out
 }
