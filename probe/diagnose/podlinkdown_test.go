@@ -43,7 +43,7 @@ func TestPodLinkDownFix(t *testing.T) {
 			n.route(model.Route{Table: 254, Dst: prefix("fd00:60::20/128"), IfIndex: 10, Type: "unicast"})
 			return n
 		}, []string{
-			"nsenter --net=/run/netns/pod ip link set dev eth0 up",
+			"nsenter --net=/run/netns/pod ip link set dev eth0 up # then the routes that it lost with that",
 			"nsenter --net=/run/netns/pod ip -6 addr add fd00:60::20/128 dev eth0 nodad",
 			"nsenter --net=/run/netns/pod ip route replace 169.254.1.1/32 dev eth0 scope link",
 			"nsenter --net=/run/netns/pod ip route replace default via 169.254.1.1 dev eth0",

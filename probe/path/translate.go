@@ -171,11 +171,11 @@ func (j *journey) translateSource(s *step, out string) {
 	default:
 		whole = j.sourceByRules(s, out)
 	}
+	if j.src != before && s.isSaid(noDNAT) {
+		s.says = nil
+	}
 	switch {
 	case asked.IsValid() && j.src == asked && asked != before:
-		if s.isSaid(noDNAT) {
-			s.says = nil
-		}
 		s.say("source", words.Facts{"from": before, "to": asked, "asker": j.dst})
 		s.showFlows(j.served)
 	case j.src != before:

@@ -110,7 +110,7 @@ func (r Path) outline() outline {
 		c.add(cmp.Or(r.Far.Node.Name, "far node"), r.Far.Sources)
 	}
 	from, to := PathEnds(c.names, &r.Path)
-	c.drawn = &Drawing{Path: &r.Path, Names: c.names, Window: c.window.Duration(), Scope: "counts " + r.scope(r.Snapshot), Hop: -1}
+	c.drawn = &Drawing{Path: &r.Path, Names: c.names, Findings: c.findings, Window: c.window.Duration(), Scope: "counts " + r.scope(r.Snapshot), Hop: -1}
 	c.ways = []way{{r.directions()[0], from + " > " + to}, {r.directions()[1], to + " > " + from}}
 	return c
 }
@@ -122,7 +122,7 @@ func (c outline) drawing(i int) *Drawing {
 	}
 	s := c.of(&c.findings[i])
 	scope := "packets " + PathScope(s, c.paths[i], c.between)
-	return &Drawing{Path: c.paths[i], Names: c.names, Window: s.Window.Duration(), Scope: scope, Hop: -1}
+	return &Drawing{Path: c.paths[i], Names: c.names, Findings: c.findings, Window: s.Window.Duration(), Scope: scope, Hop: -1}
 }
 
 func (c *outline) add(node string, sources []model.Source) {

@@ -20,6 +20,8 @@ type Drawing struct {
 	Path *model.Path
 	// Names are those of Called.
 	Names Names
+	// Findings are those that a hop may be the end for.
+	Findings []model.Finding
 	// Window is the time that the counts are of, Scope says of which packets; it may be empty.
 	Window time.Duration
 	Scope  string
@@ -426,6 +428,9 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 	switch end := strokes.end; {
 	case b.hop.Dead && b.hop.Lost.Known && b.hop.Lost.N > 0:
 		text = end + " " + model.Quantity(b.hop.Lost.N, "packet") + " end here: " + text
+	case b.hop.Dead && b.hop.Kind == model.HopConntrack:
+		// They go on, and what answers them does not come back.
+		text = end + " packets go astray from here: " + text
 	case b.hop.Dead:
 		text = end + " packets end here: " + text
 	case b.hop.Lost.N > 0:
@@ -434,10 +439,14 @@ func (d Drawing) notable(boxes []box) (b *box, text string, is Meaning) {
 	return b, text, b.is
 }
 
-// why is what the tables decide at a hop or, where that lets packets on and they end all the same, the finding.
+// why is what the tables decide at a hop or, where that lets packets on and they end all the same, what the finding says.
 func (d Drawing) why(h *model.PathHop) string {
-	passes := h.Passes || (h.Kind == model.HopRoute || h.Kind == model.HopPod) && h.Reason == ""
-	return model.Either(h.Dead && h.Finding != "" && passes, string(h.Finding), CleanColumns(Prose(d.Names, h.Decision)))
+	text := h.Decision
+	if h.Dead && h.Finding != "" && (h.Passes || (h.Kind == model.HopRoute || h.Kind == model.HopPod) && h.Reason == "") {
+		f := model.Find(d.Findings, func(f model.Finding) bool { return f.Code == h.Finding && slices.Contains(f.Pods, d.Path.Pod) })
+		text = cmp.Or(f.Title, string(h.Finding))
+	}
+	return CleanColumns(Prose(d.Names, text))
 }
 
 // twoRows wraps a text. What does not fit into two rows is cut.

@@ -86,10 +86,19 @@ func (f Frame) findingPreview(p *page, x *model.Tracked, h int) {
 	p.lines = append(p.lines, rest...)
 }
 
-// commands are to be pasted: nothing but the width breaks them.
+// commands are to be pasted: nothing but the width breaks them, and each row of a comment is one.
 func (p *page) commands(name string, values []string) {
 	for _, v := range values {
-		for _, row := range wrap(clean(v), max(p.w-label, 8)) {
+		const sign = "# "
+		room, comment := p.w-label, false
+		if strings.Contains(v, sign) {
+			room -= len(sign)
+		}
+		for _, row := range wrap(clean(v), max(room, 8)) {
+			if comment {
+				row = sign + row
+			}
+			comment = comment || strings.Contains(row, sign)
 			p.add(p.paint(Healthy, p.fit(name, label)) + p.paint(Command, row))
 			name = ""
 		}
@@ -107,7 +116,7 @@ func (f Frame) drawing(path *model.Path, w, h int, back bool, hop int) []string 
 		return nil
 	}
 	d := report.Drawing{
-		Path: path, Names: f.Data.called, Window: f.Data.home(path.Pod).Reading.Snapshot.Window.Duration(), Width: w, Rows: h, Return: back, Hop: hop,
+		Path: path, Names: f.Data.called, Findings: f.Data.open, Window: f.Data.home(path.Pod).Reading.Snapshot.Window.Duration(), Width: w, Rows: h, Return: back, Hop: hop,
 		Scope: "counts " + f.Data.scope(path, nil),
 	}
 	ends := Critical
