@@ -224,7 +224,7 @@ var reasons = []struct {
 		{"IPV6_NDISC_NS_OTHERHOST", "", ForOtherNeighbor, ""},
 		{"IP_NOPROTO UNHANDLED_PROTO", "", Ordinary, "protocol"},
 		{"FRAG_*", "", 0, "fragments"},
-		{"IPV6DISABLED", "", Ordinary, "disabled"},
+		{"IPV6DISABLED", "", 0, "disabled"},
 		{"SECURITY_HOOK", "", 0, "security"},
 		{"PSP_*", "", Broken, "psp"},
 		// On the way.

@@ -13,9 +13,11 @@ type Amiss struct {
 	// Source is an address of the uplink Of, and of no other link.
 	Source netip.Addr
 	Of     string
-	// Mute is an address of the node to which nobody replies, while replies come to Heard.
+	// Mute is one of several addresses of a link, to which nobody replies, while replies come to Heard. Sole: one destination was
+	// asked from it, which may be the one that does not reply, or no other is heard.
 	Mute  netip.Addr
 	Heard []netip.Addr
+	Sole  bool
 	// Self is a next hop that is the node itself.
 	Self netip.Addr
 	// Defaults are default routes of one metric by several links, of which the first is used.
@@ -26,7 +28,7 @@ type Amiss struct {
 
 // Is reports whether anything does not fit.
 func (a *Amiss) Is() bool {
-	return a.Source.IsValid() || a.Mute.IsValid() || a.Self.IsValid() || a.Defaults != nil || a.Lowers != nil
+	return a.Source.IsValid() || a.Mute.IsValid() && !a.Sole || a.Self.IsValid() || a.Defaults != nil || a.Lowers != nil
 }
 
 // Amiss looks at what leaves by a link with these sources for some addresses that do not reply to a pod.
@@ -54,12 +56,16 @@ func (v *Index) Amiss(ifindex int, pod netip.Addr, locals AddrSet, remotes []net
 		case l == nil || here[a]:
 		case v.Outer[l.Index] && !v.OnSameLink(ifindex, l.Index) && !v.OnSameLink(l.Index, ifindex):
 			out.Source, out.Of = a, l.Name
-		case len(remotes) > 1 && !answered[a]:
-			for _, own := range l.Addresses {
-				if own.Addr().Is4() == a.Is4() && answered[own.Addr()] {
-					out.Mute, out.Heard = a, model.With(out.Heard, own.Addr())
+		case !answered[a]:
+			others := model.Filter(l.Addresses, func(p netip.Prefix) bool {
+				return p.Addr() != a && p.Addr().Is4() == a.Is4() && p.Addr().IsGlobalUnicast()
+			})
+			for _, own := range others {
+				if out.Mute = a; answered[own.Addr()] {
+					out.Heard = model.With(out.Heard, own.Addr())
 				}
 			}
+			out.Sole = len(remotes) == 1 || len(out.Heard) == 0
 		}
 	}
 	for _, a := range remotes[:1] {

@@ -46,7 +46,7 @@ func (t *Tables) natWalk(p Packet) *tableWalk {
 func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
 	w := t.natWalk(p)
-	// behind finds the rule that would translate, were the search to go on.
+	// behind finds the rule that would translate, or may, were the search to go on.
 	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains, First: w.First}
 	var missed *model.PacketRule
 	search := func(k ChainKey, i int) {
@@ -54,12 +54,14 @@ func (t *Tables) Source(p Packet) SourceNAT {
 		behind.rules(k, i+1)
 	}
 	behind.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
-		switch {
-		case w.packet.Fits(r) != Yes:
+		switch fit := w.packet.Fits(r); {
+		case fit == No:
 			return Next
 		case r.Target == "MASQUERADE" || r.Target == "SNAT":
 			missed = r
 			return End
+		case fit == Maybe:
+			return Next
 		}
 		return behind.Chain(k.To(r.Target))
 	}

@@ -79,7 +79,10 @@ func withoutAddress(v *fault.Input, p *model.Pod, isIPv6 bool) (nameless bool) {
 			"guessed": !known && u.packets() > 0,
 		},
 		CutOff: given,
-		Claims: func(d *model.Drop) bool { return d.FromOrTo(given) && !d.Is(model.Netfilter) },
+		// Without another address, it sends with that of its link, which no router forwards.
+		Claims: func(d *model.Drop) bool {
+			return d.FromOrTo(given) && !d.Is(model.Netfilter) || isIPv6 && d.Src.IsLinkLocalUnicast() && d.IfIndex == p.LinkIndex
+		},
 	}
 	f.Pods, f.LastHopAlive, f.Packets = given, v.Place(p.Link, model.Egress), u.packets()
 	if u.packets() == 0 {

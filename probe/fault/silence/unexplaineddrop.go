@@ -130,7 +130,7 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	}
 	f := fault.Fault{Lost: l, Facts: words.Facts{
 		"reason": k.reason, "location": k.location, "means": means, "from": from, "to": to,
-		"silent": []netip.Addr{ends.Local, ends.Remote}, "rules": rules,
+		"silent": []netip.Addr{ends.Local, ends.Remote}, "rules": rules, "link": first.Link,
 	}}
 	if broken && l.Lasting() || ends.Local.IsValid() {
 		f.Severity = model.Warning
