@@ -41,6 +41,9 @@ func unheard(v *node.Index, pod netip.Addr, l *node.Lost) fault.Fault {
 			f.Facts["rule"], f.Severity = r, model.Warning
 		}
 	}
+	if r := redirecting(v, v.PacketRules, l); r != nil {
+		f.Facts["served"], f.Severity = r, model.Warning
+	}
 	return f
 }
 
