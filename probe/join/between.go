@@ -78,15 +78,6 @@ func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {
 	if kinds := model.With(nil, model.Flat(c.lost, func(w *leg) []string { return model.Map(w.pair.Asked, kindText) })...); len(kinds) == 1 {
 		f.Facts["kind"] = kinds[0]
 	}
-	var silent []refutation
-	g.rivals = slices.DeleteFunc(g.rivals, func(r suspect) bool {
-		p := j.silentElsewhere(r, g)
-		if p != nil {
-			silent = append(silent, refutation{r, *p})
-		}
-		return p != nil
-	})
-	f.Facts["silent"] = silent
 }
 
 // row is one that a route table should have.
@@ -138,23 +129,6 @@ func (j *joint) wrongNodeRoute(c *cause, f *faults.Fault) {
 	if other := j.at[r.Gateway]; other != nil {
 		f.Facts["other"] = other
 	}
-}
-
-// silentElsewhere is the silence of a node that was not watched, where a fault of one
-// NIC does not explain it and a missing table does; nil where there is none.
-func (j *joint) silentElsewhere(f suspect, g *guess) *example {
-	if g.shape != noTable || f.shape != ipForwardingOff {
-		return nil
-	}
-	for _, n := range j.in {
-		for _, p := range n.silentPairs() {
-			if _, watched := j.at[p.Remote]; n != f.node && p.Routed && !watched && p.Range.IsValid() &&
-				n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
-				return &example{n, nil, 0, p.Remote, p.Local}
-			}
-		}
-	}
-	return nil
 }
 
 // transit is what a node gets and sends back.

@@ -114,27 +114,37 @@ func (j *joint) explain() {
 // adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has
 // these was recorded, or another one that asks them.
 func (j *joint) adoptRows() {
-	for _, f := range j.gets {
-		asked := map[*node]uint64{}
-		for _, o := range j.in {
-			for _, p := range o.silentPairs() {
-				if _, recorded := j.at[p.Remote]; o != f.node && !recorded && p.Routed && model.InAny(f.Peers, p.Remote) {
-					asked[o] += p.Out.Packets
-				}
-			}
-		}
-		if len(asked) > 0 || j.rowOwner(f) != nil {
-			j.adopt(f.node, f.Finding).asked = asked
+	for _, c := range j.gets {
+		asked := j.askedInVain(func(o *node, p *model.EndPair) bool {
+			_, recorded := j.at[p.Remote]
+			return o != c.node && !recorded && p.Routed && model.InAny(c.found.Peers, p.Remote)
+		})
+		if len(asked) > 0 || j.rowOwner(&c) != nil {
+			j.adopt(c.node, c.found).asked = asked
 		}
 	}
 }
 
+// askedInVain is how many packets each node sent on some of its pairs without a reply.
+func (j *joint) askedInVain(some func(*node, *model.EndPair) bool) map[*node]uint64 {
+	asked := map[*node]uint64{}
+	for _, n := range j.in {
+		for _, p := range n.silentPairs() {
+			if some(n, p) {
+				asked[n] += p.Out.Packets
+			}
+		}
+	}
+	return asked
+}
+
 // rowOwner is the recorded node whose pods' packets arrive at another, as that one says; nil where it was not recorded.
-func (j *joint) rowOwner(f ownFinding) *node {
+func (j *joint) rowOwner(c *cause) *node {
+	f := c.found
 	if len(f.Peers) != 1 || f.LastHopAlive.Direction != model.Ingress || !f.Is(model.Foreign) {
 		return nil
 	}
-	return model.Find(j.in, func(n *node) bool { return n != f.node && slices.Contains(n.Ranges, f.Peers[0]) })
+	return model.Find(j.in, func(n *node) bool { return n != c.node && slices.Contains(n.Ranges, f.Peers[0]) })
 }
 
 // onward are the addresses that the far node translates what is asked of it to.
@@ -152,9 +162,9 @@ func (j *joint) explainedBy(w *leg, passed passes) *cause {
 			}
 		}
 	}
-	for _, f := range j.gets {
-		if f.node != w.from && f.node != w.to && model.InAny(f.Peers, w.dst()) {
-			return j.adopt(f.node, f.Finding)
+	for _, c := range j.gets {
+		if c.node != w.from && c.node != w.to && model.InAny(c.found.Peers, w.dst()) {
+			return j.adopt(c.node, c.found)
 		}
 	}
 	return nil
@@ -189,22 +199,15 @@ func (w *leg) diesAtUplink(n *node, f *model.Finding) bool {
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
 func (t *conversation) farFinding() *model.Finding {
-	rank := func(f *model.Finding) int {
-		r := 4*f.Severity.Rank() + f.Confidence.Rank()
-		if names(f, t.a) {
-			r += 16
-		}
-		if f.Is(model.Unknown) {
-			r -= 64
-		}
-		return r
+	first := func(best func(*model.Finding) bool) *model.Finding {
+		// The worst and surest come first.
+		return model.First(t.far.findings, func(f *model.Finding) bool {
+			return !f.Is(model.Unheard) && !f.Passes && best(f) && t.concerns(f)
+		})
 	}
-	about := model.Chosen(t.far.findings,
-		func(f *model.Finding) bool { return !f.Is(model.Unheard) && !f.Passes && t.concerns(f) })
-	if len(about) == 0 {
-		return nil
-	}
-	return slices.MaxFunc(about, func(a, b *model.Finding) int { return rank(a) - rank(b) })
+	known := func(f *model.Finding) bool { return !f.Is(model.Unknown) }
+	return cmp.Or(first(func(f *model.Finding) bool { return known(f) && names(f, t.a) }), first(known),
+		first(func(*model.Finding) bool { return true }))
 }
 
 // concerns reports whether a finding of the far node is about what was asked of it: about

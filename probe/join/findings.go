@@ -19,7 +19,7 @@ import (
 func (j *joint) findings() []model.Finding {
 	for _, c := range j.causes {
 		for _, t := range c.conversations {
-			t.asker.settled[ends{t.a, t.b}], t.far.settled[ends{t.b, t.a}] = true, true
+			t.asker.settled[nodeindex.Pair{Local: t.a, Remote: t.b}], t.far.settled[nodeindex.Pair{Local: t.b, Remote: t.a}] = true, true
 			if c.silent != nil && c.silent.how == vacant {
 				t.asker.vacant[t.b] = t.far.name()
 			}
@@ -141,7 +141,7 @@ func (j *joint) besides(n *node) []model.Finding {
 		return n.findings
 	}
 	for _, p := range n.silentPairs() {
-		e, far := ends{p.Local, p.Remote}, j.at[p.Remote]
+		e, far := nodeindex.Pair{Local: p.Local, Remote: p.Remote}, j.at[p.Remote]
 		if !n.settled[e] && (far != nil && far != n && (n.outlasted(far, p) || n.supposesLess(far, p)) ||
 			slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
 			n.settled[e] = true
@@ -155,10 +155,7 @@ func (j *joint) besides(n *node) []model.Finding {
 		n.seen.Reason = err.Error()
 		return n.findings
 	}
-	return diagnose.Besides(s, nodeindex.Beyond{
-		Explains: func(local, remote netip.Addr) bool { return n.settled[ends{local, remote}] },
-		Vacant:   n.vacant,
-	})
+	return diagnose.Besides(s, nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant})
 }
 
 // grace is how long pods are asked after they went: endpoints are withdrawn and clients told meanwhile.
@@ -230,7 +227,7 @@ func (j *joint) finding(c *cause) model.Finding {
 func (j *joint) adopted(c *cause) model.Finding {
 	f := *c.found
 	tell(c.node.name(), &f)
-	if to := j.rowOwner(ownFinding{c.node, c.found}); to != nil {
+	if to := j.rowOwner(c); to != nil {
 		return c.rightRow(f, to)
 	}
 	if len(c.conversations) > 0 && f.Severity == model.Info && f.Is(model.Unknown) {

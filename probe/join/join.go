@@ -21,6 +21,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
 
 // Source is one node's recording.
@@ -108,9 +109,6 @@ func onAllCPUs(n int, do func(i int)) {
 	_ = all.Wait() // none fails
 }
 
-// ends are a local and a remote address.
-type ends struct{ local, remote netip.Addr }
-
 // node is one node's observation, in brief.
 type node struct {
 	source Source
@@ -134,16 +132,16 @@ type node struct {
 	whole, inner, outer *span
 	// settled are the pairs that causes explain, vacant the addresses that its pods ask for and
 	// that no pod has, with the node that says so.
-	settled map[ends]bool
+	settled map[nodeindex.Pair]bool
 	vacant  map[netip.Addr]string
 	// diedOut are packets by source and destination that the node dropped after its uplink had counted them as they left,
 	// diedIn those that it dropped before they were counted as they came.
-	diedOut, diedIn map[ends]uint64
+	diedOut, diedIn map[nodeindex.Pair]uint64
 }
 
 func newNode(src Source) *node {
-	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[ends]bool{},
-		vacant: map[netip.Addr]string{}, diedOut: map[ends]uint64{}, diedIn: map[ends]uint64{}}
+	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[nodeindex.Pair]bool{},
+		vacant: map[netip.Addr]string{}, diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
@@ -157,9 +155,9 @@ func newNode(src Source) *node {
 		switch {
 		case !n.Uplinks[d.IfIndex]:
 		case d.Is(model.AtEgress | model.Transmitting | model.Queued):
-			n.diedOut[ends{d.Src, d.Dst}] += d.Packets
+			n.diedOut[nodeindex.Pair{Local: d.Src, Remote: d.Dst}] += d.Packets
 		case d.Is(model.AtXDP):
-			n.diedIn[ends{d.Src, d.Dst}] += d.Packets
+			n.diedIn[nodeindex.Pair{Local: d.Src, Remote: d.Dst}] += d.Packets
 		}
 	}
 	n.blind = cmp.Or(src.Cut, n.Unwatched)
@@ -242,7 +240,7 @@ type joint struct {
 	legs          []*leg
 	conversations []*conversation
 	// gets are what nodes found themselves to get that is for others' pods.
-	gets []ownFinding
+	gets []cause
 	// causes explain the conversations, keyed are those of them that are looked up by what they are.
 	causes []*cause
 	keyed  map[any]*cause
@@ -264,16 +262,11 @@ func (j *joint) locate() {
 	}
 }
 
-// ownFinding is a node's own finding.
-type ownFinding struct {
-	node *node
-	*model.Finding
-}
-
-func (j *joint) own(traits model.Trait) []ownFinding {
-	return model.Flat(j.in, func(n *node) []ownFinding {
+// own are the nodes' own findings with some traits.
+func (j *joint) own(traits model.Trait) []cause {
+	return model.Flat(j.in, func(n *node) []cause {
 		found := model.Chosen(n.findings, func(f *model.Finding) bool { return f.Is(traits) })
-		return model.Map(found, func(f *model.Finding) ownFinding { return ownFinding{n, f} })
+		return model.Map(found, func(f *model.Finding) cause { return cause{node: n, found: f} })
 	})
 }
 
@@ -281,19 +274,19 @@ func (j *joint) own(traits model.Trait) []ownFinding {
 // that of a missing route, where it holds the node's pods and no other's.
 func (j *joint) suppose() {
 	holders := map[netip.Prefix]*node{}
-	for _, f := range j.own(model.Unheard | model.ByRoute) {
-		for _, p := range f.Peers {
+	for _, c := range j.own(model.Unheard | model.ByRoute) {
+		for _, p := range c.found.Peers {
 			owner, known := holders[p]
 			if !known {
 				owner = j.holder(p)
 				holders[p] = owner
 			}
-			if owner == nil || owner == f.node ||
+			if owner == nil || owner == c.node ||
 				slices.ContainsFunc(owner.Ranges, func(r netip.Prefix) bool { return r.Addr().Is4() == p.Addr().Is4() }) {
 				continue
 			}
 			owner.Ranges, owner.supposed = append(owner.Ranges, p), append(owner.supposed, p)
-			for _, row := range f.Rows {
+			for _, row := range c.found.Rows {
 				if row.Range == p {
 					row.Node = owner.seen.Node.Name
 					owner.Rows = append(owner.Rows, owner.withHop(row))

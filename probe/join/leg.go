@@ -47,7 +47,7 @@ func (w *leg) got() uint64     { return w.far.In.Packets }
 
 // died is how many of its packets the leg's nodes dropped themselves between the counts of their uplinks.
 func (w *leg) died() uint64 {
-	k := ends{w.src(), w.dst()}
+	k := nodeindex.Pair{Local: w.src(), Remote: w.dst()}
 	return w.from.diedOut[k] + w.to.diedIn[k]
 }
 
@@ -95,8 +95,8 @@ func (j *joint) follow() {
 
 // leg is that from one address to another; nil where nothing went.
 func (j *joint) leg(src, dst netip.Addr) *leg {
-	i, found := slices.BinarySearchFunc(j.legs, ends{src, dst}, func(w *leg, e ends) int {
-		return cmp.Or(w.src().Compare(e.local), w.dst().Compare(e.remote))
+	i, found := slices.BinarySearchFunc(j.legs, nodeindex.Pair{Local: src, Remote: dst}, func(w *leg, e nodeindex.Pair) int {
+		return cmp.Or(w.src().Compare(e.Local), w.dst().Compare(e.Remote))
 	})
 	if !found {
 		return nil

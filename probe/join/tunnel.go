@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/diagnose"
 	faults "github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -38,7 +39,7 @@ func (j *joint) tunnels() {
 		if len(l.to.Tunnel.OutOf) == 0 {
 			// No replies come out either, from whoever was asked.
 			for p := range model.Each(l.to.Tunnel.Silent) {
-				l.to.settled[ends{p.Local, p.Remote}] = true
+				l.to.settled[nodeindex.Pair{Local: p.Local, Remote: p.Remote}] = true
 			}
 		}
 		if l.arrives() {

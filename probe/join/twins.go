@@ -25,16 +25,9 @@ func (j *joint) oneRange() {
 		if len(nodes) < 2 {
 			continue
 		}
-		c := &cause{node: nodes[0], rows: []netip.Prefix{r}, twins: nodes, asked: map[*node]uint64{}}
-		for _, o := range j.in {
-			for _, p := range o.silentPairs() {
-				if c.accounts(o, p) {
-					c.asked[o] += p.Out.Packets
-				}
-			}
-		}
-		if len(c.asked) > 0 {
-			j.cause(r, *c)
+		c := cause{node: nodes[0], rows: []netip.Prefix{r}, twins: nodes}
+		if c.asked = j.askedInVain(c.accounts); len(c.asked) > 0 {
+			j.cause(r, c)
 		}
 	}
 	slices.SortFunc(j.causes, func(a, b *cause) int { return netip.Prefix.Compare(a.rows[0], b.rows[0]) })

@@ -27,8 +27,8 @@ type Binding struct {
 
 // Beyond is what other nodes know, and this one does not see.
 type Beyond struct {
-	// Explains reports whether the silence between a local and a remote address has its cause there; nil where none does.
-	Explains func(local, remote netip.Addr) bool
+	// Explains are the pairs whose silence has its cause there.
+	Explains map[Pair]bool
 	// Vacant are addresses of their pods' ranges that no pod has, with the node that says so.
 	Vacant map[netip.Addr]string
 }

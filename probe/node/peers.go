@@ -19,7 +19,7 @@ func (v *Index) Unanswered(p *model.Peer) bool { return !v.Answered(p) && v.Unto
 // address was counted by itself, a reply may be among the others: then connection tracking must have seen none either.
 func (v *Index) Untold(p *model.Peer) model.Excuse {
 	switch {
-	case v.Others.Explains != nil && v.Others.Explains(p.Local, p.Remote):
+	case v.Others.Explains[Pair{p.Local, p.Remote}]:
 		return model.ExcusedElsewhere
 	case !wanting(v, p):
 		return model.ExcusedFew
