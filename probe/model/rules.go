@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -254,6 +255,10 @@ type Element struct {
 
 // PortRange is an inclusive range of ports.
 type PortRange struct{ First, Last uint16 }
+
+func (r PortRange) String() string {
+	return Either(r.First == r.Last, fmt.Sprint(r.First), fmt.Sprintf("%d-%d", r.First, r.Last))
+}
 
 // Chain is a chain of iptables, ebtables or nft.
 type Chain struct {

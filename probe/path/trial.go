@@ -3,6 +3,7 @@ package path
 import (
 	"net/netip"
 	"slices"
+	"text/template"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/words"
@@ -102,22 +103,10 @@ func (t *Trial) Answer(like *model.FrameRule, right []model.MAC) (wrong bool, by
 
 // deciding is the rule, route, chain or neighbour entry among the values of a decision.
 func deciding(facts words.Facts) any {
-	rule, _ := facts["rule"].(*model.PacketRule)
-	frame, _ := facts["rule"].(*model.FrameRule)
-	route, _ := facts["rule"].(*model.Route)
-	chain, _ := facts["policy"].(*model.Chain)
-	entry, _ := facts["entry"].(*model.Neighbor)
-	switch {
-	case entry != nil:
-		return entry
-	case rule != nil:
-		return rule
-	case frame != nil:
-		return frame
-	case route != nil:
-		return route
-	case chain != nil:
-		return chain
+	for _, name := range []string{"entry", "rule", "policy"} {
+		if there, _ := template.IsTrue(facts[name]); there {
+			return facts[name]
+		}
 	}
 	return nil
 }

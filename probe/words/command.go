@@ -61,13 +61,8 @@ func AcceptPackets(c *model.Chain, from netip.Prefix, proto uint8, port uint16) 
 	if from.IsSingleIP() {
 		addr = Shell("%s", from.Addr())
 	}
-	var what Command
-	switch {
-	case port > 0:
-		what = Shell(model.Either(native, " udp dport %s", " -p udp --dport %s"), port)
-	case proto > 0:
-		what = Shell(model.Either(native, " meta l4proto %s", " -p %s"), proto)
-	}
+	what := when(port > 0, model.Either(native, " udp dport %s", " -p udp --dport %s"), port) +
+		when(port == 0 && proto > 0, model.Either(native, " meta l4proto %s", " -p %s"), proto)
 	if native {
 		ip := model.Either(from.Addr().Is4(), "ip", "ip6")
 		return Shell("nft insert rule %s %s saddr %s%s accept", nftNames(c.Family, c.Table, c.Name), ip, addr, what)
@@ -180,11 +175,7 @@ func ReplaceRoute(r *model.NodeRoute, hop netip.Addr) Command {
 	if change := ChangeRoute(r.Protocol, r.Dst); change != "" {
 		return change
 	}
-	command := Shell("%s route replace %s via %s dev %s", IP(r.Dst.Addr()), r.Dst, hop, r.Link)
-	if r.Table != mainTable {
-		command += Shell(" table %s", r.Table)
-	}
-	return command
+	return Shell("%s route replace %s via %s dev %s", IP(r.Dst.Addr()), r.Dst, hop, r.Link) + when(r.Table != mainTable, " table %s", r.Table)
 }
 
 const mainTable = 254
@@ -224,19 +215,10 @@ func forgottenAs(f *model.Flow) model.Flow {
 
 func forget(f *model.Flow, alone bool) Command {
 	line := Shell("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
-	if f.Original.DstPort != 0 && alone {
-		line += Shell(" --sport %s", f.Original.SrcPort)
-	}
-	if f.Original.DstPort != 0 {
-		line += Shell(" --dport %s", f.Original.DstPort)
-	}
-	if !alone {
-		line += Shell(" --reply-src %s --reply-dst %s", f.Reply.Src, f.Reply.Dst)
-	}
-	if f.Zone != 0 {
-		line += Shell(" --zone %s", f.Zone)
-	}
-	return line
+	line += when(f.Original.DstPort != 0 && alone, " --sport %s", f.Original.SrcPort)
+	line += when(f.Original.DstPort != 0, " --dport %s", f.Original.DstPort)
+	line += when(!alone, " --reply-src %s --reply-dst %s", f.Reply.Src, f.Reply.Dst)
+	return line + when(f.Zone != 0, " --zone %s", f.Zone)
 }
 
 // Inside is what runs a command in the pod's network namespace, on the node.
@@ -254,25 +236,9 @@ func Inside(p *model.Pod) Command {
 // AddRoute gives a pod a route of another's, without the source address that was the
 // other's. With onLink its gateway needs no route to it.
 func AddRoute(p *model.Pod, r *model.Route, onLink bool) Command {
-	dst := r.Dst.String()
-	switch {
-	case r.Dst.Bits() == 0:
-		dst = "default"
-	case r.Dst.IsSingleIP():
-		dst = r.Dst.Addr().String()
-	}
-	line := Shell("%s%s route add %s", Inside(p), IP(r.Dst.Addr()), dst)
-	if r.Gateway.IsValid() {
-		line += Shell(" via %s", r.Gateway)
-	}
-	line += Shell(" dev %s", p.Interface)
-	switch {
-	case onLink:
-		return line + " onlink"
-	case !r.Gateway.IsValid() && r.Dst.Addr().Is4():
-		return line + " scope link"
-	}
-	return line
+	line := Shell("%s%s route add %s", Inside(p), IP(r.Dst.Addr()), destination(r))
+	line += when(r.Gateway.IsValid(), " via %s", r.Gateway) + Shell(" dev %s", p.Interface)
+	return line + when(onLink, " onlink") + when(!onLink && !r.Gateway.IsValid() && r.Dst.Addr().Is4(), " scope link")
 }
 
 // RuleTool is the tool that edits the rule's table.

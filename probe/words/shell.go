@@ -20,6 +20,14 @@ func Shell(format string, values ...any) Command {
 	return Command(fmt.Sprintf(format, model.Map(values, func(v any) any { return quote(v) })...))
 }
 
+// when is a part of a command that is there on a condition.
+func when(is bool, format string, values ...any) Command {
+	if !is {
+		return ""
+	}
+	return Shell(format, values...)
+}
+
 func quote(value any) Command {
 	switch v := value.(type) {
 	case Command:

@@ -69,53 +69,27 @@ func RoutingRuleText(r *model.RoutingRule) string {
 
 // ruleWords are what a rule selects and does. A rule for all sources is from anywhere, which may be empty.
 func ruleWords(r *model.RoutingRule, anywhere string) string {
-	var words []string
-	if r.Not {
-		words = append(words, "not")
-	}
-	add := func(word string, value any) { words = append(words, word, string(quote(value))) }
-	if r.From.IsValid() {
-		add("from", r.From)
-	} else if anywhere != "" {
-		add("from", anywhere)
-	}
-	if r.To.IsValid() {
-		add("to", r.To)
-	}
-	if r.Mask != 0 {
-		add("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.Mask))
-	}
-	if r.In != "" {
-		add("iif", r.In)
-	}
-	if r.Out != "" {
-		add("oif", r.Out)
-	}
-	if r.Proto != 0 {
-		add("ipproto", model.ProtoName(r.Proto))
-	}
-	for i, ports := range []model.PortRange{r.SrcPorts, r.DstPorts} {
-		if ports.Last != 0 {
-			first, last := fmt.Sprint(ports.First), fmt.Sprint(ports.Last)
-			add([]string{"sport", "dport"}[i], model.Either(first == last, first, first+"-"+last))
-		}
-	}
-	switch r.Action {
-	case "lookup":
-		if add("lookup", r.Table); r.MinBits > 0 {
-			add("suppress_prefixlength", r.MinBits-1)
-		}
-	case "goto":
-		add("goto", r.Goto)
-	default:
-		words = append(words, string(quote(r.Action)))
-	}
-	return strings.Join(words, " ")
+	var line Command
+	add := func(is bool, word string, value any) { line += when(is, " "+word+" %s", value) }
+	add(r.From.IsValid(), "from", r.From)
+	add(!r.From.IsValid() && anywhere != "", "from", anywhere)
+	add(r.To.IsValid(), "to", r.To)
+	add(r.Mask != 0, "fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.Mask))
+	add(r.In != "", "iif", r.In)
+	add(r.Out != "", "oif", r.Out)
+	add(r.Proto != 0, "ipproto", model.ProtoName(r.Proto))
+	add(r.SrcPorts.Last != 0, "sport", r.SrcPorts)
+	add(r.DstPorts.Last != 0, "dport", r.DstPorts)
+	add(r.Action == "lookup", "lookup", r.Table)
+	add(r.Action == "lookup" && r.MinBits > 0, "suppress_prefixlength", r.MinBits-1)
+	add(r.Action == "goto", "goto", r.Goto)
+	line += when(r.Action != "lookup" && r.Action != "goto", " %s", r.Action)
+	return string(when(r.Not, "not ")) + strings.TrimPrefix(string(line), " ")
 }
 
 // RouteText is a route as ip(8) prints it, given the name of its link, which may be empty.
 func RouteText(r *model.Route, link string) string {
-	return routeWords(r, link, func(value any) string { return fmt.Sprint(value) })
+	return routeWords(r, link, func(value any) Command { return Command(fmt.Sprint(value)) })
 }
 
 // TypedRoute is a route as ip(8) takes it from a shell. One by a nexthop object has no type, gateway and link of its own.
@@ -123,33 +97,30 @@ func TypedRoute(r *model.Route, link string) Command {
 	if r.Nexthop != 0 {
 		r, link = &model.Route{Dst: r.Dst, Nexthop: r.Nexthop, Table: r.Table, Priority: r.Priority}, ""
 	}
-	return Command(routeWords(r, link, func(value any) string { return string(quote(value)) }))
+	return Command(routeWords(r, link, quote))
 }
 
-func routeWords(r *model.Route, link string, say func(value any) string) string {
-	var words []string
-	if r.Type != "unicast" && r.Type != "" {
-		words = append(words, say(r.Type))
+func routeWords(r *model.Route, link string, say func(value any) Command) string {
+	var line Command
+	add := func(is bool, word Command, value any) {
+		if is {
+			line += " " + word + say(value)
+		}
 	}
+	add(r.Type != "unicast" && r.Type != "", "", r.Type)
+	add(true, "", destination(r))
+	add(r.Nexthop != 0, "nhid ", r.Nexthop)
+	add(r.Gateway.IsValid(), "via ", r.Gateway)
+	add(link != "", "dev ", link)
+	add(r.Table != mainTable && r.Table != 0, "table ", r.Table)
+	add(r.Priority != 0, "metric ", r.Priority)
+	return string(line[1:])
+}
+
+// destination is a route's, in the shortest form.
+func destination(r *model.Route) Command {
 	if r.Dst.Bits() == 0 {
-		words = append(words, "default")
-	} else {
-		words = append(words, strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
+		return "default"
 	}
-	if r.Nexthop != 0 {
-		words = append(words, "nhid", say(r.Nexthop))
-	}
-	if r.Gateway.IsValid() {
-		words = append(words, "via", say(r.Gateway))
-	}
-	if link != "" {
-		words = append(words, "dev", say(link))
-	}
-	if r.Table != mainTable && r.Table != 0 {
-		words = append(words, "table", say(r.Table))
-	}
-	if r.Priority != 0 {
-		words = append(words, "metric", say(r.Priority))
-	}
-	return strings.Join(words, " ")
+	return Command(strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
 }

@@ -1,9 +1,7 @@
 package fabric
 
 import (
-	"fmt"
 	"net/netip"
-	"strconv"
 
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
@@ -108,7 +106,7 @@ func (d *denied) finding(v *node.Index) fault.Fault {
 		"asks": d.lost.Requests, "flows": len(d.silent), "ports": d.ports, "resource": model.ResourcePart(d.Group.ID, "resourceGroups"),
 		"priority": node.FreePriority(d.Group, d.Rule), "from": permitted(v, node.Sorted(d.sources), d.Rule.From.Prefixes),
 		"to": permitted(v, remotes, d.Rule.To.Prefixes), "protocol": model.Either(d.Rule.Protocol == 0, "*", protocols[d.Rule.Protocol]),
-		"toPorts": portTexts(d.Rule.To.Ports),
+		"toPorts": d.Rule.To.Ports,
 	}
 	if len(d.silent) > 0 {
 		rule := d.Rule
@@ -122,12 +120,6 @@ func (d *denied) finding(v *node.Index) fault.Fault {
 
 // protocols are Azure's names of those that a rule can match.
 var protocols = map[uint8]string{1: "Icmp", 6: "Tcp", 17: "Udp", 50: "Esp", 51: "Ah"}
-
-func portTexts(list []model.PortRange) []string {
-	return model.Map(list, func(r model.PortRange) string {
-		return model.Either(r.First == r.Last, strconv.Itoa(int(r.First)), fmt.Sprintf("%d-%d", r.First, r.Last))
-	})
-}
 
 // permitted are the ranges that another rule should permit: the pod ranges of these addresses, or less where the rule denies less.
 func permitted(v *node.Index, addrs []netip.Addr, ruled []netip.Prefix) (out []netip.Prefix) {
