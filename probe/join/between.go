@@ -17,14 +17,10 @@ import (
 // lostBetween is the finding on packets that left one node and did not arrive at another.
 func (j *joint) lostBetween(c *cause) model.Finding {
 	g := c.guess
-	senders, receivers := c.sides()
+	f, senders, receivers := c.beyond()
 	src, dst := c.ends()
-	f := &faults.Fault{Finding: model.Finding{LastHopAlive: senders[0].Uplink, Pods: c.pods(), Peers: model.Hosts(dst),
-		Nodes: model.Map(senders, (*node).name), EndsAt: []model.HopKind{model.HopBeyond}}}
-	f.Facts = words.Facts{
-		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0], "src": src, "dst": dst,
-		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers, dst[0]), "where": c.whereLost(senders, receivers),
-	}
+	f.LastHopAlive, f.Nodes = senders[0].Uplink, model.With(model.Map(senders, (*node).name), f.Nodes...)
+	f.Facts["to"], f.Facts["src"], f.Facts["dst"], f.Facts["control"] = receivers[0], src, dst, j.control(senders, receivers, dst[0])
 	switch {
 	case g.route != nil:
 		j.wrongNodeRoute(c, f)
@@ -50,6 +46,16 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		f.Facts["translated"] = x
 	}
 	return diagnose.Joined(*f)
+}
+
+// beyond is a finding on what is lost between those who sent it, and those that it was for.
+func (c *cause) beyond() (f *faults.Fault, senders, receivers []*node) {
+	senders, receivers = c.sides()
+	_, dst := c.ends()
+	f = &faults.Fault{Finding: model.Finding{Pods: c.pods(), Peers: model.Hosts(dst), EndsAt: []model.HopKind{model.HopBeyond}}}
+	f.Facts = words.Facts{"senders": senders, "receivers": receivers, "all": union(senders, receivers),
+		"lost": c.observeLost(&f.Finding), "where": c.whereLost(senders, receivers)}
+	return f, senders, receivers
 }
 
 func (j *joint) missingRoute(c *cause, f *faults.Fault, receivers []*node) {

@@ -239,15 +239,12 @@ func (j *joint) adopted(c *cause) model.Finding {
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
 	f.Evidence = append(f.Evidence, c.observeAsked(&f)...)
-	var askers []netip.Addr
-	for _, t := range c.conversations {
-		if t.asker != c.node && t.forward.hasArrived() && !t.leadsOn(c.node) {
-			askers = append(askers, t.a)
-		}
-	}
 	f.Evidence = append(f.Evidence, c.observeTalks(&f)...)
-	for _, a := range model.Unique(askers) {
-		if !slices.Contains(f.Pods, a) && !model.InAny(f.Peers, a) && len(f.Peers) > 0 {
+	asking := model.Filter(c.conversations, func(t *conversation) bool {
+		return t.asker != c.node && t.forward.hasArrived() && !t.leadsOn(c.node)
+	})
+	for _, a := range model.Unique(model.Map(asking, func(t *conversation) netip.Addr { return t.a })) {
+		if !names(&f, a) && len(f.Peers) > 0 {
 			f.Peers = append(f.Peers, model.Host(a))
 		}
 	}

@@ -236,26 +236,20 @@ func narrowest[V comparable](by map[netip.Prefix]V, a netip.Addr) (netip.Prefix,
 // lostByTunnel is the finding on packets that a tunnel loses between the nodes, or where they come out.
 func (j *joint) lostByTunnel(c *cause) model.Finding {
 	first := c.losses[0]
-	senders, receivers := c.sides()
-	all := union(senders, receivers)
-	_, dst := c.ends()
-	f := faults.Fault{Page: "NoReply-tunnel", Finding: model.Finding{Code: "NoReply", EndsAt: []model.HopKind{model.HopBeyond},
-		LastHopAlive: first.into.Place, Pods: c.pods(), Peers: model.Hosts(dst)}}
-	f.Facts = words.Facts{
-		"lost": c.observeLost(&f.Finding), "senders": senders, "receivers": receivers, "all": all,
-		"bothWays": len(all) < len(senders)+len(receivers), "where": c.whereLost(senders, receivers),
-		"link": first.into.Link, "outOf": first.outOf.Link, "from": first.from,
-		"address": hopText(cmp.Or(first.to.hops[true], first.to.hops[false])),
-	}
+	f, senders, receivers := c.beyond()
+	f.Code, f.Page, f.LastHopAlive = "NoReply", "NoReply-tunnel", first.into.Place
+	f.Facts["bothWays"] = len(union(senders, receivers)) < len(senders)+len(receivers)
+	f.Facts["link"], f.Facts["outOf"], f.Facts["from"] = first.into.Link, first.outOf.Link, first.from
+	f.Facts["address"] = hopText(cmp.Or(first.to.hops[true], first.to.hops[false]))
 	if first.arrives() {
-		first.carried(&f, c.losses)
-		return diagnose.Joined(f)
+		first.carried(f, c.losses)
+		return diagnose.Joined(*f)
 	}
 	f.Facts["control"] = j.control(senders, receivers, netip.Addr{})
 	f.Facts["unasked"] = !slices.ContainsFunc(c.conversations, func(t *conversation) bool { return t.forward != nil })
 	var stray []misdirectedTunnel
 	for _, l := range c.losses {
-		if s, is := j.astray(l, &f); is {
+		if s, is := j.astray(l, f); is {
 			stray = append(stray, s)
 		}
 	}
@@ -263,7 +257,7 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 		f.LastHopAlive, f.Facts["stray"], f.Facts["first"], f.Facts["others"] = stray[0].From.Uplink, stray, stray[0], stray[1:]
 		f.Facts["unsure"] = model.Filter(stray, func(s misdirectedTunnel) bool { return !s.Right.IsValid() })
 	}
-	return diagnose.Joined(f)
+	return diagnose.Joined(*f)
 }
 
 // carried: what carries the tunnels arrives, and gets lost at the receivers.

@@ -27,6 +27,12 @@ type Dying struct {
 	Refused *model.PacketRule
 }
 
+// target is a port of an address that a pod asks.
+type target struct {
+	pod, remote netip.Addr
+	port        ProtoPort
+}
+
 // ToPorts matches flows to the ports of a list.
 func ToPorts(list []*Dying) func(*model.Flow) bool {
 	return func(f *model.Flow) bool {
@@ -39,10 +45,6 @@ func ToPorts(list []*Dying) func(*model.Flow) bool {
 // findDying lists these. The first SYNs of a connection get lost now and then, and are sent again after a second; a server that
 // is away for a moment loses some in a row.
 func (v *Index) findDying() []*Dying {
-	type key struct {
-		pod, remote netip.Addr
-		port        ProtoPort
-	}
 	half := func(f *model.Flow) bool { return f.State == "SYN_RECV" }
 	late := func(f *model.Flow) bool {
 		return (!f.Replied || half(f)) && (f.Proto == model.TCP || v.DatagramAsks(f)) && model.Lasted(f.Start, v.Window.End)
@@ -51,7 +53,7 @@ func (v *Index) findDying() []*Dying {
 	if len(remotes) == 0 {
 		return nil
 	}
-	groups, answered := map[key]*Dying{}, map[Pair]bool{}
+	groups, answered := map[target]*Dying{}, map[Pair]bool{}
 	for f := range model.Each(v.Flows) {
 		pod, remote := f.Original.Src, f.Reply.Src
 		if !remotes[remote] || f.Proto != model.TCP && !v.DatagramAsks(f) || f.Start.IsZero() || v.Swept[Pair{pod, remote}] {
@@ -61,7 +63,7 @@ func (v *Index) findDying() []*Dying {
 		if answered[Pair{pod, remote}] = lives || answered[Pair{pod, remote}]; !v.mayDie(f) {
 			continue
 		}
-		d := model.GetOrInsert(groups, key{pod, remote, ProtoPort{f.Proto, f.Reply.SrcPort}})
+		d := model.GetOrInsert(groups, target{pod, remote, ProtoPort{f.Proto, f.Reply.SrcPort}})
 		d.Pod, d.Remote, d.Port = pod, remote, ProtoPort{f.Proto, f.Reply.SrcPort}
 		if lives {
 			d.Replied = append(d.Replied, f)
@@ -124,11 +126,7 @@ func (v *Index) findStalled() []*Dying {
 		begun, opened uint64
 		lives         bool
 	}
-	type key struct {
-		pod, remote netip.Addr
-		port        uint16
-	}
-	pairs, groups := map[Pair]*pair{}, map[key]*Dying{}
+	pairs, groups := map[Pair]*pair{}, map[target]*Dying{}
 	for f := range model.Each(v.Flows) {
 		k := Pair{f.Reply.Dst, f.Reply.Src}
 		if f.Proto != model.TCP || !remotes[k.Remote] || v.RepliesToNode[k.Remote] || v.FlowStates[k] == nil {
@@ -145,7 +143,7 @@ func (v *Index) findStalled() []*Dying {
 			n.opened++
 		}
 		if pod := f.Original.Src; f.Replied && v.mayDie(f) {
-			d := model.GetOrInsert(groups, key{pod, k.Remote, f.Reply.SrcPort})
+			d := model.GetOrInsert(groups, target{pod, k.Remote, ProtoPort{model.TCP, f.Reply.SrcPort}})
 			d.Pod, d.Remote, d.Port, d.Link = pod, k.Remote, ProtoPort{model.TCP, f.Reply.SrcPort}, v.FlowStates[k].Peer.IfIndex
 			switch {
 			case waits(f):
@@ -163,8 +161,8 @@ func (v *Index) findStalled() []*Dying {
 	})
 	// What opens a connection, and two that acknowledge nothing new. Pings are no more than the requests that opened none. Where a
 	// pod is asked as well, more comes: it goes by the others.
-	port := func(d *Dying) key { return key{remote: d.Remote, port: d.Port.Number} }
-	alike := map[key]bool{}
+	port := func(d *Dying) target { return target{remote: d.Remote, port: d.Port} }
+	alike := map[target]bool{}
 	for _, d := range list {
 		alike[port(d)] = alike[port(d)] || !slices.ContainsFunc(Sorted(d.Locals), func(a netip.Addr) bool {
 			k := Pair{a, d.Remote}

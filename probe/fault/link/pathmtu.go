@@ -146,12 +146,7 @@ func unlikeEnds(v *fault.Input) {
 				found[k] = m
 			}
 			found[k].length = max(found[k].length, s.Length)
-			for _, a := range []netip.Addr{d.Src, d.Dst} {
-				if m.pod.Has(a) {
-					found[k].AddFor(a, d)
-					break
-				}
-			}
+			found[k].AddFor(model.Either(m.pod.Has(d.Src), d.Src, d.Dst), d)
 		}
 	}
 	for _, m := range found {

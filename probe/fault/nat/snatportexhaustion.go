@@ -2,7 +2,6 @@ package nat
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -169,7 +168,7 @@ func exhausted(v *node.Index, r *portRange, full bool, all []*portRange) fault.F
 	}
 	if r.within != anyPorts {
 		f.Facts["narrow"], f.Facts["wider"] = true,
-			strings.Replace(r.nat.Rule.Text, rangeText(r.within), rangeText(anyPorts), 1)
+			strings.Replace(r.nat.Rule.Text, r.within.String(), anyPorts.String(), 1)
 	}
 	if full {
 		f.Packets = v.Conntrack.InsertFailed
@@ -191,5 +190,3 @@ func exhausted(v *node.Index, r *portRange, full bool, all []*portRange) fault.F
 	}
 	return f
 }
-
-func rangeText(r model.PortRange) string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
