@@ -21,7 +21,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 	v := newInput(s)
 	found := judge(v)
 	e := &model.Ends{
-		Node: v.NodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
+		Node: node.SetOf(node.Sorted(v.Own)), PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
 		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.Classifier.Past), Ranges: v.OwnCIDRs(), Networks: v.OnLink,
 		Uplink: v.Place(v.Uplink(), model.Egress), Returned: map[model.Transit]uint64{}, Delivered: map[netip.Addr]uint64{},
 		Leaving: map[netip.Prefix]model.Volume{}, Arriving: map[netip.Prefix]model.Volume{},
@@ -82,7 +82,7 @@ func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 		}
 	}
 	for d := range model.Each(s.Traffic.Drops) {
-		if v.NodeAddrs[d.Dst] && v.Classifier.Lost(d) || v.IsUplink(d.IfIndex) {
+		if v.Own[d.Dst] != nil && v.Classifier.Lost(d) || v.IsUplink(d.IfIndex) {
 			e.Dropped = append(e.Dropped, *d)
 		}
 	}
@@ -109,7 +109,7 @@ func elsewhere(v *node.Index) map[netip.Addr]bool {
 const maxBegan = 1024
 
 func began(v *node.Index) []model.Began {
-	own := func(a netip.Addr) bool { return v.NodeAddrs[a] || len(v.Owners[a]) > 0 || v.Classifier.Past[a] }
+	own := func(a netip.Addr) bool { return v.Own[a] != nil || len(v.Owners[a]) > 0 || v.Classifier.Past[a] }
 	var out []model.Began
 	add := func(f *model.Flow, src, dst netip.AddrPort) {
 		here := own(src.Addr())
@@ -177,7 +177,7 @@ func endPairs(v *node.Index) []model.EndPair {
 		if !p.FirstOut.IsZero() && !p.LastOut.IsZero() {
 			e.First, e.Last = p.FirstOut, p.LastOut
 		}
-		if pods, to := v.FlowsOf(p).Pods, onward[node.Pair{Local: p.Local, Remote: p.Remote}]; v.NodeAddrs[p.Local] && len(pods)+len(to) > 0 {
+		if pods, to := v.FlowsOf(p).Pods, onward[node.Pair{Local: p.Local, Remote: p.Remote}]; v.Own[p.Local] != nil && len(pods)+len(to) > 0 {
 			own := *e.EndRoute
 			own.Onward, own.Behind = to, node.Sorted(pods)
 			e.EndRoute = &own
@@ -193,7 +193,7 @@ func onward(v *node.Index) map[node.Pair][]netip.Addr {
 	out := map[node.Pair][]netip.Addr{}
 	for f := range model.Each(v.Flows) {
 		k, to := node.Pair{Local: f.Original.Dst, Remote: f.Original.Src}, f.Reply.Src
-		if !f.Start.IsZero() && !f.Replied && v.NodeAddrs[k.Local] && to != k.Local && !slices.Contains(out[k], to) {
+		if !f.Start.IsZero() && !f.Replied && v.Own[k.Local] != nil && to != k.Local && !slices.Contains(out[k], to) {
 			out[k] = append(out[k], to)
 		}
 	}

@@ -167,7 +167,7 @@ func (p *plan) add(q model.Probe) bool {
 // source and MACs. It is false where that is not known, or the link is no uplink.
 func outgoing(v *node.Index, to netip.Addr) (model.Probe, bool) {
 	r := v.Lookup(to)
-	if r == nil || r.Type != "unicast" || v.NodeAddrs[to] {
+	if r == nil || r.Type != "unicast" || v.Own[to] != nil {
 		return model.Probe{}, false
 	}
 	first := r
@@ -179,7 +179,7 @@ func outgoing(v *node.Index, to netip.Addr) (model.Probe, bool) {
 		return model.Probe{}, false
 	}
 	q := model.Probe{IfIndex: l.Index, Link: l.Name, From: r.Src, To: to, SrcMAC: l.MAC}
-	if !v.NodeAddrs[q.From] {
+	if v.Own[q.From] == nil {
 		q.From = addrOn(v, l, hop)
 	}
 	if q.From.Is4() != to.Is4() {
@@ -221,7 +221,7 @@ func otherNodes(v *node.Index, ranges []*node.RemoteRange, six bool) []netip.Add
 	var out []netip.Addr
 	add := func(list ...netip.Addr) {
 		for _, a := range list {
-			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 &&
+			if a.Is6() == six && !a.IsLinkLocalUnicast() && v.Own[a] == nil && len(v.Owners[a]) == 0 &&
 				!slices.Contains(out, a) && len(out) < mostTargets {
 				out = append(out, a)
 			}

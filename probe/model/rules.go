@@ -256,6 +256,9 @@ type Element struct {
 // PortRange is an inclusive range of ports.
 type PortRange struct{ First, Last uint16 }
 
+// Has reports whether a port is in the range.
+func (r PortRange) Has(port uint16) bool { return r.First <= port && port <= r.Last }
+
 func (r PortRange) String() string {
 	return Either(r.First == r.Last, fmt.Sprint(r.First), fmt.Sprintf("%d-%d", r.First, r.Last))
 }

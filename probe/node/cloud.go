@@ -66,7 +66,7 @@ func (v *Index) findSelf() *model.ClusterNode {
 }
 
 func isSelf(v *Index, n *model.ClusterNode) bool {
-	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.NodeAddrs[a] })
+	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.Own[a] != nil })
 }
 
 // Unlisted are the ranges of this node's pods that the nodes file contradicts: it gives this node others of that family.
@@ -167,7 +167,7 @@ func effectiveRoute(v *Index, cidr netip.Prefix, owner *model.ClusterNode) Route
 // OwnNICs are this node's NICs, as far as the cloud told of them.
 func (v *Index) OwnNICs() []*model.NIC {
 	return model.Chosen(v.Cluster.Azure.NICs, func(n *model.NIC) bool {
-		return v.Told() && slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.NodeAddrs[a] })
+		return v.Told() && slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.Own[a] != nil })
 	})
 }
 

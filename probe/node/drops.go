@@ -162,7 +162,7 @@ func (v *Index) SampledPorts(l *Lost) []string {
 
 // ErrorDropped reports whether a rule dropped what the node would tell one of the senders by ICMP.
 func (v *Index) ErrorDropped(d *model.Drop, l *Lost) bool {
-	return (d.Proto == model.ICMP || d.Proto == model.ICMPv6) && d.Is(model.Netfilter) && v.NodeAddrs[d.Src] && l.Pods[d.Dst]
+	return (d.Proto == model.ICMP || d.Proto == model.ICMPv6) && d.Is(model.Netfilter) && v.Own[d.Src] != nil && l.Pods[d.Dst]
 }
 
 // single is the snapshot with the counts of single addresses only. Those of ranges come from the busiest pods,

@@ -158,7 +158,7 @@ func (v *Index) timeout(name string) (time.Duration, bool) {
 func (v *Index) untrackedServer(a netip.Addr) bool {
 	return a.Is4() && a.IsLinkLocalUnicast() && slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
 		return r.IsNotrack() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
-			slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool { return p.First <= DNSPort && DNSPort <= p.Last })
+			slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool { return p.Has(DNSPort) })
 	})
 }
 
@@ -174,7 +174,7 @@ func (v *Index) DatagramAsks(f *model.Flow) bool {
 // Asks reports whether a pod began the flow, or the node itself one to a name server: what its DNS cache is not told, the
 // pods that ask that are not told either.
 func (v *Index) Asks(f *model.Flow) bool {
-	return len(v.Owners[f.Original.Src]) > 0 || f.Reply.SrcPort == DNSPort && v.NodeAddrs[f.Original.Src]
+	return len(v.Owners[f.Original.Src]) > 0 || f.Reply.SrcPort == DNSPort && v.Own[f.Original.Src] != nil
 }
 
 // DNSPort is where a datagram always wants a reply.

@@ -42,11 +42,8 @@ type Index struct {
 	// Classifier says which drops were lost packets, and which are frees that are no loss.
 	Classifier *loss.Classifier
 
-	// NodeAddrs are the node's own addresses.
-	NodeAddrs map[netip.Addr]bool
 	// MACNames says whose each Ethernet address is, in words.
-	MACNames   map[model.MAC]string
-	LinkByName map[string]*model.Link
+	MACNames map[model.MAC]string
 	// MACPairs are the frames seen of each address.
 	MACPairs map[netip.Addr][]*model.MACPair
 	// HopsOf are the packets counted of each address.
@@ -109,9 +106,7 @@ func New(whole *model.Snapshot) *Index {
 		State:       path.NewState(s),
 		Whole:       whole,
 		Classifier:  loss.NewClassifier(s),
-		NodeAddrs:   map[netip.Addr]bool{},
 		MACNames:    map[model.MAC]string{},
-		LinkByName:  map[string]*model.Link{},
 		Swept:       map[Pair]bool{},
 		resolved:    map[model.Direction]map[Question]Resolution{},
 		NextHops:    map[netip.Addr]bool{},
@@ -136,13 +131,9 @@ func New(whole *model.Snapshot) *Index {
 			model.First(s.Chains, func(c *model.Chain) bool { return c.Table == "kube-proxy" }) != nil
 	})
 	for l := range model.Each(s.Links) {
-		v.LinkByName[l.Name] = l
 		if !l.MAC.IsZero() {
 			v.MACNames[l.MAC] = l.Name
 		}
-	}
-	for a := range v.Own {
-		v.NodeAddrs[a] = true
 	}
 	for p := range model.Each(s.Pods) {
 		if !p.MAC.IsZero() {

@@ -84,7 +84,7 @@ func (v *Index) Router(p *model.Pod) *model.Link {
 	if l.Master == 0 {
 		return l
 	}
-	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.NodeAddrs[n.Addr] }) {
+	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.Own[n.Addr] != nil }) {
 		return v.ByIndex[l.Master]
 	}
 	return nil
@@ -146,7 +146,7 @@ func (v *Index) PresentWholeWindow(p *model.Pod) bool { return !p.Since.After(v.
 
 // Vacant reports whether an address belongs to this node's pods and no pod has it, nor had it during the window.
 func (v *Index) Vacant(a netip.Addr) bool {
-	return model.InAny(v.Ranges.Own, a) && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] && !v.NodeAddrs[a]
+	return model.InAny(v.Ranges.Own, a) && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] && v.Own[a] == nil
 }
 
 // OwnRange reports whether the address is in a range that is known to be this node's, and not only supposed.

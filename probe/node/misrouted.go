@@ -45,7 +45,7 @@ func (v *Index) findMisroutedPods() []MisroutedPod {
 	}
 	// The addresses with which the node sends are the lowest of each IP version that is on link at an uplink.
 	own := map[bool]netip.Addr{}
-	for _, a := range slices.Backward(Sorted(v.NodeAddrs)) {
+	for _, a := range slices.Backward(Sorted(v.Own)) {
 		if model.InAny(v.OnLink, a) {
 			own[a.Is4()] = a
 		}

@@ -33,7 +33,7 @@ func (v *Index) findNameServers() []*NameServer {
 		}
 		for _, s := range p.Resolver.Servers {
 			x := of.Of(key{s, p.Resolver.By})
-			x.Server, x.By, x.Local = s, p.Resolver.By, v.NodeAddrs[s] || s.IsLinkLocalUnicast() && !OfCloud(s)
+			x.Server, x.By, x.Local = s, p.Resolver.By, v.Own[s] != nil || s.IsLinkLocalUnicast() && !OfCloud(s)
 			x.Pods, x.Others = append(x.Pods, PodAddrs(p)...), model.With(x.Others, p.Resolver.Servers...)
 			model.GetOrInsert(leads, s)
 		}

@@ -46,7 +46,7 @@ func (v *Index) Leaving(p *model.Peer) []path.Packet {
 // Outside reports whether an address is neither of this node, of its subnet, nor a pod's, and can be a target at all. Of
 // an overlay the subnet is outside, too: it knows no pod's address.
 func Outside(v *Index, a netip.Addr) bool {
-	return a.IsGlobalUnicast() && a != model.WireServer && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] &&
+	return a.IsGlobalUnicast() && a != model.WireServer && v.Own[a] == nil && len(v.Owners[a]) == 0 && !v.Classifier.Past[a] &&
 		(!model.InAny(v.OnLink, a) || Overlay(v.Node.Plugin)) && !model.InAny(v.Ranges.Own, a) && !model.InAny(v.Ranges.Cluster, a) &&
 		!v.Remote(a).IsValid()
 }

@@ -66,7 +66,7 @@ const MinPackets = 2
 func (v *Index) Answered(p *model.Peer) bool {
 	st := v.FlowsOf(p)
 	if p.In.Replies > 0 || st.NewReplied || st.accepted || p.In.ICMPErrors > 0 && !v.Refused(p) ||
-		v.RepliesToNode[p.Remote] && !v.NodeAddrs[p.Local] {
+		v.RepliesToNode[p.Remote] && v.Own[p.Local] == nil {
 		return true
 	}
 	return p.In.Other > 0 && (st.OldReplied && st.Asking == 0 || !st.OldReplied && !st.begunThere && p.Out.Requests < MinPackets)
@@ -81,7 +81,7 @@ func (v *Index) indexReplies() {
 	}
 	replies, translated := map[netip.Addr]bool{}, !v.Has(model.SourceConntrack)
 	for p := range model.Each(v.Peers) {
-		if v.NodeAddrs[p.Local] && p.In.Replies > 0 {
+		if v.Own[p.Local] != nil && p.In.Replies > 0 {
 			replies[p.Remote], translated = true, translated || !v.FlowsOf(p).Known
 		}
 	}
@@ -167,7 +167,7 @@ func (v *Index) findReflected() map[netip.Addr]bool {
 
 // Elsewhere reports whether an address is off this node and can answer.
 func (v *Index) Elsewhere(a netip.Addr) bool {
-	return model.Unicast(a) && !OfCloud(a) && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 && !v.Classifier.Past[a]
+	return model.Unicast(a) && !OfCloud(a) && v.Own[a] == nil && len(v.Owners[a]) == 0 && !v.Classifier.Past[a]
 }
 
 // metadataServer is where clouds tell machines about themselves. Pods are often kept from
@@ -201,7 +201,7 @@ func (v *Index) Senders(p *model.Peer) AddrSet {
 	if len(v.Owners[p.Local]) > 0 {
 		return AddrSet{p.Local: true}
 	}
-	if st := v.FlowsOf(p); st != nil && v.NodeAddrs[p.Local] {
+	if st := v.FlowsOf(p); st != nil && v.Own[p.Local] != nil {
 		return st.Pods
 	}
 	return nil

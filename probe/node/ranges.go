@@ -182,7 +182,7 @@ func (v *Index) Remote(a netip.Addr) netip.Prefix {
 	if n := v.Ranges.NodeAt(a); n.IsValid() {
 		return n.Prefix
 	}
-	if v.NodeAddrs[a] || model.InAny(v.OnLink, a) || model.InAny(v.Ranges.Own, a) || !model.InAny(v.Ranges.Cluster, a) {
+	if v.Own[a] != nil || model.InAny(v.OnLink, a) || model.InAny(v.Ranges.Own, a) || !model.InAny(v.Ranges.Cluster, a) {
 		return netip.Prefix{}
 	}
 	// No pod has an address beside those of services.

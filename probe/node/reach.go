@@ -27,11 +27,16 @@ func (v *Index) near(r *RemoteRange) bool {
 	return n == nil || slices.ContainsFunc(Internal(n), func(a netip.Addr) bool { return Directly(v, a) })
 }
 
+// echoes are the echo requests from the node's address, or from its own pod range.
+func (v *Index) echoes(fromRange bool) []*model.Probe {
+	return model.Chosen(v.Probes, func(p *model.Probe) bool {
+		return p.Kind == model.ProbeEcho && model.InAny(v.OwnCIDRs(), p.From) == fromRange
+	})
+}
+
 // Echoed is what came of the echo request from the node's address to another: nil where none was sent.
 func (v *Index) Echoed(to netip.Addr) *model.Probe {
-	return model.First(v.Probes, func(p *model.Probe) bool {
-		return p.Kind == model.ProbeEcho && p.To == to && !model.InAny(v.OwnCIDRs(), p.From)
-	})
+	return model.Find(v.echoes(false), func(p *model.Probe) bool { return p.To == to })
 }
 
 // Arped is what came of the ARP request for an address; nil where none was sent.
@@ -46,19 +51,11 @@ func (v *Index) ByGateway(p *model.Probe) bool {
 
 // probed is a range with what the node's echo requests say of the paths to and from it.
 func (v *Index) probed(r RemoteRange) *RemoteRange {
-	reached := false
-	for p := range model.Each(v.Probes) {
-		if p.Kind != model.ProbeEcho || !r.CIDR.Contains(p.To) {
-			continue
-		}
-		reached = reached || p.Answered
-		if !model.InAny(v.OwnCIDRs(), p.From) {
-			r.Probes = append(r.Probes, p)
-			r.NodeAnswers = r.NodeAnswers || p.Answered
-		}
-	}
+	reaches := func(p *model.Probe) bool { return p.Answered && r.CIDR.Contains(p.To) }
+	r.Probes = model.Filter(v.echoes(false), func(p *model.Probe) bool { return r.CIDR.Contains(p.To) })
+	r.NodeAnswers = r.NodeAnswers || slices.ContainsFunc(r.Probes, reaches)
 	switch {
-	case r.NodeAnswers || reached:
+	case r.NodeAnswers || slices.ContainsFunc(v.echoes(true), reaches):
 		r.There = ReachWorks
 	case v.Echoed(r.CIDR.Addr().Next()) != nil && firstAnswers(v, r.Six()) && OwnerAnswers(v, &r):
 		r.There = ReachFails
@@ -102,9 +99,7 @@ func (v *Index) OwnerAddrs(r *RemoteRange) []netip.Addr {
 
 // EchoAnswered reports whether any machine answered an echo of the node's own.
 func (v *Index) EchoAnswered(six bool) bool {
-	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
-		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !model.InAny(v.OwnCIDRs(), p.From)
-	})
+	return slices.ContainsFunc(v.echoes(false), func(p *model.Probe) bool { return p.Answered && p.To.Is6() == six })
 }
 
 // probedBack tells whether what the range's node sends to this node's pods gets here: by echo requests from this node's
@@ -114,10 +109,9 @@ func probedBack(v *Index, r *RemoteRange) Reach {
 		return ReachWorks
 	}
 	owner, near, out := v.NodeOf(r.CIDR), v.near(r), ReachUnknown
-	for p := range model.Each(v.Probes) {
+	for _, p := range v.echoes(true) {
 		its := r.CIDR.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
-		if p.Kind != model.ProbeEcho || p.To.Is6() != r.Six() || !model.InAny(v.OwnCIDRs(), p.From) ||
-			!its && !(near && Directly(v, p.To)) {
+		if p.To.Is6() != r.Six() || !its && !(near && Directly(v, p.To)) {
 			continue
 		}
 		if p.Answered {
@@ -141,9 +135,7 @@ func (v *Index) BackShared(r *RemoteRange) bool {
 // BackProbes are the echo requests from this node's pod range of a family, each with the one from the
 // node's address; nil where that was not sent.
 func (v *Index) BackProbes(six bool) []*model.Probe {
-	sent := model.Chosen(v.Probes, func(p *model.Probe) bool {
-		return p.Kind == model.ProbeEcho && p.To.Is6() == six && model.InAny(v.OwnCIDRs(), p.From)
-	})
+	sent := model.Filter(v.echoes(true), func(p *model.Probe) bool { return p.To.Is6() == six })
 	return model.Flat(sent, func(p *model.Probe) []*model.Probe { return []*model.Probe{p, v.Echoed(p.To)} })
 }
 

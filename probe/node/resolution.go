@@ -11,7 +11,7 @@ import (
 
 // byProxy reports whether the node would answer a pod for its gateway by proxy alone.
 func (v *Index) byProxy(p *model.Pod, g *model.Neighbor) bool {
-	return g.Addr.Is4() && v.Routed(p) && !v.NodeAddrs[g.Addr]
+	return g.Addr.Is4() && v.Routed(p) && v.Own[g.Addr] == nil
 }
 
 // Unproxied reports whether the node would answer a pod for its gateway by proxy alone, and does not, since

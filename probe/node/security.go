@@ -121,7 +121,7 @@ func (v *Index) groupsAt(a netip.Addr) (groups []*model.SecurityGroup, nic *mode
 
 // machineOf is the node that has an address, or whose pod has it; nil where it is not known.
 func (v *Index) machineOf(a netip.Addr) *model.ClusterNode {
-	if v.NodeAddrs[a] || len(v.Owners[a]) > 0 {
+	if v.Own[a] != nil || len(v.Owners[a]) > 0 {
 		return v.Self()
 	}
 	if n := model.First(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, a) }); n != nil {
@@ -168,7 +168,7 @@ func (v *Index) ruleMatches(r *model.SecurityRule, p SecurityPacket) decision {
 }
 
 func inPorts(list []model.PortRange, port uint16) bool {
-	return len(list) == 0 || slices.ContainsFunc(list, func(r model.PortRange) bool { return r.First <= port && port <= r.Last })
+	return len(list) == 0 || slices.ContainsFunc(list, func(r model.PortRange) bool { return r.Has(port) })
 }
 
 func (v *Index) endMatches(e *model.SecurityEnd, a netip.Addr) decision {

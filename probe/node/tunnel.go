@@ -20,7 +20,7 @@ func (v *Index) tunnelPeers() []model.Peer {
 	for f := range model.Each(v.Flows) {
 		local, remote := f.Reply.Dst, f.Reply.Src
 		if f.Proto != model.TCP || f.Start.IsZero() || len(v.Owners[f.Original.Src]) == 0 || len(v.Owners[remote]) > 0 ||
-			v.NodeAddrs[remote] {
+			v.Own[remote] != nil {
 			continue
 		}
 		d := v.Routing().Lookup(v.Sent(FlowPacket(f)))

@@ -106,7 +106,7 @@ func (p *Packet) portFits(ranges []model.PortRange, port uint16) Fit {
 	if ranges == nil {
 		return Yes
 	}
-	in := func(r model.PortRange) bool { return r.First <= port && port <= r.Last }
+	in := func(r model.PortRange) bool { return r.Has(port) }
 	fit := known(port != 0, slices.ContainsFunc(ranges, in))
 	return model.Either(p.Sampled, max(Unlikely, min(fit, Maybe)), fit)
 }

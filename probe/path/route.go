@@ -239,7 +239,7 @@ func (q *Query) fits(r *model.RoutingRule) Fit {
 // portFits compares a port: what is neither TCP nor UDP has none.
 func (q *Query) portFits(r model.PortRange, port uint16) Fit {
 	portless := q.Proto != 0 && q.Proto != model.TCP && q.Proto != model.UDP
-	return known(r.Last == 0 || port != 0 || portless, r.Last == 0 || port != 0 && r.First <= port && port <= r.Last)
+	return known(r.Last == 0 || port != 0 || portless, r.Last == 0 || port != 0 && r.Has(port))
 }
 
 // Covering lists the routes of a table that match an address, the preferred one first.

@@ -15,9 +15,10 @@ import (
 type State struct {
 	*model.Snapshot
 	Settings Settings
-	// ByIndex are the links, Outer those that lead off the node: uplinks, and the bridges and bonds that hold them.
-	ByIndex map[int]*model.Link
-	Outer   map[int]bool
+	// ByIndex and LinkByName are the links, Outer those that lead off the node: uplinks, and the bridges and bonds that hold them.
+	ByIndex    map[int]*model.Link
+	LinkByName map[string]*model.Link
+	Outer      map[int]bool
 	// Own are the links of the addresses that the node takes for its own: it has them, or routes of type local.
 	Own map[netip.Addr]*model.Link
 	// Owners are the running pods that have an address.
@@ -36,11 +37,10 @@ type State struct {
 
 	// What is looked up for each packet, built when it is first asked for: holders are the pods that have an address, else
 	// those that had it, else those that it was given to; entries are those of neighbours, behind the pods by their links,
-	// named the links, hw who has a MAC.
+	// hw who has a MAC.
 	holders func() map[netip.Addr]*model.Pod
 	entries func() map[place]*model.Neighbor
 	behind  func() map[int]*model.Pod
-	named   func() map[string]*model.Link
 	hw      func() owners
 	// spare is what Follow uses again.
 	spare spare
@@ -62,7 +62,7 @@ type place struct {
 // NewState indexes a snapshot.
 func NewState(s *model.Snapshot) *State {
 	st := &State{
-		Snapshot: s, Settings: Settings{}, ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
+		Snapshot: s, Settings: Settings{}, ByIndex: map[int]*model.Link{}, LinkByName: map[string]*model.Link{}, Outer: map[int]bool{},
 		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{},
 		GatewayAddrs: s.DefaultGateways(), Tunnel: map[model.MAC]bool{},
 	}
@@ -71,14 +71,11 @@ func NewState(s *model.Snapshot) *State {
 	st.Frames = sync.OnceValue(func() *FrameTables { return newFrameTables(s) })
 	st.holders, st.entries, st.behind = sync.OnceValue(st.findHolders), sync.OnceValue(st.findEntries), sync.OnceValue(st.findBehind)
 	st.hw = sync.OnceValue(st.findMACs)
-	st.named = sync.OnceValue(func() map[string]*model.Link {
-		return model.Table(s.Links, func(l *model.Link) (string, *model.Link) { return l.Name, l })
-	})
 	for _, c := range s.Sysctls {
 		st.Settings[c.Name] = c.Value
 	}
 	for l := range model.Each(s.Links) {
-		if st.ByIndex[l.Index] = l; l.Role == model.RoleUplink {
+		if st.ByIndex[l.Index], st.LinkByName[l.Name] = l, l; l.Role == model.RoleUplink {
 			st.Outer[l.Index], st.Outer[l.Master] = true, true
 		}
 		for _, a := range l.Addresses {
@@ -158,9 +155,8 @@ func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MA
 	link := st.ByIndex[p.LinkIndex]
 	bridge := st.Bridge(link)
 	switch {
-	case link == nil || link.MAC.IsZero() || link.Master != 0 && (bridge == nil || bridge.MAC.IsZero()):
-		return nil, ""
-	case st.LostBridge(p, gateway).IsValid():
+	case link == nil || link.MAC.IsZero() || link.Master != 0 && (bridge == nil || bridge.MAC.IsZero()),
+		st.LostBridge(p, gateway).IsValid():
 		return nil, ""
 	case link.Master == 0:
 		return st.Takes(link), "its host link " + link.Name
@@ -275,11 +271,8 @@ func (st *State) Behind(a netip.Addr, ifindex int) []*model.Pod {
 func (st *State) MissedPod(n *model.Neighbor) *model.Pod {
 	behind, l := st.Behind(n.Addr, n.IfIndex), st.ByIndex[n.IfIndex]
 	switch {
-	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero():
-		return nil
-	case l != nil && l.Kind == "bridge" && st.IsFabric(n.MAC):
-		return nil
-	case slices.ContainsFunc(st.Owners[n.Addr], func(p *model.Pod) bool { return p.MAC == n.MAC }):
+	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero(), l != nil && l.Kind == "bridge" && st.IsFabric(n.MAC),
+		slices.ContainsFunc(st.Owners[n.Addr], func(p *model.Pod) bool { return p.MAC == n.MAC }):
 		return nil
 	}
 	return behind[0]

@@ -230,7 +230,7 @@ func (j *journey) addressOf(link string) netip.Addr {
 	if d.Route != nil && d.Route.Src.IsValid() {
 		return d.Route.Src
 	}
-	l := j.named()[link]
+	l := j.LinkByName[link]
 	if l == nil {
 		return netip.Addr{}
 	}

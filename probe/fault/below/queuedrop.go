@@ -128,7 +128,7 @@ func queueDropped(v *node.Index, q *model.Queue, l *node.Lost, untold uint64) fa
 // address and got no reply, and their peers: the drops do not tell which of them lost packets.
 func addMasqueraded(v *node.Index, l *node.Lost, link int) {
 	for p := range model.Each(v.Whole.Traffic.Peers) {
-		if st := v.FlowsOf(p); st != nil && p.IfIndex == link && v.NodeAddrs[p.Local] {
+		if st := v.FlowsOf(p); st != nil && p.IfIndex == link && v.Own[p.Local] != nil {
 			for pod := range st.Pods {
 				l.With(pod, p.Remote)
 			}

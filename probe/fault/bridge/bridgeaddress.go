@@ -26,7 +26,7 @@ func findAddress(v *fault.Input) {
 		byGateway := map[netip.Addr][]*model.Pod{}
 		for _, p := range bridgePods(v.Index, b) {
 			for g := range model.Each(p.Gateways) {
-				if v.PresentWholeWindow(p) && p.Up && !v.NodeAddrs[g.Addr] && len(v.Owners[g.Addr]) == 0 &&
+				if v.PresentWholeWindow(p) && p.Up && v.Own[g.Addr] == nil && len(v.Owners[g.Addr]) == 0 &&
 					len(node.SameFamily(node.PodAddrs(p), g.Addr)) > 0 {
 					byGateway[g.Addr] = append(byGateway[g.Addr], p)
 				}

@@ -198,7 +198,7 @@ func bridgeDown(v *fault.Input, b *model.Link, pods []*model.Pod) {
 		for g := range model.Each(p.Gateways) {
 			own := gatewayPrefix(pods, g.Addr)
 			// The kernel takes IPv6 addresses from a link that goes down.
-			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && !v.NodeAddrs[g.Addr] && podOnly(v.Index, b) &&
+			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && v.Own[g.Addr] == nil && podOnly(v.Index, b) &&
 				!slices.Contains(gateways, own) {
 				gateways = append(gateways, own)
 			}
@@ -303,7 +303,7 @@ func nicOffBridge(v *fault.Input, b *model.Link) {
 		f.StateAlone()
 	}
 	// Rules that answer for the node's addresses on the bridge give a MAC that nobody has there now.
-	f.Effects = model.Map(node.Sorted(v.NodeAddrs), func(a netip.Addr) any { return node.Binding{Addr: a, MAC: nic.MAC} })
+	f.Effects = model.Map(node.Sorted(v.Own), func(a netip.Addr) any { return node.Binding{Addr: a, MAC: nic.MAC} })
 	v.Report(f)
 }
 

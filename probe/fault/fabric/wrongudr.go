@@ -85,7 +85,7 @@ func wrongRow(
 	hop := nextHop(n, cidr)
 	f := fault.Fault{Returns: pods, Facts: words.Facts{
 		"fact": fact, "range": cidr, "node": n, "hop": hop, "row": v.Row(fact.Table, "", cidr, hop), "others": others,
-		"self": leads(func(a netip.Addr) bool { return v.NodeAddrs[a] }), "listed": fact.State == node.RouteListedWrong,
+		"self": leads(func(a netip.Addr) bool { return v.Own[a] != nil }), "listed": fact.State == node.RouteListedWrong,
 	}}
 	f.Pods, f.Peers, f.Packets, f.LastHopAlive = pods, []netip.Prefix{cidr}, lost, v.Place(v.Uplink(), model.Egress)
 	if fact.State == node.RouteListedWrong && lost == 0 {

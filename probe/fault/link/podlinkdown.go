@@ -65,7 +65,7 @@ func routedTo(v *node.Index, l *model.Link) []netip.Addr {
 	for r := range model.Each(v.Routes) {
 		a := r.Dst.Addr()
 		if r.IfIndex == l.Index && r.Table == node.MainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.Owners[a]) == 0 &&
-			!v.NodeAddrs[a] && !slices.Contains(out, a) {
+			v.Own[a] == nil && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}

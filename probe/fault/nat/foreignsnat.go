@@ -66,7 +66,7 @@ func foreignSNAT(v *fault.Input) {
 // GivenAway reports whether a flow of a pod has a source address that is neither the node's nor a pod's.
 func GivenAway(v *node.Index, f *model.Flow) bool {
 	a := f.Reply.Dst
-	return len(v.Owners[f.Original.Src]) > 0 && a != f.Original.Src && !v.NodeAddrs[a] && len(v.Owners[a]) == 0 &&
+	return len(v.Owners[f.Original.Src]) > 0 && a != f.Original.Src && v.Own[a] == nil && len(v.Owners[a]) == 0 &&
 		!v.Classifier.Past[a] &&
 		!slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Type == "local" && r.Dst.Contains(a) })
 }

@@ -54,7 +54,7 @@ func (r *portRange) count() {
 	r.size = int(r.within.Last) - int(r.within.First) + 1
 	for p, open := range r.ports {
 		switch {
-		case p < r.within.First || p > r.within.Last:
+		case !r.within.Has(p):
 		case open:
 			r.open++
 		default:

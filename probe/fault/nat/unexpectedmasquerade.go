@@ -86,7 +86,7 @@ func unexpectedMasquerade(v *fault.Input) {
 }
 
 func masqueraded(v *node.Index, f *model.Flow) bool {
-	return f.Reply.Dst != f.Original.Src && len(v.Owners[f.Original.Src]) > 0 && v.NodeAddrs[f.Reply.Dst]
+	return f.Reply.Dst != f.Original.Src && len(v.Owners[f.Original.Src]) > 0 && v.Own[f.Reply.Dst] != nil
 }
 
 // maskedFlow reports whether a pod of the node speaks to another pod with the node's address. What a service
@@ -96,7 +96,7 @@ func maskedFlow(v *node.Index, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
 	// Of the node's subnet nothing stands between a pod and its peers.
 	flat := func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) }
-	return masqueraded(v, f) && v.Owners[pod][0].Engine == "" && peer == f.Original.Dst && peer != pod && !v.NodeAddrs[peer] &&
+	return masqueraded(v, f) && v.Owners[pod][0].Engine == "" && peer == f.Original.Dst && peer != pod && v.Own[peer] == nil &&
 		(len(v.Owners[peer]) > 0 || v.Remote(peer).IsValid() || slices.ContainsFunc(v.OnLink, flat))
 }
 
@@ -124,7 +124,7 @@ func turnedBack(v *fault.Input) {
 	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
 		switch {
-		case f.Proto != model.TCP || f.Start.IsZero() || !f.Replied || !masqueraded(v.Index, f) || v.NodeAddrs[f.Reply.Src]:
+		case f.Proto != model.TCP || f.Start.IsZero() || !f.Replied || !masqueraded(v.Index, f) || v.Own[f.Reply.Src] != nil:
 		case f.State != "SYN_RECV":
 			heard[pod] = true
 		default:

@@ -16,7 +16,7 @@ import (
 // gateway, in vain: nobody on this node should answer it.
 func asksBeyond(v *node.Index, found map[node.Question]*node.SilentHop, p *model.Pod, g *model.Neighbor, asked node.Resolution) bool {
 	b := v.BridgeOf(p)
-	if !v.Has(model.SourceTC) || b == nil || !v.Outer[b.Index] || v.NodeAddrs[g.Addr] || len(v.Owners[g.Addr]) > 0 ||
+	if !v.Has(model.SourceTC) || b == nil || !v.Outer[b.Index] || v.Own[g.Addr] != nil || len(v.Owners[g.Addr]) > 0 ||
 		asked.Requests < node.MinDrops || asked.Replies > 0 {
 		return false
 	}

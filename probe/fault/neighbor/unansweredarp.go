@@ -121,12 +121,12 @@ func fixedMAC(v *node.Index, p *model.Pod, g *model.Neighbor) model.MAC {
 // nil when it is not a setting, or they are unread.
 func whySilent(v *node.Index, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 	l := v.Router(p)
-	if l == nil || !v.Routed(p) && !v.NodeAddrs[g.Addr] || !v.Has(model.SourceLinks) {
+	if l == nil || !v.Routed(p) && v.Own[g.Addr] == nil || !v.Has(model.SourceLinks) {
 		return nil
 	}
 	link := l.Name
 	// IPv6 answers for the link's own addresses alone.
-	proxy, all, own := path.LinkSetting(link, "proxy_arp"), path.LinkSetting("all", "proxy_arp"), v.NodeAddrs[g.Addr]
+	proxy, all, own := path.LinkSetting(link, "proxy_arp"), path.LinkSetting("all", "proxy_arp"), v.Own[g.Addr] != nil
 	if g.Addr.Is6() {
 		proxy, all = path.LinkSetting6(link, "proxy_ndp"), path.LinkSetting6("all", "proxy_ndp")
 		own = v.Holds(link, g.Addr)

@@ -45,7 +45,7 @@ func duplicatePodIP(v *fault.Input) {
 	}
 	contested(v)
 	fault.ReportBy(v, func(d *model.Drop) (own, pod netip.Addr) {
-		if d.Is(model.OwnSource) && v.NodeAddrs[d.Src] && v.Outer[d.IfIndex] && !v.InPod(d).IsValid() && v.Classifier.Lost(d) {
+		if d.Is(model.OwnSource) && v.Own[d.Src] != nil && v.Outer[d.IfIndex] && !v.InPod(d).IsValid() && v.Classifier.Lost(d) {
 			own, pod = d.Src, v.Pod(d)
 		}
 		return own, pod

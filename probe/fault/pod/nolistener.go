@@ -90,7 +90,7 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 			return pod, pod
 		}
 		// A route of type local, to which a rule leads, makes the node take what is for others.
-		if v.NodeAddrs[d.Dst] || v.Routing().Lookup(v.Arrived(d)).Type == "local" {
+		if v.Own[d.Dst] != nil || v.Routing().Lookup(v.Arrived(d)).Type == "local" {
 			return d.Dst, d.Src
 		}
 		return pod, pod
@@ -105,7 +105,7 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 		if l := v.Own[own]; l != nil {
 			f.Facts["own"] = l.Name
 		}
-		if q := v.Arrived(l.Drops[0]); !v.NodeAddrs[own] {
+		if q := v.Arrived(l.Drops[0]); v.Own[own] == nil {
 			by := v.Routing().Lookup(q)
 			f.Severity, f.Facts["taken"] = model.Warning, v.Shown(by.Route)
 			f.Facts["led"], f.Facts["marks"] = node.ShowRule(by.Rule), q.MarkedBy
@@ -140,6 +140,6 @@ func redirecting(v *node.Index, rules []model.PacketRule, l *node.Lost) *model.P
 		case r.Target != "REDIRECT":
 			return false
 		}
-		return slices.ContainsFunc(asked, func(s node.Service) bool { return ports.First <= s.Port && s.Port <= ports.Last })
+		return slices.ContainsFunc(asked, func(s node.Service) bool { return ports.Has(s.Port) })
 	})
 }

@@ -60,7 +60,7 @@ func withoutAddress(v *fault.Input, p *model.Pod, isIPv6 bool) (nameless bool) {
 	}
 	with := slices.DeleteFunc(alike(v.Index, p), func(o *model.Pod) bool { return !node.FirstIn(o, isIPv6).IsValid() })
 	given := slices.DeleteFunc(slices.Clone(p.Given), func(a netip.Addr) bool {
-		return a.Is6() != isIPv6 || len(v.Owners[a]) > 0 || v.NodeAddrs[a]
+		return a.Is6() != isIPv6 || len(v.Owners[a]) > 0 || v.Own[a] != nil
 	})
 	known := len(given) > 0
 	if !known {
@@ -122,7 +122,7 @@ func soughtAfter(v *node.Index, p *model.Pod, with []*model.Pod, isIPv6 bool) []
 			return slices.ContainsFunc(node.OwnIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
 		if q.Ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.Requests >= node.MinDrops && !replied[a] &&
-			len(v.Owners[a]) == 0 && !v.NodeAddrs[a] && !v.Classifier.Past[a] && !v.GatewayAddrs[a] {
+			len(v.Owners[a]) == 0 && v.Own[a] == nil && !v.Classifier.Past[a] && !v.GatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}

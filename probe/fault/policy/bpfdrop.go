@@ -215,7 +215,7 @@ func ciliumFacts(v *node.Index, h *hook, l *node.Lost) words.Facts {
 		ends := map[netip.Addr]model.CiliumIdentity{d.Src: d.Cilium.SrcIdentity, d.Dst: d.Cilium.DstIdentity}
 		for a, id := range ends {
 			switch {
-			case !id.World() || v.NodeAddrs[a]:
+			case !id.World() || v.Own[a] != nil:
 			case len(v.Owners[a]) > 0 || model.InAny(v.Cluster.PodCIDRs, a) || v.Ranges.NodeAt(a).IsValid():
 				world[a] = true
 			case model.InAny(v.Ranges.Cluster, a):

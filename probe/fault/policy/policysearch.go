@@ -198,7 +198,7 @@ var anyMark = path.Mark{Loose: math.MaxUint32}
 // dropIn is what is known of a drop's packets, and the rules that may have dropped them. The packets' marks,
 // states and sets are not known, and a sample is one of several, perhaps to other ports.
 func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
-	in, out, own := linksOf(v, d.Src), linksOf(v, d.Dst), func(a netip.Addr) bool { return v.NodeAddrs[a] }
+	in, out, own := linksOf(v, d.Src), linksOf(v, d.Dst), func(a netip.Addr) bool { return v.Own[a] != nil }
 	if p := rules.pod; p != nil {
 		in = []string{p.Interface, "lo"}
 		out, own = in, func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(p.Known(), a) }
@@ -233,7 +233,7 @@ func dropIn(v *node.Index, rules *dropRules, d *model.Drop) *dropped {
 // linksOf are the links by which the node has an address, and what they are ports of: a pod's own, or the uplinks and that
 // of the route.
 func linksOf(v *node.Index, a netip.Addr) (out []string) {
-	if v.NodeAddrs[a] {
+	if v.Own[a] != nil {
 		return nil
 	}
 	if out = model.Flat(v.Owners[a], func(p *model.Pod) []string { return withMaster(v, p.Link) }); len(out) > 0 {

@@ -155,7 +155,7 @@ func discarding(d path.Decision) discard {
 // unreturnable finds the route or rule because of which the reverse path filter
 // refused a packet: the return path to its source is discarded.
 func unreturnable(v *node.Index, d *model.Drop) discard {
-	if !d.Is(model.ReverseFiltered) || d.Link == "" || v.NodeAddrs[d.Src] {
+	if !d.Is(model.ReverseFiltered) || d.Link == "" || v.Own[d.Src] != nil {
 		return discard{}
 	}
 	return discarding(v.ReturnPath(d))

@@ -71,7 +71,7 @@ func besideIPv4(v *node.Index, f *fault.Fault, l *node.Lost) {
 	if slices.ContainsFunc(node.Sorted(l.Peers), func(a netip.Addr) bool { return !model.Public(a) }) {
 		return
 	}
-	own := slices.ContainsFunc(node.Sorted(v.NodeAddrs), func(a netip.Addr) bool { return a.Is6() && model.Public(a) })
+	own := slices.ContainsFunc(node.Sorted(v.Own), func(a netip.Addr) bool { return a.Is6() && model.Public(a) })
 	f.Severity, f.Facts["fallback"] = model.Either(own && l.Lasting(), model.Warning, model.Info), true
 }
 

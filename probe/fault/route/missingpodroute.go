@@ -120,7 +120,7 @@ func twins(v *node.Index, a *node.MisroutedPod) bool {
 func misroutes(v *node.Index, wrong map[netip.Addr]bool) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		// What the node itself sends comes back to it with its own address.
-		own := v.NodeAddrs[d.Src] && d.Is(model.OwnSource|model.InputRouting)
+		own := v.Own[d.Src] != nil && d.Is(model.OwnSource|model.InputRouting)
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
 		return wrong[d.Dst] && (d.Is(model.LookupRefused|model.Expired|model.NeighborFailed) || own) ||

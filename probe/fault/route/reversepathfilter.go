@@ -40,7 +40,7 @@ func reversePathFilter(v *fault.Input) {
 // detourOf is the detour of a packet that the filter refused, zero for others. A node's own
 // address as source is refused in the same place.
 func detourOf(v *node.Index, d *model.Drop) (k detour) {
-	if d.Is(model.ReverseFiltered) && d.Link != "" && !v.NodeAddrs[d.Src] {
+	if d.Is(model.ReverseFiltered) && d.Link != "" && v.Own[d.Src] == nil {
 		back := v.ReturnPath(d)
 		k = detour{d.Link, back.Route, back.Type}
 	}

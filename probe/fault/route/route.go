@@ -31,7 +31,7 @@ func unroutable(v *node.Index, d *model.Drop) (netip.Addr, bool) {
 		return a, false
 	case d.Is(model.NoRoute):
 		a, decision = d.Dst, v.Routing().Lookup(v.Arrived(d))
-	case d.Is(model.ReverseFiltered) && !v.NodeAddrs[d.Src]:
+	case d.Is(model.ReverseFiltered) && v.Own[d.Src] == nil:
 		a, decision = d.Src, v.ReturnPath(d)
 	default:
 		return a, false

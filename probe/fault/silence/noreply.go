@@ -96,7 +96,7 @@ func noReply(v *fault.Input) {
 // keptOf are flows of pods that leave with the node's address and to which connection tracking gives none of the replies that
 // arrive: the node keeps these. Where the pod or others get theirs, or the node itself asks, a rule must concern the flows.
 func keptOf(v *node.Index, p *model.Peer) (flows []*model.Flow, rules []*model.PacketRule, replies uint64) {
-	if !v.NodeAddrs[p.Local] || p.In.Replies+p.In.Other < node.MinAsks || !node.Lasted(p) || !v.Has(model.SourceConntrack, model.SourceDrops) {
+	if v.Own[p.Local] == nil || p.In.Replies+p.In.Other < node.MinAsks || !node.Lasted(p) || !v.Has(model.SourceConntrack, model.SourceDrops) {
 		return nil, nil, 0
 	}
 	st, datagrams := v.FlowsOf(p), 0

@@ -26,7 +26,7 @@ func routesProven(v *node.Index, cidr netip.Prefix) (there, back bool) {
 
 // ofNode reports whether the node itself asked, which it does for names.
 func ofNode(v *node.Index, senders []netip.Addr) bool {
-	return !slices.ContainsFunc(senders, func(a netip.Addr) bool { return !v.NodeAddrs[a] })
+	return !slices.ContainsFunc(senders, func(a netip.Addr) bool { return v.Own[a] == nil })
 }
 
 // untranslatedServices are those of silent destinations that seem to be services' addresses
