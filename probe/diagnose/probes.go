@@ -60,7 +60,7 @@ func (p *plan) ranges() {
 	if len(all) == 0 || node.Overlay(p.v.Node.Plugin) {
 		return
 	}
-	silent, others := node.SplitRanges(all, func(r *node.RemoteRange) bool { return len(r.Silent) > 0 && !r.Answers })
+	silent, others := model.Split(all, func(r *node.RemoteRange) bool { return len(r.Silent) > 0 && !r.Answers })
 	// One that answers shows what an answer is worth here.
 	ranges := slices.Concat(silent[:min(len(silent), mostRanges)], others[:min(len(others), 1)])
 	for _, r := range ranges {

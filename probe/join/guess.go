@@ -164,9 +164,8 @@ func (j *joint) between(open []*leg, passed passes) {
 			j.filters(open, passed)
 			return
 		}
-		mine := func(w *leg) bool { return slices.Contains(w.alike().faults(), best) }
-		j.causes = append(j.causes, newCause(best, model.Filter(open, mine), passed))
-		open = slices.DeleteFunc(slices.Clone(open), mine)
+		mine, rest := model.Split(open, func(w *leg) bool { return slices.Contains(w.alike().faults(), best) })
+		j.causes, open = append(j.causes, newCause(best, mine, passed)), rest
 	}
 }
 

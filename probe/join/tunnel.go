@@ -27,7 +27,8 @@ type tunnelLoss struct {
 // carries is counted by range and by pod at its own links, not by pair.
 func (j *joint) tunnels() {
 	by := j.tunnelLosses()
-	var between, inside []*leg
+	var first []*leg
+	inside := map[*leg]bool{}
 	for _, k := range slices.SortedFunc(maps.Keys(by), compareFlows) {
 		l := by[k]
 		seen := map[netip.Prefix]bool{}
@@ -42,13 +43,9 @@ func (j *joint) tunnels() {
 				l.to.settled[nodeindex.Pair{Local: p.Local, Remote: p.Remote}] = true
 			}
 		}
-		if l.arrives() {
-			inside = append(inside, l.lost[0])
-		} else {
-			between = append(between, l.lost[0])
-		}
+		first, inside[l.lost[0]] = append(first, l.lost[0]), l.arrives()
 	}
-	for _, set := range slices.Concat(united(between, (*leg).touches), united(inside, (*leg).touches)) {
+	for _, set := range united(first, func(a, b *leg) bool { return a.touches(b) && inside[a] == inside[b] }) {
 		c := &cause{node: set[0].from}
 		for _, w := range set {
 			l := by[w.flow()]
@@ -136,23 +133,17 @@ type tunnelDown struct{ *node }
 
 // tunnelsDown makes a cause of each node that sends beside its tunnels what others send to it by theirs, since
 // its links or its routes by them are gone, and leaves the legs that these do not explain.
-func (j *joint) tunnelsDown(open []*leg) (rest []*leg) {
+func (j *joint) tunnelsDown(open []*leg) []*leg {
 	for _, n := range j.in {
 		if len(n.Tunnel.Links) == 0 {
 			continue
 		}
-		var beside []*leg
-		open = slices.DeleteFunc(slices.Clone(open), func(w *leg) bool {
-			mine := w.from == n && w.pair.Routed && w.from.Pods[w.src()] && w.to.Pods[w.dst()] && w.to.tunnelUp()
-			if mine && n.tunnelUp() {
-				_, reverse := narrowest(w.to.Tunnel.Into, w.src())
-				mine = reverse > 0
-			}
-			if mine {
-				beside = append(beside, w)
-			}
-			return mine
+		beside, rest := model.Split(open, func(w *leg) bool {
+			_, reverse := narrowest(w.to.Tunnel.Into, w.src())
+			return w.from == n && w.pair.Routed && w.from.Pods[w.src()] && w.to.Pods[w.dst()] && w.to.tunnelUp() &&
+				(!n.tunnelUp() || reverse > 0)
 		})
+		open = rest
 		asked := !n.tunnelUp() && slices.ContainsFunc(j.in, func(o *node) bool {
 			return o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent,
 				func(p model.EndPair) bool { return j.at[p.Remote] == n })

@@ -311,6 +311,18 @@ func Filter[T any](list []T, is func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })
 }
 
+// Split parts the elements of a list for which is holds from the others.
+func Split[T any](list []T, is func(T) bool) (so, others []T) {
+	for _, x := range list {
+		if is(x) {
+			so = append(so, x)
+		} else {
+			others = append(others, x)
+		}
+	}
+	return so, others
+}
+
 // Find is the first element of a list for which is holds, the zero value for none.
 func Find[T any](list []T, is func(T) bool) (none T) {
 	if i := slices.IndexFunc(list, is); i >= 0 {

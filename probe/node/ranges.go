@@ -232,18 +232,6 @@ func CompareRanges(a, b *RemoteRange) int { return netip.Prefix.Compare(a.CIDR, 
 // Overlay reports whether the fabric itself routes pods, without a route table.
 func Overlay(plugin string) bool { return plugin == "azure-overlay" || plugin == "azure-cilium" }
 
-// SplitRanges parts the ranges that are so from the others.
-func SplitRanges(list []*RemoteRange, is func(*RemoteRange) bool) (so, others []*RemoteRange) {
-	for _, r := range list {
-		if is(r) {
-			so = append(so, r)
-		} else {
-			others = append(others, r)
-		}
-	}
-	return so, others
-}
-
 // FabricRanges are the remote ranges, and those of known nodes that there was no traffic with.
 func (v *Index) FabricRanges() []*RemoteRange {
 	ranges := slices.Clone(v.RemoteRanges())

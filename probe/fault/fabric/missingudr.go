@@ -22,12 +22,12 @@ func missingUDR(v *fault.Input) {
 		return
 	}
 	s := udrSearch{Input: v, all: unclaimedRanges(v, v.RemoteRanges()), own: v.OwnCIDRs()}
-	s.answering, s.all = node.SplitRanges(s.all, func(r *node.RemoteRange) bool { return r.Answers })
+	s.answering, s.all = model.Split(s.all, func(r *node.RemoteRange) bool { return r.Answers })
 	s.readFiles()
 	for _, c := range s.causes {
 		v.Report(s.noReturn(c.ranges, c, missingUnknown))
 	}
-	silent, _ := node.SplitRanges(s.all, func(r *node.RemoteRange) bool {
+	silent, _ := model.Split(s.all, func(r *node.RemoteRange) bool {
 		return len(r.Silent) > 0 && !s.settled[r.CIDR] && !v.Silenced(netip.Addr{}, r.CIDR)
 	})
 	s.inferred(silent)
@@ -99,7 +99,7 @@ func (s *udrSearch) byMissing(silent []*node.RemoteRange) map[missingRoute][]*no
 	}
 	move(missingBack, cause)
 	if alone && len(by[cause]) > 0 {
-		back, rest := node.SplitRanges(by[missingUnknown], func(r *node.RemoteRange) bool { return r.Back == node.ReachWorks })
+		back, rest := model.Split(by[missingUnknown], func(r *node.RemoteRange) bool { return r.Back == node.ReachWorks })
 		by[missingUnknown], by[cause] = back, append(by[cause], rest...)
 	}
 	return by
@@ -119,7 +119,7 @@ func (s *udrSearch) inferred(silent []*node.RemoteRange) {
 	for _, r := range by[missingTheirs] {
 		together([]*node.RemoteRange{r}, missingTheirs)
 	}
-	alone, rest := node.SplitRanges(by[missingUnknown], func(r *node.RemoteRange) bool {
+	alone, rest := model.Split(by[missingUnknown], func(r *node.RemoteRange) bool {
 		return len(s.answering) > 0 || r.Back == node.ReachWorks
 	})
 	for _, r := range alone {
@@ -128,7 +128,7 @@ func (s *udrSearch) inferred(silent []*node.RemoteRange) {
 		}
 	}
 	// Of ranges that are reached only the return path is in doubt, and no probe asked for that.
-	_, rest = node.SplitRanges(rest, func(r *node.RemoteRange) bool { return r.There == node.ReachWorks })
+	_, rest = model.Split(rest, func(r *node.RemoteRange) bool { return r.There == node.ReachWorks })
 	if s.suffices(rest) {
 		together(rest, missingUnknown)
 	}
