@@ -100,9 +100,6 @@ type MarkMatch struct {
 	Set, Not    bool
 }
 
-// Matches reports whether the mark satisfies the match.
-func (m MarkMatch) Matches(mark uint32) bool { return !m.Set || (mark&m.Mask == m.Value) != m.Not }
-
 // MarkWrite is what a rule does to a packet's mark or, with OfFlow, to its connection's: it clears the bits of Mask, and flips
 // those of Value then, and those of Copied that the other of the two marks has. Zero: that is not known.
 type MarkWrite struct {

@@ -2,6 +2,7 @@ package words
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -21,7 +22,7 @@ var functions = template.FuncMap{
 	// {{few .list}}: the first few of many
 	"few":  few,
 	"pod":  PodName,
-	"ttls": TTLs,
+	"ttls": func(set uint64) string { return model.Quantity(bits.OnesCount64(set), "different TTL") },
 	// {{join .list ", "}}
 	"join": func(list any, sep string) string { return strings.Join(texts(list), sep) },
 	// {{addrs .prefixes}}: without their lengths
@@ -29,9 +30,9 @@ var functions = template.FuncMap{
 	// {{addrPort .addr .port}}: without a port that is 0
 	"addrPort": AddrPort,
 	// {{request .addr}}: how the MAC of an address is asked for
-	"request": Request,
+	"request": func(a netip.Addr) string { return model.Either(a.Is6(), "neighbour solicitation", "ARP request") },
 	// {{protocol .addr}}: what tells it
-	"protocol": protocol,
+	"protocol": func(a netip.Addr) string { return model.Either(a.Is6(), "neighbour discovery", "ARP") },
 	// {{family .addr}}: IPv4 or IPv6
 	"family": func(a netip.Addr) string { return Family(a.Is6()) },
 	// Parts of commands.
@@ -62,10 +63,6 @@ func rate(n uint64, in time.Duration) string {
 	return model.Either(in <= 0, "at no known rate", fmt.Sprintf("%.3g a second", float64(n)/in.Seconds()))
 }
 
-func protocol(a netip.Addr) string {
-	return model.Either(a.Is6(), "neighbour discovery", "ARP")
-}
-
 func number(n any) uint64 {
 	switch v := reflect.ValueOf(n); {
 	case v.CanUint():
@@ -78,12 +75,12 @@ func number(n any) uint64 {
 }
 
 // few lists values of any type in words.
-func few(list any) many { return model.Map(texts(list), func(s string) text { return text(s) }) }
+func few(list any) many { return texts(list) }
 
 // many is a list of which the first few are shown.
-type many []text
+type many []string
 
-func (m many) String() string { return Addrs(m) }
+func (m many) String() string { return model.Some(m, 4, "more") }
 
 func texts(list any) []string {
 	v := reflect.ValueOf(list)
@@ -93,10 +90,6 @@ func texts(list any) []string {
 	}
 	return out
 }
-
-type text string
-
-func (t text) String() string { return string(t) }
 
 // undo ends what a rule or the policy of a chain does.
 func undo(rule any, chains ...string) (Command, error) {

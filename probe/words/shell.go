@@ -33,7 +33,7 @@ func quote(value any) Command {
 	case Command:
 		return v
 	case many:
-		return Command(many(model.Map(v, func(one text) text { return text(quote(string(one))) })).String())
+		return Command(many(model.Map(v, func(one string) string { return string(quote(one)) })).String())
 	}
 	s := strings.Map(func(r rune) rune { return model.Either(unicode.IsPrint(r), r, untypable) }, fmt.Sprint(value))
 	if inert.MatchString(s) {

@@ -2,7 +2,6 @@ package words
 
 import (
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -10,20 +9,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Addrs lists addresses in words, the first few of many.
-func Addrs[T fmt.Stringer](list []T) string {
-	const most = 4
-	return model.Some(model.Map(list, T.String), most, "more")
-}
-
 // AddrPort is an address with its port, where there is one.
 func AddrPort(a netip.Addr, port uint16) string {
 	return model.Either(port == 0, a.String(), netip.AddrPortFrom(a, port).String())
-}
-
-// TTLs says in words which TTLs were seen.
-func TTLs(set uint64) string {
-	return model.Quantity(bits.OnesCount64(set), "different TTL")
 }
 
 // IP is the tool for the address's family.
@@ -34,11 +22,6 @@ func IP(a netip.Addr) Command {
 // IPTables is the tool for the address's family.
 func IPTables(a netip.Addr) Command {
 	return model.Either[Command](a.Is6(), "ip6tables", "iptables")
-}
-
-// Request is what asks for it.
-func Request(a netip.Addr) string {
-	return model.Either(a.Is6(), "neighbour solicitation", "ARP request")
 }
 
 // PodName is how a pod is called in a sentence.
