@@ -59,7 +59,7 @@ func LostBy[K comparable](v *Input, of func(*model.Drop) (K, netip.Addr)) iter.S
 func (v *Input) LostTo(match func(*model.Drop) bool) *node.Lost {
 	l := &node.Lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if match(d) && v.OfPod(d) && !v.Explained(d) {
+		if v.OfPod(d) && !v.Explained(d) && match(d) {
 			l.Add(v.Index, d)
 		}
 	}

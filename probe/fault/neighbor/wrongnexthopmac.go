@@ -22,14 +22,13 @@ func wrongNextHopMAC(v *fault.Input) {
 	}
 	// So do other nodes, whose frames for this node's pods then arrive for a MAC that the link does not have.
 	// A drop names the link of arrival too where the node itself gave the frame that MAC later.
-	misaddressed := map[int]*node.Lost{}
-	for d := range model.Each(v.Traffic.Drops) {
+	for ifindex, l := range fault.LostBy(v, func(d *model.Drop) (at int, pod netip.Addr) {
 		if d.Is(model.OtherHost) && (v.Outer[d.IfIndex] || v.IsTunnel(d.IfIndex)) && len(v.Owners[d.Dst]) > 0 &&
-			v.FramesBetween(d.Dst, d.IfIndex, model.Ingress, model.AsDestination, d.DstMAC) > 0 && v.Classifier.Lost(d) && !v.Explained(d) {
-			model.GetOrInsert(misaddressed, d.IfIndex).AddFor(d.Dst, d)
+			v.FramesBetween(d.Dst, d.IfIndex, model.Ingress, model.AsDestination, d.DstMAC) > 0 && v.Classifier.Lost(d) {
+			at, pod = d.IfIndex, d.Dst
 		}
-	}
-	for ifindex, l := range misaddressed {
+		return at, pod
+	}) {
 		if l.Lasting() {
 			f := fault.Fault{Page: "WrongNextHopMAC-own", Lost: l, Facts: words.Facts{
 				"link": v.ByIndex[ifindex], "for": node.MostDropped(l.Drops)[0].DstMAC, "drops": l.Evidence(),

@@ -227,15 +227,11 @@ func blackhole(v *fault.Input, by discard, l *node.Lost) fault.Fault {
 // discards is a finding on a route or rule, of drops for which it was looked up. The reverse
 // path filter refused others, as the return path to their source ends there.
 func discards(v *fault.Input, by discard, l *node.Lost) fault.Fault {
-	before := l.Packets
-	for d := range model.Each(v.Traffic.Drops) {
-		if v.OfPod(d) && !v.Explained(d) && !d.Is(model.Delivered) && unreturnable(v.Index, d) == by {
-			l.Add(v.Index, d)
-		}
-	}
+	refused := v.LostTo(func(d *model.Drop) bool { return unreturnable(v.Index, d) == by })
+	l.Merge(refused)
 	return fault.Fault{
 		Undoes: by.route,
-		Lost:   l, Facts: words.Facts{"route": v.Shown(by.route), "rule": node.ShowRule(by.rule), "refused": l.Packets - before},
+		Lost:   l, Facts: words.Facts{"route": v.Shown(by.route), "rule": node.ShowRule(by.rule), "refused": refused.Packets},
 		Claims: func(d *model.Drop) bool {
 			own, _ := discardedBy(v.Index, d)
 			return own == by || unreturnable(v.Index, d) == by

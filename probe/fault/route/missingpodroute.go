@@ -159,12 +159,9 @@ func findElsewhere(v *fault.Input, a *node.MisroutedPod) {
 		}
 		hops = append(hops, p)
 	}
-	var l node.Lost
-	for d := range model.Each(v.Traffic.Drops) {
-		if (d.Dst == a.Addr && d.Is(model.LookupRefused|model.NeighborFailed) || refusedOf(a, d)) && !v.Explained(d) {
-			l.Add(v.Index, d)
-		}
-	}
+	l := v.LostTo(func(d *model.Drop) bool {
+		return d.Dst == a.Addr && d.Is(model.LookupRefused|model.NeighborFailed) || refusedOf(a, d)
+	})
 	a.Seen = len(hops) > 0 || l.Packets >= node.MinDrops
 	a.Facts = words.Facts{
 		"addr": a.Addr, "further": a.First.IsValid(), "link": a.Pod.Link, "query": a.Query,
