@@ -252,20 +252,18 @@ func (v *Index) steadily(d *Dying, repeated bool) bool {
 
 // droppedOf is how many packets that were lost on this node may be of these connections: all between the two addresses but
 // those of which every sample has another port.
-func (v *Index) droppedOf(d *Dying) (n uint64) {
+func (v *Index) droppedOf(d *Dying) uint64 {
 	of := func(s *model.Sample) bool {
 		src, dst, ok := s.Ports()
 		return !ok || s.Proto() == d.Port.Proto && (src == d.Port.Number || dst == d.Port.Number)
 	}
-	for x := range model.Each(v.Traffic.Drops) {
+	return v.LostPackets(func(x *model.Drop) bool {
 		if !(x.Between(d.Pod, d.Remote) || x.Between(d.Remote, d.Pod)) || !v.Classifier.Lost(x) {
-			continue
+			return false
 		}
-		if samples := v.Classifier.Samples.All(x); len(samples) == 0 || slices.ContainsFunc(samples, of) {
-			n += x.Packets
-		}
-	}
-	return n
+		samples := v.Classifier.Samples.All(x)
+		return len(samples) == 0 || slices.ContainsFunc(samples, of)
+	})
 }
 
 // Apart are the values that silent flows have and none that lives has; nil where they share one.

@@ -181,13 +181,10 @@ func began(v *node.Index, from, to netip.Addr) (any, replied bool) {
 func mostOf(v *node.Index, d *model.Drop) bool {
 	pod := v.Sender(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
-	var dropped, total uint64
-	for x := range model.Each(v.Traffic.Drops) {
-		if x.Is(model.Netfilter) && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod &&
-			len(v.Owners[x.Src]) == 0) {
-			dropped += x.Packets
-		}
-	}
+	dropped, total := v.LostPackets(func(x *model.Drop) bool {
+		return x.Is(model.Netfilter) && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod &&
+			len(v.Owners[x.Src]) == 0)
+	}), uint64(0)
 	for _, h := range v.HopsOf[pod] {
 		if h.Side == side && h.Direction == model.Ingress {
 			total = max(total, h.Packets)

@@ -173,8 +173,7 @@ func netfilterDrops(v *fault.Input) (drops []*dropped, unread, unmatched *node.L
 			continue
 		}
 		if a := v.InPod(d); a.IsValid() {
-			owners := v.Owners[a]
-			p := owners[slices.IndexFunc(owners, func(p *model.Pod) bool { return p.Netns == d.Netns })]
+			p := model.Find(v.Owners[a], func(p *model.Pod) bool { return p.Netns == d.Netns })
 			if x := droppedInside(v.Index, p, inside, d); x != nil {
 				drops = append(drops, x)
 			} else {

@@ -103,20 +103,14 @@ func (g *unrouted) unlike(v *node.Index, cidr netip.Prefix, siblings []*model.Ro
 
 // routeless reports ranges for which a node without a default route has no route: the kernel drops what is for them.
 func routeless(v *fault.Input, siblings []*model.Route) {
-	groups := map[netip.Prefix]*unrouted{}
-	for d := range model.Each(v.Traffic.Drops) {
-		a, is := unroutable(v.Index, d)
-		cidr := v.Remote(a)
-		if !is || !v.OfPod(d) || !cidr.IsValid() || !v.SurelyPods(a) {
-			continue
+	for cidr, l := range fault.LostBy(v, func(d *model.Drop) (cidr netip.Prefix, pod netip.Addr) {
+		if a, is := unroutable(v.Index, d); is && v.SurelyPods(a) && v.Remote(a).IsValid() {
+			cidr, pod = v.Remote(a), v.Pod(d)
 		}
-		g := model.GetOrInsert(groups, cidr)
-		g.Link = v.AnUplink()
-		g.Add(v.Index, d)
-	}
-	for cidr, g := range groups {
-		if g.Packets >= node.MinDrops && !beyondRouter(v.Index, cidr) && !lacksAllRoutes(v.Index, cidr, siblings) {
-			v.Report(withoutNodeRoute(v.Index, cidr, g, siblings))
+		return cidr, pod
+	}) {
+		if l.Link = v.AnUplink(); !beyondRouter(v.Index, cidr) && !lacksAllRoutes(v.Index, cidr, siblings) {
+			v.Report(withoutNodeRoute(v.Index, cidr, &unrouted{Lost: *l}, siblings))
 		}
 	}
 }

@@ -148,12 +148,7 @@ func dyingFlows(v *node.Index, list []*node.Dying) fault.Fault {
 	asked := node.Apart(silent, replied, func(x *model.Flow) netip.AddrPort { return netip.AddrPortFrom(x.Original.Dst, x.Original.DstPort) })
 	marks := node.Apart(silent, replied, func(x *model.Flow) uint32 { return x.Mark })
 	span := node.PortsApart(silent, replied)
-	var returned uint64
-	for d := range model.Each(v.Traffic.Drops) {
-		if d.Is(model.OwnSource) && locals[d.Src] {
-			returned += d.Packets
-		}
-	}
+	returned := v.LostPackets(func(d *model.Drop) bool { return d.Is(model.OwnSource) && locals[d.Src] })
 	// An uplink's packets are counted by pairs; of another link the route is known.
 	link, inner := v.LinkName(list[0].Link), !v.IsUplink(list[0].Link) && !v.IsTunnel(list[0].Link)
 	f.Page, f.Peers, f.Packets = "NoReply-flows", model.Hosts(remotes), uint64(len(silent))
