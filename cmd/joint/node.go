@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/fault/bridge"
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/reach"
 	"github.com/lasthop/lasthop/probe/record"
@@ -21,10 +22,11 @@ import (
 // Node is what one node's snapshot shows to a user who asked about some addresses, with what came and went before its
 // end. draws: a document will draw paths. tables: pods without packets are judged too, by the tables.
 func Node(s *model.Snapshot, past []model.Tracked, v *flags.Verdict, focus []netip.Addr, draws, tables bool) report.Report {
-	judged := diagnose.Judge(s)
+	index := node.New(s)
+	judged := diagnose.Indexed(index)
 	found := WithPast(judged, past)
 	if tables {
-		found = append(found, audit.Beside(s, found, focus)...)
+		found = append(found, audit.Beside(index, found, focus)...)
 		diagnose.Sort(found)
 	}
 	r := report.Report{

@@ -36,9 +36,9 @@ func Run(s *model.Snapshot, pods []netip.Addr) Result {
 }
 
 // Beside are findings on pairs without traffic in a window, by the tables alone, which a verdict on that window does not have. Of
-// a cause that a pair survived there is none.
-func Beside(s *model.Snapshot, verdict []model.Finding, pods []netip.Addr) []model.Finding {
-	a, seen := begin(s, pods), trafficOf(s)
+// a cause that a pair survived there is none. judged is the index of the window.
+func Beside(judged *node.Index, verdict []model.Finding, pods []netip.Addr) []model.Finding {
+	a, seen := begin(judged.Whole, pods), trafficOf(judged)
 	for _, g := range a.groups {
 		survived := slices.ContainsFunc(g.deaths, func(d death) bool {
 			return seen.answered[seen.key(d.pair)] || g.reason == foreign && seen.sources[d.fate.As]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 )
 
 // node3 is a kubenet node with three pods.
@@ -224,7 +225,7 @@ func TestBeside(t *testing.T) {
 			if tt.known {
 				verdict = audit.Run(n, nil).Findings
 			}
-			got := audit.Beside(n, verdict, nil)
+			got := audit.Beside(node.New(n), verdict, nil)
 			var of []string
 			for _, f := range got {
 				if f.Code != "BlackholeRoute" || !f.ByTables || f.Packets != 0 {
@@ -241,7 +242,7 @@ func TestBeside(t *testing.T) {
 	}
 	n := node3()
 	filterRule(n, "FORWARD", model.PacketRule{Dst: to("192.0.2.0/24"), Target: "DROP", Text: "-d 192.0.2.0/24 -j DROP"})
-	if got := audit.Beside(n, nil, nil); len(got) != 1 || got[0].Severity != model.Info {
+	if got := audit.Beside(node.New(n), nil, nil); len(got) != 1 || got[0].Severity != model.Info {
 		t.Errorf("a rule that may be meant: %+v", got)
 	}
 }

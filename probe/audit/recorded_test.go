@@ -12,6 +12,7 @@ import (
 	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/record"
 )
 
@@ -43,7 +44,7 @@ func TestRecorded(t *testing.T) {
 		x := audit.Run(s, nil)
 		fmt.Fprintf(&out, "%s pairs %d cut %d denied %d unsure %d\n", filepath.Base(file), x.Audit.Pairs, len(x.Audit.Cut), len(x.Audit.Denied), len(x.Audit.Unsure))
 		found := diagnose.Diagnose(s)
-		if beside := audit.Beside(s, found, nil); len(found)+len(beside) > 0 {
+		if beside := audit.Beside(node.New(s), found, nil); len(found)+len(beside) > 0 {
 			write(&out, "by traffic", found)
 			write(&out, "audit", x.Findings)
 			write(&out, "beside", beside)

@@ -23,8 +23,8 @@ type ends struct {
 	in        netip.Prefix
 }
 
-func trafficOf(s *model.Snapshot) *traffic {
-	t := &traffic{Index: node.New(s), asked: map[ends]bool{}, answered: map[ends]bool{}, sources: map[netip.Addr]bool{}}
+func trafficOf(judged *node.Index) *traffic {
+	t, s := &traffic{Index: judged, asked: map[ends]bool{}, answered: map[ends]bool{}, sources: map[netip.Addr]bool{}}, judged.Whole
 	for f := range model.Each(s.Flows) {
 		t.sources[f.Reply.Dst] = t.sources[f.Reply.Dst] || f.Replied
 		for _, to := range []netip.Addr{f.Original.Dst, f.Reply.Src} {
