@@ -29,6 +29,8 @@ type Result struct {
 // ignored.
 func Run(s *model.Snapshot, pods []netip.Addr) Result {
 	a := begin(s, pods)
+	a.named()
+	a.clouded()
 	a.explainAll()
 	a.refused()
 	diagnose.Sort(a.found)
@@ -39,6 +41,7 @@ func Run(s *model.Snapshot, pods []netip.Addr) Result {
 // a cause that a pair survived there is none. judged is the index of the window.
 func Beside(judged *node.Index, verdict []model.Finding, pods []netip.Addr) []model.Finding {
 	a, seen := begin(judged.Whole, pods), trafficOf(judged)
+	a.clouded()
 	for _, g := range a.groups {
 		survived := slices.ContainsFunc(g.deaths, func(d death) bool {
 			return seen.answered[seen.key(d.pair)] || g.reason == foreign && seen.sources[d.fate.As]
@@ -54,8 +57,8 @@ func Beside(judged *node.Index, verdict []model.Finding, pods []netip.Addr) []mo
 		if !slices.ContainsFunc(a.out.Cut, cuts) || slices.ContainsFunc(verdict, func(g model.Finding) bool { return g.Key() == f.Key() }) {
 			continue
 		}
-		// What no kind of finding names, such as a pod without a default route, may be meant, and nobody asks.
-		if f.Code == "UnexplainedDrop" {
+		// What no kind of finding names, such as a pod without a default route, may be meant, and nobody asks. Few pods ask themselves.
+		if f.Code == "UnexplainedDrop" || f.Code == "HairpinDrop" {
 			continue
 		}
 		if f.ByTables = true; slices.Contains(meant, f.Code) {
@@ -66,8 +69,8 @@ func Beside(judged *node.Index, verdict []model.Finding, pods []netip.Addr) []mo
 	return out
 }
 
-// meant are the findings on what may be as somebody wants it: rules, and ports that are isolated from each other.
-var meant = []model.Code{"PolicyDrop", "BridgeRuleDrop", "BridgePortBlocked"}
+// meant are the findings on rules, which may be as somebody wants them.
+var meant = []model.Code{"PolicyDrop", "BridgeRuleDrop"}
 
 // begin follows what is to be audited.
 func begin(s *model.Snapshot, pods []netip.Addr) *audit {
@@ -85,7 +88,15 @@ func begin(s *model.Snapshot, pods []netip.Addr) *audit {
 
 func (a *audit) explainAll() {
 	for i, g := range a.groups {
-		a.explain(g, i < mostCauses)
+		if g.reason == inCloud {
+			// What died before does not come there.
+			g.deaths = model.Filter(g.deaths, func(d death) bool {
+				return !slices.ContainsFunc(a.out.Cut, func(x model.AuditPair) bool { return x.Pod == d.ends.Pod && x.To == d.ends.To })
+			})
+		}
+		if len(g.deaths) > 0 {
+			a.explain(g, i < mostCauses)
+		}
 	}
 }
 
@@ -157,6 +168,8 @@ type audit struct {
 	// masked are the ranges and links of which a pod's packets to the outside are translated, raw the pairs whose are not.
 	masked map[like]bool
 	raw    []death
+	// beyond are the pairs whose packets leave the node.
+	beyond []death
 }
 
 // like is what pods share whose packets are translated alike: the range of their addresses, and the link they leave by.
@@ -197,6 +210,11 @@ const (
 	byDefault    = "default-route"
 	emptied      = "empty-table"
 	endless      = "no-tunnel-end"
+	masqueraded  = "masqueraded"
+	pastRules    = "past-rules"
+	byBridge     = "pods-bridge"
+	inCloud      = "cloud"
+	narrow       = "narrow-link"
 )
 
 func (a *audit) add(k cause, d death) {
@@ -224,15 +242,25 @@ func (a *audit) follow() {
 			}
 		}
 	}
+	a.served()
 	for _, d := range a.unrouted {
 		if a.routed {
 			a.add(cause{what: d.pair.Name, reason: byDefault}, d)
+		} else {
+			a.translated(&d)
 		}
 	}
 	for _, d := range a.raw {
 		if a.masquerades(d.ends.Pod) || a.masked[a.like(&d)] {
 			a.add(cause{what: d.fate.Exit.Name, reason: untranslated}, d)
 		}
+	}
+}
+
+// translated adds a pair of pods whose packets leave with the node's address.
+func (a *audit) translated(d *death) {
+	if d.fate.As != d.ends.Pod && a.Own[d.fate.As] != nil {
+		a.add(cause{what: d.fate.As.String(), reason: masqueraded}, *d)
 	}
 }
 
@@ -244,24 +272,49 @@ func (a *audit) like(d *death) like {
 func (a *audit) pair(from netip.Addr, to destination) {
 	e := path.Ends{Pod: from, To: to.addr, Port: to.port, Proto: to.proto}
 	f := a.Follow(e)
+	if len(f.Unsure) > 0 && e.Proto == 0 {
+		// What is known of TCP alone is known.
+		if e.Proto = model.TCP; a.Follow(e).Dead {
+			f, to.proto = a.Follow(e), e.Proto
+		}
+	}
 	d := death{ends: e, fate: f, pair: model.AuditPair{
 		Pod: from, To: to.addr, Port: to.port, Proto: to.proto, Kind: to.kind, Name: to.name, Reply: f.Dead && f.Reply,
 	}}
+	if to.supposed.IsValid() {
+		// Whether there is such a node is not known, nor a route to it.
+		if f.Exit != nil && !f.Dead && len(f.Unsure) == 0 && !f.Masked {
+			a.ruledAway(&d)
+			a.translated(&d)
+		}
+		return
+	}
+	if f.Exit != nil && f.Exit.Role == model.RoleUplink && !f.Dead {
+		a.beyond = append(a.beyond, d)
+	}
+	if f.Narrow != nil && !f.Dead {
+		a.add(cause{by: f.Narrow.By, what: f.Narrow.Out.Name, reason: narrow}, d)
+	}
 	switch a.out.Pairs++; {
 	case f.Dead:
 		a.add(cause{f.By, f.Hop.Kind, f.Hop.Link, f.Hop.Reason}, d)
-	case a.endless(from, &f):
+	case a.endless(from, &d.fate):
 		a.add(cause{what: f.Exit.Name, reason: endless}, d)
-	case f.Silent != nil:
+	case a.inward(&d):
+		a.add(cause{what: d.fate.Silent.Link, reason: byBridge}, d)
+	case d.fate.Silent != nil:
+		f.Silent = d.fate.Silent
 		a.add(cause{what: f.Silent.Addr.String(), reason: silentHop}, d)
-	case f.As == from && f.Exit != nil && a.passes(from, f.Dst):
-		a.add(cause{what: strconv.Itoa(a.ruled[from].Table), reason: emptied}, d)
+	case a.ruledAway(&d):
 	case len(f.Unsure) > 0 || a.program(&d) != nil:
 		d.pair.Decision = words.Text("audit/open", words.Facts{"what": cmp.Or(f.Unsure...), "program": a.program(&d)})
 		a.out.Unsure = append(a.out.Unsure, d.pair)
 	case f.Exit == nil || f.Exit.Role != model.RoleUplink || f.Masked:
+	case to.kind == model.AuditService && f.Dst == to.addr:
+		a.add(cause{what: f.Exit.Name, reason: pastRules}, d)
 	case to.kind == model.AuditNode && !a.byDefault(&f):
 		a.routed = true
+		a.translated(&d)
 	case to.kind == model.AuditNode:
 		a.unrouted = append(a.unrouted, d)
 	case f.As == from && to.kind == model.AuditOutside:
@@ -273,27 +326,60 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	}
 }
 
-// passes reports whether a pod's own rule leads its packets to a table without a route for them, while another pod's rule of
+// ruledAway adds a pair whose pod's own rule leads its packets to a table without a route for them, while another pod's rule of
 // the same priority leads to one that has a route.
-func (a *audit) passes(pod, to netip.Addr) bool {
+func (a *audit) ruledAway(x *death) bool {
+	pod, to := x.ends.Pod, x.fate.Dst
 	r := a.ruled[pod]
 	decides := func(r *model.RoutingRule) bool {
 		d := a.Routing().Lookup(path.Query{Src: r.From.Addr(), Dst: to})
 		return d.Rule != nil && d.Rule.Table == r.Table
 	}
-	if r == nil || decides(r) {
+	if r == nil || x.fate.As != pod || x.fate.Exit == nil || decides(r) {
 		return false
 	}
 	for other, o := range a.ruled {
 		if other != pod && o.Priority == r.Priority && other.Is4() == to.Is4() && decides(o) {
+			a.add(cause{what: strconv.Itoa(r.Table), reason: emptied}, *x)
 			return true
 		}
 	}
 	return false
 }
 
+func (a *audit) resolves(next netip.Addr, ifindex int) bool {
+	n := a.NeighborAt(next, ifindex)
+	return n != nil && path.Resolved(n)
+}
+
+// inward reports whether packets for other nodes' pods or the outside are routed to a bridge of the node's own pods, and nobody
+// there is known to have the address.
+func (a *audit) inward(d *death) bool {
+	if d.fate.Exit != nil || !slices.Contains(d.fate.Unsure, "mac-unknown") || !slices.Contains([]model.AuditKind{model.AuditNode, model.AuditOutside}, d.pair.Kind) {
+		return false
+	}
+	led := a.Routing().Lookup(path.Query{Src: d.ends.Pod, Dst: d.fate.Dst})
+	for _, h := range led.Hops {
+		// The route that comes with a bridge's address is the bridge's own.
+		if !a.Outer[h.IfIndex] && !h.Gateway.IsValid() && led.Route.Protocol != "kernel" {
+			d.fate.Silent = &model.Neighbor{Addr: d.fate.Dst, IfIndex: h.IfIndex, Link: h.Link}
+		}
+	}
+	return d.fate.Silent != nil
+}
+
+// clouded adds what the rules and addresses in a cloud that were read may decide on: all that leaves.
+func (a *audit) clouded() {
+	for _, d := range a.beyond {
+		if a.Told() {
+			a.add(cause{what: string(d.pair.Kind), reason: inCloud}, d)
+		}
+	}
+}
+
 // endless reports whether packets leave by a VXLAN that knows no node for their next hop, though it does for others: its agent
-// writes an entry for each. One that learns or is told by a program has other entries, or none.
+// writes an entry for each. One that learns or is told by a program has other entries, or none. Where the next hop's own entry
+// is missing, it is silent.
 func (a *audit) endless(pod netip.Addr, f *path.Fate) bool {
 	if f.Exit == nil || f.Exit.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) ||
 		a.EndOf(pod, f.Exit.Index, f.Dst).End.IsValid() {
@@ -306,6 +392,12 @@ func (a *audit) endless(pod netip.Addr, f *path.Fate) bool {
 				return false
 			}
 			known = true
+		}
+	}
+	for _, h := range a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst}).Hops {
+		if next := cmp.Or(h.Gateway, f.Dst); known && !a.resolves(next, f.Exit.Index) {
+			f.Silent = &model.Neighbor{Addr: next, IfIndex: f.Exit.Index, Link: f.Exit.Name}
+			return false
 		}
 	}
 	return known
@@ -394,8 +486,8 @@ func (a *audit) refused() {
 // keeper is the program whose rule denies a group's packets for a policy, empty where they die of anything else: also of
 // what kube-proxy refuses for want of endpoints, and of what Calico drops for want of a policy.
 func (g *group) keeper() string {
-	r, is := g.by.(*model.PacketRule)
-	if !is || strings.Contains(r.Text+r.Comment, "Unknown interface") {
+	r, _ := g.by.(*model.PacketRule)
+	if r == nil || strings.Contains(r.Text+r.Comment, "Unknown interface") {
 		return ""
 	}
 	by := r.Keeper()
@@ -428,10 +520,11 @@ func (a *audit) explain(g *group, imagine bool) {
 			return
 		}
 	}
-	if dead == nil {
-		// Whether packets die there another machine decides, and no kind of finding says that they do.
+	if dead == nil || g.reason == "no-route-in-pod" || g.reason == "misrouted" {
+		// Whether packets die there another machine decides, and no kind of finding says that they do. A pod without a default route
+		// may be isolated on purpose, and so may a second network.
 		for _, d := range g.deaths {
-			if d.pair.Decision = g.decision; g.reason == silentHop {
+			if d.pair.Decision = g.decision; dead != nil || g.reason == silentHop || g.reason == byBridge {
 				a.out.Unsure = append(a.out.Unsure, d.pair)
 			}
 		}
@@ -461,6 +554,9 @@ func (a *audit) take(g *group, f model.Finding) {
 	if same := model.First(a.found, func(x *model.Finding) bool { return x.Same(&f) }); same != nil {
 		a.put(g, same)
 		return
+	}
+	if d := &g.deaths[0].pair; d.Kind == model.AuditOutside && d.Name != "" && slices.Contains(meant, f.Code) {
+		f.Severity = model.Info // Who wrote a rule about that range wants it.
 	}
 	if len(f.Pods) == 0 {
 		f.Pods = model.Unique(model.Map(g.deaths, func(d death) netip.Addr { return d.ends.Pod }))

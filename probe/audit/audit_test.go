@@ -108,7 +108,7 @@ func TestFaults(t *testing.T) {
 			n.Cluster.Azure.Subnets = []model.Subnet{{ID: "/x/subnets/nodes", Prefixes: []netip.Prefix{prefix("10.240.0.0/16")}, Private: true}}
 		}, []string{"likely MissingOutbound"}, "nat-gateway", 3, 0, 0},
 		{"the table of a pod's own rule is empty", func(n *model.Snapshot) { ownTables(n, 102) },
-			[]string{"likely MissingTableRoute"}, "to table 101", 1, 0, 0},
+			[]string{"likely MissingTableRoute"}, "to table 101", 2, 0, 0},
 		{"the tables of all pods' own rules have routes", func(n *model.Snapshot) { ownTables(n, 101, 102) }, nil, "", 0, 0, 0},
 		{"a rule for all pods leads to a table that discards", func(n *model.Snapshot) {
 			n.Rules = append([]model.RoutingRule{{Family: 4, Priority: 900, From: prefix("10.244.0.0/17"), Table: 200, Action: "lookup"}}, n.Rules...)

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,6 +18,8 @@ type destination struct {
 	port  uint16
 	proto uint8
 	name  string
+	// supposed is the range of the node's own beside which another node may have this one; not valid where it is known.
+	supposed netip.Prefix
 }
 
 // Each pod connects to so many others of the node: in a ring, so that each is asked by as many.
@@ -39,9 +42,89 @@ func (a *audit) destinations() []destination {
 		}
 		out = append(out, destination{kind: model.AuditNode, addr: to, name: p.String()})
 	}
-	return append(out, model.Map(outside, func(to netip.Addr) destination {
-		return destination{kind: model.AuditOutside, addr: to, port: 443, proto: model.TCP}
-	})...)
+	if len(a.Ranges.Nodes) == 0 {
+		for _, p := range a.Ranges.Local {
+			if to := beside(p); a.Remote(to).IsValid() && a.SurelyPods(to) {
+				out = append(out, destination{kind: model.AuditNode, addr: to, name: a.Remote(to).String(), supposed: p})
+			}
+		}
+	}
+	protos := []uint8{model.TCP}
+	if model.First(a.PacketRules, func(r *model.PacketRule) bool { return r.Target == "MASQUERADE" && r.Proto != 0 }) != nil {
+		protos = append(protos, model.UDP)
+	}
+	for _, proto := range protos {
+		for _, to := range outside {
+			out = append(out, destination{kind: model.AuditOutside, addr: to, port: 443, proto: proto})
+		}
+	}
+	return out
+}
+
+// beside is an address of the range beside one, as another node may have.
+func beside(p netip.Prefix) netip.Addr {
+	b, bit := p.Masked().Addr().AsSlice(), p.Bits()-1
+	if bit < 0 {
+		return netip.Addr{}
+	}
+	b[bit/8] ^= 0x80 >> (bit % 8)
+	b[len(b)-1] |= 2
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// named follows a pod's packets to ranges outside that the node's own routes and rules that drop name, a few.
+func (a *audit) named() {
+	const most = 16
+	seen := map[netip.Prefix]bool{}
+	follow := func(p netip.Prefix, src model.AddrMatch, proto uint8, ports []model.PortRange) {
+		to := p.Addr()
+		if !p.IsSingleIP() {
+			to = to.Next()
+		}
+		if p.Bits() == 0 || seen[p] || len(seen) == most || node.OfCloud(to) || !node.Outside(a.Index, to) {
+			return
+		}
+		d := destination{kind: model.AuditOutside, addr: to, port: 443, proto: cmp.Or(proto, model.TCP), name: p.String()}
+		if len(ports) > 0 {
+			d.port = ports[0].First
+		}
+		for x := range model.Each(a.Pods) {
+			from := model.Find(node.PodAddrs(x), func(from netip.Addr) bool { return from.Is4() == to.Is4() && src.Matches(from) })
+			if from.IsValid() && a.chosen(from) {
+				seen[p] = true
+				a.pair(from, d)
+				return
+			}
+		}
+	}
+	for r := range model.Each(a.Routes) {
+		if r.Type == "unicast" && r.Dst.IsValid() && r.Protocol != "kernel" {
+			follow(r.Dst, model.AddrMatch{}, 0, nil)
+		}
+	}
+	for r := range model.Each(a.PacketRules) {
+		drops := (r.Target == "DROP" || r.Target == "REJECT") && r.Keeper() == ""
+		switch {
+		case drops && !r.Dst.IsZero() && !r.Dst.Not:
+			follow(r.Dst.Prefix, r.Src, r.Proto, r.DstPorts)
+		case drops && !r.Src.IsZero() && !r.Src.Not:
+			follow(r.Src.Prefix, model.AddrMatch{}, r.Proto, r.SrcPorts)
+		}
+	}
+}
+
+// served follows what pods ask of services that lead to one pod of the node: that pod itself, and another.
+func (a *audit) served() {
+	for _, x := range a.Tables().Served() {
+		askers := model.Filter(a.Pods, func(p model.Pod) bool { return !p.Has(x.Pod) })
+		for _, p := range append(askers[:min(1, len(askers))], *a.Owners[x.Pod][0]) {
+			from := model.Find(node.PodAddrs(&p), func(from netip.Addr) bool { return from.Is4() == x.To.Is4() })
+			if from.IsValid() && a.chosen(from) {
+				a.pair(from, destination{kind: model.AuditService, addr: x.To, port: x.Port, proto: x.Proto})
+			}
+		}
+	}
 }
 
 // destinationsOf are those of one address of a pod.
@@ -74,7 +157,9 @@ func (a *audit) destinationsOf(pod int, from netip.Addr, all []destination) []de
 			add(model.AuditPod, to)
 		}
 	}
-	return append(out, model.Filter(all, func(d destination) bool { return d.addr.Is4() == from.Is4() })...)
+	return append(out, model.Filter(all, func(d destination) bool {
+		return d.addr.Is4() == from.Is4() && (!d.supposed.IsValid() || d.supposed.Contains(from))
+	})...)
 }
 
 // remotes are the ranges of other nodes' pods: those of known nodes, and those that the node has routes for.
@@ -108,7 +193,7 @@ func (a *audit) services() []destination {
 		case strings.HasPrefix(service, "kube-system/") && strings.HasPrefix(of, "dns") && proto == model.UDP:
 			kind = model.AuditNames
 		}
-		d := destination{kind, addr, port, proto, name}
+		d := destination{kind: kind, addr: addr, port: port, proto: proto, name: name}
 		switch {
 		case !addr.IsValid() || port == 0:
 		case kind != "" && !slices.Contains(out, d):
@@ -144,6 +229,6 @@ func (a *audit) services() []destination {
 	}
 	names := model.Filter(a.Cilium.Services, func(s model.CiliumService) bool { return s.Addr.Port() == node.DNSPort && s.Proto == model.UDP })
 	return append(out, model.Map(names, func(s model.CiliumService) destination {
-		return destination{model.AuditNames, s.Addr.Addr(), node.DNSPort, model.UDP, ""}
+		return destination{kind: model.AuditNames, addr: s.Addr.Addr(), port: node.DNSPort, proto: model.UDP}
 	})...)
 }

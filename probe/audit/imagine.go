@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -28,6 +29,8 @@ var generic = []model.Code{"NoReply", "PodNotReplying", "UnexplainedDrop", "Miss
 var beyond = map[string][]model.Code{
 	untranslated: {"MissingOutbound", "MissingMasquerade"}, foreign: {"ForeignSNAT"}, vacant: {"DeadBackend"},
 	silentHop: {"UnansweredARP", "WrongNodeRoute"}, byDefault: {"MissingNodeRoute"}, emptied: {"MissingTableRoute"}, endless: {"StaleFDB"},
+	masqueraded: {"UnexpectedMasquerade"}, byBridge: {"UnansweredARP", "ReversePathFilter"}, pastRules: {"BridgeNetfilterOff"},
+	narrow: {"PathMTU"}, inCloud: {"NSGDrop", "NICAddress", "MissingOutbound"},
 }
 
 // imagined has the judge name what no finding on the state does: it is given the node as if the packets of these pairs had
@@ -53,6 +56,9 @@ func (a *audit) imagined(g *group) (model.Finding, bool) {
 	}
 	out := *f
 	out.Packets, out.Unseen, out.Surer, out.Evidence = 0, nil, nil, nil
+	if out.Code == "BridgePortBlocked" && out.Severity == model.Warning {
+		out.Severity = model.Info // Ports are isolated from each other on purpose.
+	}
 	out.Why = words.Text("audit/why", words.Facts{"decision": g.decision})
 	if out.Verify = "lasthop audit"; g.kind == "" || a.MayRedirect() {
 		out.Confidence = model.Likely
@@ -76,28 +82,81 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
 		case untranslated, emptied:
 			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To), silent(&s, d, elsewhere(d.ends.To)))
-		case foreign:
-			for n := range uint16(4) {
-				port := uint16(40000+i*8) + n
-				s.Flows = append(s.Flows, model.Flow{Proto: model.TCP, Start: start.Add(time.Second), State: "SYN_SENT",
-					Original: model.Tuple{Src: d.ends.Pod, Dst: d.ends.To, SrcPort: port, DstPort: 443},
-					Reply:    model.Tuple{Src: d.ends.To, Dst: d.fate.As, SrcPort: 443, DstPort: port}})
+		case foreign, masqueraded, pastRules, inCloud, "past-translation":
+			s.Flows = append(s.Flows, flowsOf(&s, i, &d)...)
+			if d.fate.Exit != nil {
+				s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
 			}
-			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
+			// So a pod refuses replies to nothing that it asked.
+			s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: d.ends.Pod, Direction: model.Ingress, Side: model.AsSource,
+				Packets: imaginedPackets, RST: imaginedPackets})
+		case narrow:
+			n, drop := d.fate.Narrow, model.Drop{Src: d.ends.Pod, Dst: d.fate.Dst, Proto: model.TCP, Netns: a.Node.Netns, Packets: imaginedPackets}
+			if drop.IfIndex, drop.Link, drop.Reason, drop.Location = n.In.Index, n.In.Name, "PKT_TOO_BIG", "ip_forward"; n.By == nil {
+				drop.IfIndex, drop.Link, drop.Reason, drop.Location = n.Out.Index, n.Out.Name, "NOT_SPECIFIED", "br_dev_queue_push_xmit"
+			} else {
+				told := model.Drop{Src: n.From, Dst: d.ends.Pod, Proto: model.Either[uint8](d.ends.Pod.Is4(), model.ICMP, model.ICMPv6), Netns: a.Node.Netns,
+					Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Packets: imaginedPackets}
+				lose(&s, told, 0, 0)
+				hits += told.Packets
+			}
+			lose(&s, drop, ack, n.In.MTU)
 		default:
+			if d.pair.Kind == model.AuditService {
+				s.Flows = append(s.Flows, flowsOf(&s, i, &d)...)
+			}
 			if drop, is := a.drop(g, &d); is {
-				drop.First, drop.Last = start.Add(time.Second), s.Window.End.Add(-time.Second)
-				s.Traffic.Drops, hits = append(s.Traffic.Drops, drop), hits+drop.Packets
+				lose(&s, drop, model.Either[byte](d.fate.Reply, synACK, 0), 0)
+				hits += drop.Packets
 			}
 		}
 	}
-	if n := g.deaths[0].fate.Silent; g.reason == silentHop {
+	if n := g.deaths[0].fate.Silent; g.reason == silentHop || g.reason == byBridge {
 		s.Traffic.ARP = []model.ARPCount{{Addr: n.Addr, IfIndex: n.IfIndex, Direction: model.Egress, Packets: imaginedPackets}}
 	}
-	s.PacketRules = counted(s.PacketRules, g.by, hits, func(r *model.PacketRule) *model.Counter { return &r.Counter })
-	s.Chains = counted(s.Chains, g.by, hits, func(c *model.Chain) *model.Counter { return &c.Counter })
-	s.FrameRules = counted(s.FrameRules, g.by, hits, func(r *model.FrameRule) *model.Counter { return &r.Counter })
+	died := &g.deaths[0].fate
+	s.PacketRules = counted(s.PacketRules, hits, func(r *model.PacketRule) bool {
+		return r == g.by || died.Reply && r.IsNotrack() && r.Concerns(died.Dst, died.Src)
+	}, func(r *model.PacketRule) *model.Counter { return &r.Counter })
+	s.Chains = counted(s.Chains, hits, func(c *model.Chain) bool { return c == g.by }, func(c *model.Chain) *model.Counter { return &c.Counter })
+	s.FrameRules = counted(s.FrameRules, hits, func(r *model.FrameRule) bool { return r == g.by },
+		func(r *model.FrameRule) *model.Counter { return &r.Counter })
 	return &s
+}
+
+// Flags of TCP.
+const (
+	ack    = 0x10
+	synACK = 0x12
+)
+
+// lose adds a drop, with the head of one of its packets, where that has flags of TCP. The length is 0 for as long as its headers.
+func lose(s *model.Snapshot, d model.Drop, flags byte, length int) {
+	d.First, d.Last = s.Window.Start.Add(time.Second), s.Window.End.Add(-time.Second)
+	s.Traffic.Drops = append(s.Traffic.Drops, d)
+	if flags == 0 {
+		return
+	}
+	head := slices.Concat([]byte{0x60, 0, 0, 0, 0, 0, d.Proto, 64}, d.Src.AsSlice(), d.Dst.AsSlice())
+	kind := uint16(0x86dd)
+	if d.Src.Is4() {
+		kind = 0x0800
+		head = slices.Concat([]byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, d.Proto, 0, 0}, d.Src.AsSlice(), d.Dst.AsSlice())
+	}
+	head = append(head, 1, 187, 156, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0)
+	s.Traffic.Samples = append(s.Traffic.Samples, model.Sample{Time: d.Last, Reason: d.Reason, Location: d.Location, IfIndex: d.IfIndex,
+		Link: d.Link, Netns: d.Netns, Src: d.Src, Dst: d.Dst, Protocol: kind, Length: cmp.Or(length, len(head)), Head: head, Count: 1})
+}
+
+// flowsOf are connections of a pair that get no reply.
+func flowsOf(s *model.Snapshot, i int, d *death) (out []model.Flow) {
+	to, end := cmp.Or(d.ends.Port, 443), model.Either(d.fate.Reply, d.fate.Src, d.fate.Dst)
+	for port := uint16(40000 + i*8); len(out) < 4; port++ {
+		out = append(out, model.Flow{Proto: cmp.Or(d.ends.Proto, model.TCP), Start: s.Window.Start.Add(time.Second), State: "SYN_SENT",
+			Original: model.Tuple{Src: d.ends.Pod, Dst: d.ends.To, SrcPort: port, DstPort: to},
+			Reply:    model.Tuple{Src: end, Dst: d.fate.As, SrcPort: to, DstPort: port}})
+	}
+	return out
 }
 
 // elsewhere is another address outside.
@@ -114,18 +173,20 @@ func silent(s *model.Snapshot, d death, to netip.Addr) model.Peer {
 	}
 }
 
-// counted are rules or chains of which the one by which they died counts more.
-func counted[T any](list []T, by any, n uint64, counter func(*T) *model.Counter) []T {
-	of, _ := by.(*T)
+// counted are rules or chains of which those that packets met count more.
+func counted[T any](list []T, n uint64, met func(*T) bool, counter func(*T) *model.Counter) []T {
+	var out []T
 	for i := range list {
-		if &list[i] == of {
-			list = slices.Clone(list)
-			c := counter(&list[i])
-			c.Delta, c.Packets = c.Delta+n, c.Packets+n
-			break
+		if !met(&list[i]) {
+			continue
 		}
+		if out == nil {
+			out = slices.Clone(list)
+		}
+		c := counter(&out[i])
+		c.Delta, c.Packets = c.Delta+n, c.Packets+n
 	}
-	return list
+	return model.Either(out == nil, list, out)
 }
 
 // kernel is how it frees what ends for a reason, by the version of IP.
@@ -140,6 +201,9 @@ var kernel = map[string][2][2]string{
 	endless:          {{"NO_TX_TARGET", "vxlan_xmit"}, {"NO_TX_TARGET", "vxlan_xmit"}},
 	silentHop:        {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 	vacant:           {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
+	byBridge:         {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
+	"no-hairpin":     {{"NOT_SPECIFIED", "br_forward"}, {"NOT_SPECIFIED", "br_forward"}},
+	"own-source":     {{"IP_LOCAL_SOURCE", "ip_rcv_finish_core"}, {"IP_LOCAL_SOURCE", "ip_rcv_finish_core"}},
 }
 
 // drop is what the kernel would report of a pair's packets; false where it would report nothing, or that is not known.
@@ -155,7 +219,12 @@ func (a *audit) drop(g *group, d *death) (model.Drop, bool) {
 	if f.Netns != 0 {
 		out.Netns = f.Netns
 	}
-	if g.kind == "" && f.Exit != nil {
+	if g.reason == "no-hairpin" {
+		out.Src = out.Dst
+	}
+	if n := f.Silent; n != nil && f.Exit == nil {
+		out.Src, out.Dst, out.IfIndex, out.Link = d.ends.Pod, n.Addr, n.IfIndex, n.Link
+	} else if g.kind == "" && f.Exit != nil {
 		out.Src, out.Dst, out.IfIndex, out.Link = d.ends.Pod, d.ends.To, f.Exit.Index, f.Exit.Name
 	} else if f.In != nil {
 		out.IfIndex, out.Link = f.In.Index, f.In.Name

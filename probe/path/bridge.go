@@ -215,6 +215,10 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 	if !j.pass(s, f, out, "FORWARD", "POSTROUTING") {
 		return
 	}
+	if !j.filtersBridged(isIPv6(j.dst)) && j.reply && j.src != j.ends.To {
+		j.die(s, "past-translation", words.Facts{"from": j.src, "asked": j.ends.To, "setting": BridgeCalls(isIPv6(j.dst))})
+		return
+	}
 	if j.filtersBridged(isIPv6(j.dst)) {
 		before := j.dst
 		n := j.translateDestination("PREROUTING")
@@ -246,6 +250,9 @@ func (j *journey) outOfBridge(b *model.Link) {
 		j.die(s, "bridges-own", words.Facts{"mac": f.DstMAC})
 	case out == nil:
 		j.flooded(s, b, frameDecision{})
+	case out == j.through && !out.Hairpin && !b.Promisc && !j.reply && j.dst != j.ends.To && j.filtersBridged(isIPv6(j.dst)):
+		// Netfilter of a bridge sends what it translated on from port to port.
+		j.die(s, "no-hairpin", nil)
 	default:
 		s.say("to", words.Facts{"link": out.Name})
 		if j.pass(s, &f, out, "OUTPUT", "POSTROUTING") {

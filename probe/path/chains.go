@@ -150,6 +150,8 @@ type Tables struct {
 	counted bool
 	// writes are the bits of marks that rules write, translates those by which rules translate.
 	writes, translates uint32
+	// untracks: some rule excludes packets from connection tracking.
+	untracks bool
 }
 
 type hook struct {
@@ -163,6 +165,7 @@ func newTables(s *State) *Tables {
 		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
 	}
 	for r := range model.Each(s.PacketRules) {
+		t.untracks = t.untracks || r.IsNotrack()
 		if setsMark(r) {
 			t.writes |= model.Either(r.SetMark == model.MarkWrite{}, anyMark, r.SetMark.Mask|r.SetMark.Value)
 		}

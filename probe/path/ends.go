@@ -298,6 +298,8 @@ func (j *journey) toPod(p *model.Pod, l *model.Link) {
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	case !j.dstMAC.IsZero() && !p.MAC.IsZero() && !j.dstMAC.IsMulticast() && j.dstMAC != p.MAC:
 		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the pod", "right": p.MAC})
+	case j.src == j.dst && !j.mayMask():
+		j.die(s, "own-source", nil)
 	case !p.Has(j.dst) && slices.ContainsFunc(j.steps, func(x *step) bool { return p.Has(x.next) }):
 		s.instead("by-pod", nil)
 	case !p.Has(j.dst):

@@ -28,6 +28,8 @@ type Fate struct {
 	// Exit is the link by which the packets leave the node, nil where they do not. As is the source that they have then.
 	Exit *model.Link
 	As   netip.Addr
+	// Narrow is where large packets alone end, nil for nowhere.
+	Narrow *Narrow
 }
 
 // open are the decisions of which a part is not known.
@@ -47,7 +49,7 @@ func (st *State) Follow(e Ends) Fate {
 	st.spare.used = 0
 	there := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	there.from()
-	f := Fate{Exit: there.exit, As: there.src, Dst: there.dst}
+	f := Fate{Exit: there.exit, As: there.src, Dst: there.dst, Narrow: there.narrow(), Masked: there.mayMask()}
 	if there.fate(&f) {
 		return f
 	}
@@ -61,7 +63,6 @@ func (st *State) Follow(e Ends) Fate {
 func (j *journey) fate(f *Fate) bool {
 	for _, s := range j.steps {
 		for _, x := range s.says {
-			f.Masked = f.Masked || x.name == "snat-may" || x.name == "snat-unknown"
 			if open[x.name] && !slices.Contains(f.Unsure, x.name) {
 				f.Unsure = append(f.Unsure, x.name)
 			}

@@ -162,6 +162,10 @@ func (j *journey) reverseFilter(l *model.Link) string {
 // packet is the packet as netfilter's rules see it. The names of links are empty where they are not known.
 func (j *journey) packet(in, out string) Packet {
 	state := model.Either(j.reply || j.answers, "established", "new")
+	if j.reply && j.untracked {
+		// Connection tracking takes a datagram for a new connection's.
+		state = model.Either(j.ends.Proto == model.TCP, "invalid", model.Either(j.ends.Proto == 0, "", "new"))
+	}
 	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: state, Flow: j.known.Flow, Later: j.known.Later}
 	if in != "" {
 		p.In = []string{in}

@@ -36,8 +36,9 @@ type Packet struct {
 	// Mark is the packet's, Flow its connection's. Later: it is not the first packet of a connection, which alone the nat tables see.
 	Mark, Flow Mark
 	Later      bool
-	// State is connection tracking's: new or established; empty where it is not known.
-	State string
+	// State is connection tracking's: new, established, related or invalid. ICMP are an error's type and code. They are empty where
+	// they are not known.
+	State, ICMP string
 	// New: the flow began in the window.
 	New bool
 	// Sets are those that rules look the packet up in; without them that is not known.
@@ -68,7 +69,7 @@ func (p *Packet) Fits(r *model.PacketRule) Fit {
 		f = min(f, known(p.Proto != 0, (r.Proto == p.Proto) != r.ProtoNot))
 	}
 	for _, text := range r.Unknown {
-		f = min(f, stateFits(text, p.State))
+		f = min(f, p.restFits(text))
 	}
 	for i := range r.Lookups {
 		if l := &r.Lookups[i]; f != No && !l.Map {
@@ -111,8 +112,13 @@ func (p *Packet) portFits(ranges []model.PortRange, port uint16) Fit {
 	return model.Either(p.Sampled, max(Unlikely, min(fit, Maybe)), fit)
 }
 
-// stateFits decodes the one kind of further match that can be judged: the state of connection tracking.
-func stateFits(text, state string) Fit {
+// restFits decodes the two kinds of further match that can be judged: the type of an ICMP error, and the state of connection
+// tracking.
+func (p *Packet) restFits(text string) Fit {
+	if _, kind, found := strings.Cut(text, "-type "); found && p.ICMP != "" && !strings.Contains(text, "! ") {
+		return known(true, kind == "any" || strings.HasPrefix(p.ICMP+"/", kind+"/"))
+	}
+	state := p.State
 	for _, option := range []string{"--ctstate ", "--state ", "ct state "} {
 		before, words, found := strings.Cut(text, option)
 		if !found || state == "" {

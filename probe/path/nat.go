@@ -270,6 +270,34 @@ func (t *Tables) Services(of netip.Addr) []netip.Addr {
 	return all
 }
 
+// Served are connections to services, without a pod, by the pod to whose address all rules for such a service translate; a few.
+func (t *Tables) Served() (out []Ends) {
+	const most = 16
+	here := func(a netip.Addr) bool { return len(t.state.Owners[a]) > 0 }
+	if len(t.Translations(here)) == 0 {
+		return nil
+	}
+	asked := map[netip.Addr]bool{}
+	for a := range t.translatable() {
+		if asked[a] || t.state.Own[a] != nil {
+			continue
+		}
+		asked[a] = true
+		found := t.destination(Packet{Dst: a}, "PREROUTING")
+		if found.mapped || len(found.rules) == 0 || !sameTarget(found.rules) || !here(found.rules[0].To.Addr()) {
+			continue
+		}
+		e, by := Ends{Pod: found.rules[0].To.Addr(), To: a}, append(found.named, found.rules...)[0]
+		if e.Proto = by.Proto; len(by.DstPorts) > 0 {
+			e.Port = by.DstPorts[0].First
+		}
+		if out = append(out, e); len(out) == most {
+			break
+		}
+	}
+	return out
+}
+
 // translatable are the addresses that rules and elements of maps name, which may translate them.
 func (t *Tables) translatable() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {

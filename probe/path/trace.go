@@ -104,8 +104,9 @@ type tracer struct {
 	// socket translates what the pod's processes connect to; nil where nothing does.
 	socket *translation
 	drops  *loss.Classifier
-	// pair: counts are of the pair alone. answers: the pod only replies to the other end.
-	pair, answers bool
+	// pair: counts are of the pair alone. answers: the pod only replies to the other end. untracked: a rule excludes what it sends
+	// from connection tracking.
+	pair, answers, untracked bool
 	// spare are the steps of journeys that nobody needs any more; nil where there are none.
 	spare *spare
 }
@@ -147,6 +148,8 @@ type journey struct {
 	through *model.Link
 	// arrival is the link by which replies are expected, exit the one by which the packet left the node.
 	arrival, exit *model.Link
+	// mark is what rules gave the packet before its destination was translated.
+	mark Mark
 	// returned: the fabric gave the packet back once.
 	returned bool
 	steps    []*step

@@ -22,9 +22,15 @@ func (j *journey) translateDestination(hook string) *step {
 		return s
 	}
 	in := model.Either(hook == "PREROUTING", j.inLink(), "")
+	t := j.Tables()
+	j.untracked = t.untracked(j.packet(in, ""), hook)
+	if t.writes&t.translates != 0 {
+		marked, _ := t.marked(j.packet(in, ""), hook)
+		j.mark = marked.Mark
+	}
 	switch to, port, several := j.backendsByFlow(); {
 	case !to.IsValid():
-		j.translateByRules(s, j.Tables().destination(j.packet(in, ""), hook))
+		j.translateByRules(s, t.destination(j.packet(in, ""), hook))
 	case to == j.dst:
 		j.untranslated(s)
 	case j.outdated(hook, in):
@@ -191,6 +197,13 @@ func (j *journey) translateSource(s *step, out string) {
 	}
 }
 
+// mayMask reports whether the source may have been translated where it was taken not to be.
+func (j *journey) mayMask() bool {
+	return slices.ContainsFunc(j.steps, func(s *step) bool {
+		return slices.ContainsFunc(s.says, func(x said) bool { return x.name == "snat-may" || x.name == "snat-unknown" })
+	})
+}
+
 func (j *journey) sourceByFlow() netip.Addr {
 	var out netip.Addr
 	for _, f := range j.flows {
@@ -203,7 +216,9 @@ func (j *journey) sourceByFlow() netip.Addr {
 
 // sourceByRules asks the nat tables, and reports whether they were followed to their end.
 func (j *journey) sourceByRules(s *step, out string) (whole bool) {
-	d := j.Tables().Source(j.packet("", out))
+	p := j.packet("", out)
+	p.Mark = j.mark
+	d := j.Tables().Source(p)
 	if d.Rule != nil {
 		s.showRule(d.Rule)
 	}
@@ -234,7 +249,12 @@ func (j *journey) addressOf(link string) netip.Addr {
 	if l == nil {
 		return netip.Addr{}
 	}
-	return model.Find(l.Addresses, func(a netip.Prefix) bool {
-		return isIPv6(a.Addr()) == isIPv6(j.dst) && !a.Addr().IsLinkLocalUnicast()
-	}).Addr()
+	// From a link without an address, the kernel sends with that of another (inet_select_addr).
+	for _, l := range append([]model.Link{*l}, j.Links...) {
+		a := model.Find(l.Addresses, func(a netip.Prefix) bool { return isIPv6(a.Addr()) == isIPv6(j.dst) && a.Addr().IsGlobalUnicast() })
+		if a.IsValid() {
+			return a.Addr()
+		}
+	}
+	return netip.Addr{}
 }
