@@ -77,20 +77,23 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 		model.Source{Name: model.SourceDrops, Status: model.OK})
 	var hits uint64
 	for i, d := range g.deaths[:min(most, len(g.deaths))] {
-		switch g.reason {
-		case byDefault:
-			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
-		case untranslated, emptied:
-			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To), silent(&s, d, elsewhere(d.ends.To)))
-		case foreign, masqueraded, pastRules, inCloud, "past-translation":
+		if g.kind == "" || d.pair.Kind == model.AuditService {
 			s.Flows = append(s.Flows, flowsOf(&s, i, &d)...)
-			if d.fate.Exit != nil {
-				s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
+		}
+		if g.kind == "" && d.fate.Exit != nil {
+			s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, d.ends.To))
+			if g.reason == untranslated || g.reason == emptied {
+				s.Traffic.Peers = append(s.Traffic.Peers, silent(&s, d, elsewhere(d.ends.To)))
 			}
-			// So a pod refuses replies to nothing that it asked.
-			s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: d.ends.Pod, Direction: model.Ingress, Side: model.AsSource,
-				Packets: imaginedPackets, RST: imaginedPackets})
-		case narrow:
+		}
+		// So a pod refuses replies to nothing that it asked.
+		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: d.ends.Pod, Direction: model.Ingress, Side: model.AsSource,
+			Packets: imaginedPackets, RST: imaginedPackets})
+		if drop, is := a.drop(g, &d); is {
+			lose(&s, drop, model.Either[byte](d.fate.Reply, synACK, 0), 0)
+			hits += drop.Packets
+		}
+		if g.reason == narrow {
 			n, drop := d.fate.Narrow, model.Drop{Src: d.ends.Pod, Dst: d.fate.Dst, Proto: model.TCP, Netns: a.Node.Netns, Packets: imaginedPackets}
 			if drop.IfIndex, drop.Link, drop.Reason, drop.Location = n.In.Index, n.In.Name, "PKT_TOO_BIG", "ip_forward"; n.By == nil {
 				drop.IfIndex, drop.Link, drop.Reason, drop.Location = n.Out.Index, n.Out.Name, "NOT_SPECIFIED", "br_dev_queue_push_xmit"
@@ -101,14 +104,6 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 				hits += told.Packets
 			}
 			lose(&s, drop, ack, n.In.MTU)
-		default:
-			if d.pair.Kind == model.AuditService {
-				s.Flows = append(s.Flows, flowsOf(&s, i, &d)...)
-			}
-			if drop, is := a.drop(g, &d); is {
-				lose(&s, drop, model.Either[byte](d.fate.Reply, synACK, 0), 0)
-				hits += drop.Packets
-			}
 		}
 	}
 	if n := g.deaths[0].fate.Silent; g.reason == silentHop || g.reason == byBridge {
