@@ -208,6 +208,7 @@ const (
 	silentHop    = "silent-next-hop"
 	vacant       = "vacant-backend"
 	byDefault    = "default-route"
+	onLink       = "on-link"
 	emptied      = "empty-table"
 	endless      = "no-tunnel-end"
 	masqueraded  = "masqueraded"
@@ -244,9 +245,11 @@ func (a *audit) follow() {
 	}
 	a.served()
 	for _, d := range a.unrouted {
-		if a.routed {
+		if n := d.fate.Silent; a.routed && n != nil {
+			a.add(cause{what: n.Link, reason: onLink}, d)
+		} else if a.routed {
 			a.add(cause{what: d.pair.Name, reason: byDefault}, d)
-		} else {
+		} else if n == nil {
 			a.translated(&d)
 		}
 	}
@@ -310,10 +313,14 @@ func (a *audit) pair(from netip.Addr, to destination) {
 		d.pair.Decision = words.Text("audit/open", words.Facts{"what": cmp.Or(f.Unsure...), "program": a.program(&d)})
 		a.out.Unsure = append(a.out.Unsure, d.pair)
 	case f.Exit == nil || f.Exit.Role != model.RoleUplink || f.Masked:
+		a.routed = a.routed || f.Exit != nil && to.kind == model.AuditNode && f.Exit.Role == model.RoleTunnel
 	case to.kind == model.AuditService && f.Dst == to.addr:
 		a.add(cause{what: f.Exit.Name, reason: pastRules}, d)
 	case to.kind == model.AuditNode && !a.byDefault(&f):
-		a.routed = true
+		d.fate.Silent = a.onLink(&f)
+		if a.routed = a.routed || d.fate.Silent == nil; d.fate.Silent != nil {
+			a.unrouted = append(a.unrouted, d)
+		}
 		a.translated(&d)
 	case to.kind == model.AuditNode:
 		a.unrouted = append(a.unrouted, d)
@@ -432,6 +439,16 @@ func (a *audit) program(d *death) *model.Program {
 	return nil
 }
 
+// onLink is whom a node asks for that takes another node's pods for neighbours of its uplink, nil where it has somebody's MAC or
+// does not.
+func (a *audit) onLink(f *path.Fate) *model.Neighbor {
+	d := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
+	if len(d.Hops) != 1 || d.Hops[0].Gateway.IsValid() || a.resolves(f.Dst, f.Exit.Index) {
+		return nil
+	}
+	return &model.Neighbor{Addr: f.Dst, IfIndex: f.Exit.Index, Link: f.Exit.Name}
+}
+
 // byDefault reports whether packets for another node's pods leave by the default route.
 func (a *audit) byDefault(f *path.Fate) bool {
 	d := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
@@ -524,7 +541,7 @@ func (a *audit) explain(g *group, imagine bool) {
 		// Whether packets die there another machine decides, and no kind of finding says that they do. A pod without a default route
 		// may be isolated on purpose, and so may a second network.
 		for _, d := range g.deaths {
-			if d.pair.Decision = g.decision; dead != nil || g.reason == silentHop || g.reason == byBridge {
+			if d.pair.Decision = g.decision; dead != nil || g.deaths[0].fate.Silent != nil {
 				a.out.Unsure = append(a.out.Unsure, d.pair)
 			}
 		}

@@ -175,7 +175,8 @@ func (a *audit) remotes() []netip.Prefix {
 		add(r.Prefix)
 	}
 	for r := range model.Each(a.Routes) {
-		if r.Dst.Bits() > 0 && a.Remote(r.Dst.Addr()).IsValid() && a.SurelyPods(r.Dst.Addr()) && !model.InAny(a.Ranges.Local, r.Dst.Addr()) {
+		known := a.Remote(r.Dst.Addr()).IsValid() || a.Outer[r.IfIndex] && r.Protocol != "kernel" // it makes all on link
+		if r.Dst.Bits() > 0 && known && a.SurelyPods(r.Dst.Addr()) && !model.InAny(a.Ranges.Local, r.Dst.Addr()) {
 			add(r.Dst)
 		}
 	}

@@ -29,7 +29,7 @@ var generic = []model.Code{"NoReply", "PodNotReplying", "UnexplainedDrop", "Miss
 var beyond = map[string][]model.Code{
 	untranslated: {"MissingOutbound", "MissingMasquerade"}, foreign: {"ForeignSNAT"}, vacant: {"DeadBackend"},
 	silentHop: {"UnansweredARP", "WrongNodeRoute"}, byDefault: {"MissingNodeRoute"}, emptied: {"MissingTableRoute"}, endless: {"StaleFDB"},
-	masqueraded: {"UnexpectedMasquerade"}, byBridge: {"UnansweredARP", "ReversePathFilter"}, pastRules: {"BridgeNetfilterOff"},
+	masqueraded: {"UnexpectedMasquerade"}, byBridge: {"UnansweredARP", "ReversePathFilter"}, onLink: {"UnansweredARP", "WrongNodeRoute", "MissingNodeRoute"}, pastRules: {"BridgeNetfilterOff"},
 	narrow: {"PathMTU"}, inCloud: {"NSGDrop", "NICAddress", "MissingOutbound"},
 }
 
@@ -106,7 +106,7 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 			lose(&s, drop, ack, n.In.MTU)
 		}
 	}
-	if n := g.deaths[0].fate.Silent; g.reason == silentHop || g.reason == byBridge {
+	if n := g.deaths[0].fate.Silent; n != nil {
 		s.Traffic.ARP = []model.ARPCount{{Addr: n.Addr, IfIndex: n.IfIndex, Direction: model.Egress, Packets: imaginedPackets}}
 	}
 	died := &g.deaths[0].fate
@@ -196,6 +196,7 @@ var kernel = map[string][2][2]string{
 	endless:          {{"NO_TX_TARGET", "vxlan_xmit"}, {"NO_TX_TARGET", "vxlan_xmit"}},
 	silentHop:        {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 	vacant:           {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
+	onLink:           {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 	byBridge:         {{"NEIGH_FAILED", "neigh_invalidate"}, {"NEIGH_FAILED", "neigh_invalidate"}},
 	"no-hairpin":     {{"NOT_SPECIFIED", "br_forward"}, {"NOT_SPECIFIED", "br_forward"}},
 	"own-source":     {{"IP_LOCAL_SOURCE", "ip_rcv_finish_core"}, {"IP_LOCAL_SOURCE", "ip_rcv_finish_core"}},

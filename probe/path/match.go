@@ -118,6 +118,9 @@ func (p *Packet) restFits(text string) Fit {
 	if _, kind, found := strings.Cut(text, "-type "); found && p.ICMP != "" && !strings.Contains(text, "! ") {
 		return known(true, kind == "any" || strings.HasPrefix(p.ICMP+"/", kind+"/"))
 	}
+	if kind, found := strings.CutPrefix(text, "@th,0,8 0x0"); found && p.ICMP != "" {
+		return known(true, strings.HasPrefix(p.ICMP, kind))
+	}
 	state := p.State
 	for _, option := range []string{"--ctstate ", "--state ", "ct state "} {
 		before, words, found := strings.Cut(text, option)
