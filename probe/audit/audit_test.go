@@ -122,6 +122,59 @@ func TestFaults(t *testing.T) {
 			filterRule(n, "KUBE-SERVICES", model.PacketRule{Dst: to("10.0.0.20/32"), Proto: 6, DstPorts: []model.PortRange{{First: 80, Last: 80}},
 				Target: "REJECT", Comment: "shop/cart:http has no endpoints", Text: "-d 10.0.0.20/32 -p tcp --dport 80 -j REJECT"})
 		}, []string{"proven DeadBackend"}, "shop/cart:http", 1, 0, 0},
+		{"pods have no default route, as where they are isolated", func(n *model.Snapshot) {
+			for p := range model.Each(n.Pods) {
+				p.Routes = p.Routes[1:]
+			}
+		}, nil, "", 0, 0, 3},
+		{"all that leaves is masqueraded", func(n *model.Snapshot) { n.PacketRules[1].Dst = model.AddrMatch{} },
+			[]string{"likely UnexpectedMasquerade"}, "POSTROUTING", 3, 0, 0},
+		{"only TCP is masqueraded", func(n *model.Snapshot) { n.PacketRules[1].Proto = model.TCP },
+			[]string{"likely MissingMasquerade"}, "MASQUERADE", 3, 0, 0},
+		{"a service leads to a pod, and bridged replies are translated back", func(n *model.Snapshot) { service(n, true) }, nil, "", 0, 0, 0},
+		{"a service leads to a pod, and bridged replies are not", func(n *model.Snapshot) {
+			service(n, true)
+			n.Sysctls[1].Value = "0"
+		}, []string{"proven BridgeNetfilterOff"}, "bridge-nf-call-iptables=1", 1, 0, 0},
+		{"a pod reaches itself by a service, and nothing masquerades it", func(n *model.Snapshot) { service(n, false) },
+			[]string{"proven HairpinDrop"}, "MASQUERADE", 1, 0, 0},
+		{"a pod reaches itself by a service, and its port sends nothing back", func(n *model.Snapshot) {
+			service(n, true)
+			n.Links[2].Hairpin = false
+		}, []string{"proven HairpinDrop"}, "hairpin on", 1, 0, 0},
+		{"a promiscuous bridge gives the node what its port does not send back", func(n *model.Snapshot) {
+			service(n, true)
+			n.Links[1].Promisc, n.Links[2].Hairpin = true, false
+		}, nil, "", 0, 0, 0},
+		{"a smaller uplink", func(n *model.Snapshot) { narrow(n) }, nil, "", 0, 0, 0},
+		{"a smaller uplink, and a rule drops the errors that tell it", func(n *model.Snapshot) {
+			narrow(n)
+			filterRule(n, "OUTPUT", model.PacketRule{Target: "DROP", Proto: model.ICMP, Unknown: []string{"icmp --icmp-type 3/4"}})
+		}, []string{"likely PathMTU"}, "1280", 3, 0, 3},
+		{"a smaller uplink, and a rule drops other errors", func(n *model.Snapshot) {
+			narrow(n)
+			filterRule(n, "OUTPUT", model.PacketRule{Target: "DROP", Proto: model.ICMP, Unknown: []string{"[@th,0,8 0x08]"}})
+		}, nil, "", 0, 0, 3},
+		{"a smaller uplink, and segments that fit it", func(n *model.Snapshot) {
+			narrow(n)
+			filterRule(n, "OUTPUT", model.PacketRule{Target: "DROP", Proto: model.ICMP})
+			filterRule(n, "FORWARD", model.PacketRule{Target: "TCPMSS", Proto: model.TCP})
+		}, nil, "", 0, 0, 3},
+		{"requests to a pod are not tracked, and what is invalid is dropped", func(n *model.Snapshot) {
+			filterRule(n, "PREROUTING", model.PacketRule{Dst: to("10.244.0.3/32"), Target: "NOTRACK"})
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "PREROUTING", Hook: "PREROUTING", Priority: -300})
+			filterRule(n, "FORWARD", model.PacketRule{Target: "DROP", Unknown: []string{"conntrack --ctstate INVALID"}, Text: "-m conntrack --ctstate INVALID -j DROP"})
+		}, []string{"proven InvalidDrop"}, "-D PREROUTING", 2, 0, 0},
+		{"a route leads another node's pods to the pods' own bridge", func(n *model.Snapshot) {
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), IfIndex: 3, Link: "cbr0", Type: "unicast", Protocol: "static"})
+		}, []string{"likely UnansweredARP"}, "10.244.129.2", 3, 0, 0},
+		{"a route leads one other node's pods to the uplink itself", func(n *model.Snapshot) {
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("10.244.129.0/24"), IfIndex: 2, Link: "eth0", Type: "unicast"},
+				model.Route{Table: 254, Dst: prefix("10.244.130.0/24"), Gateway: addr("10.240.0.6"), IfIndex: 2, Link: "eth0", Type: "unicast"})
+		}, []string{"likely UnansweredARP"}, "10.244.129.2", 3, 0, 0},
+		{"a rule drops what is for a range outside", func(n *model.Snapshot) {
+			filterRule(n, "FORWARD", model.PacketRule{Dst: to("198.18.0.0/15"), Target: "DROP", Text: "-d 198.18.0.0/15 -j DROP"})
+		}, []string{"proven PolicyDrop"}, "-d 198.18.0.0/15", 1, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := node3()
@@ -154,6 +207,25 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// service has kube-proxy's rules for a service with one pod. marks: they masquerade what the pod asks itself.
+func service(n *model.Snapshot, marks bool) {
+	n.PacketRules[0].Dst, n.PacketRules[0].Proto = to("10.0.0.20/32"), model.TCP
+	n.PacketRules[0].DstPorts = []model.PortRange{{First: 80, Last: 80}}
+	if marks {
+		natRule(n, model.PacketRule{Chain: "KUBE-SERVICES", Src: to("10.244.0.2/32"), Target: "MARK", SetMark: model.MarkWrite{Value: 0x4000, Mask: 0x4000}})
+	}
+	natRule(n, model.PacketRule{Chain: "KUBE-SERVICES", Proto: model.TCP, Target: "DNAT", To: netip.MustParseAddrPort("10.244.0.2:8080")})
+	natRule(n, model.PacketRule{Chain: "POSTROUTING", Mark: model.MarkMatch{Set: true, Value: 0x4000, Mask: 0x4000}, Target: "MASQUERADE"})
+}
+
+// narrow has an uplink of 1280 bytes.
+func narrow(n *model.Snapshot) {
+	for l := range model.Each(n.Links) {
+		l.MTU = model.Either(l.Role == model.RoleUplink, 1280, 1500)
+	}
+	n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "OUTPUT", Hook: "OUTPUT", Policy: "ACCEPT"})
 }
 
 // tunnel is a VXLAN to the pods of two nodes, with entries for some of their MACs.

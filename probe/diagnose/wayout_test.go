@@ -96,6 +96,19 @@ func TestNICAddress(t *testing.T) {
 		{"another node's NIC has it", blocks("172.20.9.0/28", "172.20.1.0/28"), []string{"NICAddress proven 172.20.1.5 10.50.7.7 10.50.7.9"}},
 		{"its NIC has it", blocks("172.20.1.0/28", "172.20.2.0/28"), silent},
 		{"the network tells of no pod's address", blocks("", ""), silent},
+		{"a uniform scale set's NIC does not tell its blocks, another machine's does", func() *testNode {
+			n := blocks("", "172.20.2.0/28")()
+			n.cloud().NICs[0].ID = "/x/virtualMachineScaleSets/nodes/virtualMachines/0/networkInterfaces/nic"
+			return n
+		}, silent},
+		{"all that a uniform scale set's NIC tells of a block is its first address", func() *testNode {
+			n := blocks("", "")()
+			nic := &n.cloud().NICs[0]
+			nic.ID = "/x/virtualMachineScaleSets/nodes/virtualMachines/0/networkInterfaces/nic"
+			nic.Addresses = append(nic.Addresses, netip.MustParseAddr("172.20.1.0"))
+			n.Pods[1].Addresses = []netip.Prefix{prefix("172.20.1.0/32")}
+			return n
+		}, silent},
 		{"a route leads to the pods", func() *testNode {
 			n := blocks("", "172.20.2.0/28")()
 			n.table(rightRows, subnetA)

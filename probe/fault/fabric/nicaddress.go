@@ -10,6 +10,9 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// blockBits is the size of a NIC's blocks.
+const blockBits = 28
+
 // NICAddress reports pods with addresses of the virtual network that their node's NIC does not have.
 var NICAddress = fault.Kind{Code: "NICAddress", Severity: model.Critical, Find: nicAddress, Needs: fault.Sources{model.SourceLinks},
 	Rests: fault.Sources{model.SourceTC}, Ends: fault.Hops{model.HopBeyond}, Objects: fault.Objects{"nic.ID holder.ID", "nic.ID"},
@@ -17,9 +20,15 @@ var NICAddress = fault.Kind{Code: "NICAddress", Severity: model.Critical, Find: 
 
 func nicAddress(v *fault.Input) {
 	own, nics := v.OwnNICs(), v.Cluster.Azure.NICs
-	// Where the network gives pods addresses without their NIC, no NIC has any.
+	// Where the network gives pods addresses without their NIC, no NIC has any. Those of uniform scale sets may be told without the
+	// length of a block, so that only its first address shows.
+	uniform := func(n *model.NIC) bool { return model.ResourcePart(n.ID, "virtualMachineScaleSets") != "" }
 	listed := slices.ContainsFunc(nics, func(n model.NIC) bool {
-		return len(n.Blocks) > 0 || slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 })
+		alike := len(own) > 0 && uniform(&n) == uniform(own[0])
+		return alike && (len(n.Blocks) > 0 || slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool {
+			block, _ := a.Prefix(blockBits)
+			return len(v.Owners[a]) > 0 && (a != block.Addr() || !uniform(&n))
+		}))
 	})
 	var holders node.Groups[*model.NIC, node.Lost]
 	answered := node.AddrSet{}
