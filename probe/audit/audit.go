@@ -298,16 +298,19 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	if f.Narrow != nil && !f.Dead {
 		a.add(cause{by: f.Narrow.By, what: f.Narrow.Out.Name, reason: narrow}, d)
 	}
+	unheard := ""
+	if !f.Dead && f.Silent == nil {
+		unheard = a.unheard(&d)
+	}
 	switch a.out.Pairs++; {
 	case f.Dead:
 		a.add(cause{f.By, f.Hop.Kind, f.Hop.Link, f.Hop.Reason}, d)
-	case a.endless(from, &d.fate):
-		a.add(cause{what: f.Exit.Name, reason: endless}, d)
-	case a.inward(&d):
+	case unheard == byBridge:
 		a.add(cause{what: d.fate.Silent.Link, reason: byBridge}, d)
-	case d.fate.Silent != nil:
-		f.Silent = d.fate.Silent
-		a.add(cause{what: f.Silent.Addr.String(), reason: silentHop}, d)
+	case f.Silent != nil || unheard == silentHop:
+		a.add(cause{what: d.fate.Silent.Addr.String(), reason: silentHop}, d)
+	case a.endless(&f):
+		a.add(cause{what: f.Exit.Name, reason: endless}, d)
 	case a.ruledAway(&d):
 	case len(f.Unsure) > 0 || a.program(&d) != nil:
 		d.pair.Decision = words.Text("audit/open", words.Facts{"what": cmp.Or(f.Unsure...), "program": a.program(&d)})
@@ -317,8 +320,7 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	case to.kind == model.AuditService && f.Dst == to.addr:
 		a.add(cause{what: f.Exit.Name, reason: pastRules}, d)
 	case to.kind == model.AuditNode && !a.byDefault(&f):
-		d.fate.Silent = a.onLink(&f)
-		if a.routed = a.routed || d.fate.Silent == nil; d.fate.Silent != nil {
+		if a.routed = a.routed || unheard == ""; unheard != "" {
 			a.unrouted = append(a.unrouted, d)
 		}
 		a.translated(&d)
@@ -354,27 +356,6 @@ func (a *audit) ruledAway(x *death) bool {
 	return false
 }
 
-func (a *audit) resolves(next netip.Addr, ifindex int) bool {
-	n := a.NeighborAt(next, ifindex)
-	return n != nil && path.Resolved(n)
-}
-
-// inward reports whether packets for other nodes' pods or the outside are routed to a bridge of the node's own pods, and nobody
-// there is known to have the address.
-func (a *audit) inward(d *death) bool {
-	if d.fate.Exit != nil || !slices.Contains(d.fate.Unsure, "mac-unknown") || !slices.Contains([]model.AuditKind{model.AuditNode, model.AuditOutside}, d.pair.Kind) {
-		return false
-	}
-	led := a.Routing().Lookup(path.Query{Src: d.ends.Pod, Dst: d.fate.Dst})
-	for _, h := range led.Hops {
-		// The route that comes with a bridge's address is the bridge's own.
-		if !a.Outer[h.IfIndex] && !h.Gateway.IsValid() && led.Route.Protocol != "kernel" {
-			d.fate.Silent = &model.Neighbor{Addr: d.fate.Dst, IfIndex: h.IfIndex, Link: h.Link}
-		}
-	}
-	return d.fate.Silent != nil
-}
-
 // clouded adds what the rules and addresses in a cloud that were read may decide on: all that leaves.
 func (a *audit) clouded() {
 	for _, d := range a.beyond {
@@ -384,30 +365,52 @@ func (a *audit) clouded() {
 	}
 }
 
-// endless reports whether packets leave by a VXLAN that knows no node for their next hop, though it does for others: its agent
-// writes an entry for each. One that learns or is told by a program has other entries, or none. Where the next hop's own entry
-// is missing, it is silent.
-func (a *audit) endless(pod netip.Addr, f *path.Fate) bool {
-	if f.Exit == nil || f.Exit.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) ||
-		a.EndOf(pod, f.Exit.Index, f.Dst).End.IsValid() {
-		return false
-	}
+// endless reports whether packets leave by a VXLAN that knows no node for their next hop.
+func (a *audit) endless(f *path.Fate) bool {
+	return f.Exit != nil && a.written(f.Exit) && !a.EndOf(f.As, f.Exit.Index, f.Dst).End.IsValid()
+}
+
+// written reports whether an agent writes an entry of a VXLAN for each node. One that learns or is told by a program has other
+// entries, or none.
+func (a *audit) written(l *model.Link) bool {
 	known := false
 	for e := range model.Each(a.FDB) {
-		if e.IfIndex == f.Exit.Index && e.End.IsValid() {
+		if e.IfIndex == l.Index && e.End.IsValid() {
 			if e.MAC.IsZero() {
 				return false
 			}
 			known = true
 		}
 	}
-	for _, h := range a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst}).Hops {
-		if next := cmp.Or(h.Gateway, f.Dst); known && !a.resolves(next, f.Exit.Index) {
-			f.Silent = &model.Neighbor{Addr: next, IfIndex: f.Exit.Index, Link: f.Exit.Name}
-			return false
-		}
+	return known && l.Kind == "vxlan" && a.Has(model.SourceBridge, model.SourceNeighbors)
+}
+
+// unheard is the reason for which nobody may answer when the node asks for a pair's next hop, which has no MAC: empty where that
+// is as usual.
+func (a *audit) unheard(d *death) (reason string) {
+	f := &d.fate
+	led := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
+	if len(led.Hops) != 1 {
+		return ""
 	}
-	return known
+	h := led.Hops[0]
+	next := cmp.Or(h.Gateway, f.Dst)
+	// The route that comes with a link's address leads to its own network.
+	elsewhere, n := next == f.Dst && led.Route.Protocol != "kernel", a.NeighborAt(next, h.IfIndex)
+	switch {
+	case n != nil && path.Resolved(n):
+	case f.Exit == nil && elsewhere && !a.Outer[h.IfIndex] && slices.Contains(f.Unsure, "mac-unknown") &&
+		(d.pair.Kind == model.AuditNode || d.pair.Kind == model.AuditOutside):
+		reason = byBridge
+	case f.Exit != nil && a.written(f.Exit):
+		reason = silentHop
+	case f.Exit != nil && elsewhere && f.Exit.Role == model.RoleUplink && d.pair.Kind == model.AuditNode:
+		reason = onLink
+	}
+	if reason != "" {
+		f.Silent = &model.Neighbor{Addr: next, IfIndex: h.IfIndex, Link: h.Link}
+	}
+	return reason
 }
 
 // beside finds the pods' own routing rules, and the BPF programs that may decide beside the tables.
@@ -437,16 +440,6 @@ func (a *audit) program(d *death) *model.Program {
 		return a.byProgram[d.fate.Exit.Index]
 	}
 	return nil
-}
-
-// onLink is whom a node asks for that takes another node's pods for neighbours of its uplink, nil where it has somebody's MAC or
-// does not.
-func (a *audit) onLink(f *path.Fate) *model.Neighbor {
-	d := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
-	if len(d.Hops) != 1 || d.Hops[0].Gateway.IsValid() || a.resolves(f.Dst, f.Exit.Index) {
-		return nil
-	}
-	return &model.Neighbor{Addr: f.Dst, IfIndex: f.Exit.Index, Link: f.Exit.Name}
 }
 
 // byDefault reports whether packets for another node's pods leave by the default route.
