@@ -216,7 +216,7 @@ func TestExplainBroken(t *testing.T) {
 				t.Errorf("no path has the finding; there are %+v", findings)
 			}
 			// Of some the tables say nothing: another machine decides, or the pod.
-			silent := slices.Contains([]model.Code{"MissingUDR", "MissingTableRoute", "NoListener"}, tt.code)
+			silent := slices.Contains([]model.Code{"MissingUDR", "NoListener"}, tt.code)
 			found := audit.Run(s, nil).Findings
 			if slices.ContainsFunc(found, func(f model.Finding) bool { return f.Code == tt.code }) == silent {
 				t.Errorf("audit: %+v", found)
