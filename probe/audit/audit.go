@@ -162,7 +162,7 @@ type audit struct {
 	// by their links.
 	ruled     map[netip.Addr]*model.RoutingRule
 	byProgram map[int]*model.Program
-	// routed: there are routes to other nodes' pods. unrouted are pairs whose packets for such leave by the default route.
+	// routed: there are routes to other nodes' pods, or the plugin always has them. unrouted are pairs whose packets for such leave by the default route.
 	routed   bool
 	unrouted []death
 	// masked are the ranges and links of which a pod's packets to the outside are translated, raw the pairs whose are not.
@@ -231,6 +231,7 @@ func (a *audit) chosen(pod netip.Addr) bool { return len(a.pods) == 0 || slices.
 // follow follows each pod's connections.
 func (a *audit) follow() {
 	all := a.destinations()
+	a.routed = a.Node.Plugin == "kindnet"
 	for i := range a.Pods {
 		addrs := node.PodAddrs(&a.Pods[i])
 		for _, from := range addrs {
