@@ -293,15 +293,15 @@ func (a *audit) pair(from netip.Addr, to destination) {
 		}
 		return
 	}
-	if f.Exit != nil && f.Exit.Role == model.RoleUplink && !f.Dead {
+	if f.Exit != nil && f.Exit.Role == model.RoleUplink && !f.Dead && a.Told() {
 		a.beyond = append(a.beyond, d)
 	}
 	if f.Narrow != nil && !f.Dead {
 		a.add(cause{by: f.Narrow.By, what: f.Narrow.Out.Name, reason: narrow}, d)
 	}
-	unheard := ""
-	if !f.Dead && f.Silent == nil {
-		unheard = a.unheard(&d)
+	led, unheard := a.ledTo(&d), ""
+	if led != nil {
+		unheard = a.unheard(&d, led)
 	}
 	switch a.out.Pairs++; {
 	case f.Dead:
@@ -320,7 +320,7 @@ func (a *audit) pair(from netip.Addr, to destination) {
 		a.routed = a.routed || f.Exit != nil && to.kind == model.AuditNode && f.Exit.Role == model.RoleTunnel
 	case to.kind == model.AuditService && f.Dst == to.addr:
 		a.add(cause{what: f.Exit.Name, reason: pastRules}, d)
-	case to.kind == model.AuditNode && !a.byDefault(&f):
+	case to.kind == model.AuditNode && led.Route.Dst.Bits() > 0:
 		if a.routed = a.routed || unheard == ""; unheard != "" {
 			a.unrouted = append(a.unrouted, d)
 		}
@@ -360,9 +360,7 @@ func (a *audit) ruledAway(x *death) bool {
 // clouded adds what the rules and addresses in a cloud that were read may decide on: all that leaves.
 func (a *audit) clouded() {
 	for _, d := range a.beyond {
-		if a.Told() {
-			a.add(cause{what: string(d.pair.Kind), reason: inCloud}, d)
-		}
+		a.add(cause{what: string(d.pair.Kind), reason: inCloud}, d)
 	}
 }
 
@@ -386,12 +384,21 @@ func (a *audit) written(l *model.Link) bool {
 	return known && l.Kind == "vxlan" && a.Has(model.SourceBridge, model.SourceNeighbors)
 }
 
+// ledTo is the route by which a pair's packets leave, or would, where it matters which: nil elsewhere.
+func (a *audit) ledTo(d *death) *path.Decision {
+	f := &d.fate
+	if f.Dead || d.pair.Kind != model.AuditNode && f.Exit != nil && f.Exit.Kind != "vxlan" || d.pair.Kind == model.AuditPod {
+		return nil
+	}
+	led := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
+	return model.Either(led.Route == nil, nil, &led)
+}
+
 // unheard is the reason for which nobody may answer when the node asks for a pair's next hop, which has no MAC: empty where that
 // is as usual.
-func (a *audit) unheard(d *death) (reason string) {
+func (a *audit) unheard(d *death, led *path.Decision) (reason string) {
 	f := &d.fate
-	led := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
-	if len(led.Hops) != 1 {
+	if len(led.Hops) != 1 || f.Silent != nil {
 		return ""
 	}
 	h := led.Hops[0]
@@ -441,12 +448,6 @@ func (a *audit) program(d *death) *model.Program {
 		return a.byProgram[d.fate.Exit.Index]
 	}
 	return nil
-}
-
-// byDefault reports whether packets for another node's pods leave by the default route.
-func (a *audit) byDefault(f *path.Fate) bool {
-	d := a.Routing().Lookup(path.Query{Src: f.As, Dst: f.Dst})
-	return d.Route != nil && d.Route.Dst.Bits() == 0
 }
 
 // masquerades reports whether the node is meant to translate what a pod sends to the outside: its plugin always does or is

@@ -249,12 +249,15 @@ func (j *journey) addressOf(link string) netip.Addr {
 	if l == nil {
 		return netip.Addr{}
 	}
-	// From a link without an address, the kernel sends with that of another (inet_select_addr).
-	for _, l := range append([]model.Link{*l}, j.Links...) {
-		a := model.Find(l.Addresses, func(a netip.Prefix) bool { return isIPv6(a.Addr()) == isIPv6(j.dst) && a.Addr().IsGlobalUnicast() })
-		if a.IsValid() {
-			return a.Addr()
-		}
+	of := func(l *model.Link) netip.Addr {
+		return model.Find(l.Addresses, func(a netip.Prefix) bool { return isIPv6(a.Addr()) == isIPv6(j.dst) && a.Addr().IsGlobalUnicast() }).Addr()
 	}
-	return netip.Addr{}
+	for other := range model.Each(j.Links) {
+		if of(l).IsValid() {
+			break
+		}
+		// From a link without an address, the kernel sends with that of another (inet_select_addr).
+		l = other
+	}
+	return of(l)
 }
