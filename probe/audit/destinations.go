@@ -33,20 +33,22 @@ var outside = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr
 // outside.
 func (a *audit) destinations() []destination {
 	out := a.services()
-	for _, p := range a.remotes() {
+	add := func(p, supposed netip.Prefix) {
 		to := p.Addr()
 		for range 2 { // The first addresses of a range are the network's, and the gateway's.
 			if next := to.Next(); p.Contains(next) {
 				to = next
 			}
 		}
-		out = append(out, destination{kind: model.AuditNode, addr: to, name: p.String()})
+		out = append(out, destination{kind: model.AuditNode, addr: to, name: p.String(), supposed: supposed})
 	}
-	if len(a.Ranges.Nodes) == 0 {
-		for _, p := range a.Ranges.Local {
-			if to := beside(p); a.Remote(to).IsValid() && a.SurelyPods(to) {
-				out = append(out, destination{kind: model.AuditNode, addr: to, name: a.Remote(to).String(), supposed: p})
-			}
+	for _, p := range a.remotes() {
+		add(p, netip.Prefix{})
+	}
+	for _, p := range a.Ranges.Local {
+		beside := model.BroadcastOf(p).Next()
+		if r := a.Remote(beside); len(a.Ranges.Nodes) == 0 && r.IsValid() && a.SurelyPods(beside) {
+			add(r, p)
 		}
 	}
 	protos := []uint8{model.TCP}
@@ -59,18 +61,6 @@ func (a *audit) destinations() []destination {
 		}
 	}
 	return out
-}
-
-// beside is an address of the range beside one, as another node may have.
-func beside(p netip.Prefix) netip.Addr {
-	b, bit := p.Masked().Addr().AsSlice(), p.Bits()-1
-	if bit < 0 {
-		return netip.Addr{}
-	}
-	b[bit/8] ^= 0x80 >> (bit % 8)
-	b[len(b)-1] |= 2
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // named follows a pod's packets to ranges outside that the node's own routes and rules that drop name, a few.

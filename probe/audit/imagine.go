@@ -90,7 +90,7 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: d.ends.Pod, Direction: model.Ingress, Side: model.AsSource,
 			Packets: imaginedPackets, RST: imaginedPackets})
 		if drop, is := a.drop(g, &d); is {
-			lose(&s, drop, model.Either[byte](d.fate.Reply, synACK, 0), 0)
+			lose(&s, drop, d.fate.Reply, 0)
 			hits += drop.Packets
 		}
 		if g.reason == narrow {
@@ -100,10 +100,10 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 			} else {
 				told := model.Drop{Src: n.From, Dst: d.ends.Pod, Proto: model.Either[uint8](d.ends.Pod.Is4(), model.ICMP, model.ICMPv6), Netns: a.Node.Netns,
 					Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Packets: imaginedPackets}
-				lose(&s, told, 0, 0)
+				lose(&s, told, false, 0)
 				hits += told.Packets
 			}
-			lose(&s, drop, ack, n.In.MTU)
+			lose(&s, drop, false, n.In.MTU)
 		}
 	}
 	if n := g.deaths[0].fate.Silent; n != nil {
@@ -119,26 +119,18 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 	return &s
 }
 
-// Flags of TCP.
-const (
-	ack    = 0x10
-	synACK = 0x12
-)
-
-// lose adds a drop, with the head of one of its packets, where that has flags of TCP. The length is 0 for as long as its headers.
-func lose(s *model.Snapshot, d model.Drop, flags byte, length int) {
+// lose adds a drop with the head of one of its packets, which is a reply to a request or goes on. The length is 0 for as long as its
+// headers.
+func lose(s *model.Snapshot, d model.Drop, reply bool, length int) {
 	d.First, d.Last = s.Window.Start.Add(time.Second), s.Window.End.Add(-time.Second)
 	s.Traffic.Drops = append(s.Traffic.Drops, d)
-	if flags == 0 {
-		return
-	}
 	head := slices.Concat([]byte{0x60, 0, 0, 0, 0, 0, d.Proto, 64}, d.Src.AsSlice(), d.Dst.AsSlice())
 	kind := uint16(0x86dd)
 	if d.Src.Is4() {
 		kind = 0x0800
 		head = slices.Concat([]byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, d.Proto, 0, 0}, d.Src.AsSlice(), d.Dst.AsSlice())
 	}
-	head = append(head, 1, 187, 156, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0)
+	head = append(head, 1, 187, 156, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, model.Either[byte](reply, 0x12, 0x10), 0, 0, 0, 0, 0, 0)
 	s.Traffic.Samples = append(s.Traffic.Samples, model.Sample{Time: d.Last, Reason: d.Reason, Location: d.Location, IfIndex: d.IfIndex,
 		Link: d.Link, Netns: d.Netns, Src: d.Src, Dst: d.Dst, Protocol: kind, Length: cmp.Or(length, len(head)), Head: head, Count: 1})
 }
@@ -207,11 +199,8 @@ func (a *audit) drop(g *group, d *death) (model.Drop, bool) {
 	f := &d.fate
 	by, known := kernel[g.reason]
 	text := by[model.Either(f.Dst.Is6(), 1, 0)]
-	out := model.Drop{Src: f.Src, Dst: f.Dst, Proto: d.ends.Proto, Reason: model.Reason(text[0]), Location: text[1],
+	out := model.Drop{Src: f.Src, Dst: f.Dst, Proto: cmp.Or(d.ends.Proto, model.TCP), Reason: model.Reason(text[0]), Location: text[1],
 		Netns: a.Node.Netns, Packets: imaginedPackets}
-	if out.Proto == 0 {
-		out.Proto = model.TCP
-	}
 	if f.Netns != 0 {
 		out.Netns = f.Netns
 	}
