@@ -510,7 +510,7 @@ func (g *group) keeper() string {
 // packets. What none of them names is a finding too.
 func (a *audit) explain(g *group, imagine bool) {
 	dead := a.ends(g, a.Trace(a.found, g.deaths[0].ends))
-	if g.decision = words.Text("audit/"+sayOf(g), words.Facts{"what": g.what}); dead != nil {
+	if g.decision = words.Text("audit/"+model.Either(g.kind == "", g.reason, "title"), words.Facts{"what": g.what}); dead != nil {
 		g.decision = dead.Name() + ": " + dead.Decision
 	}
 	if by := g.keeper(); by != "" {
@@ -590,6 +590,3 @@ func (a *audit) put(g *group, f *model.Finding) {
 		f.Confidence = model.Likely
 	}
 }
-
-// sayOf names the words for a reason beyond the tables.
-func sayOf(g *group) string { return model.Either(g.kind == "", g.reason, "title") }

@@ -150,8 +150,8 @@ type Tables struct {
 	counted bool
 	// writes are the bits of marks that rules write, translates those by which rules translate.
 	writes, translates uint32
-	// untracks: some rule excludes packets from connection tracking.
-	untracks bool
+	// untracking are the rules that exclude what comes in from connection tracking.
+	untracking []*model.PacketRule
 }
 
 type hook struct {
@@ -165,7 +165,9 @@ func newTables(s *State) *Tables {
 		hooks: map[hook][]*model.Chain{}, state: s, Sets: Sets{}, services: map[netip.Prefix][]netip.Addr{}, counted: len(s.Traffic.Hops) > 0,
 	}
 	for r := range model.Each(s.PacketRules) {
-		t.untracks = t.untracks || r.IsNotrack()
+		if r.IsNotrack() && r.Chain != "OUTPUT" {
+			t.untracking = append(t.untracking, r)
+		}
 		if setsMark(r) {
 			t.writes |= model.Either(r.SetMark == model.MarkWrite{}, anyMark, r.SetMark.Mask|r.SetMark.Value)
 		}

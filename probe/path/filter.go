@@ -70,31 +70,6 @@ func (t *Tables) filter(p Packet, hooks ...string) decision {
 	return out
 }
 
-// untracked reports whether a rule surely excludes a packet from connection tracking.
-func (t *Tables) untracked(p Packet, hook string) (found bool) {
-	if !t.untracks {
-		return false
-	}
-	w := t.walk(p)
-	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {
-		switch met := w.meets(r); {
-		case met == No:
-			return Next
-		case met == Yes && (r.IsNotrack() || r.Target == "ACCEPT"):
-			found = r.IsNotrack()
-			return End
-		default:
-			return w.follow(k, r, met)
-		}
-	})
-	for _, c := range t.hook(hook, &p) {
-		if !translates(c) && !found {
-			w.Base(c)
-		}
-	}
-	return found
-}
-
 // Refused is the rule, or the chain whose policy, surely drops a packet at one of the hooks; nil where none does, or that is
 // not known.
 func (t *Tables) Refused(p Packet, hooks ...string) (*model.PacketRule, *model.Chain) {

@@ -47,14 +47,9 @@ func (j *journey) narrow() *Narrow {
 
 // tooBig is the error by which the node tells the sender which size fits.
 func (j *journey) tooBig(in *model.Link) Packet {
-	p := Packet{Dst: j.ends.Pod, Proto: model.ICMP, ICMP: "3/4", State: "related", Out: []string{in.Name}}
+	p := Packet{Src: j.addressOf(in.Name), Dst: j.ends.Pod, Proto: model.ICMP, ICMP: "3/4", State: "related", Out: []string{in.Name}}
 	if isIPv6(p.Dst) {
 		p.Proto, p.ICMP = model.ICMPv6, "2/0"
-	}
-	for a := range j.Own {
-		if a.Is4() == p.Dst.Is4() && (!p.Src.IsValid() || a.Less(p.Src)) && model.Unicast(a) {
-			p.Src = a
-		}
 	}
 	return p
 }

@@ -23,9 +23,12 @@ func (j *journey) translateDestination(hook string) *step {
 	}
 	in := model.Either(hook == "PREROUTING", j.inLink(), "")
 	t := j.Tables()
-	j.untracked = t.untracked(j.packet(in, ""), hook)
+	p := j.packet(in, "")
+	j.untracked = slices.ContainsFunc(t.untracking, func(r *model.PacketRule) bool {
+		return (r.Family == "inet" || (r.Family == "ip6") == isIPv6(j.dst)) && p.Fits(r) == Yes
+	})
 	if t.writes&t.translates != 0 {
-		marked, _ := t.marked(j.packet(in, ""), hook)
+		marked, _ := t.marked(p, hook)
 		j.mark = marked.Mark
 	}
 	switch to, port, several := j.backendsByFlow(); {
