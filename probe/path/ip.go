@@ -73,9 +73,6 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		s.show("rule-without", words.Facts{"rule": words.RoutingRuleText(r), "dst": j.dst})
 		s.say("table-without", words.Facts{"rule": r})
 	}
-	if len(d.Passed) > 0 {
-		j.showOthersRules(s)
-	}
 	for _, r := range d.Unsure {
 		s.show("rule-unread", words.Facts{"rule": words.RoutingRuleText(r)})
 	}
@@ -125,18 +122,6 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 			facts["by"] = back.Hops[0].Link
 		}
 		j.die(s, "reverse-path", facts)
-	}
-}
-
-// showOthersRules shows the first few rules of other pods of the node.
-func (j *journey) showOthersRules(s *step) {
-	left := 3
-	for r := range model.Each(j.Snapshot.Rules) {
-		if from := r.From.Addr(); left > 0 && r.From.IsSingleIP() && from != j.src && from.Is4() == j.src.Is4() &&
-			j.pods[from] != nil {
-			s.show("rule-of-other", words.Facts{"rule": words.RoutingRuleText(r)})
-			left--
-		}
 	}
 }
 
