@@ -17,10 +17,10 @@ type traffic struct {
 	sources map[netip.Addr]bool
 }
 
-// ends are a pod and what it connects to: an address, a range of a node's pods or, where both are zero, the outside.
+// ends are a pod and what it connects to: an address, a range of a node's pods or, where that is zero, the outside.
 type ends struct {
-	pod, addr netip.Addr
-	in        netip.Prefix
+	pod netip.Addr
+	to  netip.Prefix
 }
 
 func trafficOf(judged *node.Index) *traffic {
@@ -42,27 +42,19 @@ func trafficOf(judged *node.Index) *traffic {
 
 // saw notes packets between two addresses.
 func (t *traffic) saw(pod, to netip.Addr, answered bool) {
-	for _, e := range []ends{{pod: pod, addr: to}, t.wide(pod, to)} {
+	for _, e := range []ends{{pod, model.Host(to)}, {pod, t.wide(to)}} {
 		t.asked[e], t.answered[e] = true, t.answered[e] || answered
 	}
 }
 
 // wide is what an address stands for.
-func (t *traffic) wide(pod, to netip.Addr) ends {
-	if r := t.Remote(to); r.IsValid() {
-		return ends{pod: pod, in: r}
-	}
-	return model.Either(node.Outside(t.Index, to), ends{pod: pod}, ends{pod: pod, addr: to})
+func (t *traffic) wide(to netip.Addr) netip.Prefix {
+	r := t.Remote(to)
+	return model.Either(r.IsValid() || node.Outside(t.Index, to), r, model.Host(to))
 }
 
 func (t *traffic) key(x model.AuditPair) ends {
-	switch x.Kind {
-	case model.AuditNode:
-		return t.wide(x.Pod, x.To)
-	case model.AuditOutside:
-		return ends{pod: x.Pod}
-	}
-	return ends{pod: x.Pod, addr: x.To}
+	return ends{x.Pod, model.Either(x.Kind == model.AuditNode || x.Kind == model.AuditOutside, t.wide(x.To), model.Host(x.To))}
 }
 
 // passed reports whether a pair had packets, or is one that nobody needs: pods speak to what is behind their gateway.
