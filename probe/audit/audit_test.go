@@ -114,6 +114,9 @@ func TestFaults(t *testing.T) {
 			n.Rules = append([]model.RoutingRule{{Family: 4, Priority: 900, From: prefix("10.244.0.0/17"), Table: 200, Action: "lookup"}}, n.Rules...)
 			n.Routes = append(n.Routes, model.Route{Table: 200, Dst: prefix("0.0.0.0/0"), Type: "unreachable"})
 		}, []string{"proven BlackholeRoute"}, "table 200", 6, 0, 0},
+		{"a rule discards what one pod sends", func(n *model.Snapshot) {
+			n.Rules = append([]model.RoutingRule{{Family: 4, Priority: 100, From: prefix("10.244.0.2/32"), Action: "prohibit"}}, n.Rules...)
+		}, []string{"proven BlackholeRoute"}, "10.244.0.2/32", 1, 0, 0},
 		{"a tunnel knows a node for each next hop", func(n *model.Snapshot) { tunnel(n, 20, 21) }, nil, "", 0, 0, 0},
 		{"a tunnel knows no node for one next hop", func(n *model.Snapshot) { tunnel(n, 20) }, []string{"likely StaleFDB"}, "restart the agent of the network plugin", 3, 0, 0},
 		{"a tunnel that programs tell the nodes", func(n *model.Snapshot) { tunnel(n) }, nil, "", 0, 0, 0},

@@ -248,7 +248,9 @@ func blackholedPods(v *fault.Input, reported map[discard]bool) {
 	byRoute := map[discard]*node.Lost{}
 	for a := range model.Each(v.MisroutedPods()) {
 		by := discarding(a.Decision)
-		if by != (discard{}) && !reported[by] && blocked(v.Index, a) && unusedMisrouted(v.Index, a) {
+		// A rule about some sources says nothing of what others send.
+		forAll := by.rule == nil || !by.rule.From.IsValid()
+		if by != (discard{}) && forAll && !reported[by] && blocked(v.Index, a) && unusedMisrouted(v.Index, a) {
 			model.GetOrInsert(byRoute, by).With(a.Addr, netip.Addr{})
 		}
 	}
