@@ -22,7 +22,7 @@ func (j *journey) narrow() *Narrow {
 	var in, first *model.Link
 	routed := false
 	for _, s := range j.steps {
-		l := j.named()[s.Link]
+		l := j.LinkByName[s.Link]
 		routed = routed || s.Kind == model.HopRoute
 		switch {
 		case l == nil || l.MTU == 0 || s.Kind != model.HopLink && s.Kind != model.HopBridge:
