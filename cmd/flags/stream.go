@@ -62,9 +62,6 @@ func Print(stream io.Writer, r report.Document, f report.Format, color string) e
 	return report.Write(stream, r, f, style)
 }
 
-// Colors are when a report is coloured.
-func Colors() Choice { return Choice{Value: "auto", Of: []string{"auto", "always", "never"}} }
-
 // Colored reports whether to use colours; NO_COLOR overrides the flag.
 func Colored(flag string, w io.Writer) bool {
 	switch {

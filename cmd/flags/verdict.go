@@ -1,6 +1,7 @@
 package flags
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -122,17 +123,48 @@ func (r *Reports) Write(w io.Writer, kind string, d report.Document, j report.Ju
 	return report.Write(w, d, report.Format(kind), report.Style{})
 }
 
-// Drawn reports whether paths are drawn in a format.
-func Drawn(f string) bool {
-	return slices.Contains([]report.Format{report.Text, report.Wide, report.Markdown, report.HTML, report.SVG}, report.Format(f))
+// Beside is what a command writes beside its output, for a CI job or to forward.
+type Beside struct {
+	Reports Reports
+	GitHub  bool
+}
+
+// Draws reports whether a document draws paths: one beside the output, or that of a format.
+func (b *Beside) Draws(output string) bool {
+	drawn := []report.Format{report.Text, report.Wide, report.Markdown, report.HTML, report.SVG}
+	return b.GitHub || b.Reports[string(report.HTML)] != "" || slices.Contains(drawn, report.Format(output))
 }
 
 // SummaryVariable names the file that GitHub shows at the end of a job.
 const SummaryVariable = "GITHUB_STEP_SUMMARY"
 
-// Summarize appends to the job's summary. The file is the runner's, so it is made if it is
-// not there. how are more flags of open.
-func Summarize(text []byte, how int) error {
+// Annotate tells GitHub's runner, which reads both the standard output and the standard error.
+func Annotate(stderr io.Writer, list ...report.Annotation) {
+	for _, x := range list {
+		fmt.Fprintln(Document(stderr), x)
+	}
+}
+
+// TellGitHub annotates the run, and appends to the summary of the job, if that is wanted. say takes warnings, how are
+// more flags of open.
+func (b *Beside) TellGitHub(stderr io.Writer, say func(string, ...any), d report.Document, j report.Judgement, how int) error {
+	if !b.GitHub {
+		return nil
+	}
+	Annotate(stderr, report.Annotations(d, j)...)
+	var text bytes.Buffer
+	if err := report.Summary(&text, d, j); err != nil {
+		return err
+	}
+	return Summarize(say, text.Bytes(), how)
+}
+
+// Summarize appends to the job's summary. The file is the runner's, so it is made if it is not there.
+func Summarize(say func(string, ...any), text []byte, how int) error {
+	if os.Getenv(SummaryVariable) == "" {
+		say("warning: no summary: %[1]s is not set; with sudo, use --preserve-env=%[1]s", SummaryVariable)
+		return nil
+	}
 	f, err := os.OpenFile(os.Getenv(SummaryVariable), os.O_WRONLY|os.O_APPEND|os.O_CREATE|how, 0o600)
 	if err == nil {
 		_, err = f.Write(text)

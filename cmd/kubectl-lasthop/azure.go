@@ -86,7 +86,7 @@ func (r *runner) askAzure(ctx context.Context, f *facts, targets []target) error
 	}
 	for _, unread := range answer.Unread {
 		text := unread.String()
-		if r.redact {
+		if r.Redact {
 			text = "a resource" + model.Either(unread.Denied, ": "+unread.Why, " could not be read")
 		}
 		r.say("without a part of what Azure knows: %s", text)

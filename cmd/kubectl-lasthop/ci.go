@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"os"
 	"path"
 
 	"github.com/lasthop/lasthop/cmd/flags"
@@ -24,10 +22,10 @@ var reportFiles = map[string]string{flags.ReportJUnit: junitFile, string(report.
 
 // forCI are the flags and variables with which lasthop on a node writes what a CI job wants: the files come back.
 func (o *options) forCI() (args, env []string) {
-	for kind := range o.reports {
+	for kind := range o.Reports {
 		args = append(args, "--report="+kind+"="+path.Join(remote.Dir, reportFiles[kind]))
 	}
-	if o.github {
+	if o.GitHub {
 		env = append(env, flags.SummaryVariable+"="+path.Join(remote.Dir, summaryFile))
 	}
 	return args, env
@@ -37,27 +35,9 @@ func (o *options) forCI() (args, env []string) {
 func (r *runner) writeForCI(found report.Document) error {
 	j := r.Judgement()
 	var err error
-	for kind, file := range r.reports {
+	for kind, file := range r.Reports {
 		var text bytes.Buffer
-		err = errors.Join(err, r.reports.Write(&text, kind, found, j), r.write(file, text.Bytes()))
+		err = errors.Join(err, r.Reports.Write(&text, kind, found, j), r.write(file, text.Bytes()))
 	}
-	if !r.github {
-		return err
-	}
-	for _, x := range report.Annotations(found, j) {
-		r.mu.Lock()
-		fmt.Fprintln(flags.Document(r.stderr), x)
-		r.mu.Unlock()
-	}
-	var text bytes.Buffer
-	return errors.Join(err, report.Summary(&text, found, j), r.summarize(text.Bytes()))
-}
-
-// summarize appends to the summary of the job.
-func (r *runner) summarize(text []byte) error {
-	if os.Getenv(flags.SummaryVariable) == "" {
-		r.say("warning: no summary: %s is not set", flags.SummaryVariable)
-		return nil
-	}
-	return flags.Summarize(text, 0)
+	return errors.Join(err, r.TellGitHub(r.stderr, r.say, found, j, 0))
 }

@@ -49,14 +49,14 @@ const mostNamed = 50
 // may not list lasthop does without, and its report says so.
 func (r *runner) gather(ctx context.Context, targets []target) (*facts, error) {
 	f := &facts{files: map[string][]byte{}}
-	for _, file := range r.routes {
+	for _, file := range r.Routes {
 		content, err := r.read("routes", file)
 		if err != nil {
 			return nil, err
 		}
 		f.add("routes", file, content)
 	}
-	if r.azure {
+	if r.Azure {
 		if err := r.askAzure(ctx, f, targets); err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (r *runner) gather(ctx context.Context, targets []target) (*facts, error) {
 	for _, k := range []struct {
 		flag, file string
 		list       func(context.Context, *session.API) (any, error)
-	}{{"nodes", r.nodes, nodes}, {"pods", r.pods, pods}} {
+	}{{"nodes", r.Nodes, nodes}, {"pods", r.Pods, pods}} {
 		if k.flag == "pods" && k.file == "" && len(targets) > mostNamed {
 			continue
 		}

@@ -34,12 +34,12 @@ func (o *options) serve(asked context.Context, stdin io.Reader, stdout, stderr i
 // forTool are the flags of the command line that go with each call of a tool.
 func (o *options) forTool(tool string) []string {
 	if tool == "replay" {
-		return model.Either(o.redact, []string{"--redact"}, nil)
+		return model.Either(o.Redact, []string{"--redact"}, nil)
 	}
-	args := flags.Given(o.given, func(f *pflag.Flag) bool {
-		return tool != "doctor" || !slices.Contains(slices.Concat(o.passes, fileFlags), f.Name)
+	args := flags.Given(o.Given, func(f *pflag.Flag) bool {
+		return tool != "doctor" || !slices.Contains(slices.Concat(passes, fileFlags), f.Name)
 	})
-	if !o.given.Changed("max-nodes") {
+	if !o.Given.Changed("max-nodes") {
 		args = append(args, fmt.Sprintf("--max-nodes=%d", mostAsked))
 	}
 	return args

@@ -2,13 +2,11 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,31 +25,15 @@ type options struct {
 	profile               flags.Choice
 	deadline, within      flags.Duration
 
-	selector           string
-	all, allNamespaces bool
+	all bool
 	// atOnce is how many debug pods start at once; more nodes than maxNodes are refused, unless that is 0.
 	atOnce, maxNodes int
 
-	// passes are the names of lasthop's own flags; those about the verdict are
-	// read here too, for that of several nodes.
-	passes []string
-	flags.Verdict
-	window flags.Window
-	last   flags.Window
-	at     flags.Time
+	// Observing are lasthop's own flags. Those about the verdict are read here too, for that of several nodes; files are of
+	// this machine: what lasthop reads, and where its samples go.
+	flags.Observing
 	// incidents: those that the agents keep are asked for.
-	incidents      bool
-	output, color  flags.Choice
-	redact, github bool
-	given          *pflag.FlagSet
-	// Files of this machine: what lasthop reads, and where its samples go.
-	nodes, pods string
-	routes      []string
-	// azure: Azure is asked for what routes would hold.
-	azure bool
-	pcap  string
-	// reports are where the verdict goes as well.
-	reports flags.Reports
+	incidents bool
 	// to is the destination of explain, or the pod at the other end of a check.
 	to string
 }
@@ -69,7 +51,7 @@ const noImage = "want the image with lasthop, from which the debug pods are made
 
 func (o *options) register(f *pflag.FlagSet) {
 	f.SortFlags = false
-	o.given = f
+	o.Given = f
 	f.StringVar(&o.image, "image", cmp.Or(os.Getenv(imageVariable), releaseImage),
 		"the `IMAGE` with lasthop, as the nodes pull it (default $"+imageVariable+")")
 	o.profile = flags.Choice{Value: session.Least, Of: []string{session.Least, session.Sysadmin}}
@@ -79,98 +61,42 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Var(&o.deadline, "deadline", "how long the debug pod may run (default --for plus ten minutes, or one hour)")
 	f.Var(&o.within, "start-within",
 		"how long a debug pod may take to start; five times that while its image is pulled (default 1m)")
-	f.StringVarP(&o.selector, "selector", "l", "", "select pods by labels, on all their nodes")
 	f.BoolVar(&o.all, "all", false, "all nodes")
 	f.IntVar(&o.atOnce, "at-once", 50,
 		"start at most this `NUMBER` of debug pods at once; all nodes are then watched in the same window")
 	f.IntVar(&o.maxNodes, "max-nodes", 0, "refuse more nodes than this `NUMBER`; 0 is no limit, mcp has 50")
-	f.StringVar(&o.nodes, "nodes", "", "read nodes from this `FILE` instead of the cluster; - is standard input")
-	f.StringVar(&o.pods, "pods", "", "read pods from this `FILE` instead of the cluster; - is standard input")
-	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
-	f.BoolVar(&o.azure, "azure", false,
-		"ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s")
-	f.StringVar(&o.pcap, "pcap", "", "write samples of dropped packets to a new `FILE`")
-	f.Var(&o.reports, "report", "also write the verdict to a new file: html to forward, junit for CI; repeatable")
 	f.StringVar(&o.to, "to", "", "the destination: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] "+
 		"in the same namespace; with check, a pod")
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "select pods in all namespaces")
-	o.pass(f)
+	o.Pick(f, slices.Concat([]string{"selector", "all-namespaces", "report"}, fileFlags, passes)...)
+	for name, usage := range map[string]string{
+		"selector":       "select pods by labels, on all their nodes",
+		"all-namespaces": "select pods in all namespaces",
+		"for":            "how long to observe; without it, record goes on until interrupted",
+		"last":           "judge the last `DURATION` of what the nodes' agents observed; no pod is created",
+		"at":             "judge what the nodes' agents observed from this `TIME` on, for --for (default 5m)",
+		"nodes":          "read nodes from this `FILE` instead of the cluster; - is standard input",
+		"pods":           "read pods from this `FILE` instead of the cluster; - is standard input",
+		"azure":          "ask Azure for the same, with your login (az login, or another that azidentity finds): read-only, within 10s",
+		"pcap":           "write samples of dropped packets to a new `FILE`",
+	} {
+		f.Lookup(name).Usage = usage
+	}
 	o.kube.register(f)
 }
 
-// pass registers the flags that lasthop gets as they are. A mistake in one is refused here, before anything is started.
-func (o *options) pass(f *pflag.FlagSet) {
-	o.FailOn, o.output, o.color = flags.Severities(), flags.Formats(), flags.Colors()
-	for _, p := range []struct {
-		name, short string
-		value       pflag.Value
-		usage       string
-	}{
-		{"for", "", &o.window, "how long to observe (default 10s; record: until interrupted)"},
-		{"last", "", &o.last, "judge the last part of what the nodes' agents observed; no pod is created"},
-		{"at", "", &o.at, "judge what the nodes' agents observed from this time on, for --for (default 5m)"},
-		{"output", "o", &o.output, "output format (default text)"},
-		{"active", "", new(onOff), "send up to 16 probes after the window, all reported"},
-		{"only", "", &o.Only, "report only this finding; repeatable"},
-		{"skip", "", &o.Skip, "do not report this finding; repeatable"},
-		{"fail-on", "", &o.FailOn, "the lowest severity for exit status 1 (default warning)"},
-		{"strict", "", (*onOff)(&o.Strict), "exit with status 4 if a source could not be read completely"},
-		{"uplink", "", &texts{}, "use link `IF` as an uplink; repeatable"},
-		{"pod-cidr", "", &flags.Prefixes{}, "a pod range of the cluster; repeatable"},
-		{"engine", "", &flags.Choice{Of: []string{"auto", "tc", "state"}}, "how to watch packets (default auto)"},
-		{"attach", "", &flags.Choice{Of: []string{"auto", "tcx", "clsact"}}, "how to attach BPF (default auto)"},
-		{"color", "", &o.color, "when to use colours (default auto)"},
-		{"redact", "", (*onOff)(&o.redact), "replace names and addresses"},
-		{"github", "", (*onOff)(&o.github), "annotate a GitHub Actions run and append to the job summary"},
-		{"idle-exit", "", new(flags.Duration), "leave the screen after this time without a key (default 30m)"},
-		{"debug", "", new(onOff), "print more on failure"},
-	} {
-		flag := f.VarPF(p.value, p.name, p.short, p.usage)
-		flag.DefValue = "" // lasthop knows what it does by default
-		o.passes = append(o.passes, p.name)
-		if _, isSwitch := p.value.(*onOff); isSwitch {
-			flag.NoOptDefVal = "true"
-		}
-	}
-}
-
-// onOff is a switch.
-type onOff bool
-
-func (x *onOff) String() string { return strconv.FormatBool(bool(*x)) }
-func (x *onOff) Type() string   { return "bool" }
-
-func (x *onOff) Set(s string) error {
-	on, err := strconv.ParseBool(s)
-	if *x = onOff(on); err != nil {
-		return errors.New("want true or false")
-	}
-	return nil
-}
-
-// texts are any but none: that mostly comes from an unset variable.
-type texts []string
-
-func (x *texts) String() string { return strings.Join(*x, ", ") }
-func (x *texts) Type() string   { return "string" }
-
-// GetSlice are the texts.
-func (x *texts) GetSlice() []string { return *x }
-
-func (x *texts) Set(s string) error {
-	if *x = append(*x, s); s == "" {
-		return errors.New("want a value, got an empty one")
-	}
-	return nil
+// passes are the flags that lasthop gets as they are. A mistake in one is refused here, before anything is started.
+var passes = []string{
+	"for", "last", "at", "output", "active", "only", "skip", "fail-on", "strict", "uplink", "pod-cidr", "engine", "attach", "color", "redact",
+	"github", "idle-exit", "debug",
 }
 
 // passed are lasthop's own flags as they were given, as far as they are wanted.
 func (o *options) passed(wanted func(name string) bool) []string {
-	return flags.Given(o.given, func(f *pflag.Flag) bool { return slices.Contains(o.passes, f.Name) && wanted(f.Name) })
+	return flags.Given(o.Given, func(f *pflag.Flag) bool { return slices.Contains(passes, f.Name) && wanted(f.Name) })
 }
 
 // past says that the agents are asked.
-func (o *options) past() bool { return o.last > 0 || !o.at.IsZero() || o.incidents }
+func (o *options) past() bool { return o.Past() || o.incidents }
 
 // plan is what the command line asks for.
 type plan struct {
@@ -207,7 +133,7 @@ var elsewhere = []string{"findings", "schema", "lab", "demo", "completion", "ver
 
 func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, error) {
 	p := plan{command: "check"}
-	if flags.Terminal(stdin) && flags.Terminal(stdout) && !o.given.Changed("output") {
+	if flags.Terminal(stdin) && flags.Terminal(stdout) && !o.Given.Changed("output") {
 		p.command = screen
 	}
 	if len(args) > 0 && slices.Contains(commands, args[0]) {
@@ -241,7 +167,7 @@ func misspelt(words []string) string {
 }
 
 func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
-	ways := []bool{len(p.words) > 0, o.selector != "", o.all}
+	ways := []bool{len(p.words) > 0, !o.Selector.Empty(), o.all}
 	first := slices.Index(ways, true)
 	verdict := slices.Contains([]string{"check", "explain"}, p.command)
 	switch {
@@ -253,7 +179,7 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("%s takes no --last and no --at", p.command)
 	case o.image == "" && !o.past() && p.command != "replay":
 		return usagef(noImage, imageVariable)
-	case o.given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
+	case o.Given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
 		return usagef("--deadline %v: want at least one second", time.Duration(o.deadline))
 	case first < 0 && p.command != "mcp":
 		return usagef("want a NODE, pod/NAME, -l SELECTOR or --all; `kubectl get nodes` lists the nodes")
@@ -267,32 +193,40 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("--at-once %d: want at least one", o.atOnce)
 	case o.to != "" && !verdict:
 		return usagef("--to is for check and explain")
-	case len(o.reports) > 0 && !verdict:
+	case len(o.Reports) > 0 && !verdict:
 		return usagef("--report is for check and explain")
-	case p.command == "doctor" && !slices.Contains([]string{"text", "json", "mcp"}, o.output.Value):
-		return usagef("doctor: -o %s: want text, json or mcp", o.output.Value)
-	case p.command == "audit" && !slices.Contains([]string{"text", "json"}, o.output.Value):
-		return usagef("audit: -o %s: want text or json", o.output.Value)
+	case p.command == "doctor" && !slices.Contains([]string{"text", "json", "mcp"}, o.Output.Value):
+		return usagef("doctor: -o %s: want text, json or mcp", o.Output.Value)
+	case p.command == "audit" && !slices.Contains([]string{"text", "json"}, o.Output.Value):
+		return usagef("audit: -o %s: want text or json", o.Output.Value)
 	case p.file == "-" && flags.Terminal(stdout):
 		return usagef("record -: standard output is a terminal")
 	}
-	if taken, fewer := takes[p.command]; fewer {
-		var foreign []string
-		o.given.Visit(func(f *pflag.Flag) {
-			if slices.Contains(slices.Concat(o.passes, fileFlags), f.Name) && !slices.Contains(taken, f.Name) {
-				foreign = append(foreign, "--"+f.Name)
-			}
-		})
-		if len(foreign) > 0 {
-			return usagef("%s takes no %s", p.command, strings.Join(foreign, " and no "))
+	var foreign, empty []string
+	taken, fewer := takes[p.command]
+	o.Given.Visit(func(f *pflag.Flag) {
+		if !slices.Contains(slices.Concat(passes, fileFlags), f.Name) {
+			return
 		}
+		if fewer && !slices.Contains(taken, f.Name) {
+			foreign = append(foreign, "--"+f.Name)
+		}
+		if slices.Contains(flags.Values(f), "") {
+			empty = append(empty, "--"+f.Name)
+		}
+	})
+	if len(foreign) > 0 {
+		return usagef("%s takes no %s", p.command, strings.Join(foreign, " and no "))
 	}
-	for _, file := range append(slices.Collect(maps.Values(o.reports)), p.file, o.pcap) {
+	if len(empty) > 0 {
+		return usagef("%s: want a value, got an empty one", empty[0])
+	}
+	for _, file := range append(slices.Collect(maps.Values(o.Reports)), p.file, o.Pcap) {
 		if err := writable(file); err != nil {
 			return err
 		}
 	}
-	read := append([]string{o.nodes, o.pods}, o.routes...)
+	read := append([]string{o.Nodes, o.Pods}, o.Routes...)
 	if first := slices.Index(read, "-"); first >= 0 && slices.Contains(read[first+1:], "-") {
 		return usagef("only one file can be standard input")
 	}
@@ -319,8 +253,8 @@ func (o *options) limit() time.Duration {
 	switch {
 	case o.deadline > 0:
 		return time.Duration(o.deadline)
-	case o.window > 0:
-		return time.Duration(o.window) + 10*time.Minute
+	case o.Asked() > 0:
+		return o.Asked() + 10*time.Minute
 	}
 	return time.Hour
 }
@@ -328,7 +262,7 @@ func (o *options) limit() time.Duration {
 // colors has lasthop colour its report where the terminal here takes it.
 func (o *options) colors(p plan, stdout io.Writer) []string {
 	judges := slices.Contains([]string{"check", "audit", "explain"}, p.command)
-	return model.Either(judges && !o.given.Changed("color") && flags.Colored("auto", stdout), []string{"--color=always"}, nil)
+	return model.Either(judges && !o.Given.Changed("color") && flags.Colored("auto", stdout), []string{"--color=always"}, nil)
 }
 
 // beside is the name of a file for one of several nodes.

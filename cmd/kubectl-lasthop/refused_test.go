@@ -81,7 +81,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"check", "node1", "--engine", "xdp"}, "want one of auto, tc, state"},
 		{[]string{"check", "node1", "--pod-cidr", "10.0.0.1/8"}, "did you mean 10.0.0.0/8?"},
 		{[]string{"check", "node1", "--uplink", ""}, "want a value, got an empty one"},
-		{[]string{"check", "node1", "--strict=maybe"}, "want true or false"},
+		{[]string{"check", "node1", "--strict=maybe"}, "invalid argument"},
 		{[]string{"check", "node1", "--report", "junit=none/v.xml"}, "no directory none"},
 		{[]string{"record", "none/node.rec", "node1"}, "no directory none"},
 		{[]string{"findings", "NoReply"}, "needs no cluster: run `lasthop findings`"},

@@ -193,7 +193,7 @@ func (r *runner) join(targets []target, outcomes []outcome) (int, error) {
 		if r.several && o.err != nil {
 			o.err = fmt.Errorf("%s: %w", targets[i].node, o.err)
 		}
-		if o.printed.Len() > 0 && !r.given.Changed("output") {
+		if o.printed.Len() > 0 && !r.Given.Changed("output") {
 			fmt.Fprintf(r.stdout, "=== %s\n", targets[i].node)
 		}
 		_, gone := o.printed.WriteTo(r.stdout)
@@ -221,7 +221,7 @@ func (r *runner) args(t target, known *facts) []string {
 	if t.to != "" {
 		args = append(args, "--to="+t.to)
 	}
-	if r.pcap != "" {
+	if r.Pcap != "" {
 		args = append(args, samplesFlag)
 	}
 	forCI, _ := r.forCI()
@@ -269,7 +269,7 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 		err := r.gate.wait(ctx, r.asked)
 		if err == nil && r.recordings != "" {
 			grace := cmp.Or(time.Duration(r.within), time.Minute)
-			timer := time.AfterFunc(cmp.Or(time.Duration(r.window), 10*time.Second)+grace, func() {
+			timer := time.AfterFunc(time.Duration(r.Window)+grace, func() {
 				late(fmt.Errorf("it did not end within %v of the window", grace))
 			})
 			context.AfterFunc(within, func() { timer.Stop() })
@@ -371,14 +371,14 @@ var exports = regexp.MustCompile(`^lasthop-[0-9.-]+\.html$`)
 func (r *runner) keep(node, name string, content []byte) error {
 	local := name
 	switch {
-	case name == samplesFile && r.pcap != "":
-		local = beside(r.pcap, node, r.several)
-	case name == junitFile && r.reports[flags.ReportJUnit] != "":
-		local = r.reports[flags.ReportJUnit]
-	case name == htmlFile && r.reports[string(report.HTML)] != "":
-		local = r.reports[string(report.HTML)]
-	case name == summaryFile && r.github:
-		return r.summarize(content)
+	case name == samplesFile && r.Pcap != "":
+		local = beside(r.Pcap, node, r.several)
+	case name == junitFile && r.Reports[flags.ReportJUnit] != "":
+		local = r.Reports[flags.ReportJUnit]
+	case name == htmlFile && r.Reports[string(report.HTML)] != "":
+		local = r.Reports[string(report.HTML)]
+	case name == summaryFile && r.GitHub:
+		return flags.Summarize(r.say, content, 0)
 	case r.command != screen || !exports.MatchString(name):
 		r.say("%s sent an unexpected file %q: discarded", node, name)
 		return nil

@@ -39,7 +39,7 @@ func (f *finder) find(ctx context.Context, o *options, p plan) error {
 		if err != nil {
 			return session.ExplainLookup(err, "list the nodes", f.namespace)
 		}
-	case o.selector != "":
+	case !o.Selector.Empty():
 		return f.selected(ctx, o)
 	}
 	for _, word := range p.words {
@@ -176,19 +176,16 @@ func eachPod(ctx context.Context, of *session.API, ns string, o metav1.ListOptio
 }
 
 func (f *finder) selected(ctx context.Context, o *options) error {
-	namespace := model.Either(o.allNamespaces, metav1.NamespaceAll, f.namespace)
-	err := eachPod(ctx, f.api, namespace, metav1.ListOptions{LabelSelector: o.selector}, func(p *corev1.Pod) {
+	namespace := model.Either(o.AllNamespaces, metav1.NamespaceAll, f.namespace)
+	err := eachPod(ctx, f.api, namespace, metav1.ListOptions{LabelSelector: o.Selector.String()}, func(p *corev1.Pod) {
 		f.add(p.Spec.NodeName, p.Status.PodIP)
 	})
-	if apierrors.IsBadRequest(err) {
-		return usagef("--selector %s: %w", o.selector, err)
-	}
 	if err != nil {
 		return session.ExplainLookup(err, "list the pods", f.namespace)
 	}
 	if len(f.targets) == 0 {
 		return usagef("--selector %s: no running pod with these labels and its own network in the namespace %s; -A "+
-			"searches all namespaces", o.selector, f.namespace)
+			"searches all namespaces", &o.Selector, f.namespace)
 	}
 	return nil
 }

@@ -52,12 +52,12 @@ func (r *runner) recordArgs(t target, known *facts) []string {
 	if r.command == "explain" && !r.past() {
 		args = append(args, pairs(t.pods)...)
 	}
-	if !r.given.Changed("for") && !r.past() {
+	if !r.Given.Changed("for") && !r.past() {
 		args = append(args, "--for=10s") // as check does
 	}
 	args = append(args, r.passed(func(name string) bool { return slices.Contains(recorded, name) })...)
 	args = append(args, known.args...)
-	if r.pcap != "" {
+	if r.Pcap != "" {
 		args = append(args, samplesFlag)
 	}
 	return args
@@ -88,9 +88,9 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	hide := flags.Redactor(r.redact) // as each node does in its recording
+	hide := flags.Redactor(r.Redact) // as each node does in its recording
 	j := joint.New()
-	if r.command == "explain" || r.draws() && len(targets) <= joint.MostDrawn {
+	if r.command == "explain" || r.Draws(r.Output.Value) && len(targets) <= joint.MostDrawn {
 		j.Snapshots = map[string]*model.Snapshot{}
 	}
 	if r.past() {
@@ -112,7 +112,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		room <- struct{}{}
 		defer func() { <-room }()
 		if r.asked.Err() == nil && ctx.Err() == nil {
-			group.Add(j.Add(names[i], o.fail(r.redact), opener(r.recording(i))))
+			group.Add(j.Add(names[i], o.fail(r.Redact), opener(r.recording(i))))
 		}
 	}
 	outcomes := r.onAll(ctx, targets, known)
@@ -142,8 +142,8 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 // replay judges recordings of this machine, as lasthop does: one as a node's own report, several together. It needs no
 // cluster.
 func (r *runner) replay() (int, error) {
-	hide := func() *redact.Redactor { return flags.Redactor(r.redact) }
-	last := time.Duration(r.window)
+	hide := func() *redact.Redactor { return flags.Redactor(r.Redact) }
+	last := r.Asked()
 	if len(r.words) == 1 {
 		var found report.Report
 		err := opener(r.words[0])(func(f *record.File) error {
@@ -151,7 +151,7 @@ func (r *runner) replay() (int, error) {
 				r.say("warning: recording %s: %v; the %d readings before that are valid", r.words[0], f.Damage, f.Len())
 			}
 			s, past, err := joint.Recorded(f, last, hide())
-			found = joint.Node(hide().Snapshot(&s), past, &r.Verdict, nil, r.draws(), true)
+			found = joint.Node(hide().Snapshot(&s), past, &r.Verdict, nil, r.Draws(r.Output.Value), true)
 			return err
 		})
 		if err != nil {
@@ -162,7 +162,7 @@ func (r *runner) replay() (int, error) {
 	j := joint.New()
 	j.Last, j.Hide, j.Apart = last, hide, true
 	j.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) { return joint.Had(f, since, hide()) }
-	if r.draws() && len(r.words) <= joint.MostDrawn {
+	if r.Draws(r.Output.Value) && len(r.words) <= joint.MostDrawn {
 		j.Snapshots = map[string]*model.Snapshot{}
 	}
 	for i, file := range r.words {
@@ -172,7 +172,7 @@ func (r *runner) replay() (int, error) {
 			return nil
 		})
 		// A file is often named after its node.
-		j.Add(model.Either(r.redact, fmt.Sprintf("recording %d", i+1), file), cut, open)
+		j.Add(model.Either(r.Redact, fmt.Sprintf("recording %d", i+1), file), cut, open)
 	}
 	result := j.Judge()
 	if j.Read == 0 {
@@ -183,14 +183,9 @@ func (r *runner) replay() (int, error) {
 	return r.verdict(found.Findings, found.Incomplete() != nil), r.tell(found)
 }
 
-// draws reports whether a document will draw paths.
-func (r *runner) draws() bool {
-	return r.github || r.reports[string(report.HTML)] != "" || flags.Drawn(r.output.Value)
-}
-
 // tell prints a report, and writes what a CI job wants of it.
 func (r *runner) tell(found report.Document) error {
-	return errors.Join(flags.Print(r.stdout, found, report.Format(r.output.Value), r.color.Value), r.writeForCI(found))
+	return errors.Join(flags.Print(r.stdout, found, report.Format(r.Output.Value), r.Color.Value), r.writeForCI(found))
 }
 
 // Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about

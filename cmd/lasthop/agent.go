@@ -19,9 +19,6 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// agentDir is where the agent keeps its ring, on the node.
-const agentDir = "/var/lib/lasthop"
-
 func (a *app) agentCommand() *cobra.Command {
 	o, space := &observing{}, flags.Bytes(256<<20)
 	var ringOptions ring.Options
@@ -38,13 +35,13 @@ func (a *app) agentCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&ringOptions.Keep, "keep", 30*time.Minute, "how much recorded time to keep")
 	f.Var(&space, "space", "how much disk space to use at most")
-	f.StringVar(&ringOptions.Dir, "dir", agentDir, "the `DIR` for recordings")
+	f.StringVar(&ringOptions.Dir, "dir", flags.AgentDir, "the `DIR` for recordings")
 	f.StringVar(&listen, "listen", ":9464", "the `ADDRESS` for metrics and health checks; empty for none")
 	f.Lookup("listen").Annotations = map[string][]string{mayBeEmpty: {}}
 	f.BoolVar(&events, "events", false,
 		"create a Kubernetes Event for the node $NODE_NAME when a finding opens or closes; needs the rights in its pod")
 	// All nodes' agents together would ask more than Azure answers.
-	o.pick(f, append(slices.DeleteFunc(slices.Clone(onNode), func(name string) bool { return name == "azure" }), "debug")...)
+	o.Pick(f, append(slices.DeleteFunc(slices.Clone(onNode), func(name string) bool { return name == "azure" }), "debug")...)
 	return cmd
 }
 

@@ -22,10 +22,10 @@ func (a *app) auditCommand() *cobra.Command {
 		Use:  "audit [POD…]",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.audit(cmd.Context(), o, args, diff, policies) },
 	}
-	o.pick(cmd.Flags(), "netns", "host-root", "uplink", "pod-cidr", "nodes", "pods", "routes", "namespace", "all-namespaces", "selector",
+	o.Pick(cmd.Flags(), "netns", "host-root", "uplink", "pod-cidr", "nodes", "pods", "routes", "namespace", "all-namespaces", "selector",
 		"only", "skip", "fail-on", "strict", "output", "redact", "color", "debug", "report", "github", "replay")
-	o.output.Of = []string{string(report.Text), string(report.JSON)}
-	o.engine.Value, o.window = session.EngineState, flags.Window(time.Millisecond)
+	o.Output.Of = []string{string(report.Text), string(report.JSON)}
+	o.Engine.Value, o.Window = session.EngineState, flags.Window(time.Millisecond)
 	cmd.Flags().StringVar(&diff, "diff", "", "only what died since this `FILE` was recorded")
 	cmd.Flags().BoolVar(&policies, "policies", false, "list all that policies deny, not only the first")
 	return cmd
@@ -35,18 +35,18 @@ func (a *app) audit(ctx context.Context, o *observing, pods []string, diff strin
 	if err := o.validate(); err != nil {
 		return err
 	}
-	if len(o.replay) > 1 {
+	if len(o.Replay) > 1 {
 		return usagef("audit: want a single recording")
 	}
 	var before *model.Snapshot
 	if diff != "" {
-		s, err := a.recorded(&observing{replay: []string{diff}, given: o.given}, nil, nil)
+		s, err := a.recorded(&observing{Observing: flags.Observing{Replay: []string{diff}, Given: o.Given}}, nil, nil)
 		if err != nil {
 			return err
 		}
 		before = &s
 	}
-	if err := a.openBeside(&o.beside); err != nil {
+	if err := a.openBeside(o); err != nil {
 		return err
 	}
 	return a.snapshot(ctx, o, nil, nil, nil, func(s *model.Snapshot) error {

@@ -177,7 +177,7 @@ func recordOnce(t *testing.T, l *lab.Lab, name string, started func() error, mor
 		files = append(files, file)
 		// On a busy machine they begin some seconds apart.
 		args := []string{"record", file, "--netns", n.Netns, "--host-root", l.HostRoot(n.Name), "--for", (2 * windowOf()).String()}
-		for flag, value := range map[string]string{"nodes": given.nodes, "pods": given.pods} {
+		for flag, value := range map[string]string{"nodes": given.Nodes, "pods": given.Pods} {
 			if value != "" {
 				args = append(args, "--"+flag, value)
 			}
@@ -185,7 +185,7 @@ func recordOnce(t *testing.T, l *lab.Lab, name string, started func() error, mor
 		if len(more) > 0 {
 			args, more = append(args, more[:2]...), more[2:]
 		}
-		for _, r := range given.routes {
+		for _, r := range given.Routes {
 			args = append(args, "--routes", r)
 		}
 		cmd := exec.CommandContext(t.Context(), "lasthop", args...)

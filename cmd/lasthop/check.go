@@ -30,7 +30,7 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:  "check [POD…]",
 		RunE: func(cmd *cobra.Command, args []string) error { return a.check(cmd.Context(), o, args) },
 	}
-	o.register(cmd.Flags(), "idle-exit")
+	o.Register(cmd.Flags(), "idle-exit")
 	o.complete(cmd)
 	return cmd
 }
@@ -39,14 +39,14 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err := a.openPast(o); err != nil {
 		return err
 	}
-	if len(o.replay) > 1 {
+	if len(o.Replay) > 1 {
 		return a.checkTogether(o, pods)
 	}
 	out, err := a.createPcap(o)
 	if err != nil {
 		return err
 	}
-	if err := a.openBeside(&o.beside); err != nil {
+	if err := a.openBeside(o); err != nil {
 		return err
 	}
 	var past []model.Tracked
@@ -66,14 +66,9 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	})
 }
 
-// tell prints a report, and writes what a CI job wants of it.
-func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
-	return errors.Join(a.print(o, r), a.writeBeside(o.beside, r, j))
-}
-
 // print writes a report to the standard output. A closed pipe is no error.
 func (a *app) print(o *observing, r report.Document) error {
-	return ignoreClosedPipe(flags.Print(a.stdout, r, report.Format(o.output.Value), o.color.Value))
+	return ignoreClosedPipe(flags.Print(a.stdout, r, report.Format(o.Output.Value), o.Color.Value))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with its samples and, unless past is nil,
@@ -83,7 +78,7 @@ func (a *app) snapshot(
 	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile,
 	past *[]model.Tracked, tell func(*model.Snapshot) error,
 ) error {
-	if len(o.replay) > 0 {
+	if len(o.Replay) > 0 {
 		s, err := a.recorded(o, samples, past)
 		if err == nil {
 			err = tell(&s)
@@ -109,25 +104,25 @@ func (a *app) snapshot(
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
-	hint := model.Either(o.given != nil && o.given.Lookup("nodes") != nil, "use --nodes FILE", "")
+	hint := model.Either(o.Given != nil && o.Given.Lookup("nodes") != nil, "use --nodes FILE", "")
 	var cloud *azure.Client
-	if o.azure {
+	if o.Azure {
 		cloud = &azure.Client{}
 	}
 	return session.Options{
 		Options: collect.Options{
-			NS: ns, HostRoot: hostRoot(o.hostRoot), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes, NodesHint: hint,
-			PodsFile: o.pods, RoutesFiles: o.routes, Azure: cloud, Stdin: os.Stdin,
+			NS: ns, HostRoot: hostRoot(o.HostRoot), Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.Nodes, NodesHint: hint,
+			PodsFile: o.Pods, RoutesFiles: o.Routes, Azure: cloud, Stdin: os.Stdin,
 		},
-		NodeName: name, InPod: inForeignRoot(), Engine: o.watchedBy(), Attach: o.attach.Value, Janitor: newJanitor, First: o.first,
-		Diagnose: o.diagnose(), For: time.Duration(o.window), Active: o.active, Debug: o.debug,
+		NodeName: name, InPod: inForeignRoot(), Engine: o.watchedBy(), Attach: o.Attach.Value, Janitor: newJanitor, First: o.first,
+		Diagnose: o.diagnose(), For: time.Duration(o.Window), Active: o.Active, Debug: o.Debug,
 	}
 }
 
 // watchedBy is the engine. Without NET_ADMIN not even the node's rules can be read:
 // who did not ask for a verdict without packets gets none then.
 func (o *observing) watchedBy() string {
-	return model.Either(o.engine.Value == session.EngineAuto && !traffic.Holds(cap.NET_ADMIN), session.EngineTC, o.engine.Value)
+	return model.Either(o.Engine.Value == session.EngineAuto && !traffic.Holds(cap.NET_ADMIN), session.EngineTC, o.Engine.Value)
 }
 
 // judge draws the findings that the user wants, with those that came and went.
@@ -138,12 +133,7 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked
 	}
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
-	return joint.Node(s, past, &o.Verdict, focus, o.draws(), o.tables), nil
-}
-
-// draws reports whether a document will draw paths.
-func (o *observing) draws() bool {
-	return o.beside.github || o.beside.reports[string(report.HTML)] != "" || flags.Drawn(o.output.Value)
+	return joint.Node(s, past, &o.Verdict, focus, o.Draws(o.Output.Value), o.tables), nil
 }
 
 // verdict is a report's exit status. A finding outweighs a gap: it holds whatever else could not be seen.

@@ -26,8 +26,8 @@ func completeNetns(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 // completePods proposes the pods of the recording, or of the node as kubelet names the directories of their logs.
 func (o *observing) completePods(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var out []string
-	if len(o.replay) > 0 {
-		f, closeFile, err := openRecorded(o.replay[0])
+	if len(o.Replay) > 0 {
+		f, closeFile, err := openRecorded(o.Replay[0])
 		defer closeFile()
 		if err == nil {
 			if s, err := f.Window(0); err == nil {
@@ -35,7 +35,7 @@ func (o *observing) completePods(*cobra.Command, []string, string) ([]string, co
 			}
 		}
 	} else {
-		entries, _ := os.ReadDir(filepath.Join(cmp.Or(hostRoot(o.hostRoot), "/"), "var/log/pods")) //nolint:errcheck // then nothing is proposed
+		entries, _ := os.ReadDir(filepath.Join(cmp.Or(hostRoot(o.HostRoot), "/"), "var/log/pods")) //nolint:errcheck // then nothing is proposed
 		for _, e := range entries {
 			// NAMESPACE_NAME_UID
 			if parts := strings.Split(e.Name(), "_"); len(parts) == 3 {

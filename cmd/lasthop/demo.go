@@ -38,13 +38,13 @@ func (a *app) demoCommand() *cobra.Command {
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.
-	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug", "report", "github", "idle-exit")
+	o.Pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug", "report", "github", "idle-exit")
 	on.register(cmd.Flags())
 	return cmd
 }
 
 func (a *app) demo(ctx context.Context, o *observing, name string, on *labPlace, screen bool) (err error) {
-	defer func() { a.annotateScenario(o.beside, err) }()
+	defer func() { a.annotateScenario(o, err) }()
 	s, err := load(name)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when str
 
 // checkLab prints the report on the lab's broken node, and compares the verdict with the one that the scenario expects.
 func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
-	if err := a.openBeside(&o.beside); err != nil {
+	if err := a.openBeside(o); err != nil {
 		return err
 	}
 	r, traffic, err := a.reportLab(ctx, o, l)
@@ -164,12 +164,12 @@ func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns 
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	o.active = o.active || l.Scenario().Active
+	o.Active = o.Active || l.Scenario().Active
 	node, err := observed(l)
 	if err != nil {
 		return err
 	}
-	o.hostRoot = cmp.Or(o.hostRoot, l.HostRoot(node.Name))
+	o.HostRoot = cmp.Or(o.HostRoot, l.HostRoot(node.Name))
 	ns, err := netns.Named(node.Netns)
 	if err != nil {
 		return err
@@ -186,8 +186,8 @@ func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns 
 	if s := l.Scenario(); s.Together() {
 		a.say("watching only node %s; `lasthop lab up %s` shows how to watch %d nodes at the same time", node.Name, s.Name, len(s.Watch))
 	}
-	active := model.Either(o.active, " --active", "")
-	a.say("watching node %s: lasthop check --netns %s --host-root %s --for %v%s", node.Name, node.Netns, o.hostRoot, time.Duration(o.window), active)
+	active := model.Either(o.Active, " --active", "")
+	a.say("watching node %s: lasthop check --netns %s --host-root %s --for %v%s", node.Name, node.Netns, o.HostRoot, time.Duration(o.Window), active)
 	return look(ns, node.Name)
 }
 
@@ -283,13 +283,13 @@ func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) 
 		return path
 	}
 	if s.Files.Nodes {
-		o.nodes = write("nodes", s.NodesJSON)
+		o.Nodes = write("nodes", s.NodesJSON)
 	}
 	if s.Files.Pods {
-		o.pods = write("pods", s.PodsJSON)
+		o.Pods = write("pods", s.PodsJSON)
 	}
 	for _, k := range s.Files.Routes {
-		o.routes = append(o.routes, write(string(k), func() ([]byte, error) { return s.RoutesJSON(k) }))
+		o.Routes = append(o.Routes, write(string(k), func() ([]byte, error) { return s.RoutesJSON(k) }))
 	}
 	remove = func() error { return os.RemoveAll(dir) }
 	if err != nil {

@@ -29,7 +29,7 @@ func (a *app) explainCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node "+
 		"(default the peer of the worst finding, or the busiest)")
-	o.register(cmd.Flags(), "idle-exit", "pcap")
+	o.Register(cmd.Flags(), "idle-exit", "pcap")
 	o.complete(cmd)
 	return cmd
 }
@@ -42,7 +42,7 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err := a.openPast(o); err != nil {
 		return err
 	}
-	if err := a.openBeside(&o.beside); err != nil {
+	if err := a.openBeside(o); err != nil {
 		return err
 	}
 	return a.explained(ctx, o, pod, target, func(r report.Path, err error) error {
@@ -57,7 +57,7 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 }
 
 func (a *app) explained(ctx context.Context, o *observing, pod string, target target, tell func(report.Path, error) error) error {
-	if len(o.replay) > 1 {
+	if len(o.Replay) > 1 {
 		return tell(a.explainTogether(o, pod, target))
 	}
 	var past []model.Tracked
@@ -165,8 +165,8 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 	}
 	candidates := []netip.Addr{t.addr}
 	if t.pod != "" {
-		if candidates, err = choosePods(s, []string{t.pod}, selection{namespace: o.namespace}); err != nil {
-			there, several := remotePods(s, t.pod, o.namespace)
+		if candidates, err = choosePods(s, []string{t.pod}, selection{namespace: o.Namespace}); err != nil {
+			there, several := remotePods(s, t.pod, o.Namespace)
 			if err = cmp.Or(several, err); there == nil {
 				if len(s.Cluster.Pods) == 0 {
 					err = fmt.Errorf("%w\nthe names of other nodes' pods are unknown here: for one of these use its address, "+

@@ -44,7 +44,7 @@ func watchClosely(t *testing.T, name string) *model.Snapshot {
 			t.Error(err)
 		}
 	}()
-	o := (&observing{hostRoot: t.TempDir(), window: flags.Window(4 * time.Second)}).session(ns, node.Name)
+	o := (&observing{Observing: flags.Observing{HostRoot: t.TempDir(), Window: flags.Window(4 * time.Second)}}).session(ns, node.Name)
 	o.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) {
 		var all []netip.Addr
 		for _, p := range s.Pods {

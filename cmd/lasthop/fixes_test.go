@@ -19,6 +19,8 @@ import (
 
 	"mvdan.cc/sh/v3/syntax"
 
+	"github.com/spf13/pflag"
+
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -376,7 +378,9 @@ func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 func given(t *testing.T, args ...string) *observing {
 	t.Helper()
 	o := &observing{}
-	if err := o.define().Parse(args); err != nil {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.Register(f)
+	if err := f.Parse(args); err != nil {
 		t.Fatal(err)
 	}
 	return o

@@ -86,9 +86,9 @@ func (g *guide) inLab(name, text string) {
 	}
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t)
 	err = a.inLab(t.Context(), o, g.lab, func(*netns.NS, string) error {
-		g.prelude = "lasthop() { command lasthop \"$@\" --host-root " + o.hostRoot + "; }\nkubectl() { cat " + o.nodes + "; }\n"
-		if len(o.routes) == 2 {
-			g.prelude += "az() { case $2 in route-table) cat " + o.routes[0] + " ;; vnet) cat " + o.routes[1] + " ;; esac; }\n"
+		g.prelude = "lasthop() { command lasthop \"$@\" --host-root " + o.HostRoot + "; }\nkubectl() { cat " + o.Nodes + "; }\n"
+		if len(o.Routes) == 2 {
+			g.prelude += "az() { case $2 in route-table) cat " + o.Routes[0] + " ;; vnet) cat " + o.Routes[1] + " ;; esac; }\n"
 		}
 		g.follow(t.Context(), text)
 		return nil

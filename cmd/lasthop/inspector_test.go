@@ -26,7 +26,7 @@ func TestInspector(t *testing.T) {
 	}
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t)
 	err = a.inLab(t.Context(), o, l, func(*netns.NS, string) error {
-		record := exec.Command("lasthop", "record", filepath.Join(dir, "node.rec"), "--netns", node.Netns, "--host-root", o.hostRoot, "--for", "10s")
+		record := exec.Command("lasthop", "record", filepath.Join(dir, "node.rec"), "--netns", node.Netns, "--host-root", o.HostRoot, "--for", "10s")
 		out, err := record.CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %s", err, out)

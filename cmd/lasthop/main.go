@@ -216,7 +216,7 @@ func (a *app) root() *cobra.Command {
 			return a.check(cmd.Context(), o, args)
 		},
 	}
-	o.register(root.Flags())
+	o.Register(root.Flags())
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

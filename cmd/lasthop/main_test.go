@@ -259,7 +259,7 @@ func TestVerdict(t *testing.T) {
 		{model.Critical, false, model.Warning, gap, exitClean},
 		{model.Critical, true, model.Critical, gap, exitFindings},
 	} {
-		o := &observing{Verdict: flags.Verdict{FailOn: flags.Choice{Value: string(tt.failOn)}, Strict: tt.strict}}
+		o := &observing{Observing: flags.Observing{Verdict: flags.Verdict{FailOn: flags.Choice{Value: string(tt.failOn)}, Strict: tt.strict}}}
 		r := report.Report{Snapshot: tt.snapshot}
 		if tt.severity != "" {
 			r.Findings = []model.Finding{{Severity: tt.severity}}

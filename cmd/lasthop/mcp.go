@@ -36,13 +36,13 @@ func (a *app) mcpCommand() *cobra.Command {
 			if err := o.validate(); err != nil {
 				return err
 			}
-			if slices.Contains(slices.Concat(o.replay, o.routes, []string{o.nodes, o.pods}), "-") {
+			if slices.Contains(slices.Concat(o.Replay, o.Routes, []string{o.Nodes, o.Pods}), "-") {
 				return usagef("mcp: standard input is the client's")
 			}
 			return a.serve(cmd.Context(), o)
 		},
 	}
-	o.pick(cmd.Flags(), mcpFlags("check")...)
+	o.Pick(cmd.Flags(), mcpFlags("check")...)
 	return cmd
 }
 
@@ -50,13 +50,13 @@ func (a *app) serve(ctx context.Context, o *observing) error {
 	s := &serve.Server{
 		Version: version(), AtOnce: 2, Log: slog.New(slog.NewTextHandler(a.stderr, nil)),
 		Flags: func(tool string) []string {
-			return flags.Given(o.given, func(f *pflag.Flag) bool { return slices.Contains(mcpFlags(tool), f.Name) })
+			return flags.Given(o.Given, func(f *pflag.Flag) bool { return slices.Contains(mcpFlags(tool), f.Name) })
 		},
 		Run: func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return (&app{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr}).execute(ctx, args)
 		},
 	}
-	if len(o.replay) > 0 {
+	if len(o.Replay) > 0 {
 		s.Place = serve.Recordings
 	}
 	return errors.Join(s.Serve(ctx, os.Stdin, os.Stdout), ctx.Err())

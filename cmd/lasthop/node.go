@@ -21,10 +21,10 @@ import (
 
 // openNode is openNode for a command that does nothing but observe.
 func (o *observing) openNode(ctx context.Context) (ns *netns.NS, name string, err error) {
-	if err := errors.Join(checkMemory(), dropRights(o.active)); err != nil {
+	if err := errors.Join(checkMemory(), dropRights(o.Active)); err != nil {
 		return nil, "", err
 	}
-	return openNode(ctx, o.netns)
+	return openNode(ctx, o.Netns)
 }
 
 // openNode opens the node's network namespace, and names the node.

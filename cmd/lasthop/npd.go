@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/ring"
@@ -21,7 +22,7 @@ const (
 )
 
 func (a *app) npdCommand() *cobra.Command {
-	dir := agentDir
+	dir := flags.AgentDir
 	cmd := &cobra.Command{
 		Use:  "npd",
 		Args: cobra.NoArgs,

@@ -29,10 +29,6 @@ import (
 
 // past is the window of the agent's ring that --last or --at asks for.
 type past struct {
-	last flags.Window
-	at   flags.Time
-	dir  string
-
 	model.Window
 	found *ring.Past
 	// later reaches beyond the window: what was open at its end, or seemed so, may have ended in it.
@@ -44,8 +40,6 @@ type past struct {
 // atFor is how much time --at means without --for.
 const atFor = 5 * time.Minute
 
-func (p *past) asked() bool { return p.last > 0 || !p.at.IsZero() }
-
 // openPast checks the flags. It opens what the agent has of the window that they ask for, if
 // they do, and makes it the recording that the command is about.
 func (a *app) openPast(o *observing) error {
@@ -54,34 +48,34 @@ func (a *app) openPast(o *observing) error {
 	}
 	p := &o.past
 	switch {
-	case !p.asked() && p.dir != "":
+	case !o.Past() && o.Dir != "":
 		return usagef("--dir needs --last or --at")
-	case !p.asked():
+	case !o.Past():
 		return nil
-	case p.last > 0 && !p.at.IsZero():
+	case o.Last > 0 && !o.At.IsZero():
 		return usagef("--last and --at exclude each other")
-	case len(o.replay) > 0:
+	case len(o.Replay) > 0:
 		return usagef("--last and --at need this node's agent, not a recording")
 	}
 	for _, name := range slices.Concat(slices.DeleteFunc(slices.Clone(onNode), func(s string) bool { return s == "host-root" }), []string{"active", "pairs"}) {
-		if f := o.given.Lookup(name); f != nil && f.Changed {
+		if f := o.Given.Lookup(name); f != nil && f.Changed {
 			return usagef("--%s does not apply to a past observation (--last, --at)", name)
 		}
 	}
 	now := time.Now()
-	if p.last > 0 {
-		if o.given.Changed("for") {
+	if o.Last > 0 {
+		if o.Given.Changed("for") {
 			return usagef("--for needs --at; --last ends now")
 		}
-		p.Window = model.Window{Start: now.Add(-time.Duration(p.last)), End: now}
+		p.Window = model.Window{Start: now.Add(-time.Duration(o.Last)), End: now}
 	} else {
-		p.Start = p.at.Before(now)
-		p.End = model.Either(o.given.Changed("for"), p.Start.Add(time.Duration(o.window)), p.Start.Add(atFor))
+		p.Start = o.At.Before(now)
+		p.End = model.Either(o.Given.Changed("for"), p.Start.Add(time.Duration(o.Window)), p.Start.Add(atFor))
 	}
 	if err := a.findPast(o); err != nil {
 		return err
 	}
-	a.past, o.replay = p, []string{"of the agent"}
+	a.past, o.Replay = p, []string{"of the agent"}
 	return nil
 }
 
@@ -98,8 +92,8 @@ func ringDir(dir, root string) string {
 	if dir != "" {
 		return dir
 	}
-	here, _ := os.ReadDir(agentDir)
-	return model.Either(len(here) > 0, agentDir, filepath.Join(root, agentDir))
+	here, _ := os.ReadDir(flags.AgentDir)
+	return model.Either(len(here) > 0, flags.AgentDir, filepath.Join(root, flags.AgentDir))
 }
 
 // noAgent says that there is nothing to read.
@@ -111,7 +105,7 @@ func noAgent(dir, what string) error {
 // findPast reads the ring, and chooses the longest of its runs.
 func (a *app) findPast(o *observing) (err error) {
 	p := &o.past
-	dir := ringDir(p.dir, hostRoot(o.hostRoot))
+	dir := ringDir(o.Dir, hostRoot(o.HostRoot))
 	p.found, err = ring.Read(dir, p.Window)
 	running, unsure := ring.Running(dir)
 	var has kept
@@ -264,10 +258,10 @@ func (a *app) pastCommand() *cobra.Command {
 			if err := o.validate(); err != nil {
 				return err
 			}
-			return a.listPast(ringDir(o.past.dir, hostRoot(o.hostRoot)))
+			return a.listPast(ringDir(o.Dir, hostRoot(o.HostRoot)))
 		},
 	}
-	o.pick(cmd.Flags(), "dir", "host-root")
+	o.Pick(cmd.Flags(), "dir", "host-root")
 	return cmd
 }
 

@@ -23,7 +23,7 @@ type pcapFile struct {
 // createPcap begins the file for samples. If that is the standard output, what the
 // command prints goes to standard error.
 func (a *app) createPcap(o *observing) (*pcapFile, error) {
-	name := o.pcap
+	name := o.Pcap
 	if name == "" {
 		return nil, nil
 	}

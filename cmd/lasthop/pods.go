@@ -21,7 +21,7 @@ const listed = 20
 type selection struct {
 	// namespace is empty for all.
 	namespace string
-	selector  selector
+	selector  flags.Selector
 }
 
 // String says what the pods have in common, as in "no pod of …".
@@ -30,7 +30,7 @@ func (c selection) String() string {
 	if c.namespace != "" {
 		words = append(words, fmt.Sprintf("of namespace %q", c.namespace))
 	}
-	if !c.selector.empty() {
+	if !c.selector.Empty() {
 		words = append(words, fmt.Sprintf("with labels %q", c.selector.String()))
 	}
 	return strings.Join(words, " ")
@@ -43,15 +43,15 @@ var errLabels = usagef("--selector: labels are unknown: only the Kubernetes API 
 // choosePods returns the addresses of the named pods that the flags leave. Without
 // names and flags it returns nil: no choice.
 func (o *observing) choosePods(s *model.Snapshot, names []string) ([]netip.Addr, error) {
-	return choosePods(s, names, selection{o.namespace, o.selector})
+	return choosePods(s, names, selection{o.Namespace, o.Selector})
 }
 
 func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, error) {
-	if len(names) == 0 && of.namespace == "" && of.selector.empty() {
+	if len(names) == 0 && of.namespace == "" && of.selector.Empty() {
 		return nil, nil
 	}
 	pods := slices.Concat(s.Pods, s.PastPods)
-	if !of.selector.empty() {
+	if !of.selector.Empty() {
 		if len(names) > 0 {
 			return nil, usagef("--selector and names of pods exclude each other")
 		}
@@ -62,7 +62,7 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 	var chosen []model.Pod
 	if len(names) == 0 {
 		chosen = model.Filter(pods, func(p model.Pod) bool {
-			return (of.namespace == "" || p.Namespace == of.namespace) && of.selector.matches(&p)
+			return (of.namespace == "" || p.Namespace == of.namespace) && matches(of.selector, &p)
 		})
 	}
 	for _, name := range names {
@@ -154,25 +154,7 @@ func podNames(pods []model.Pod) string {
 	return cmp.Or(model.Some(words, listed, "more"), "none")
 }
 
-// selector is a flag for a selector of labels in the syntax of kubectl.
-type selector struct {
-	// Selector is nil, or parsed from text.
-	labels.Selector
-	text string
-}
-
-func (s *selector) Type() string   { return "SELECTOR" }
-func (s *selector) String() string { return s.text }
-
-func (s *selector) Set(text string) (err error) {
-	s.text = text
-	s.Selector, err = labels.Parse(text)
-	return err
-}
-
-func (s *selector) empty() bool { return s.Selector == nil || s.Selector.Empty() }
-
 // matches reports whether a pod has the labels. One whose labels are not known has not.
-func (s *selector) matches(p *model.Pod) bool {
-	return s.empty() || p.Labels != nil && s.Matches(labels.Set(p.Labels))
+func matches(s flags.Selector, p *model.Pod) bool {
+	return s.Empty() || p.Labels != nil && s.Matches(labels.Set(p.Labels))
 }

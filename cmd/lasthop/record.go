@@ -27,7 +27,7 @@ func (a *app) recordCommand() *cobra.Command {
 		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.record(cmd.Context(), o, args[0], pairs) },
 	}
-	o.pick(cmd.Flags(), append(onNode, "for", "last", "at", "dir", "redact", "debug", "pcap")...)
+	o.Pick(cmd.Flags(), append(onNode, "for", "last", "at", "dir", "redact", "debug", "pcap")...)
 	f := cmd.Flags().Lookup("for")
 	f.Usage, f.DefValue = "how long to record", "until interrupted"
 	cmd.Flags().StringSliceVar(&pairs, "pairs", nil,
@@ -39,7 +39,7 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	if err := a.openPast(o); err != nil {
 		return err
 	}
-	if a.past != nil && o.redact {
+	if a.past != nil && o.Redact {
 		return usagef("--redact: what the agent recorded has its findings in words; lasthop replay --redact replaces names in the report")
 	}
 	file, err := a.produce("recording", name)
@@ -62,8 +62,8 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 		}
 	}
 	return a.streamNode(ctx, o, how, func(s *session.Stream, node string) error {
-		if o.given.Changed("for") {
-			r.until = time.Now().Add(time.Duration(o.window))
+		if o.Given.Changed("for") {
+			r.until = time.Now().Add(time.Duration(o.Window))
 		}
 		return errors.Join(r.write(ctx, s, node), samples.close())
 	})

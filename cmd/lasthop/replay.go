@@ -24,19 +24,19 @@ import (
 var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes", "azure"}
 
 func (o *observing) validateReplay() error {
-	if len(o.replay) == 0 {
+	if len(o.Replay) == 0 {
 		return nil
 	}
-	if len(o.replay) > 1 && o.pcap != "" {
+	if len(o.Replay) > 1 && o.Pcap != "" {
 		return usagef("--pcap needs a single recording")
 	}
-	for i, name := range o.replay {
-		if slices.Contains(o.replay[:i], name) {
+	for i, name := range o.Replay {
+		if slices.Contains(o.Replay[:i], name) {
 			return usagef("--replay %s is given twice", name)
 		}
 	}
 	for _, name := range onNode {
-		if f := o.given.Lookup(name); f != nil && f.Changed {
+		if f := o.Given.Lookup(name); f != nil && f.Changed {
 			return usagef("--%s is for a node, not for a recording (--replay)", name)
 		}
 	}
@@ -48,18 +48,18 @@ func (a *app) replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replay {FILE… | --last DURATION | --at TIME} [POD…]",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 && !o.past.asked() {
+			if len(args) == 0 && !o.Past() {
 				return usagef("want a FILE, or --last or --at")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files := 0
-			for files < len(args) && !o.past.asked() && (files == 0 || isFile(args[files])) {
+			for files < len(args) && !o.Past() && (files == 0 || isFile(args[files])) {
 				files++
 			}
-			o.replay = args[:files]
-			if f := cmd.Flags(); a.onScreen() && files == len(args) && files <= screenMost && !wantsReport(f) && (o.past.asked() || !f.Changed("for")) {
+			o.Replay = args[:files]
+			if f := cmd.Flags(); a.onScreen() && files == len(args) && files <= screenMost && !wantsReport(f) && (o.Past() || !f.Changed("for")) {
 				if err := a.openPast(o); err != nil {
 					return err
 				}
@@ -68,7 +68,7 @@ func (a *app) replayCommand() *cobra.Command {
 			return a.check(cmd.Context(), o, args[files:])
 		},
 	}
-	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output",
+	o.Pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output",
 		"redact", "color", "report", "github", "idle-exit", "last", "at", "dir", "pcap")
 	last := cmd.Flags().Lookup("for")
 	last.Usage, last.DefValue = "judge only the last `DURATION` of the recording", "all of it"
@@ -183,26 +183,26 @@ func asUsage(name string, err error) error {
 // that window go to the file, if there is one; the snapshot has only the latest of
 // each kind. past gets what a continuous observation of it would have told, unless it is nil.
 func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (s model.Snapshot, err error) {
-	name := o.replay[0]
+	name := o.Replay[0]
 	f, closeFile, err := a.openRecording(name)
 	defer closeFile()
 	if err != nil {
 		return s, err
 	}
 	boundGarbage(togetherLimit)
-	d := o.last()
+	d := o.Asked()
 	if a.past != nil {
 		d = f.At(f.Len() - 1).Sub(a.past.Start)
 	}
 	switch {
-	case past == nil || a.past != nil && !o.redact:
+	case past == nil || a.past != nil && !o.Redact:
 		s, err = f.Window(d)
 	case a.past != nil:
 		s, *past, err = f.Told(d, o.diagnose())
 	default:
 		s, *past, err = joint.Recorded(f, d, o.redactor())
 	}
-	if err == nil && past != nil && a.past != nil && !o.redact {
+	if err == nil && past != nil && a.past != nil && !o.Redact {
 		*past, err = a.past.tracked()
 	}
 	if err == nil && samples != nil {
@@ -213,5 +213,5 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 
 // last is how much of a recording's end is judged, 0 for all of it.
 func (o *observing) last() time.Duration {
-	return model.Either(o.given.Changed("for"), time.Duration(o.window), 0)
+	return model.Either(o.Given.Changed("for"), time.Duration(o.Window), 0)
 }

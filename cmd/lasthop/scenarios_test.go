@@ -241,7 +241,7 @@ func stateOf(t *testing.T, l *lab.Lab) (out []string) {
 	}
 	defer ns.Close()
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t, "--engine", "state", "--for", "1ms")
-	o.hostRoot = l.HostRoot(node.Name)
+	o.HostRoot = l.HostRoot(node.Name)
 	s, err := a.observe(t.Context(), o.session(ns, node.Name))
 	if err != nil {
 		t.Fatal(err)

@@ -61,10 +61,10 @@ func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node strin
 
 // player shows recordings on the screen.
 func (a *app) player(ctx context.Context, o *observing) error {
-	if len(o.replay) > 1 {
+	if len(o.Replay) > 1 {
 		return a.showTogether(ctx, o)
 	}
-	name := o.replay[0]
+	name := o.Replay[0]
 	f, closeFile, err := a.openRecording(name)
 	defer closeFile()
 	if err != nil {
@@ -86,13 +86,13 @@ type showing struct {
 
 func (o *observing) ofNode() showing {
 	return showing{
-		window: time.Duration(o.window),
+		window: time.Duration(o.Window),
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
 		report: func(r model.Reading) (report.Document, error) {
 			return o.judge(r.Snapshot, nil, model.Filter(r.Findings, func(x model.Tracked) bool {
-				return !o.redact && (!x.Closed || x.Last.After(r.Snapshot.Window.Start))
+				return !o.Redact && (!x.Closed || x.Last.After(r.Snapshot.Window.Start))
 			}))
 		},
 		reach: func(r model.Reading) model.Matrix {
@@ -115,15 +115,15 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 	options := tui.Options{
 		Source: from, Window: how.window, Intro: intro, Trace: how.trace, Reach: how.reach,
 		Describe: pcap.Describe, Export: how.export,
-		Idle: o.idle, Job: resumable(),
-		Color: o.color.Value, Env: os.Environ(), Input: a.stdin, Output: a.output(),
+		Idle: o.Idle, Job: resumable(),
+		Color: o.Color.Value, Env: os.Environ(), Input: a.stdin, Output: a.output(),
 	}
 	out, err := tui.Run(ctx, options)
 	if err != nil {
 		return err
 	}
 	if out.Idle {
-		a.say("the screen closed after %v without a key (--idle-exit)", o.idle)
+		a.say("the screen closed after %v without a key (--idle-exit)", o.Idle)
 	}
 	if !out.Print || out.Reading.Snapshot == nil {
 		return nil

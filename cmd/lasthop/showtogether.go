@@ -30,7 +30,7 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 		return err
 	}
 	from, stop := newRecordings(first, read)
-	err = a.screen(ctx, o, from, fmt.Sprintf("Judging %d recordings together.", len(o.replay)), showing{
+	err = a.screen(ctx, o, from, fmt.Sprintf("Judging %d recordings together.", len(o.Replay)), showing{
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			// Where a node was recorded twice, the later one is compared with the others.
 			nodes := slices.SortedStableFunc(slices.Values(r.Nodes), func(a, b model.NodeReading) int {

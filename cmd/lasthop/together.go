@@ -21,11 +21,11 @@ import (
 
 // checkTogether judges several nodes' recordings of one time.
 func (a *app) checkTogether(o *observing, pods []string) error {
-	if err := a.openBeside(&o.beside); err != nil {
+	if err := a.openBeside(o); err != nil {
 		return err
 	}
-	t := newTogether(o, o.last())
-	if o.draws() && len(o.replay) <= joint.MostDrawn {
+	t := newTogether(o, o.Asked())
+	if o.Draws(o.Output.Value) && len(o.Replay) <= joint.MostDrawn {
 		t.Snapshots = map[string]*model.Snapshot{}
 	}
 	r, err := t.judge(pods)
@@ -76,7 +76,7 @@ func (t *together) judge(pods []string) (report.Joint, error) {
 	}
 	result, closeFiles, err := t.read(func(i int, file string) string {
 		// A file is often named after its node.
-		return model.Either(t.o.redact, fmt.Sprintf("recording %d", i+1), file)
+		return model.Either(t.o.Redact, fmt.Sprintf("recording %d", i+1), file)
 	})
 	defer closeFiles()
 	switch {
@@ -96,7 +96,7 @@ func (t *together) read(called func(i int, file string) string) (result join.Res
 			closeFile()
 		}
 	}
-	for i, file := range t.o.replay {
+	for i, file := range t.o.Replay {
 		f, closeFile, err := openRecorded(file)
 		opened = append(opened, closeFile)
 		cut := model.Either(err == nil && f.Damage != nil, "its recording is truncated", "")
@@ -112,7 +112,7 @@ func (t *together) read(called func(i int, file string) string) (result join.Res
 	if result = t.Judge(); t.Read > 0 {
 		return result, closeFiles, nil
 	}
-	for i, file := range t.o.replay {
+	for i, file := range t.o.Replay {
 		err = errors.Join(err, asUsage(file, t.Unread[called(i, file)]))
 	}
 	return result, closeFiles, err
@@ -123,11 +123,11 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if !to.addr.IsValid() && to.pod == "" {
 		return report.Path{}, usagef("explain with several recordings needs --to, a pod on another of the nodes")
 	}
-	t := newTogether(o, o.last())
+	t := newTogether(o, o.Asked())
 	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
 	t.Look = func(recording string, s, shown *model.Snapshot) {
 		for _, e := range ends {
-			e.look(recording, o.namespace, s, shown)
+			e.look(recording, o.Namespace, s, shown)
 		}
 	}
 	all, closeFiles, err := t.read(func(_ int, file string) string { return file })

@@ -28,7 +28,7 @@ func (a *app) watchCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.watchNode(cmd.Context(), o, args) },
 	}
 	more := []string{"for", "namespace", "all-namespaces", "selector", "only", "skip", "redact", "debug", "pcap"}
-	o.pick(cmd.Flags(), append(onNode, more...)...)
+	o.Pick(cmd.Flags(), append(onNode, more...)...)
 	cmd.Flags().Lookup("for").Usage = "the window that findings are based on"
 	return cmd
 }
@@ -176,7 +176,7 @@ func sameState(a, b *model.Finding) bool {
 // rewrites are those that were not printed within the window.
 func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRewrite {
 	var out []model.MACRewrite
-	maps.DeleteFunc(w.rewritten, func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) })
+	maps.DeleteFunc(w.rewritten, func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.Window) })
 	for _, x := range list {
 		k := x
 		k.Packets = 0
