@@ -13,17 +13,17 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// MostDrawn is how many nodes' paths are drawn, since the state of all is held in memory for it.
-const MostDrawn = 50
+// mostDrawn is how many nodes' paths are drawn, since the state of all is held in memory for it.
+const mostDrawn = 50
 
 // mostPaths is how many findings have a path drawn.
 const mostPaths = 20
 
-// Paths are those that show findings of several nodes, whose snapshots are given by their recordings.
-func Paths(nodes []model.NodeSeen, snapshots map[string]*model.Snapshot, findings []model.Finding) []*model.Path {
+// paths are those that show findings of several nodes.
+func (r *Recordings) paths(nodes []model.NodeSeen, findings []model.Finding) []*model.Path {
 	var ends []join.End
 	for _, n := range nodes {
-		if s := snapshots[n.Recording]; s != nil {
+		if s := r.Snapshots[n.Recording]; s != nil {
 			ends = append(ends, join.End{Name: n.Name, Snapshot: s})
 		}
 	}

@@ -2,7 +2,9 @@ package joint
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -118,13 +120,59 @@ func (r *Recordings) learn(name string, f *record.File, s, shown *model.Snapshot
 	return nil
 }
 
+// OpenFile opens a recording, and takes the file. closeFile is to be called in any case.
+func OpenFile(file *os.File) (f *record.File, closeFile func(), err error) {
+	info, err := file.Stat()
+	if err == nil {
+		f, err = record.Open(file, info.Size())
+	}
+	return f, func() {
+		if err == nil {
+			f.Close()
+		}
+		file.Close()
+	}, err
+}
+
+// AddFiles adds recordings that need not be of the same window, with what their nodes had told. closeFiles is to be called
+// in any case. Where names are replaced, so are those of files, which are often named after their nodes.
+func (r *Recordings) AddFiles(names []string, open func(name string) (*record.File, func(), error), hide func() *redact.Redactor) (closeFiles func()) {
+	r.Hide, r.Apart = hide, true
+	r.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) { return Had(f, since, hide()) }
+	var opened []func()
+	for i, name := range names {
+		f, closeFile, err := open(name)
+		opened = append(opened, closeFile)
+		cut := model.Either(err == nil && f.Damage != nil, "its recording is truncated", "")
+		r.Add(model.Either(hide() != nil, fmt.Sprintf("recording %d", i+1), name), cut, func(use func(*record.File) error) error {
+			if err != nil {
+				return err
+			}
+			defer f.Forget()
+			return use(f)
+		})
+	}
+	return func() {
+		for _, closeFile := range opened {
+			closeFile()
+		}
+	}
+}
+
+// Draw has the state of the recordings held in memory, so that paths can be drawn, unless they are too many.
+func (r *Recordings) Draw(wanted bool, of int) {
+	if wanted && of <= mostDrawn {
+		r.Snapshots = map[string]*model.Snapshot{}
+	}
+}
+
 // Judge judges the recordings that were added together.
 func (r *Recordings) Judge() join.Result { return join.Judge(r.sources) }
 
 // Report is what the user wants of what was judged, who asked about some addresses, with what came and went.
 func (r *Recordings) Report(judged join.Result, v *flags.Verdict, focus []netip.Addr) report.Joint {
-	findings := Told(r.sources, r.spans, judged, r.told)
+	findings := v.Choose(Told(r.sources, r.spans, judged, r.told), focus)
 	return report.Joint{
-		Nodes: judged.Nodes, Names: r.Names, Focus: focus, Limits: v.Limits(), Findings: v.Choose(findings, focus),
+		Nodes: judged.Nodes, Names: r.Names, Focus: focus, Limits: v.Limits(), Findings: findings, Paths: r.paths(judged.Nodes, findings),
 	}
 }

@@ -90,9 +90,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
 	hide := flags.Redactor(r.Redact) // as each node does in its recording
 	j := joint.New()
-	if r.command == "explain" || r.Draws(r.Output.Value) && len(targets) <= joint.MostDrawn {
-		j.Snapshots = map[string]*model.Snapshot{}
-	}
+	j.Draw(r.command == "explain" || r.Draws(r.Output.Value), len(targets))
 	if r.past() {
 		// An agent had judged what it recorded.
 		j.Told = func(f *record.File, _ time.Time) ([]model.Tracked, error) { return f.Findings(f.Len() - 1) }
@@ -128,7 +126,6 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	}
 	found := j.Report(result, &r.Verdict, focus)
 	if r.command == "check" {
-		found.Paths = joint.Paths(found.Nodes, j.Snapshots, found.Findings)
 		return worst(r.verdict(found.Findings, found.Incomplete() != nil), status), errors.Join(err, r.tell(found))
 	}
 	if unread := errors.Join(j.Unread[names[0]], j.Unread[names[1]]); unread != nil {
@@ -160,26 +157,14 @@ func (r *runner) replay() (int, error) {
 		return r.verdict(found.Findings, len(report.Gaps(found.Snapshot)) > 0), r.tell(found)
 	}
 	j := joint.New()
-	j.Last, j.Hide, j.Apart = last, hide, true
-	j.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) { return joint.Had(f, since, hide()) }
-	if r.Draws(r.Output.Value) && len(r.words) <= joint.MostDrawn {
-		j.Snapshots = map[string]*model.Snapshot{}
-	}
-	for i, file := range r.words {
-		cut, open := "", opener(file)
-		open(func(f *record.File) error { //nolint:errcheck // it is opened again to be judged
-			cut = model.Either(f.Damage != nil, "its recording is truncated", "")
-			return nil
-		})
-		// A file is often named after its node.
-		j.Add(model.Either(r.Redact, fmt.Sprintf("recording %d", i+1), file), cut, open)
-	}
+	j.Last = last
+	j.Draw(r.Draws(r.Output.Value), len(r.words))
+	defer j.AddFiles(r.words, openRecording, hide)()
 	result := j.Judge()
 	if j.Read == 0 {
 		return exitUsage, &usageError{errors.Join(slices.Collect(maps.Values(j.Unread))...)}
 	}
 	found := j.Report(result, &r.Verdict, nil)
-	found.Paths = joint.Paths(found.Nodes, j.Snapshots, found.Findings)
 	return r.verdict(found.Findings, found.Incomplete() != nil), r.tell(found)
 }
 
@@ -224,23 +209,23 @@ func (o *outcome) fail(redacted bool) string {
 	return why
 }
 
+// openRecording opens a recording of this machine. closeFile is to be called in any case.
+func openRecording(name string) (f *record.File, closeFile func(), err error) {
+	file, err := input.Open(name, input.Regular)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	return joint.OpenFile(file)
+}
+
 // opener opens a recording for each use.
 func opener(name string) func(use func(*record.File) error) error {
 	return func(use func(*record.File) error) error {
-		file, err := input.Open(name, input.Regular)
+		f, closeFile, err := openRecording(name)
+		defer closeFile()
 		if err != nil {
 			return err
 		}
-		defer file.Close()
-		info, err := file.Stat()
-		if err != nil {
-			return err
-		}
-		f, err := record.Open(file, info.Size())
-		if err != nil {
-			return err
-		}
-		defer f.Close()
 		return use(f)
 	}
 }

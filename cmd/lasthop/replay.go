@@ -104,21 +104,10 @@ func openRecorded(name string) (f *record.File, closeFile func(), err error) {
 	if err != nil {
 		return nil, func() {}, usagef("open recording: %w", err)
 	}
-	info, err := file.Stat()
-	switch {
-	case err != nil:
-		err = usagef("open recording: %w", err)
-	case !info.Mode().IsRegular():
-		err = usagef("recording %s: want a file", name)
-	default:
-		f, err = record.Open(file, info.Size())
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, func() { file.Close() }, errors.Join(usagef("recording %s: want a file", name), err)
 	}
-	return f, func() {
-		if f != nil {
-			f.Close()
-		}
-		file.Close()
-	}, err
+	return joint.OpenFile(file)
 }
 
 // openInput opens a file. What comes by a pipe, or by the standard input where the name

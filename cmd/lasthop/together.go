@@ -3,18 +3,15 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/words"
 )
@@ -24,15 +21,10 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err := a.openBeside(o); err != nil {
 		return err
 	}
-	t := newTogether(o, o.Asked())
-	if o.Draws(o.Output.Value) && len(o.Replay) <= joint.MostDrawn {
-		t.Snapshots = map[string]*model.Snapshot{}
-	}
-	r, err := t.judge(pods)
+	r, err := o.judgeTogether(pods)
 	if err != nil {
 		return err
 	}
-	r.Paths = joint.Paths(r.Nodes, t.Snapshots, r.Findings)
 	if err := a.tell(o, r, o.Judgement()); err != nil {
 		return err
 	}
@@ -45,75 +37,43 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	return nil
 }
 
-// together are recordings that are judged together, and what is asked of them.
-type together struct {
-	*joint.Recordings
-	o *observing
-}
-
-func newTogether(o *observing, last time.Duration) *together {
-	r := joint.New()
-	r.Last, r.Hide, r.Apart = last, o.redactor, true
-	r.Told = func(f *record.File, since time.Time) ([]model.Tracked, error) {
-		return joint.Had(f, since, o.redactor())
-	}
-	return &together{r, o}
-}
-
 // togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
 const togetherLimit = 768 << 20
 
-// judge judges the recordings. It is an error if none can be read, or if no node has the pods.
-func (t *together) judge(pods []string) (report.Joint, error) {
+// judgeTogether judges the recordings. It is an error if none can be read, or if no node has the pods.
+func (o *observing) judgeTogether(pods []string) (report.Joint, error) {
 	var focus []netip.Addr
 	var unknown []error
-	t.Look = func(_ string, s, _ *model.Snapshot) {
-		chosen, err := t.o.choosePods(s, pods)
+	j := joint.New()
+	j.Draw(o.Draws(o.Output.Value), len(o.Replay))
+	j.Look = func(_ string, s, _ *model.Snapshot) {
+		chosen, err := o.choosePods(s, pods)
 		if err != nil {
 			unknown = append(unknown, err)
 		}
-		focus = append(focus, t.o.redactor().Addrs(chosen)...)
+		focus = append(focus, o.redactor().Addrs(chosen)...)
 	}
-	result, closeFiles, err := t.read(func(i int, file string) string {
-		// A file is often named after its node.
-		return model.Either(t.o.Redact, fmt.Sprintf("recording %d", i+1), file)
-	})
+	result, closeFiles, err := o.readTogether(j)
 	defer closeFiles()
 	switch {
 	case err != nil:
 		return report.Joint{}, err
-	case len(unknown) == t.Read:
+	case len(unknown) == j.Read:
 		return report.Joint{}, usagef("on no recorded node: %w", unknown[0])
 	}
-	return t.Report(result, &t.o.Verdict, focus), nil
+	return j.Report(result, &o.Verdict, focus), nil
 }
 
-// read reads the recordings, which are called by a name, and judges them. It is an error if none can be read.
-func (t *together) read(called func(i int, file string) string) (result join.Result, closeFiles func(), err error) {
-	var opened []func()
-	closeFiles = func() {
-		for _, closeFile := range opened {
-			closeFile()
-		}
-	}
-	for i, file := range t.o.Replay {
-		f, closeFile, err := openRecorded(file)
-		opened = append(opened, closeFile)
-		cut := model.Either(err == nil && f.Damage != nil, "its recording is truncated", "")
-		t.Add(called(i, file), cut, func(use func(*record.File) error) error {
-			if err != nil {
-				return err
-			}
-			defer f.Forget()
-			return use(f)
-		})
-	}
+// readTogether reads the recordings, and judges them. It is an error if none can be read.
+func (o *observing) readTogether(j *joint.Recordings) (result join.Result, closeFiles func(), err error) {
+	j.Last = o.Asked()
+	closeFiles = j.AddFiles(o.Replay, openRecorded, o.redactor)
 	boundGarbage(togetherLimit)
-	if result = t.Judge(); t.Read > 0 {
+	if result = j.Judge(); j.Read > 0 {
 		return result, closeFiles, nil
 	}
-	for i, file := range t.o.Replay {
-		err = errors.Join(err, asUsage(file, t.Unread[called(i, file)]))
+	for _, name := range slices.Sorted(maps.Keys(j.Unread)) {
+		err = errors.Join(err, asUsage(name, j.Unread[name]))
 	}
 	return result, closeFiles, err
 }
@@ -123,14 +83,14 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if !to.addr.IsValid() && to.pod == "" {
 		return report.Path{}, usagef("explain with several recordings needs --to, a pod on another of the nodes")
 	}
-	t := newTogether(o, o.Asked())
+	j := joint.New()
 	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
-	t.Look = func(recording string, s, shown *model.Snapshot) {
+	j.Look = func(recording string, s, shown *model.Snapshot) {
 		for _, e := range ends {
 			e.look(recording, o.Namespace, s, shown)
 		}
 	}
-	all, closeFiles, err := t.read(func(_ int, file string) string { return file })
+	all, closeFiles, err := o.readTogether(j)
 	defer closeFiles()
 	if err != nil {
 		return report.Path{}, err
