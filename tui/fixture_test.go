@@ -72,14 +72,6 @@ func kubenetNode(pods int) model.Reading {
 			model.HopCount{Addr: a, IfIndex: 2, Link: "eth0", Direction: model.Egress, Side: model.AsSource, Packets: n, Bytes: n * 90},
 			model.HopCount{Addr: a, IfIndex: 10 + i, Link: link, Direction: model.Egress, Side: model.AsDestination, Packets: n / 2, Bytes: n * 45},
 		)
-		rates := make([]float64, 60)
-		for j := range rates {
-			rates[j] = float64((i*13 + j*j) % 40)
-		}
-		r.Series = append(r.Series,
-			model.Series{Addr: a, IfIndex: 10 + i, Link: link, Direction: model.Ingress, Side: model.AsSource, Rates: rates},
-			model.Series{Addr: a, IfIndex: 10 + i, Link: link, Direction: model.Egress, Side: model.AsDestination, Rates: rates[30:]},
-		)
 	}
 	s.PastPods = []model.Pod{{
 		Namespace: "batch", Name: "import-28711", Addresses: []netip.Prefix{prefix("10.244.1.240/24")}, Link: "veth0bad",

@@ -58,9 +58,6 @@ func (h *history) heavy() bool {
 		if on := r.Verdict.On; on != r.Snapshot && (i == 0 || h.readings[i-1].Verdict.On != on) {
 			n += countsOf(on)
 		}
-		for _, s := range r.Series {
-			n += 1 + len(s.Rates)/16
-		}
 	}
 	return n > weight || h.readings[len(h.readings)-1].At.Sub(h.readings[0].At) > kept
 }

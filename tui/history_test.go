@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -71,10 +72,7 @@ func TestChanges(t *testing.T) {
 // TestOneScale: what looks higher in a list is more.
 func TestOneScale(t *testing.T) {
 	r := kubenetNode(2)
-	r.Findings, r.Series = nil, nil
-	for i, rate := range []float64{10, 1000} {
-		r.Series = append(r.Series, model.Series{Addr: podAddr(i), Link: "a", Side: model.AsSource, Rates: []float64{rate, rate}})
-	}
+	r.Findings, r.Lost = nil, map[netip.Addr][]float64{podAddr(0): {10, 10}, podAddr(1): {1000, 1000}}
 	s := opened(t, Options{Env: utf8Env}, 120, 40, r)
 	press(t, s, "2")
 	shows(t, s, "▁▁", "▇▇")

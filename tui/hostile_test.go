@@ -129,7 +129,7 @@ func TestHostileText(t *testing.T) {
 // none, one that is empty, one with nothing known.
 func TestEveryMoment(t *testing.T) {
 	blind := kubenetNode(5)
-	blind.Snapshot.Sources, blind.Snapshot.Traffic, blind.Series = nil, model.Traffic{Lost: model.Lost{Events: 3, Detail: []model.Uncounted{{Packets: 3, Why: "drop samples: the ring buffer was full"}}}}, nil
+	blind.Snapshot.Sources, blind.Snapshot.Traffic = nil, model.Traffic{Lost: model.Lost{Events: 3, Detail: []model.Uncounted{{Packets: 3, Why: "drop samples: the ring buffer was full"}}}}
 	backward := kubenetNode(5)
 	backward.Snapshot.Window.Start, backward.Snapshot.Window.End = noon, noon.Add(-1)
 	for name, r := range map[string]model.Reading{"none": {}, "empty": {At: noon, Snapshot: &model.Snapshot{}}, "blind": blind, "backward": backward} {

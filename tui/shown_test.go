@@ -230,13 +230,12 @@ func TestPodOfTwoAddresses(t *testing.T) {
 	r := kubenetNode(3)
 	six := addr("2001:db8:7::4")
 	r.Snapshot.Pods[0].Addresses = append(r.Snapshot.Pods[0].Addresses, netip.PrefixFrom(six, 128))
-	r.Series[0].Rates, r.Series[1].Rates = []float64{0}, []float64{0}
-	r.Series = append(r.Series, model.Series{Addr: six, IfIndex: 10, Link: "veth03f2", Direction: model.Ingress, Side: model.AsSource, Rates: []float64{5, 321}})
+	r.Snapshot.Traffic.Hops = r.Snapshot.Traffic.Hops[3:]
 	r.Snapshot.Traffic.Hops = append(r.Snapshot.Traffic.Hops,
 		model.HopCount{Addr: six, IfIndex: 10, Link: "veth03f2", Direction: model.Ingress, Side: model.AsSource, Packets: 4242})
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
 	press(t, s, "2")
-	if line := cursorLine(s); !strings.Contains(line, " 321 ") {
+	if line := cursorLine(s); !strings.Contains(line, " 71 ") {
 		t.Errorf("what the second address sends is not told: %q", line)
 	}
 	text := ansi.Strip(frame(s))

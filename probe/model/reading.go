@@ -9,8 +9,8 @@ import (
 type Reading struct {
 	// At is when the counters were read.
 	At time.Time
-	// Snapshot is of the selected window, which ends at At. It is nil, and there are no series, in readings of
-	// an observation that is to take little, unless the state was read.
+	// Snapshot is of the selected window, which ends at At. It is nil in readings of an observation that is to take
+	// little, unless the state was read.
 	Snapshot *Snapshot
 	// Findings are the open ones in the order of WorstFirst, of those alike the
 	// oldest first, then those that closed since the observation began, latest first.
@@ -22,8 +22,6 @@ type Reading struct {
 	// Since is what was counted since the whole point before, judged by the state of that time where what lost packets then
 	// has gone. It is of a whole point; On is nil otherwise.
 	Since Verdict
-	// Series are packets per second of each pod address at each hop, oldest first. They end at At.
-	Series []Series
 	// Drops are drops of pods' packets per second that are losses, oldest
 	// first. They end at At. Empty if drops are not watched.
 	Drops []float64
@@ -68,15 +66,4 @@ type Tracked struct {
 	Closed bool
 	// Lost is how many packets its cause lost while it was seen, 0 where that is not known.
 	Lost uint64 `json:",omitzero"`
-}
-
-// Series is the recent history of one count.
-type Series struct {
-	Addr      netip.Addr
-	IfIndex   int
-	Link      string `redact:"link"`
-	Direction Direction
-	Side      Side
-	// Rates are packets per second.
-	Rates []float64
 }

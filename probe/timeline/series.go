@@ -11,10 +11,9 @@ import (
 
 const points = 60
 
-// series are the packet rates of pods' addresses at each hop.
+// series are the rates at which pods' packets are lost.
 type series struct {
-	at   time.Time
-	hops map[hopKey]*history
+	at time.Time
 	// drops are the drops of pods' packets that are losses. lost is their total, counted the latest count of each drop.
 	drops history
 	lost  uint64
@@ -77,37 +76,4 @@ func (s *series) add(now *model.Snapshot) {
 			delete(s.pods, a)
 		}
 	}
-	next := make(map[hopKey]*history, len(s.hops))
-	for h := range model.Each(now.Traffic.Hops) {
-		if !pods[h.Addr] {
-			continue
-		}
-		k := keyOf(h)
-		x := s.hops[k]
-		if x == nil {
-			x = &history{}
-		}
-		x.add(h.Packets, seconds)
-		next[k] = x
-	}
-	s.hops = next
-}
-
-// list returns copies in the order of the hops.
-func (s *series) list(hops []model.HopCount) []model.Series {
-	total := 0
-	for _, x := range s.hops {
-		total += len(x.rates)
-	}
-	out, all := make([]model.Series, 0, len(s.hops)), make([]float64, 0, total)
-	for h := range model.Each(hops) {
-		x := s.hops[keyOf(h)]
-		if x == nil || len(x.rates) == 0 {
-			continue
-		}
-		all = append(all, x.rates...)
-		rates := all[len(all)-len(x.rates) : len(all) : len(all)]
-		out = append(out, model.Series{Addr: h.Addr, IfIndex: h.IfIndex, Link: h.Link, Direction: h.Direction, Side: h.Side, Rates: rates})
-	}
-	return out
 }

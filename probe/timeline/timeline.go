@@ -183,7 +183,7 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 	if t.last.Whole {
 		r.Since = t.since
 	}
-	r.Snapshot, r.Series = s, t.series.list(t.last.Snapshot.Traffic.Hops)
+	r.Snapshot = s
 	return r
 }
 

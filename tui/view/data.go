@@ -30,7 +30,6 @@ type Data struct {
 	// names are report.Local, called report.Called.
 	names, called report.Names
 	peers         func() map[netip.Addr]map[netip.Addr]uint64
-	series        map[netip.Addr][]*model.Series
 	open          []model.Finding
 	decode        func(model.Sample) string
 	// dropped is how many pod packets were lost in the window because the
@@ -122,10 +121,7 @@ func NewData(r model.Reading, window time.Duration, decode func(model.Sample) st
 		r.Snapshot = &model.Snapshot{}
 	}
 	s := r.Snapshot
-	d := &Data{Reading: r, wait: min(cmp.Or(window, judged), judged), decode: decode, names: report.Local(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
-	for x := range model.Each(r.Series) {
-		d.series[x.Addr] = append(d.series[x.Addr], x)
-	}
+	d := &Data{Reading: r, wait: min(cmp.Or(window, judged), judged), decode: decode, names: report.Local(s), called: report.Called(s)}
 	d.open = openOf(r.Findings)
 	d.losing = loss.NewClassifier(s)
 	d.Pods = scale(d.podRows())
@@ -285,18 +281,6 @@ func (d *Data) PodEnds(a netip.Addr) (pod, to netip.Addr) {
 // met is the busiest of a pod's peers that a finding is about, not valid where it is about none.
 func (d *Data) met(f *model.Finding, pod netip.Addr) netip.Addr {
 	return model.Find(d.Peers(pod), func(p netip.Addr) bool { return model.InAny(f.Peers, p) })
-}
-
-// rates are packets per second of an address on one side, at the link where most were seen; nil without a series.
-func (d *Data) rates(a netip.Addr, side model.Side) []float64 {
-	var best []float64
-	sum := -1.0
-	for _, s := range d.series[a] {
-		if n := model.Sum(s.Rates, func(r float64) float64 { return r }); s.Side == side && n > sum {
-			best, sum = s.Rates, n
-		}
-	}
-	return best
 }
 
 func (d *Data) describe(x *model.Sample) string {

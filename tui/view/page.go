@@ -81,29 +81,16 @@ func (d *Data) findingPage(p *page, f *model.Tracked) {
 	}
 }
 
-// hops lists what was counted of an address, hop by hop, with the recent rates.
+// hops lists what was counted of an address, hop by hop.
 func (d *Data) hops(p *page, a netip.Addr) {
 	d = d.home(a)
 	hops := model.Filter(d.Reading.Snapshot.Traffic.Hops, func(h model.HopCount) bool { return h.Addr == a })
 	slices.SortStableFunc(hops, report.HopOrder(d.Reading.Snapshot))
-	top := 0.0
-	for _, x := range d.series[a] {
-		top = max(top, highest(x.Rates))
-	}
 	for _, h := range hops {
 		direction := model.Either(h.Side == model.AsDestination, "in", "out")
-		var rates []float64
-		for _, s := range d.series[a] {
-			if s.IfIndex == h.IfIndex && s.Side == h.Side && s.Direction == h.Direction && s.Link == h.Link {
-				rates = s.Rates
-			}
-		}
-		per := model.Either(len(rates) == 0, d.perSecond(h.Packets), last(rates))
 		name := clean(h.Link) + " " + clean(string(h.Direction))
-		figures := fmt.Sprintf("%s %s/s", p.right(number(h.Packets), 6), p.right(rate(per), 5))
-		room := min(24, max(p.w-20, 8))
-		trend := p.paint(Healthy, p.spark(rates, top, min(20, p.w-room-20)))
-		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, trend))
+		figures := fmt.Sprintf("%s %s/s", p.right(number(h.Packets), 6), p.right(rate(d.perSecond(h.Packets)), 5))
+		p.add(fmt.Sprintf("%s %s %s", p.fit(direction, 3), p.fit(name, min(24, max(p.w-20, 8))), figures))
 	}
 	switch {
 	case len(hops) > 0:

@@ -53,9 +53,7 @@ var (
 		{Title: "WORST", Width: 6, Sign: true},
 		{Title: "IFINDEX", Width: 7, Right: true, From: 96},
 		{Title: "MAC", Width: 17, From: 150},
-		{Title: "OUT TREND", Width: trendWidth, From: 100},
-		{Title: "IN TREND", Width: trendWidth, From: 120},
-		{Title: "LOST TREND", Width: trendWidth, From: 120},
+		{Title: "LOST TREND", Width: trendWidth, From: 100},
 	}
 	eventColumns = []Column{
 		{Title: "TIME", Width: 8},
@@ -144,7 +142,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(clean(string(f.Code)), rank)), text(title), pods, lost, text(string(f.Confidence)),
-			text(where), ageOf, styled(severityStyle(f.Severity), trend(model.Either(f.Closed, nil, sumRates(f.Pods, d.lostRates)))),
+			text(where), ageOf, styled(severityStyle(f.Severity), trend(model.Either(f.Closed, nil, d.lostRates(f.Pods)))),
 		},
 	}
 	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
@@ -192,13 +190,17 @@ func scale(rows []Row) []Row {
 	return rows
 }
 
-// addRates adds rates to others. All series end at the same time, so a shorter one begins later.
-func addRates(sum, rates []float64) []float64 {
-	if over := len(rates) - len(sum); over > 0 {
-		sum = append(make([]float64, over), sum...)
-	}
-	for i, r := range rates {
-		sum[len(sum)-len(rates)+i] += r
+// lostRates are packets per second of some addresses that were dropped; nil where none was. All end at the same time, so
+// shorter ones begin later.
+func (d *Data) lostRates(addrs []netip.Addr) (sum []float64) {
+	for _, a := range addrs {
+		rates := d.Reading.Lost[a]
+		if over := len(rates) - len(sum); over > 0 {
+			sum = append(make([]float64, over), sum...)
+		}
+		for i, r := range rates {
+			sum[len(sum)-len(rates)+i] += r
+		}
 	}
 	return sum
 }
@@ -289,9 +291,8 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 	}
 	r.Cells = []Cell{
 		text(name), ip, text(p.Link),
-		d.rateCell(p, model.AsSource, sum.Out), d.rateCell(p, model.AsDestination, sum.In), drops, word,
-		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
-		trend(d.podRates(p, model.AsDestination)), styled(Critical, trend(sumRates(model.Map(p.Addresses, netip.Prefix.Addr), d.lostRates))),
+		d.rateCell(p, sum.Out), d.rateCell(p, sum.In), drops, word,
+		whole(p.LinkIndex), text(p.MAC.String()), styled(Critical, trend(d.lostRates(model.Map(p.Addresses, netip.Prefix.Addr)))),
 	}
 	r.Style, r.Word, r.Brief = word.Style, model.Either(word.Text == unknown, "", word.Text), name+" "+ip.Text
 	r.found(p.Namespace, p.Name, p.NetnsName, p.Link, name)
@@ -305,28 +306,8 @@ func (d *Data) podLabel(p *model.Pod) string {
 	return clean(cmp.Or(p.NetnsName, p.Link, unknown))
 }
 
-// podRates are those of all of a pod's addresses; nil without a series.
-func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
-	return sumRates(model.Map(p.Addresses, netip.Prefix.Addr), func(a netip.Addr) []float64 { return d.rates(a, side) })
-}
-
-// lostRates are packets per second of an address that were dropped; nil where none was.
-func (d *Data) lostRates(a netip.Addr) []float64 { return d.Reading.Lost[a] }
-
-func sumRates(addrs []netip.Addr, of func(netip.Addr) []float64) (sum []float64) {
-	for _, a := range addrs {
-		sum = addRates(sum, of(a))
-	}
-	return sum
-}
-
-// rateCell is a pod's packets per second: the latest, or without a series those of the window.
-func (d *Data) rateCell(p *model.Pod, side model.Side, packets uint64) Cell {
-	f := math.NaN()
-	if rates := d.podRates(p, side); len(rates) > 0 {
-		f = last(rates)
-	} else if d.watched() && len(p.Addresses) > 0 {
-		f = d.perSecond(packets)
-	}
+// rateCell is a pod's packets per second in the window.
+func (d *Data) rateCell(p *model.Pod, packets uint64) Cell {
+	f := model.Either(d.watched() && len(p.Addresses) > 0, d.perSecond(packets), math.NaN())
 	return figure(rate(f), f)
 }
