@@ -10,9 +10,9 @@ import (
 type gate struct {
 	mu                     sync.Mutex
 	missing, ready, failed int
-	// changed is called with the lock held.
-	changed func(g *gate)
-	open    chan struct{}
+	// opened is called before it opens.
+	opened func(ready, failed int)
+	open   chan struct{}
 }
 
 // arrive says of one more node that it is ready, or will never be.
@@ -25,8 +25,8 @@ func (g *gate) arrive(ready bool) {
 	} else {
 		g.failed++
 	}
-	g.changed(g)
 	if g.missing == 0 {
+		g.opened(g.ready, g.failed)
 		close(g.open)
 	}
 }

@@ -150,20 +150,17 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 		r.say("starting lasthop on %s", targets[0].node)
 	}
 	wait := &pending{nodes: model.Map(targets, func(t target) string { return t.node })}
-	changed, stop := r.progress(len(targets), wait)
-	defer stop()
-	r.gate = &gate{missing: len(targets), open: make(chan struct{}), changed: func(g *gate) {
-		if r.several && g.missing == 0 && g.ready > 0 {
-			are, they := "are", "they start"
-			if g.ready == 1 {
-				are, they = "is", "it starts"
-			}
-			r.say("%d of %d nodes %s ready: %s", g.ready, g.ready+g.failed, are, they)
+	r.gate = &gate{missing: len(targets), open: make(chan struct{}), opened: func(ready, failed int) {
+		if r.several && ready > 0 {
+			r.say("%d of %d nodes %s", ready, ready+failed, model.Either(ready == 1, "is ready: it starts", "are ready: they start"))
 		}
-		changed(g)
 	}}
 	outcomes := make([]outcome, len(targets))
-	var all sync.WaitGroup
+	var all, telling sync.WaitGroup
+	over := make(chan struct{})
+	if r.several {
+		telling.Go(func() { wait.tell(r.say, over) })
+	}
 	for i, t := range targets {
 		all.Go(func() {
 			outcomes[i] = r.on(ctx, i, t, known)
@@ -174,6 +171,8 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 		})
 	}
 	all.Wait()
+	close(over)
+	telling.Wait()
 	return outcomes
 }
 

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -371,37 +370,6 @@ func TestPending(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		p.done(p.nodes[0])
-	}
-}
-
-// TestProgress is one line on a terminal, which what is said does not break.
-func TestProgress(t *testing.T) {
-	newAPI(t)
-	t.Setenv(pretended, "0")
-	t.Setenv(observed, "node1=well,node2=well")
-	control, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer control.Close()
-	if status := run(t.Context(), t.Context(), []string{"check", "--all", "--image=x"}, strings.NewReader(""), io.Discard, tty); status != 0 {
-		t.Errorf("status %d", status)
-	}
-	tty.Close()
-	shown, _ := io.ReadAll(control) //nolint:errcheck // a terminal ends with an error
-	for _, want := range []string{
-		"starting lasthop on 2 nodes\r\n",
-		clearLine + "starting: 1 of 2 nodes are ready",
-		clearLine + "lasthop: 2 of 2 nodes are ready: they start\r\n",
-		clearLine + "watching: 0s; 0 of 2 nodes are done",
-		clearLine + "node1: records with ",
-	} {
-		if !strings.Contains(string(shown), want) {
-			t.Errorf("the terminal lacks %q: %q", want, shown)
-		}
-	}
-	if !strings.HasSuffix(string(shown), clearLine) {
-		t.Errorf("the line is left: %q", shown)
 	}
 }
 
