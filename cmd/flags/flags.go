@@ -37,27 +37,6 @@ func (c *Choice) Set(s string) error {
 	return nil
 }
 
-// Duration is a flag for a time that is not negative.
-type Duration time.Duration
-
-// String is empty for zero, which is no default worth showing.
-func (d *Duration) String() string {
-	return model.Either(*d == 0, "", time.Duration(*d).String())
-}
-
-// Type is what the usage calls the flag's value.
-func (d *Duration) Type() string { return "DURATION" }
-
-// Set takes what time.ParseDuration takes.
-func (d *Duration) Set(s string) error {
-	t, err := time.ParseDuration(s)
-	if err != nil || t < 0 {
-		return errors.New("want a number with a unit, such as 10s, 2m or 1h30m")
-	}
-	*d = Duration(t)
-	return nil
-}
-
 // Bytes is a flag for a size.
 type Bytes int64
 

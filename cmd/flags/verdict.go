@@ -186,6 +186,3 @@ func Redactor(wanted bool) *redact.Redactor {
 	}
 	return redact.New(os.Getenv(RedactKey))
 }
-
-// Protocols are those that a destination may name.
-var Protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}

@@ -23,7 +23,7 @@ type options struct {
 
 	image, debugNamespace string
 	profile               flags.Choice
-	deadline, within      flags.Duration
+	deadline, within      time.Duration
 
 	all bool
 	// atOnce is how many debug pods start at once; more nodes than maxNodes are refused, unless that is 0.
@@ -58,9 +58,9 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Var(&o.profile, "profile", "the rights of the debug pod: the least that suffice (least), or all (sysadmin)")
 	f.StringVar(&o.debugNamespace, "debug-namespace", "",
 		"the `NAMESPACE` of the debug pod (default --namespace, or the context's)")
-	f.Var(&o.deadline, "deadline", "how long the debug pod may run (default --for plus ten minutes, or one hour)")
-	f.Var(&o.within, "start-within",
-		"how long a debug pod may take to start; five times that while its image is pulled (default 1m)")
+	f.DurationVar(&o.deadline, "deadline", 0, "how long the debug pod may run, a `DURATION` (default --for plus ten minutes, or one hour)")
+	f.DurationVar(&o.within, "start-within", 0,
+		"how long a debug pod may take to start, a `DURATION`; five times that while its image is pulled (default 1m)")
 	f.BoolVar(&o.all, "all", false, "all nodes")
 	f.IntVar(&o.atOnce, "at-once", 50,
 		"start at most this `NUMBER` of debug pods at once; all nodes are then watched in the same window")
@@ -179,8 +179,10 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("%s takes no --last and no --at", p.command)
 	case o.image == "" && !o.past() && p.command != "replay":
 		return usagef(noImage, imageVariable)
-	case o.Given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
-		return usagef("--deadline %v: want at least one second", time.Duration(o.deadline))
+	case o.Given.Changed("deadline") && o.deadline < time.Second:
+		return usagef("--deadline %v: want at least one second", o.deadline)
+	case o.within < 0:
+		return usagef("--start-within %v: want a time above zero", o.within)
 	case first < 0 && p.command != "mcp":
 		return usagef("want a NODE, pod/NAME, -l SELECTOR or --all; `kubectl get nodes` lists the nodes")
 	case slices.Contains(ways[first+1:], true):
@@ -252,7 +254,7 @@ func writable(file string) error {
 func (o *options) limit() time.Duration {
 	switch {
 	case o.deadline > 0:
-		return time.Duration(o.deadline)
+		return o.deadline
 	case o.Asked() > 0:
 		return o.Asked() + 10*time.Minute
 	}

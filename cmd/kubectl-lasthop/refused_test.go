@@ -76,7 +76,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"check", "node1", "-o", "xml"}, "want one of text, wide"},
 		{[]string{"check", "node1", "--for", "10"}, "want a number with a unit"},
 		{[]string{"check", "node1", "--for", "25h"}, "want at most 24h"},
-		{[]string{"check", "node1", "--deadline", "soon"}, "want a number with a unit"},
+		{[]string{"check", "node1", "--deadline", "soon"}, "invalid duration"},
 		{[]string{"check", "node1", "--fail-on", "fatal"}, "want one of critical, warning, info"},
 		{[]string{"check", "node1", "--engine", "xdp"}, "want one of auto, tc, state"},
 		{[]string{"check", "node1", "--pod-cidr", "10.0.0.1/8"}, "did you mean 10.0.0.0/8?"},

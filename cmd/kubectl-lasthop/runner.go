@@ -267,7 +267,7 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 		arrive(true)
 		err := r.gate.wait(ctx, r.asked)
 		if err == nil && r.recordings != "" {
-			grace := cmp.Or(time.Duration(r.within), time.Minute)
+			grace := cmp.Or(r.within, time.Minute)
 			timer := time.AfterFunc(time.Duration(r.Window)+grace, func() {
 				late(fmt.Errorf("it did not end within %v of the window", grace))
 			})
@@ -313,7 +313,7 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 	}
 	out.status, out.err = r.cluster.Run(within, session.Options{
 		Namespace: cmp.Or(r.debugNamespace, r.cluster.namespace), Node: t.node,
-		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(), StartWithin: time.Duration(r.within),
+		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(), StartWithin: r.within,
 		Trial: r.trial,
 	}, start, near, r.say)
 	return out

@@ -262,18 +262,11 @@ func addresses(texts []string) (out []netip.Addr) {
 
 // ends are those of a path between pods on two nodes.
 func ends(near, far target) (e path.Ends, err error) {
-	place, proto, named := strings.Cut(near.to, "/")
-	if named && flags.Protocols[strings.ToLower(proto)] == 0 {
-		return e, usagef("--to %s: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", near.to, proto)
+	to, err := flags.ParseTarget(near.to)
+	if err != nil {
+		return e, &usageError{err}
 	}
-	e.Proto = flags.Protocols[strings.ToLower(proto)]
-	if _, err := netip.ParseAddr(place); err != nil {
-		to, err := netip.ParseAddrPort(place)
-		if err != nil || to.Port() == 0 {
-			return e, usagef("--to %s: want pod/NAME[:PORT][/PROTO]", near.to)
-		}
-		e.Port = to.Port()
-	}
+	e.Port, e.Proto = to.Port, to.Proto
 	both := addresses([]string{near.pods[0], far.pods[0]})
 	if len(both) < 2 || both[0].Is4() != both[1].Is4() {
 		return e, usagef("the pods have no addresses of the same family: %s and %s", near.pods[0], far.pods[0])

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,9 +33,9 @@ func (a *app) explainCommand() *cobra.Command {
 }
 
 func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
-	target, err := parseTarget(to)
+	target, err := flags.ParseTarget(to)
 	if err != nil {
-		return err
+		return &usageError{err}
 	}
 	if err := a.openPast(o); err != nil {
 		return err
@@ -56,7 +54,7 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	})
 }
 
-func (a *app) explained(ctx context.Context, o *observing, pod string, target target, tell func(report.Path, error) error) error {
+func (a *app) explained(ctx context.Context, o *observing, pod string, target flags.Target, tell func(report.Path, error) error) error {
 	if len(o.Replay) > 1 {
 		return tell(a.explainTogether(o, pod, target))
 	}
@@ -68,7 +66,7 @@ func (a *app) explained(ctx context.Context, o *observing, pod string, target ta
 }
 
 // trace follows the path of a pod's packets in a snapshot, with the findings that came and went.
-func (o *observing) trace(s *model.Snapshot, past []model.Tracked, pod string, t target) (report.Path, error) {
+func (o *observing) trace(s *model.Snapshot, past []model.Tracked, pod string, t flags.Target) (report.Path, error) {
 	addrs, ends, err := o.ends(s, pod, t)
 	if err != nil {
 		return report.Path{}, err
@@ -99,74 +97,18 @@ func (o *observing) pathVerdict(r report.Path) error {
 	return err
 }
 
-// target is a destination as the command line names it: an address or a pod, with port and protocol if they are given.
-type target struct {
-	addr  netip.Addr
-	pod   string
-	port  uint16
-	proto uint8
-}
-
-// parseTarget parses IP[:PORT][/PROTO], or the same with a pod's name.
-func parseTarget(text string) (target, error) {
-	var t target
-	if text == "" {
-		return t, nil
-	}
-	t.pod = text
-	// What is before the slash may also be a pod's namespace.
-	if place, proto, found := cutLast(text, "/"); found && (bare(place).IsValid() || strings.Contains(place, ":")) {
-		if t.pod, t.proto = place, flags.Protocols[strings.ToLower(proto)]; t.proto == 0 {
-			return t, usagef("--to %q: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", text, proto)
-		}
-	}
-	if host, port, found := cutLast(t.pod, ":"); found && !bare(t.pod).IsValid() {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 {
-			return t, usagef("--to %q: %q is not a port; want 1 to 65535, and brackets around an IPv6 address", text, port)
-		}
-		t.pod, t.port = host, uint16(n)
-	}
-	if t.addr = bare(t.pod); t.addr.IsValid() {
-		t.pod = ""
-	}
-	switch {
-	case t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return t, usagef("--to %q: not a unicast address", text)
-	case t.port != 0 && (t.proto == 1 || t.proto == 58):
-		return t, usagef("--to %q: ICMP has no ports", text)
-	case !t.addr.IsValid() && t.pod == "":
-		return t, usagef("--to %q: want IP[:PORT][/PROTO], [IPv6]:PORT, or a pod", text)
-	}
-	return t, nil
-}
-
-// bare parses an address, in brackets or not; the result is not valid for any other text.
-func bare(text string) netip.Addr {
-	a, _ := netip.ParseAddr(strings.Trim(text, "[]"))
-	return a.Unmap().WithZone("")
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
-}
-
 // ends are a pod's addresses, and the ends of packets from it. Without a destination To is not valid.
-func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.Addr, e path.Ends, err error) {
+func (o *observing) ends(s *model.Snapshot, name string, t flags.Target) (pod []netip.Addr, e path.Ends, err error) {
 	if pod, err = o.choosePods(s, []string{name}); err != nil {
 		return nil, e, err
 	}
 	if len(pod) == 0 {
 		return nil, e, usagef("the pod has no address")
 	}
-	candidates := []netip.Addr{t.addr}
-	if t.pod != "" {
-		if candidates, err = choosePods(s, []string{t.pod}, selection{namespace: o.Namespace}); err != nil {
-			there, several := remotePods(s, t.pod, o.Namespace)
+	candidates := []netip.Addr{t.Addr}
+	if t.Pod != "" {
+		if candidates, err = choosePods(s, []string{t.Pod}, selection{namespace: o.Namespace}); err != nil {
+			there, several := remotePods(s, t.Pod, o.Namespace)
 			if err = cmp.Or(several, err); there == nil {
 				if len(s.Cluster.Pods) == 0 {
 					err = fmt.Errorf("%w\nthe names of other nodes' pods are unknown here: for one of these use its address, "+
@@ -177,12 +119,12 @@ func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.
 			candidates = there
 		}
 	}
-	e = path.Ends{Pod: pod[0], Port: t.port, Proto: t.proto}
-	if !t.addr.IsValid() && t.pod == "" {
+	e = path.Ends{Pod: pod[0], Port: t.Port, Proto: t.Proto}
+	if !t.Addr.IsValid() && t.Pod == "" {
 		return pod, e, nil
 	}
-	if slices.ContainsFunc(s.Routes, func(r model.Route) bool { return r.Type == "broadcast" && r.Dst == model.Host(t.addr) }) {
-		return nil, e, usagef("--to %s: want a unicast address, not a broadcast address", t.addr)
+	if slices.ContainsFunc(s.Routes, func(r model.Route) bool { return r.Type == "broadcast" && r.Dst == model.Host(t.Addr) }) {
+		return nil, e, usagef("--to %s: want a unicast address, not a broadcast address", t.Addr)
 	}
 	for _, to := range candidates {
 		for _, from := range pod {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -233,40 +232,6 @@ func TestPastPeer(t *testing.T) {
 	s.Traffic.Pairs = []model.PairCount{{Src: gone, Dst: peer, Link: "veth6", Direction: model.Ingress, Packets: 7}}
 	if e, how := joint.ChoosePeer(s, []netip.Addr{gone}, nil); e.To != peer {
 		t.Errorf("to %s: %s", e.To, how)
-	}
-}
-
-func TestParseTarget(t *testing.T) {
-	a := netip.MustParseAddr
-	for text, want := range map[string]target{
-		"":                       {},
-		"10.1.2.3":               {addr: a("10.1.2.3")},
-		"10.1.2.3:443":           {addr: a("10.1.2.3"), port: 443},
-		"10.1.2.3:53/udp":        {addr: a("10.1.2.3"), port: 53, proto: 17},
-		"10.1.2.3/ICMP":          {addr: a("10.1.2.3"), proto: 1},
-		"::ffff:10.1.2.3":        {addr: a("10.1.2.3")},
-		"fd00::7":                {addr: a("fd00::7")},
-		"[fd00::7]":              {addr: a("fd00::7")},
-		"[fd00::7]:443/tcp":      {addr: a("fd00::7"), port: 443, proto: 6},
-		"fd00::7/icmpv6":         {addr: a("fd00::7"), proto: 58},
-		"cart-7d9f":              {pod: "cart-7d9f"},
-		"shop/cart-7d9f":         {pod: "shop/cart-7d9f"},
-		"shop/cart-7d9f:8443":    {pod: "shop/cart-7d9f", port: 8443},
-		"shop/cart-7d9f:53/sctp": {pod: "shop/cart-7d9f", port: 53, proto: 132},
-	} {
-		if got, err := parseTarget(text); err != nil || got != want {
-			t.Errorf("--to %q: %+v, %v; want %+v", text, got, err, want)
-		}
-	}
-	for text, hint := range map[string]string{
-		"10.1.2.3:0": "not a port", "10.1.2.3:65536": "not a port", "10.1.2.3:x": "not a port", "10.1.2.3/frob": "no protocol",
-		"10.1.2.3:53/": "no protocol", "0.0.0.0": "not a unicast address", "224.0.0.1": "not a unicast address", "255.255.255.255": "not a unicast address", "10.1.2.3:5/icmp": "no ports",
-		"[fd00::7]:": "not a port", ":80": "want IP",
-	} {
-		var usage *usageError
-		if _, err := parseTarget(text); !errors.As(err, &usage) || !strings.Contains(err.Error(), hint) {
-			t.Errorf("--to %q: %v, want a usage error with %q", text, err, hint)
-		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -198,9 +197,4 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 		err = f.Samples(d, samples.write)
 	}
 	return s, asUsage(name, err)
-}
-
-// last is how much of a recording's end is judged, 0 for all of it.
-func (o *observing) last() time.Duration {
-	return model.Either(o.Given.Changed("for"), time.Duration(o.Window), 0)
 }

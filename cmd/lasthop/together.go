@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
@@ -79,12 +80,12 @@ func (o *observing) readTogether(j *joint.Recordings) (result join.Result, close
 }
 
 // explainTogether follows a pod's packets to a pod of another recorded node and back.
-func (a *app) explainTogether(o *observing, pod string, to target) (report.Path, error) {
-	if !to.addr.IsValid() && to.pod == "" {
+func (a *app) explainTogether(o *observing, pod string, to flags.Target) (report.Path, error) {
+	if !to.Addr.IsValid() && to.Pod == "" {
 		return report.Path{}, usagef("explain with several recordings needs --to, a pod on another of the nodes")
 	}
 	j := joint.New()
-	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
+	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.Pod, to.Addr.String())}}
 	j.Look = func(recording string, s, shown *model.Snapshot) {
 		for _, e := range ends {
 			e.look(recording, o.Namespace, s, shown)
@@ -103,10 +104,10 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if ends[0].Name == ends[1].Name {
 		return report.Path{}, usagef("both pods are on one node: %s", words.Shell("lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].Name))
 	}
-	e := path.Ends{Port: to.port, Proto: to.proto}
+	e := path.Ends{Port: to.Port, Proto: to.Proto}
 	for _, from := range ends[0].addrs {
 		for _, dst := range ends[1].addrs {
-			if from.Is4() == dst.Is4() && !e.To.IsValid() && (!to.addr.IsValid() || dst == to.addr) {
+			if from.Is4() == dst.Is4() && !e.To.IsValid() && (!to.Addr.IsValid() || dst == to.Addr) {
 				e.Pod, e.To = from, dst
 			}
 		}
