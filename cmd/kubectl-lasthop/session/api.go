@@ -5,13 +5,13 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 )
 
 // API is a client of the resources that a session needs. The typed clients of client-go
@@ -80,16 +80,8 @@ func (a *API) jobs(namespace string) Resource[*batchv1.Job, *batchv1.JobList] {
 	return Resource[*batchv1.Job, *batchv1.JobList]{a.batch, "jobs", namespace, func() *batchv1.Job { return &batchv1.Job{} }, func() *batchv1.JobList { return &batchv1.JobList{} }}
 }
 
-// pageSize is how many objects are asked for at once: a large cluster has more than an API server should answer with.
-const pageSize = 500
-
-type list interface {
-	runtime.Object
-	metav1.ListInterface
-}
-
 // Resource are objects of one kind.
-type Resource[T runtime.Object, L list] struct {
+type Resource[T, L runtime.Object] struct {
 	client          rest.Interface
 	name, namespace string
 	object          func() T
@@ -110,21 +102,11 @@ func (r Resource[T, L]) List(ctx context.Context, options metav1.ListOptions) (L
 
 // Each lists the objects, page by page, and calls take with each.
 func (r Resource[T, L]) Each(ctx context.Context, options metav1.ListOptions, take func(T)) error {
-	for options.Limit = pageSize; ; {
-		page, err := r.List(ctx, options)
-		if err == nil {
-			err = meta.EachListItem(page, func(o runtime.Object) error {
-				take(o.(T))
-				return nil
-			})
-		}
-		if err != nil {
-			return err
-		}
-		if options.Continue = page.GetContinue(); options.Continue == "" {
-			return nil
-		}
-	}
+	page := func(options metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, options) }
+	return pager.New(pager.SimplePageFunc(page)).EachListItem(ctx, options, func(o runtime.Object) error {
+		take(o.(T))
+		return nil
+	})
 }
 
 func (r Resource[T, L]) create(ctx context.Context, made T, options metav1.CreateOptions) (T, error) {
