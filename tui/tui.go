@@ -15,6 +15,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/colorprofile"
+	"github.com/charmbracelet/x/term"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -107,8 +108,6 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 			return nil
 		}
 	})
-	out := newOutput(ctx, o.Output)
-	defer out.stop()
 	watch := func() {}
 	if o.Idle > 0 {
 		timer := time.AfterFunc(o.Idle, func() { cancel(errIdle) })
@@ -116,18 +115,23 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		watch = func() { timer.Reset(o.Idle) }
 	}
 	_, profile, _ := o.theme()
-	_, err := tea.NewProgram(s,
-		tea.WithContext(ctx), tea.WithInput(o.Input), tea.WithOutput(out.asOutput()), tea.WithEnvironment(o.Env),
+	program := tea.NewProgram(s,
+		tea.WithContext(ctx), tea.WithInput(o.Input), tea.WithOutput(o.Output), tea.WithEnvironment(o.Env),
 		tea.WithFPS(fps), tea.WithColorProfile(profile), tea.WithoutSignalHandler(), tea.WithFilter(filter(watch)),
-	).Run()
-	if s.started {
-		// The cursor is on the last line of the gate.
-		io.WriteString(out, "\r\n") //nolint:errcheck // the terminal may be gone
+	)
+	ended, err := await(ctx, o.Input, func() error {
+		_, err := program.Run()
+		if s.started {
+			// The cursor is on the last line of the gate.
+			io.WriteString(o.Output, "\r\n") //nolint:errcheck // the terminal may be gone
+		}
+		return err
+	})
+	var outcome Outcome
+	if ended && !s.Data.Reading.At.IsZero() {
+		outcome.Reading = s.Data.Reading
 	}
-	outcome := Outcome{Reading: s.Data.Reading, Print: s.printing}
-	if outcome.Reading.At.IsZero() {
-		outcome.Reading = model.Reading{}
-	}
+	outcome.Print = ended && s.printing
 	switch {
 	case errors.Is(context.Cause(ctx), errIdle):
 		outcome.Idle = true
@@ -138,6 +142,34 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		return outcome, fmt.Errorf("show the screen: %w", err)
 	}
 	return outcome, nil
+}
+
+// grace is how long a terminal that accepts nothing may delay the end.
+const grace = 500 * time.Millisecond
+
+// await waits for the program, but no longer than grace once ctx has ended: then it is left behind, in a write that its
+// terminal does not accept, and the terminal gets the settings back that it had.
+func await(ctx context.Context, input io.Reader, program func() error) (ended bool, err error) {
+	restore := func() {}
+	if f, ok := input.(term.File); ok {
+		if state, err := term.GetState(f.Fd()); err == nil {
+			restore = func() { term.Restore(f.Fd(), state) } //nolint:errcheck // there is nothing else to try
+		}
+	}
+	ran := make(chan error, 1)
+	go func() { ran <- program() }()
+	select {
+	case err = <-ran:
+		return true, err
+	case <-ctx.Done():
+	}
+	select {
+	case err = <-ran:
+		return true, err
+	case <-time.After(grace):
+		restore()
+		return false, nil
+	}
 }
 
 // filter sees every message before Update. A terminal that reports no size, such
