@@ -274,12 +274,7 @@ func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) 
 	write := func(name string, encode func() ([]byte, error)) string {
 		path := filepath.Join(dir, name+".json")
 		data, failed := encode()
-		if failed == nil {
-			failed = os.WriteFile(path, data, 0o600)
-		}
-		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("write the scenario's file %s: %w", name, failed))
-		}
+		err = errors.Join(err, failed, os.WriteFile(path, data, 0o600))
 		return path
 	}
 	if s.Files.Nodes {

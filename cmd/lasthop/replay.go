@@ -183,15 +183,14 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 		d = f.At(f.Len() - 1).Sub(a.past.Start)
 	}
 	switch {
-	case past == nil || a.past != nil && !o.Redact:
+	case past == nil:
 		s, err = f.Window(d)
-	case a.past != nil:
-		s, *past, err = f.Told(d, o.diagnose())
+	case a.past != nil && !o.Redact:
+		if s, err = f.Window(d); err == nil {
+			*past, err = a.past.tracked()
+		}
 	default:
 		s, *past, err = joint.Recorded(f, d, o.redactor())
-	}
-	if err == nil && past != nil && a.past != nil && !o.Redact {
-		*past, err = a.past.tracked()
 	}
 	if err == nil && samples != nil {
 		err = f.Samples(d, samples.write)
