@@ -56,6 +56,7 @@ func pretendRecording(states string, args []string) int {
 		Window:    model.Window{Start: time.Unix(1800000000, 0), End: time.Unix(1800000010, 0)},
 		Sources:   []model.Source{{Name: model.SourceTC, Status: model.OK}, {Name: model.SourceConntrack, Status: model.OK}},
 		Conntrack: model.Conntrack{Count: 1, Max: 1000},
+		Links:     []model.Link{{Index: 2, Name: "eth0", Up: true, Carrier: true, Role: model.RoleUplink}},
 	}
 	switch state {
 	case "full":
