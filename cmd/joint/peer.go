@@ -19,8 +19,8 @@ const mostDrawn = 50
 // mostPaths is how many findings have a path drawn.
 const mostPaths = 20
 
-// paths are those that show findings of several nodes.
-func (r *Recordings) paths(nodes []model.NodeSeen, findings []model.Finding) []*model.Path {
+// Paths are those that show findings of several nodes.
+func (r *Recordings) Paths(nodes []model.NodeSeen, findings []model.Finding) []*model.Path {
 	var ends []join.End
 	for _, n := range nodes {
 		if s := r.Snapshots[n.Recording]; s != nil {

@@ -173,6 +173,6 @@ func (r *Recordings) Judge() join.Result { return join.Judge(r.sources) }
 func (r *Recordings) Report(judged join.Result, v *flags.Verdict, focus []netip.Addr) report.Joint {
 	findings := v.Choose(Told(r.sources, r.spans, judged, r.told), focus)
 	return report.Joint{
-		Nodes: judged.Nodes, Names: r.Names, Focus: focus, Limits: v.Limits(), Findings: findings, Paths: r.paths(judged.Nodes, findings),
+		Nodes: judged.Nodes, Names: r.Names, Focus: focus, Limits: v.Limits(), Findings: findings, Paths: r.Paths(judged.Nodes, findings),
 	}
 }

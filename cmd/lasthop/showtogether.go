@@ -24,7 +24,7 @@ const screenMost = 50
 
 // showTogether shows several nodes' recordings of one time on the screen.
 func (a *app) showTogether(ctx context.Context, o *observing) error {
-	read := func(last time.Duration) (model.Reading, error) { return readTogether(o, last) }
+	read := func(last time.Duration) (model.Reading, error) { return readingTogether(o, last) }
 	first, err := read(0)
 	if err != nil {
 		return err
@@ -45,30 +45,32 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 }
 
 func jointReport(o *observing, r model.Reading) report.Joint {
-	out, snapshots := report.Joint{Names: report.Names{}, Limits: o.Limits()}, map[string]*model.Snapshot{}
+	j := joint.New()
+	j.Snapshots = map[string]*model.Snapshot{}
 	for _, n := range r.Nodes {
-		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
-			out.Names.Add(n.Snapshot)
-			snapshots[n.Recording] = n.Snapshot
+			j.Names.Add(n.Snapshot)
+			j.Snapshots[n.Recording] = n.Snapshot
 		}
 	}
-	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
-	out.Paths = joint.Paths(out.Nodes, snapshots, out.Findings)
-	return out
+	nodes := model.Map(r.Nodes, func(n model.NodeReading) model.NodeSeen { return n.NodeSeen })
+	findings := model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
+	return report.Joint{Nodes: nodes, Names: j.Names, Limits: o.Limits(), Findings: findings, Paths: j.Paths(nodes, findings)}
 }
 
-// readTogether judges the last of each recording together, 0 for all of it.
-func readTogether(o *observing, last time.Duration) (model.Reading, error) {
-	t := newTogether(o, last)
-	t.Snapshots = map[string]*model.Snapshot{}
-	found, err := t.judge(nil)
+// readingTogether judges the last of each recording together, 0 for all of it.
+func readingTogether(o *observing, last time.Duration) (model.Reading, error) {
+	j := joint.New()
+	j.Draw(true, len(o.Replay))
+	result, closeFiles, err := o.readTogether(j, last)
+	defer closeFiles()
 	if err != nil {
 		return model.Reading{}, err
 	}
+	found := j.Report(result, &o.Verdict, nil)
 	r := model.Reading{Replay: true}
 	for _, n := range found.Nodes {
-		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: t.Snapshots[n.Recording]})
+		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: j.Snapshots[n.Recording]})
 		if n.Window.End.After(r.At) {
 			r.At = n.Window.End
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/joint"
@@ -54,7 +55,7 @@ func (o *observing) judgeTogether(pods []string) (report.Joint, error) {
 		}
 		focus = append(focus, o.redactor().Addrs(chosen)...)
 	}
-	result, closeFiles, err := o.readTogether(j)
+	result, closeFiles, err := o.readTogether(j, o.Asked())
 	defer closeFiles()
 	switch {
 	case err != nil:
@@ -65,9 +66,9 @@ func (o *observing) judgeTogether(pods []string) (report.Joint, error) {
 	return j.Report(result, &o.Verdict, focus), nil
 }
 
-// readTogether reads the recordings, and judges them. It is an error if none can be read.
-func (o *observing) readTogether(j *joint.Recordings) (result join.Result, closeFiles func(), err error) {
-	j.Last = o.Asked()
+// readTogether reads the last of each recording, 0 for all of it, and judges them. It is an error if none can be read.
+func (o *observing) readTogether(j *joint.Recordings, last time.Duration) (result join.Result, closeFiles func(), err error) {
+	j.Last = last
 	closeFiles = j.AddFiles(o.Replay, openRecorded, o.redactor)
 	boundGarbage(togetherLimit)
 	if result = j.Judge(); j.Read > 0 {
@@ -91,7 +92,7 @@ func (a *app) explainTogether(o *observing, pod string, to flags.Target) (report
 			e.look(recording, o.Namespace, s, shown)
 		}
 	}
-	all, closeFiles, err := o.readTogether(j)
+	all, closeFiles, err := o.readTogether(j, o.Asked())
 	defer closeFiles()
 	if err != nil {
 		return report.Path{}, err
