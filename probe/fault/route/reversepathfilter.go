@@ -69,8 +69,13 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 	if p := foreign(v, in, src); p != nil {
 		f.Facts["foreign"] = p
 	} else if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
-		if l := v.ByIndex[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
+		switch l := v.ByIndex[p.LinkIndex]; {
+		case l == nil:
+		case back.Through(l.Index) || l.Master != 0 && back.Through(l.Master):
 			f.Facts["pod"] = p
+		case l.Name == k.link:
+			// Without the filter, replies would still not get back.
+			f.Facts["unrouted"] = p
 		}
 	} else {
 		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && (in == nil || !back.Through(in.Index)) && detourOnly(v, back.Route)
@@ -81,7 +86,7 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		// Another route would do, were it not for the mark.
 		f.Facts["marked"], f.Facts["marks"], f.Facts["detour"] = setting, q.MarkedBy, nil
 		f.Sets = []model.Sysctl{{Name: setting, Value: "0"}}
-	case f.Facts["foreign"] != nil || f.Facts["detour"] == true:
+	case f.Facts["foreign"] != nil || f.Facts["unrouted"] != nil || f.Facts["detour"] == true:
 	case f.Facts["strict"] == true:
 		for _, link := range []string{k.link, "all"} {
 			f.Sets = append(f.Sets, model.Sysctl{Name: path.LinkSetting(link, "rp_filter"), Value: "0"})
