@@ -29,13 +29,14 @@ type inVain struct {
 // MissingTableRoute reports routing tables that a rule sends packets to and that lack a route.
 var MissingTableRoute = fault.Kind{Code: "MissingTableRoute", Severity: model.Critical, Find: missingTableRoute,
 	Ends: fault.Hops{model.HopBeyond}, Objects: fault.Objects{"rule"},
-	Else: fault.Else{"MissingTableRoute", "MissingTableRoute-rule", "MissingTableRoute-wrong"}}
+	Else: fault.Else{"MissingTableRoute", "MissingTableRoute-rule", "MissingTableRoute-wrong", "MissingTableRoute-diverted"}}
 
 func missingTableRoute(v *fault.Input) {
 	if !v.Has(model.SourceRoutes) || !slices.ContainsFunc(v.Rules,
-		func(r model.RoutingRule) bool { return r.From.IsValid() }) {
+		func(r model.RoutingRule) bool { return r.Table != node.MainTable && r.Priority > 0 }) {
 		return
 	}
+	diverted(v)
 	var byRule node.Groups[podRule, inVain]
 	tables, repliesBy := map[int]bool{}, map[netip.Addr][]*model.RoutingRule{}
 	// The rules of several pods may lead to one table, which has no route for any.

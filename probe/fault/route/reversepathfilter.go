@@ -73,7 +73,7 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		case l == nil:
 		case back.Through(l.Index) || l.Master != 0 && back.Through(l.Master):
 			f.Facts["pod"] = p
-		case l.Name == k.link:
+		case l.Name == k.link && v.Routing().Misses(new(v.Routing().Lookup(path.Query{Dst: src})), []*model.Pod{p}):
 			// Without the filter, replies would still not get back.
 			f.Facts["unrouted"] = p
 		}
