@@ -34,7 +34,8 @@ func findPortBlocked(v *fault.Input) {
 			if x == nil {
 				x, addrs = unflooded(v, b, p)
 			}
-			if x != nil && !receivesTraffic(v.Index, p, addrs) {
+			// What gets out of a locked port says nothing of what comes in by it.
+			if x != nil && (x["locked"] != nil || !receivesTraffic(v.Index, p, addrs)) {
 				portBlocked(v, b, p, addrs, x)
 			}
 		}
