@@ -45,6 +45,7 @@ func withoutDefault(v *node.Index, six bool, l *node.Lost) fault.Fault {
 	} else if i := v.AnUplink(); i != 0 {
 		f.Facts["link"] = v.LinkName(i)
 	}
+	f.Facts["bare"] = !six && f.Facts["card"] == nil && unaddressed(v)
 	if at := slices.IndexFunc(l.Drops, func(d *model.Drop) bool { return unlearned(v, d).IsValid() }); at >= 0 {
 		from := l.Drops[at].Src
 		f.Facts["proxied"], f.LastHopAlive = v.Unrouted(from), v.Place(v.Owners[from][0].Link, model.Ingress)
@@ -83,4 +84,9 @@ func downNIC(v *node.Index) *model.Link {
 		return !l.Up && l.Role != model.RolePodLink && slices.Contains(kinds, l.Kind) &&
 			slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() })
 	})
+}
+
+// unaddressed reports whether the node has no network of IPv4 beside those of its pods: no route can have a next hop then.
+func unaddressed(v *node.Index) bool {
+	return !slices.ContainsFunc(v.OnLink, func(p netip.Prefix) bool { return p.Addr().Is4() })
 }

@@ -116,10 +116,10 @@ func routeless(v *fault.Input, siblings []*model.Route) {
 }
 
 // lacksAllRoutes reports whether more is missing than the route to one range: the NIC is down by which all
-// went, or there is no default route nor any sign that such ranges have routes of their own.
+// went, or has no address, or there is no default route nor any sign that such ranges have routes of their own.
 func lacksAllRoutes(v *node.Index, cidr netip.Prefix, siblings []*model.Route) bool {
 	return !node.HasDefault(v, false) &&
-		(downNIC(v) != nil || len(siblings) == 0 && v.NodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
+		(downNIC(v) != nil || cidr.Addr().Is4() && unaddressed(v) || len(siblings) == 0 && v.NodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
 }
 
 // beyondRouter reports whether a range is of a node that is on no link of this
