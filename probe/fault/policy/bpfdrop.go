@@ -119,7 +119,7 @@ func droppedByProgram(v *node.Index, h hook, l *node.Lost) fault.Fault {
 	}
 	h.link = link
 	if len(programs) == 1 && owners[""] {
-		f.Facts["detach"] = programs[0]
+		f.Facts["detach"], f.Facts["filter"] = programs[0], programs[0].Kind == model.ProgramTC && programs[0].ID == 0 && !programs[0].Classic
 	}
 	f.Facts["link"], f.Facts["programs"], f.Facts["several"] = h.link, programs, len(programs) > 1
 	f.LastHopAlive = before(v, &h, pods)
