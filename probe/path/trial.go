@@ -40,9 +40,13 @@ func (t *Trial) Without(list []any) *Trial {
 	for p := range model.Each(s.Pods) {
 		p.Gateways = without(p.Gateways, gone)
 	}
+	s.Sets = slices.Clone(s.Sets)
 	for _, x := range list {
-		if setting, is := x.(model.Sysctl); is {
-			s.Sysctls = append(s.Sysctls, setting) // The last one counts.
+		switch x := x.(type) {
+		case model.Sysctl:
+			s.Sysctls = append(s.Sysctls, x) // The last one counts.
+		case *model.PacketRule:
+			withoutElement(s.Sets, x)
 		}
 	}
 	for i := range s.Chains {
@@ -53,6 +57,16 @@ func (t *Trial) Without(list []any) *Trial {
 	// What rules counted says nothing of what they would, had packets come to them.
 	s.Traffic.Hops = nil
 	return NewTrial(NewState(&s))
+}
+
+// withoutElement takes the element that a rule stands for out of its map.
+func withoutElement(sets []model.Set, r *model.PacketRule) {
+	l := model.First(r.Lookups, func(l *model.Lookup) bool { return l.Element != "" })
+	for s := range model.Each(sets) {
+		if l != nil && s.Family == r.Family && s.Table == r.Table && s.Name == l.Set {
+			s.Elements = model.Filter(s.Elements, func(e model.Element) bool { return e.Key != l.Element })
+		}
+	}
 }
 
 func without[T any](list []T, gone map[any]bool) []T {

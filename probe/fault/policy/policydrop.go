@@ -252,7 +252,8 @@ func (a *attribution) giveBack(to func(d *model.Drop, packets uint64)) {
 }
 
 // best is the candidate for so many packets: one whose counter covers them, the first that the packet meets;
-// then one whose counter covers some; then one without a counter; then one whose counter is used up.
+// then one whose counter covers some; then one without a counter, first the one that surely matches; then one whose counter
+// is used up.
 func (d *dropped) best(packets uint64) *candidate {
 	likely := func(c *candidate) bool { return c.fit > path.Unlikely }
 	for _, ok := range []func(*candidate) bool{
@@ -260,6 +261,7 @@ func (d *dropped) best(packets uint64) *candidate {
 		func(c *candidate) bool { return likely(c) && c.left > packets },
 		func(c *candidate) bool { return c.left > packets },
 		func(c *candidate) bool { return c.left > 0 },
+		func(c *candidate) bool { return !c.Counted && c.fit == path.Yes },
 		func(c *candidate) bool { return !c.Counted && likely(c) },
 		func(c *candidate) bool { return !c.Counted },
 		func(*candidate) bool { return true },
