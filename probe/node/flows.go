@@ -120,6 +120,7 @@ func (v *Index) indexFlows() {
 				st.Older++
 			} else if v.goesOn(f, st.Peer) {
 				st.Older = int(min(st.Peer.Out.Replies, math.MaxInt32))
+				st.addUnreplied(true, false, f.Original.Src)
 			}
 		case f.Replied:
 			st.NewReplied = true
