@@ -264,6 +264,8 @@ type Pod struct {
 	Link      string `redact:"link"`
 	LinkIndex int
 	LinkMAC   MAC
+	// MTU is that of Interface, 0 where it was not read.
+	MTU int `json:",omitempty"`
 	// Netns is the inode of the pod's namespace, NetnsName its name or path if it has one.
 	Netns     uint32
 	NetnsName string `redact:"netns"`

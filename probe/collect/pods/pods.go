@@ -294,7 +294,7 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 // Pod returns the pod behind the node's link near, whose far end is far.
 func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	p := model.Pod{
-		MAC: far.MAC, Interface: far.Name, Up: far.Up, Link: near.Name, LinkIndex: near.Index, LinkMAC: near.MAC,
+		MAC: far.MAC, Interface: far.Name, MTU: far.MTU, Up: far.Up, Link: near.Name, LinkIndex: near.Index, LinkMAC: near.MAC,
 		Rules: ns.Rules, Tables: ns.Tables, Netns: ns.Inode, NetnsName: ns.Name, NetnsCookie: ns.Cookie, Backlog: ns.Backlog, Inside: ns.Inside,
 	}
 	for _, a := range far.Addresses {

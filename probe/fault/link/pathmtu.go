@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -170,7 +171,7 @@ func misfitOf(v *node.Index, d *model.Drop, length int) *misfit {
 			bridged && d.IfIndex == l.Index && p.Has(d.Dst) && length > l.MTU:
 			return &misfit{pod: p, link: l}
 		case across && p.Has(d.Dst) && d.IfIndex == l.Index && (d.Netns == 0 || d.Netns == v.Node.Netns) &&
-			length > smallestMTU:
+			length > cmp.Or(p.MTU, smallestMTU):
 			return &misfit{pod: p, link: l, inward: true}
 		}
 	}
@@ -184,7 +185,7 @@ func unlike(v *node.Index, m *misfit) fault.Fault {
 	}}
 	f.LastHopAlive = model.Place{Link: m.pod.Interface, Role: model.RolePod, Direction: model.Egress}
 	if m.inward {
-		f.LastHopAlive, f.Confidence = v.Place(m.link.Name, model.Egress), model.Likely
+		f.LastHopAlive, f.Confidence = v.Place(m.link.Name, model.Egress), model.Either(m.pod.MTU == 0, model.Likely, model.Proven)
 	} else if usual := usualMTU(v, m.link); m.link.MTU < usual {
 		f.Facts["usual"] = usual
 	}
