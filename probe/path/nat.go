@@ -106,7 +106,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 // Marked are the rules that give a packet, which is known to be translated, the mark because of which it is; by is what then
 // translates it.
 func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRule) {
-	p, rules = t.marked(p, "PREROUTING", "FORWARD", "POSTROUTING")
+	p, rules = t.MarkedAt(p, "PREROUTING", "FORWARD", "POSTROUTING")
 	nat := t.Source(p)
 	if by = nat.Rule; !nat.Translated {
 		by = model.Find(nat.Unsure, func(r *model.PacketRule) bool { return r.Target == "MASQUERADE" || r.Target == "SNAT" })
@@ -117,8 +117,8 @@ func (t *Tables) Marked(p Packet) (rules []*model.PacketRule, by *model.PacketRu
 // anyMark are all bits of a mark.
 const anyMark = math.MaxUint32
 
-// marked is a packet with the marks that rules of hooks give it, and those of them that change one.
-func (t *Tables) marked(p Packet, hooks ...string) (Packet, []*model.PacketRule) {
+// MarkedAt is a packet with the marks that rules of hooks give it, and those of them that change one.
+func (t *Tables) MarkedAt(p Packet, hooks ...string) (Packet, []*model.PacketRule) {
 	var rules []*model.PacketRule
 	w := t.walk(p)
 	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {

@@ -30,7 +30,7 @@ func (st *State) Query(p Packet) Query {
 		q.In, hook = p.In[0], "PREROUTING"
 	}
 	if marks := st.Routing().marks; marks != 0 && marks&st.Tables().writes != 0 {
-		p, q.MarkedBy = st.Tables().marked(p, hook)
+		p, q.MarkedBy = st.Tables().MarkedAt(p, hook)
 		q.Mark = p.Mark
 	}
 	return q

@@ -391,7 +391,8 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 		// A few late segments of closed connections are no fault. A guess excuses nothing.
 		f.Severity = model.Info
 	}
-	if limit == nil {
+	marks := markers(v, first)
+	if f.Facts["marks"] = marks; limit == nil && marks == nil {
 		f.Undoes = first.object()
 	}
 	f.LastHopAlive = cameBy(v, node.MostDropped(first.Drops)[0])
@@ -400,6 +401,18 @@ func policyDropped(v *node.Index, list []*attribution, calico bool) fault.Fault 
 	}
 	first.serviceFacts(f.Facts)
 	return f
+}
+
+// markers are rules of other programs that set the mark by which a rule drops: both use the same bit.
+func markers(v *node.Index, a *attribution) []*model.PacketRule {
+	if a.Rule == nil || a.Rule.Mark.Mask == 0 || a.Pod != nil {
+		return nil
+	}
+	d := a.Drops[0]
+	_, by := v.Tables().MarkedAt(path.Packet{Src: d.Src, Dst: d.Dst, Proto: d.Proto, In: linksOf(v, d.Src), Out: linksOf(v, d.Dst)}, "PREROUTING", "FORWARD")
+	return model.Filter(by, func(r *model.PacketRule) bool {
+		return r.SetMark.Mask&a.Rule.Mark.Mask != 0 && ruleOf(r).Maker() != a.Maker()
+	})
 }
 
 // limitOf is the rule whose limit decides: the one that drops what exceeds it, or one before it in its chain, which lets what does
