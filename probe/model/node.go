@@ -31,6 +31,8 @@ type Link struct {
 	Kind string `redact:"keep"`
 	MAC  MAC
 	MTU  int
+	// NoARP: it neither asks nor answers for MACs.
+	NoARP bool `json:",omitempty"`
 	// Up is the administrative flag, Carrier the operational state.
 	Up, Carrier bool
 	// Master is the index of the bridge or bond that the link is a port of, 0 for none.

@@ -98,6 +98,7 @@ func decodeLink(m []byte) (l model.Link, counts Counts, afSpec []byte, err error
 		Up:    flags&unix.IFF_UP != 0,
 		// IFF_RUNNING may lag behind the carrier by a second.
 		Carrier:     flags&unix.IFF_LOWER_UP != 0,
+		NoARP:       flags&unix.IFF_NOARP != 0,
 		PeerNetNSID: Here,
 	}
 	peer := 0

@@ -17,7 +17,7 @@ import (
 var UnansweredARP = fault.Kind{Code: "UnansweredARP", Severity: model.Warning, Find: unansweredARP,
 	Rests: fault.Sources{model.SourcePods, model.SourceRoutes}, Ends: fault.Hops{model.HopPod, model.HopNeighbor},
 	Objects: fault.Objects{"port remotes"}, Traits: model.ByNextHop,
-	Else: fault.Else{"UnansweredARP-unheld", "UnansweredARP !right !setting"}}
+	Else: fault.Else{"UnansweredARP-unheld", "UnansweredARP !right !setting !noarp"}}
 
 func unansweredARP(v *fault.Input) {
 	// One setting that silences the node for several pods is one cause.
@@ -36,7 +36,10 @@ func unansweredARP(v *fault.Input) {
 			}
 			x := unanswered{p, pods, words.Facts{"pod": p, "gateway": g, "watched": watched, "requests": t.Requests}}
 			var cause any = g
-			if right := fixedMAC(v.Index, p, g); !right.IsZero() {
+			l := v.Router(p)
+			if l != nil && l.NoARP {
+				x.facts["noarp"], cause = l, l
+			} else if right := fixedMAC(v.Index, p, g); !right.IsZero() {
 				// With the setting alone the node would still not answer: it does not for the others either, which need no answer.
 				x.facts["right"] = right
 			} else if setting := whySilent(v.Index, p, g); setting != nil {
@@ -44,7 +47,7 @@ func unansweredARP(v *fault.Input) {
 				if watched {
 					cause = *setting
 				}
-			} else if l := v.Router(p); l != nil && !v.Routed(p) {
+			} else if l != nil && !v.Routed(p) {
 				// A bridge is one gateway for all.
 				cause = node.Question{Ifindex: l.Index, Addr: g.Addr}
 			}
@@ -92,7 +95,10 @@ func unansweredGateway(v *fault.Input, list []unanswered) fault.Fault {
 		f.Pods, f.Packets = append(f.Pods, x.addrs...), f.Packets+packets
 	}
 	f.Pods = model.Unique(f.Pods)
-	f.Claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Src) && d.Is(model.NeighborFailed) }
+	quiet, _ := f.Facts["noarp"].(*model.Link)
+	f.Claims = func(d *model.Drop) bool {
+		return slices.Contains(f.Pods, d.Src) && d.Is(model.NeighborFailed) || quiet != nil && d.IfIndex == quiet.Index && d.FromOrTo(f.Pods)
+	}
 	f.Facts["shown"], f.Facts["joined"] = shown, len(list) > 1
 	if f.Facts["watched"] == false {
 		f.Confidence = model.Possible
