@@ -77,6 +77,8 @@ func withoutAddress(v *fault.Input, p *model.Pod, isIPv6 bool) (nameless bool) {
 		Facts: words.Facts{
 			"pod": p, "with": with, "given": given, "isIPv6": isIPv6, "unclaimed": u.evidence,
 			"guessed": !known && u.packets() > 0,
+			// The kernel then refuses the address, too.
+			"disabled": slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Reason == "IPV6DISABLED" && d.FromOrTo(given) }),
 		},
 		CutOff: given,
 		// Without another address, it sends with that of its link, which no router forwards.
