@@ -52,12 +52,16 @@ func (v *Index) AllSilent(remotes ...[]netip.Addr) bool {
 }
 
 // findRepliedTranslated are the pairs of which the peer replies to the same pod's flows that are
-// translated: then it is not what is silent.
+// translated: then it is not what is silent. The peer may be a service by whose address the pod's newer flows are replied to.
 func (v *Index) findRepliedTranslated() map[Pair]bool {
 	out := map[Pair]bool{}
 	for f := range model.Each(v.Flows) {
 		if f.Replied && !f.Start.IsZero() && f.Reply.Dst != f.Original.Src {
 			out[Pair{f.Original.Src, f.Reply.Src}] = true
+		}
+		if st := v.FlowStates[Pair{f.Original.Src, f.Original.Dst}]; st != nil && f.Replied && !f.Start.IsZero() && f.Reply.Src != f.Original.Dst &&
+			!slices.ContainsFunc(st.Silent, func(o *model.Flow) bool { return !o.Start.IsZero() }) {
+			out[Pair{f.Original.Src, f.Original.Dst}] = true
 		}
 	}
 	return out
