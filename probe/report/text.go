@@ -159,7 +159,7 @@ func (p *printer) ends(o outline, f *model.Finding, at *Drawing) string {
 	}))
 	inside := last.Role == model.RolePodLink || last.Role == model.RoleBridge
 	toPods := last.Direction != "" && inside == (last.Direction == model.Egress)
-	if sent, came := between(s, f); sent+came > 0 && (inside || last.Direction != model.Egress) {
+	if sent, came := between(s, f); f.Packets > 0 && sent+came > 0 && (inside || last.Direction != model.Egress) {
 		toPods = came > sent
 	}
 	if toPods && from != "" {
