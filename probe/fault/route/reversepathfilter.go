@@ -67,15 +67,10 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		f.Facts["rule"] = node.ShowRule(rule)
 	}
 	if p := foreign(v, in, src); p != nil {
-		f.Facts["foreign"] = p
+		f.Facts["foreign"], f.Facts["held"] = p, p.Has(src)
 	} else if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
-		switch l := v.ByIndex[p.LinkIndex]; {
-		case l == nil:
-		case back.Through(l.Index) || l.Master != 0 && back.Through(l.Master):
+		if l := v.ByIndex[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
 			f.Facts["pod"] = p
-		case l.Name == k.link && v.Routing().Misses(new(v.Routing().Lookup(path.Query{Dst: src})), []*model.Pod{p}):
-			// Without the filter, replies would still not get back.
-			f.Facts["unrouted"] = p
 		}
 	} else {
 		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && (in == nil || !back.Through(in.Index)) && detourOnly(v, back.Route)
@@ -86,7 +81,7 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		// Another route would do, were it not for the mark.
 		f.Facts["marked"], f.Facts["marks"], f.Facts["detour"] = setting, q.MarkedBy, nil
 		f.Sets = []model.Sysctl{{Name: setting, Value: "0"}}
-	case f.Facts["foreign"] != nil || f.Facts["unrouted"] != nil || f.Facts["detour"] == true:
+	case f.Facts["foreign"] != nil || f.Facts["detour"] == true:
 	case f.Facts["strict"] == true:
 		for _, link := range []string{k.link, "all"} {
 			f.Sets = append(f.Sets, model.Sysctl{Name: path.LinkSetting(link, "rp_filter"), Value: "0"})
@@ -97,14 +92,16 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 	return f
 }
 
-// foreign is the pod behind a link that sends with an address which it has on no interface.
+// foreign is the pod behind a link that sends with an address which it has on no interface, or which the node does not route
+// to it: without the filter, replies would not get back either.
 func foreign(v *node.Index, in *model.Link, src netip.Addr) *model.Pod {
 	if in == nil {
 		return nil
 	}
 	sender := model.First(v.Pods, func(p *model.Pod) bool { return p.LinkIndex == in.Index })
 	if sender == nil || slices.ContainsFunc(v.Pods, func(p model.Pod) bool {
-		return p.Has(src) && (p.LinkIndex == in.Index || p.Netns != 0 && p.Netns == sender.Netns)
+		return p.Has(src) && (p.LinkIndex == in.Index || p.Netns != 0 && p.Netns == sender.Netns) &&
+			!v.Routing().Misses(new(v.Routing().Lookup(path.Query{Dst: src})), []*model.Pod{&p})
 	}) {
 		return nil
 	}
