@@ -163,6 +163,10 @@ func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
 		"astray": astray, "synAcks": synAcks(v.Index, d.addr), "flows": d.flows,
 		"virtual": node.Destinations(translated), "clean": watched && len(l.Drops) == 0, "watched": watched,
 		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
+		// They come after lasthop's own count, and what they redirect is no drop.
+		"behind": model.Chosen(v.Programs, func(x *model.Program) bool {
+			return x.IfIndex == d.pod.LinkIndex && x.Netns == v.Node.Netns && x.Direction == model.Egress && x.Kind == model.ProgramTC && x.ID == 0
+		}),
 		"datagrams": slices.ContainsFunc(d.services, func(s node.Service) bool { return s.Proto == model.UDP }),
 	}}
 	if len(d.flows) > 0 {
