@@ -16,7 +16,7 @@ import (
 // DuplicateMAC reports pods that have the MAC of another, or another than the node gave them.
 var DuplicateMAC = fault.Kind{Code: "DuplicateMAC", Severity: model.Critical, Find: duplicateMAC,
 	Ends: fault.Hops{model.HopBridge, model.HopPod, model.HopNeighbor}, Objects: fault.Objects{"mac"},
-	Traits: model.ByNextHop, Else: fault.Else{"!stray"}}
+	Traits: model.ByNextHop, Else: fault.Else{"DuplicateMAC !stray"}}
 
 func duplicateMAC(v *fault.Input) {
 	if !v.Has(model.SourceLinks) || v.Status(model.SourcePods) == model.Missing {
@@ -33,10 +33,24 @@ func duplicateMAC(v *fault.Input) {
 		}
 	}
 	for k, list := range having.All() {
-		if len(*list) > 1 && !apart(v.Index, k.bridge, *list) {
+		if b := v.ByIndex[k.bridge]; b.MAC == k.mac {
+			v.Report(bridgesMAC(v, b, *list))
+		} else if len(*list) > 1 && !apart(v.Index, k.bridge, *list) {
 			v.Report(sharedMAC(v, *list))
 		}
 	}
+}
+
+// bridgesMAC is the finding on pods that have the MAC of their bridge, which keeps what is for it.
+func bridgesMAC(v *fault.Input, b *model.Link, list []*model.Pod) fault.Fault {
+	f := fault.Fault{Page: "DuplicateMAC-bridge"}
+	f.Pods, f.LastHopAlive = model.Flat(list, node.PodAddrs), v.Place(b.Name, model.Egress)
+	f.CutOff, f.Claims = f.Pods, func(d *model.Drop) bool {
+		return d.FromOrTo(f.Pods) && (d.Is(model.NeighborFailed) || d.IfIndex == b.Index)
+	}
+	f.Packets = v.Dropped(f.Claims)
+	f.Facts = words.Facts{"mac": b.MAC, "bridge": b, "pods": list, "to": free(b.MAC, v.MACNames)}
+	return f
 }
 
 // apart reports whether the bridge keeps the pods in VLANs of their own, where each MAC is looked up by itself.
