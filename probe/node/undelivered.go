@@ -105,7 +105,7 @@ func (v *Index) Unsent() map[int][]*model.Flow {
 	}
 	silent := model.Chosen(v.Flows, func(f *model.Flow) bool {
 		// What leaves with an address of nobody here is counted nowhere.
-		counted := v.NodeAddrs[f.Reply.Dst] || len(v.Owners[f.Reply.Dst]) > 0
+		counted := v.Own[f.Reply.Dst] != nil || len(v.Owners[f.Reply.Dst]) > 0
 		return !f.Replied && !f.Start.IsZero() && v.Window.Settled(f.Start) && len(v.Owners[f.Original.Src]) == 1 && v.Elsewhere(f.Reply.Src) && counted
 	})
 	if len(silent) == 0 {
