@@ -28,7 +28,7 @@ func (j *journey) translateDestination(hook string) *step {
 		return (r.Family == "inet" || (r.Family == "ip6") == isIPv6(j.dst)) && p.Fits(r) == Yes
 	})
 	if t.writes&t.translates != 0 {
-		marked, _ := t.marked(p, hook)
+		marked, _ := t.MarkedAt(p, hook)
 		j.mark = marked.Mark
 	}
 	switch to, port, several := j.backendsByFlow(); {
