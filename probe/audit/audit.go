@@ -532,7 +532,8 @@ func (a *audit) explain(g *group, imagine bool) {
 			return
 		}
 	}
-	if dead == nil || g.reason == "no-route-in-pod" || g.reason == "misrouted" {
+	primary := slices.ContainsFunc(g.deaths, func(d death) bool { return !a.second(d.ends.Pod) && !a.second(d.ends.To) })
+	if dead == nil || g.reason == "no-route-in-pod" || g.reason == "misrouted" || !primary {
 		// Whether packets die there another machine decides, and no kind of finding says that they do. A pod without a default route
 		// may be isolated on purpose, and so may a second network.
 		for _, d := range g.deaths {
@@ -546,6 +547,13 @@ func (a *audit) explain(g *group, imagine bool) {
 		a.take(g, model.Finding{Code: "UnexplainedDrop", Severity: model.Warning, Confidence: model.Likely, Verify: "lasthop audit",
 			Title: words.Text("audit/title", words.Facts{"decision": g.decision})})
 	}
+}
+
+// second reports whether an address is of an interface that a pod has beside the one to its gateway.
+func (a *audit) second(addr netip.Addr) bool {
+	return slices.ContainsFunc(a.Owners[addr], func(p *model.Pod) bool {
+		return len(p.Gateways) == 0 && slices.ContainsFunc(a.Snapshot.Pods, func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Gateways) > 0 })
+	})
 }
 
 // ends is the hop of a path at which a group's packets end; nil where another machine decides.
