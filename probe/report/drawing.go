@@ -234,6 +234,8 @@ func (d Drawing) figures(h *model.PathHop) string {
 	}
 	text := fmt.Sprintf("%7s", per(seen.N))
 	switch {
+	case h.Dead && h.Lost.Known && h.Lost.N > seen.N:
+		text = fmt.Sprintf("%7s", per(h.Lost.N)) // what comes is not counted, and nothing goes on
 	case h.In.Known && h.Out.Known && h.In.N > 0 && h.Out.N == 0 && h.Dead:
 		text = per(seen.N) + " > 0"
 	case h.Lost.Known && h.Lost.N > 0 && seen.N > 0:
