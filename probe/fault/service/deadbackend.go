@@ -120,11 +120,11 @@ func lostFor(v *node.Index, a netip.Addr) *node.Lost {
 
 // lostTo accounts for drops of packets for an address that nobody has: it has no neighbour, or the route that
 // keeps the pods' range together discards what is for none of them (Calico's), or there is no route; or the
-// packets went out by the default route and came back until their TTL ended; or a bridge floods them, since the
-// node still has the neighbour of a pod that is gone.
+// packets went out by the default route and came back until their TTL ended, or the reverse path filter refused them; or a
+// bridge floods them, since the node still has the neighbour of a pod that is gone.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (d.Is(model.NeighborFailed|model.LookupRefused|model.Expired|model.OtherHost) ||
+		return d.Dst == a && (d.Is(model.NeighborFailed|model.LookupRefused|model.Expired|model.ReverseFiltered|model.OtherHost) ||
 			d.Cilium.Reason.NoTarget())
 	}
 }
