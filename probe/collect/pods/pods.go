@@ -308,8 +308,9 @@ func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	}
 	slices.SortStableFunc(p.Addresses, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	for _, r := range ns.Routes {
-		// The kernel gives a route that discards no interface for IPv4, and loopback for IPv6.
-		discards := r.Dst.Bits() > 0 && model.Discards(r.Type)
+		// The kernel gives a route that discards no interface for IPv4, and loopback for IPv6. One for all or half of all
+		// addresses is meant: a VPN's, while it is not connected.
+		discards := r.Dst.Bits() > 1 && model.Discards(r.Type)
 		if r.IfIndex != far.Index && !discards {
 			p.Elsewhere = append(p.Elsewhere, r.Dst)
 			continue
