@@ -8,8 +8,10 @@ package azure
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -87,30 +89,51 @@ type resource struct {
 	Properties *fields
 }
 
+// list is of resources, decoded one at a time: decoded, an empty one takes hundreds of times as much memory as its text.
+type list []json.RawMessage
+
+// each gives the resources of a list, up to the first that cannot be decoded.
+func (d *decoder) each(l list) iter.Seq[*resource] {
+	return func(yield func(*resource) bool) {
+		for _, text := range l {
+			var r resource
+			if json.Unmarshal(text, &r) != nil && d.err == nil {
+				// In its place in the file, which the error names.
+				at := max(bytes.Index(d.text, text), 0)
+				before := bytes.Map(func(c rune) rune { return model.Either(c == '\n', c, ' ') }, d.text[:at])
+				d.err = files.DecodeJSON(d.path, append(before, text...), want, &r)
+			}
+			if d.err != nil || !yield(&r) {
+				return
+			}
+		}
+	}
+}
+
 // fields are those that are read of any kind. What may be one text or a list of them is of any type.
 type fields struct {
 	ID, Name                                                                   string
 	AddressPrefix, AddressPrefixes, AddressSpace                               any
-	Routes, Subnets                                                            []resource
+	Routes, Subnets                                                            list
 	RouteTable, NetworkSecurityGroup, NATGateway, Subnet                       *resource
 	DefaultOutboundAccess, EnableIPForwarding                                  *bool
 	NextHopType, State                                                         string
 	NextHopIPAddress, NextHopIPAddresses                                       any
 	NextHop                                                                    *fields
-	IPConfigurations, LoadBalancerBackendAddressPools                          []resource
+	IPConfigurations, LoadBalancerBackendAddressPools                          list
 	PublicIPAddress, NetworkInterface                                          *resource
 	PrivateIPAddress                                                           string
 	PrivateIPAddressPrefixLength                                               *int
-	SecurityRules, DefaultSecurityRules, EffectiveSecurityRules                []resource
+	SecurityRules, DefaultSecurityRules, EffectiveSecurityRules                list
 	Direction, Access, Protocol                                                string
 	Priority                                                                   int
 	SourceAddressPrefix, SourceAddressPrefixes, ExpandedSourceAddressPrefix    any
 	SourcePortRange, SourcePortRanges                                          any
-	SourceApplicationSecurityGroups, DestinationApplicationSecurityGroups      []resource
+	SourceApplicationSecurityGroups, DestinationApplicationSecurityGroups      list
 	DestinationAddressPrefix, DestinationAddressPrefixes, DestinationPortRange any
 	DestinationPortRanges, ExpandedDestinationAddressPrefix                    any
 	// What applies to a NIC, as Client has it.
-	EffectiveRoutes, EffectiveSecurityGroups *struct{ Value []resource }
+	EffectiveRoutes, EffectiveSecurityGroups *struct{ Value list }
 }
 
 // all are the object's fields, with those that its properties have.
@@ -164,17 +187,17 @@ func (d *decoder) texts(v any, want string) (out []string) {
 // top decodes a file's outermost value: an object, or a list of them, which may be under "value".
 func (d *decoder) top() {
 	if bytes.HasPrefix(bytes.TrimSpace(d.text), []byte("[")) {
-		var list []resource
-		if d.err = files.DecodeJSON(d.path, d.text, want, &list); len(list) == 0 {
+		var l list
+		if d.err = files.DecodeJSON(d.path, d.text, want, &l); len(l) == 0 {
 			// It may be an empty list of anything; take it for a table without routes. Under "value" it is no table's.
 			d.a.Tables = append(d.a.Tables, model.RouteTable{File: d.path})
 		}
-		d.list(list)
+		d.list(l)
 		return
 	}
 	var one struct {
 		resource
-		Value []resource
+		Value list
 	}
 	if d.err = files.DecodeJSON(d.path, d.text, want, &one); one.Value != nil {
 		d.list(one.Value)
@@ -186,8 +209,8 @@ func (d *decoder) top() {
 	}
 }
 
-func (d *decoder) list(list []resource) {
-	for r := range model.Each(list) {
+func (d *decoder) list(l list) {
+	for r := range d.each(l) {
 		d.resource(r)
 	}
 }
@@ -231,7 +254,7 @@ func kindOf(id, kind string) bool {
 
 func (d *decoder) table(f fields) {
 	t := model.RouteTable{ID: f.ID, Whole: true, File: d.path, Subnets: d.ids(f.Subnets)}
-	for r := range model.Each(f.Routes) {
+	for r := range d.each(f.Routes) {
 		t.Routes = append(t.Routes, d.udr(r.all()))
 	}
 	addTable(&d.a, t)
@@ -248,8 +271,8 @@ func (d *decoder) id(r *resource) string {
 	return r.ID
 }
 
-func (d *decoder) ids(list []resource) (out []string) {
-	for r := range model.Each(list) {
+func (d *decoder) ids(l list) (out []string) {
+	for r := range d.each(l) {
 		out = append(out, d.id(r))
 	}
 	return out
@@ -366,7 +389,7 @@ func (d *decoder) own(n *model.NIC, c fields) {
 func (d *decoder) nic(f fields) {
 	n := model.NIC{ID: f.ID, File: d.path, SecurityGroup: d.id(f.NetworkSecurityGroup), ForwardsKnown: f.EnableIPForwarding != nil}
 	n.Forwards = n.ForwardsKnown && *f.EnableIPForwarding
-	for r := range model.Each(f.IPConfigurations) {
+	for r := range d.each(f.IPConfigurations) {
 		c := r.all()
 		d.own(&n, c)
 		n.Translated = n.Translated || c.PublicIPAddress != nil || len(c.LoadBalancerBackendAddressPools) > 0

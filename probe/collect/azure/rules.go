@@ -15,14 +15,14 @@ func (d *decoder) ofNIC(f fields) {
 	nic := d.id(f.NetworkInterface)
 	if f.EffectiveRoutes != nil {
 		e := model.EffectiveRoutes{NIC: nic, File: d.path}
-		for r := range model.Each(f.EffectiveRoutes.Value) {
+		for r := range d.each(f.EffectiveRoutes.Value) {
 			e.Routes = append(e.Routes, d.udr(r.all()))
 		}
 		d.a.Effective = append(d.a.Effective, e)
 	}
 	if f.EffectiveSecurityGroups != nil {
 		e := model.EffectiveRules{NIC: nic, File: d.path}
-		for r := range model.Each(f.EffectiveSecurityGroups.Value) {
+		for r := range d.each(f.EffectiveSecurityGroups.Value) {
 			e.Groups = append(e.Groups, d.effectiveGroup(r.all()))
 		}
 		d.a.Rules = append(d.a.Rules, e)
@@ -44,8 +44,8 @@ func (d *decoder) effectiveGroup(f fields) model.SecurityGroup {
 	return g
 }
 
-func (d *decoder) rules(list []resource) (out []model.SecurityRule) {
-	for r := range model.Each(list) {
+func (d *decoder) rules(l list) (out []model.SecurityRule) {
+	for r := range d.each(l) {
 		out = append(out, d.rule(r.all()))
 	}
 	slices.SortStableFunc(out, func(a, b model.SecurityRule) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -73,7 +73,7 @@ func (d *decoder) rule(f fields) model.SecurityRule {
 }
 
 // end decodes one end of a rule. Azure's expansion takes the place of the names.
-func (d *decoder) end(which string, addresses, expanded, ports any, groups []resource) (e model.SecurityEnd) {
+func (d *decoder) end(which string, addresses, expanded, ports any, groups list) (e model.SecurityEnd) {
 	if e.Prefixes, _ = d.prefixes(expanded, "expanded"+which+"AddressPrefix"); len(e.Prefixes) == 0 {
 		prefixes, tags := d.prefixes(addresses, which+"AddressPrefix")
 		e.Prefixes, e.Names = model.With(nil, prefixes...), model.With(nil, tags...)
