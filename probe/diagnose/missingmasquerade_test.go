@@ -156,3 +156,29 @@ func TestMasqueradeGap(t *testing.T) {
 		{"it lasts", func() *testNode { return gap(end, 40) }, []string{"MissingMasquerade possible 172.20.1.5 203.0.113.9"}},
 	})
 }
+
+// TestRuleForAbsentLink: the rule that would masquerade names a link that was renamed. One that is for other packets is not told.
+func TestRuleForAbsentLink(t *testing.T) {
+	for _, tt := range []struct {
+		link string
+		dst  model.AddrMatch
+		told bool
+	}{
+		{"ens6", model.AddrMatch{}, true},
+		{"ens5", model.AddrMatch{}, false}, // the uplink: then the packets are masqueraded
+		{"ens+", to("192.168.0.0/16"), false},
+		{"ens6", to("192.168.0.0/16"), false},
+	} {
+		n := kubenet()
+		n.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: "ip", Table: "nat", Chain: "POSTROUTING", Number: 1,
+			Out: model.IfMatch{Name: tt.link}, Dst: tt.dst, Target: "MASQUERADE", Text: "-o " + tt.link + " -j MASQUERADE"}}
+		n.answered("10.50.0.4", "10.50.0.5")
+		n.silent(pod5, out)
+		told := slices.ContainsFunc(Diagnose(&n.Snapshot), func(f model.Finding) bool {
+			return f.Code == "MissingMasquerade" && strings.Contains(f.Why, "for the link "+tt.link)
+		})
+		if told != tt.told {
+			t.Errorf("a rule for %s and %v: told %v", tt.link, tt.dst, told)
+		}
+	}
+}

@@ -180,7 +180,7 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	if why == "unread" || why == "none" {
 		// At the end of the chain that exists for it, or one of its own.
 		f.Facts["chain"], f.Facts["out"] = masqueradeChain(v, first.Local), v.NatLink(first.IfIndex)
-		f.Facts["engine"] = v.Owners[first.Local][0].Engine
+		f.Facts["engine"], f.Facts["absent"] = v.Owners[first.Local][0].Engine, forAbsent(v, first)
 		f.Facts["source"], f.Facts["cluster"] = rangeIn(v.Ranges.Own, first.Local), rangeIn(v.Ranges.Cluster, first.Local)
 	}
 	var forget []words.Command
@@ -199,6 +199,16 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 	}
 	f.Facts["forget"] = forget
 	return f
+}
+
+// forAbsent is a rule that would translate a pair's packets, did they leave by a link that the node does not have: it was
+// renamed, or is gone. It is nil where there is none.
+func forAbsent(v *node.Index, p *model.Peer) *model.PacketRule {
+	return model.First(v.PacketRules, func(r *model.PacketRule) bool {
+		x := path.Packet{Src: p.Local, Dst: p.Remote, Out: []string{r.Out.Name}}
+		return (r.Target == "MASQUERADE" || r.Target == "SNAT") && r.Out.Name != "" && !r.Out.Not &&
+			!slices.ContainsFunc(v.Links, func(l model.Link) bool { return r.Out.Matches(l.Name) }) && x.Fits(r) >= path.Maybe
+	})
 }
 
 // straightOut are the routes of a file by which all packets go straight to the internet,
