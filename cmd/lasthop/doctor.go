@@ -44,6 +44,8 @@ type examination struct {
 	Rights   []right `json:"capabilities"`
 	Features []row   `json:"features"`
 	Sources  []row   `json:"sources"`
+	// Maps are what the BPF maps take.
+	Maps []traffic.MapSize `json:"maps,omitempty"`
 	// missing is why packets cannot be watched, if they cannot.
 	missing string
 }
@@ -63,7 +65,7 @@ type row struct {
 
 func (a *app) doctorCommand() *cobra.Command {
 	var node, root string
-	output := flags.Choice{Value: "text", Of: []string{"text", "json", "mcp"}}
+	output := flags.Choice{Value: "text", Of: []string{"text", "wide", "json", "mcp"}}
 	cmd := &cobra.Command{
 		Use:  "doctor",
 		Args: cobra.NoArgs,
@@ -110,6 +112,8 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 	defer ns.Close()
 	e.Node.Name = node
 	e.Features = append([]row{place}, model.Map(traffic.Features(ns), func(f model.Feature) row { return row(f) })...)
+	// Why they cannot be made, the features tell.
+	e.Maps, _ = traffic.MapSizes(ns)
 	if elsewhere {
 		e.unread("not read: " + errNotNode.Error())
 		return nil
@@ -173,13 +177,13 @@ func (a *app) examined(e examination, output string) error {
 	}
 	if output == "mcp" {
 		var text bytes.Buffer
-		return errors.Join(e.text(&text), report.Tool(flags.Document(a.stdout), text.String(), e))
+		return errors.Join(e.text(&text, false), report.Tool(flags.Document(a.stdout), text.String(), e))
 	}
-	return e.text(a.stdout)
+	return e.text(a.stdout, output == "wide")
 }
 
-// text is the examination in tables.
-func (e examination) text(to io.Writer) error {
+// text is the examination in tables; wide has those of the BPF maps.
+func (e examination) text(to io.Writer, wide bool) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	engine := report.EngineText(model.Node{Engine: e.Engine, Attach: e.Attach})
 	if !e.Watches {
@@ -206,6 +210,15 @@ func (e examination) text(to io.Writer) error {
 				detail = strings.TrimPrefix(detail+"; remedy: "+r.Remedy, "; ")
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", report.Clean(r.Name), r.Status, report.Clean(detail))
+		}
+	}
+	if wide {
+		total := model.Sum(e.Maps, func(m traffic.MapSize) uint64 { return m.Bytes })
+		fmt.Fprint(w, "\nBPF MAP\tMEMORY\tSHARE\n")
+		for _, m := range append(e.Maps, traffic.MapSize{Name: "all", Bytes: total}) {
+			if m.Bytes >= 1<<10 {
+				fmt.Fprintf(w, "%s\t%d KiB\t%.1f %%\n", m.Name, m.Bytes>>10, 100*float64(m.Bytes)/float64(total))
+			}
 		}
 	}
 	return w.Flush()

@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/gopacket/layers"
 
-	"github.com/lasthop/lasthop/bpf"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -173,9 +172,13 @@ func BenchmarkMaps(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				bytes, err := eng.mapBytes()
+				maps, err := eng.mapSizes()
 				if err := errors.Join(err, eng.Close()); err != nil {
 					b.Fatal(err)
+				}
+				bytes := uint64(0)
+				for _, m := range maps {
+					bytes += m.Bytes
 				}
 				b.ReportMetric(float64(bytes)/(1<<20), "MiB")
 			}
@@ -206,32 +209,4 @@ func BenchmarkPoll(b *testing.B) {
 		}
 		eng.Traffic()
 	}
-}
-
-// mapBytes is what an engine's maps take, as the kernel says.
-func (e *Engine) mapBytes() (sum uint64, err error) {
-	colls := []*ebpf.Collection{e.coll}
-	if e.drops != nil {
-		colls = append(colls, e.drops.coll)
-	}
-	seen := map[ebpf.MapID]bool{}
-	for _, coll := range colls {
-		for name, m := range coll.Maps {
-			info, err := m.Info()
-			if err != nil {
-				return 0, err
-			}
-			id, _ := info.ID()
-			n, ok := info.Memlock()
-			if !ok && name == bpf.DropMapEvents {
-				// Before Linux 6.4 the kernel does not tell a ring buffer's.
-				n = uint64(m.MaxEntries())
-			}
-			if !seen[id] {
-				sum += n
-			}
-			seen[id] = true
-		}
-	}
-	return sum, nil
 }

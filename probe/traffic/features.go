@@ -1,9 +1,11 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -157,4 +159,48 @@ func trySymbols() (string, error) {
 		return "", errors.New("hidden: all addresses are 0")
 	}
 	return "", nil
+}
+
+// MapSize is what the kernel says that a map takes, in bytes.
+type MapSize struct {
+	Name  string `json:"name"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// MapSizes lists the maps of an engine in the node's namespace, the largest first. It attaches to no link.
+func MapSizes(ns *netns.NS) (out []MapSize, err error) {
+	e, err := Open(Config{NS: ns, KeepLeftovers: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	return e.mapSizes()
+}
+
+func (e *Engine) mapSizes() (out []MapSize, err error) {
+	colls := []*ebpf.Collection{e.coll}
+	if e.drops != nil {
+		colls = append(colls, e.drops.coll)
+	}
+	seen := map[ebpf.MapID]bool{}
+	for _, coll := range colls {
+		for name, m := range coll.Maps {
+			info, err := m.Info()
+			if err != nil {
+				return nil, fmt.Errorf("read the size of map %s: %w", name, err)
+			}
+			id, _ := info.ID()
+			n, ok := info.Memlock()
+			if !ok && name == bpf.DropMapEvents {
+				// Before Linux 6.4 the kernel does not tell a ring buffer's.
+				n = uint64(m.MaxEntries())
+			}
+			if !seen[id] {
+				out = append(out, MapSize{name, n})
+			}
+			seen[id] = true
+		}
+	}
+	slices.SortFunc(out, func(a, b MapSize) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
+	return out, nil
 }
