@@ -78,7 +78,7 @@ func begin(s *model.Snapshot, pods []netip.Addr) *audit {
 	found := diagnose.Indexed(index).Findings
 	a := &audit{
 		Index: index, found: found, state: slices.Clone(found), byCause: map[cause]*group{}, masked: map[like]bool{}, pods: pods,
-		ruled: map[netip.Addr]*model.RoutingRule{}, byProgram: map[int]*model.Program{},
+		ruled: map[netip.Addr]*model.RoutingRule{}, byProgram: map[int]*model.Program{}, writes: map[int]bool{},
 	}
 	a.beside()
 	a.follow()
@@ -162,6 +162,8 @@ type audit struct {
 	// by their links.
 	ruled     map[netip.Addr]*model.RoutingRule
 	byProgram map[int]*model.Program
+	// writes is what written found of links.
+	writes map[int]bool
 	// routed: there are routes to other nodes' pods, or the plugin always has them. unrouted are pairs whose packets for such leave by the default route.
 	routed   bool
 	unrouted []death
@@ -372,16 +374,16 @@ func (a *audit) endless(f *path.Fate) bool {
 // written reports whether an agent writes an entry of a VXLAN for each node. One that learns or is told by a program has other
 // entries, or none.
 func (a *audit) written(l *model.Link) bool {
-	known := false
-	for e := range model.Each(a.FDB) {
-		if e.IfIndex == l.Index && e.End.IsValid() {
-			if e.MAC.IsZero() {
-				return false
-			}
-			known = true
-		}
+	if l.Kind != "vxlan" || !a.Has(model.SourceBridge, model.SourceNeighbors) {
+		return false
 	}
-	return known && l.Kind == "vxlan" && a.Has(model.SourceBridge, model.SourceNeighbors)
+	is, known := a.writes[l.Index]
+	if !known {
+		of := model.Chosen(a.FDB, func(e *model.FDBEntry) bool { return e.IfIndex == l.Index && e.End.IsValid() })
+		is = len(of) > 0 && !slices.ContainsFunc(of, func(e *model.FDBEntry) bool { return e.MAC.IsZero() })
+		a.writes[l.Index] = is
+	}
+	return is
 }
 
 // ledTo is the route by which a pair's packets leave, or would, where it matters which: nil elsewhere.
