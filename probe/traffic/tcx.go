@@ -100,6 +100,9 @@ func (t *tcxLinks) close() error {
 	var errs []error
 	for _, l := range t.links {
 		if l != nil {
+			// A process that is just being started has a copy of the descriptor until it runs: closing ours would leave the
+			// program on the link for as long. Where the kernel cannot detach, closing has to do.
+			_ = l.Detach()
 			errs = append(errs, l.Close())
 		}
 	}
