@@ -90,9 +90,11 @@ func (a *audit) explainAll() {
 	for i, g := range a.groups {
 		if g.reason == inCloud {
 			// What died before does not come there.
-			g.deaths = model.Filter(g.deaths, func(d death) bool {
-				return !slices.ContainsFunc(a.out.Cut, func(x model.AuditPair) bool { return x.Pod == d.ends.Pod && x.To == d.ends.To })
-			})
+			cut := map[node.Pair]bool{}
+			for x := range model.Each(a.out.Cut) {
+				cut[node.Pair{Local: x.Pod, Remote: x.To}] = true
+			}
+			g.deaths = model.Filter(g.deaths, func(d death) bool { return !cut[node.Pair{Local: d.ends.Pod, Remote: d.ends.To}] })
 		}
 		if len(g.deaths) > 0 {
 			a.explain(g, i < mostCauses)
@@ -164,7 +166,8 @@ type audit struct {
 	byProgram map[int]*model.Program
 	// writes is what written found of links.
 	writes map[int]bool
-	// routed: there are routes to other nodes' pods, or the plugin always has them. unrouted are pairs whose packets for such leave by the default route.
+	// routed: there are routes to other nodes' pods, or the plugin always has them. unrouted are pairs whose packets for such
+	// leave by the default route.
 	routed   bool
 	unrouted []death
 	// masked are the ranges and links of which a pod's packets to the outside are translated, raw the pairs whose are not.
@@ -554,7 +557,8 @@ func (a *audit) explain(g *group, imagine bool) {
 // second reports whether an address is of an interface that a pod has beside the one to its gateway.
 func (a *audit) second(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Owners[addr], func(p *model.Pod) bool {
-		return len(p.Gateways) == 0 && slices.ContainsFunc(a.Snapshot.Pods, func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Gateways) > 0 })
+		first := func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Gateways) > 0 }
+		return len(p.Gateways) == 0 && slices.ContainsFunc(a.Pods, first)
 	})
 }
 

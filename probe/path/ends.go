@@ -124,8 +124,17 @@ func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
 
 // PodLed is the route by which a pod sends a packet, as its routing rules have it; nil for none.
 func PodLed(p *model.Pod, x Packet) *model.Route {
+	_, by := podDecides(p, x)
+	return by
+}
+
+// podDecides is the rule in a pod that decides on a packet, nil where its main table does, and the route that it takes, if any.
+func podDecides(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
 	rule, by := PodRuled(p, x)
-	return model.Either(rule != nil, by, PodRoute(p, x.Dst))
+	if rule == nil {
+		by = PodRoute(p, x.Dst)
+	}
+	return rule, by
 }
 
 func longest(list []model.Route, dst netip.Addr, of func(*model.Route) bool) (best *model.Route) {
@@ -168,10 +177,7 @@ func PodRuled(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
 
 // PodDiscards is the rule, the route, or the rule and its route, in a pod that discards a packet; nil for none.
 func PodDiscards(p *model.Pod, x Packet) (*model.RoutingRule, *model.Route) {
-	rule, by := PodRuled(p, x)
-	if rule == nil {
-		by = PodRoute(p, x.Dst)
-	}
+	rule, by := podDecides(p, x)
 	if rule == nil && (by == nil || elsewhere(p, x.Dst, by)) || by != nil && !model.Discards(by.Type) {
 		return nil, nil
 	}

@@ -33,7 +33,7 @@ func (j *journey) translateDestination(hook string) *step {
 	}
 	switch to, port, several := j.backendsByFlow(); {
 	case !to.IsValid():
-		j.translateByRules(s, t.destination(j.packet(in, ""), hook))
+		j.translateByRules(s, t.destination(p, hook))
 	case to == j.dst:
 		j.untranslated(s)
 	case j.outdated(hook, in):

@@ -52,7 +52,8 @@ func Read(ctx context.Context, c dump.Dumper) ([]model.Route, error) {
 	return out, errors.Join(errs...)
 }
 
-// Decode decodes an RTM_NEWROUTE or RTM_DELROUTE message: struct rtmsg and attributes. It is dump.ErrSkip of what is in no table. The netlink library leaves out the nexthop object.
+// Decode decodes an RTM_NEWROUTE or RTM_DELROUTE message: struct rtmsg and attributes. The error is dump.ErrSkip where the
+// route is in no table. The netlink library leaves out the nexthop object.
 func Decode(m []byte) (r model.Route, err error) {
 	const id = 30 // RTA_NH_ID, which golang.org/x/sys/unix lacks
 	a := dump.ParseAfter(m, unix.SizeofRtMsg)

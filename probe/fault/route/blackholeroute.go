@@ -55,8 +55,8 @@ func blackholeRoute(v *fault.Input) {
 	discardedInside(v)
 }
 
-// discardedInside reports routing rules and routes in pods that discard their replies, or what they ask their name servers: the kernel refuses
-// that where it is sent, so that no packet shows it, and nobody means it of all servers.
+// discardedInside reports routing rules and routes in pods that discard their replies, or what they ask their name servers:
+// the kernel refuses that where it is sent, so that no packet shows it, and nobody means it of all servers.
 func discardedInside(v *fault.Input) {
 	type key struct {
 		pod *model.Pod
