@@ -86,6 +86,18 @@ type MatrixPair struct {
 // reaches has the kinds of reach, the best first.
 var reaches = [...]Reach{ReachNone, ReachWell, ReachSilent, ReachUnclear, ReachLossy, ReachOneWay, ReachDead}
 
+// Way is the direction in which packets pass where they do in one, "out" of the pod or "in" to it, by what an uplink counted;
+// empty where that does not tell.
+func (r Reach) Way(sent, received uint64) string {
+	switch {
+	case r != ReachOneWay || (sent > 0) == (received > 0):
+		return ""
+	case sent > 0:
+		return "out"
+	}
+	return "in"
+}
+
 // Rank orders kinds of reach: a worse one has a higher rank.
 func (r Reach) Rank() int { return max(0, slices.Index(reaches[:], r)) }
 

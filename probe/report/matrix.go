@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -52,7 +53,11 @@ func (r Report) reach(names Names) (rows [][]cell, more string) {
 		for _, c := range x.Cells {
 			switch {
 			case c != nil:
-				row = append(row, reachCells[c.Reach])
+				at := reachCells[c.Reach]
+				if way := c.Reach.Way(c.Sent, c.Received); way != "" {
+					at.Text = strings.ToUpper(way) + " ONLY"
+				}
+				row = append(row, at)
 			case x.Whole:
 				row = append(row, word("-"))
 			default:

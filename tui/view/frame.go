@@ -136,7 +136,7 @@ func (f Frame) header() string {
 		style Style
 		rank  int // the highest is left out first
 	}{
-		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 0}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, Strong, 0},
+		{"lasthop", Dim, 6}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), Strong, 0}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), Plain, 7}, {f.Mode, model.Either(f.Mode == "LIVE", Strong, Tab), 0},
 		{f.verdict(model.Critical), Critical, 0}, {f.verdict(model.Warning), Warning, 0},
 		{"lost " + model.Either(lost == unknown, lost, lost+"/s"), Plain, 1}, {f.affected(), Plain, 4}, {"win " + f.window(), Plain, 2}, {"sources " + f.sources(), Plain, 3},
 	}

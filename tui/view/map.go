@@ -83,12 +83,19 @@ func (d *Data) mapRows() []Row {
 func reachCell(c *model.MatrixCell, whole bool) Cell {
 	switch {
 	case c != nil:
-		x := reached[c.Reach]
-		return styled(x.style, figure(x.word, float64(c.Reach.Rank())))
+		return styled(reached[c.Reach].style, figure(reachWord(c.Reach, c.Sent, c.Received), float64(c.Reach.Rank())))
 	case whole:
 		return figure(unknown, -1)
 	}
 	return styled(Unknown, figure("", -1))
+}
+
+// reachWord is a kind of reach and, where packets pass in one direction, which.
+func reachWord(r model.Reach, sent, received uint64) string {
+	if way := r.Way(sent, received); way != "" {
+		return way + " only"
+	}
+	return reached[r].word
 }
 
 // pairs are those of a pod with others, the worst first.
@@ -125,7 +132,7 @@ func (f Frame) pairsPreview(p *page, r *Row, h int) {
 	}
 	for _, x := range list {
 		look := reached[x.Reach]
-		line := fmt.Sprintf("%s %s  sent %s  received %s", p.fit(p.Sign(look.style)+" "+look.word, 9), p.fit(f.Data.named(x.Peer), 34), p.right(number(x.Sent), 6), p.right(number(x.Received), 6))
+		line := fmt.Sprintf("%s %s  sent %s  received %s", p.fit(p.Sign(look.style)+" "+reachWord(x.Reach, x.Sent, x.Received), 10), p.fit(f.Data.named(x.Peer), 34), p.right(number(x.Sent), 6), p.right(number(x.Received), 6))
 		if x.Lost > 0 {
 			line += "  dropped here " + number(x.Lost)
 		}
