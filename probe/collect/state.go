@@ -167,7 +167,9 @@ func (r *reading) readCilium(ctx context.Context) {
 	if errors.Is(err, cilium.ErrNone) {
 		return
 	}
-	r.s.Cilium, r.s.Node.PassedBy = c, cilium.PassesBy(r.c.options.HostRoot)
+	config := cilium.ReadConfig(r.c.options.HostRoot)
+	c.Untranslated = config.Untranslated
+	r.s.Cilium, r.s.Node.PassedBy = c, config.PassesBy
 	r.report(model.SourceCilium, detail, detail != "", err)
 }
 

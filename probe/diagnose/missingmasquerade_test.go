@@ -92,6 +92,17 @@ func TestExclusions(t *testing.T) {
 		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"no rule where the plugin makes one", func() *testNode { return direct("kindnet", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"no rule where programs translate", func() *testNode { return direct("cilium", out, out2) }, []string{"NoReply likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"no rule where programs would translate, and are told not to", func() *testNode {
+			n := direct("cilium", out, out2)
+			n.Cilium.Untranslated = []int{4}
+			return n
+		}, []string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"no rule where programs are told not to, for pods that the network knows", func() *testNode {
+			n := direct("cilium", out, out2)
+			n.Cilium.Untranslated = []int{4}
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.0.0/16"), IfIndex: n.Links[0].Index, Type: "unicast"})
+			return n
+		}, []string{"NoReply likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
 		{"no rule where a pool may have none, one target", func() *testNode { return direct("calico", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
 		{"no rule where a pool may have none, several targets", func() *testNode { return direct("calico", out, out2) },
 			[]string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},

@@ -22,6 +22,8 @@ type Cilium struct {
 	Services []CiliumService
 	// Counts are the packets that they dropped, by reason, on this node (cilium_metrics).
 	Counts []CiliumCount
+	// Untranslated are the families (4, 6) for which its configuration turns masquerading off.
+	Untranslated []int `json:",omitempty"`
 }
 
 // CiliumEndpoint is a pod as the agent has it.

@@ -65,13 +65,21 @@ func (r *Reader) Read(ctx context.Context, root string) (c model.Cilium, detail 
 	return c, "", ErrNone
 }
 
-// PassesBy reports whether the node's programs forward pods' packets past netfilter (eBPF host routing): the agent's own
-// configuration below root says so, or there are the maps of the program by which AKS then refuses new rules.
-func PassesBy(root string) bool {
-	type routing struct{ EnableHostLegacyRouting *bool }
+// Config is what the agent's own configuration says.
+type Config struct {
+	// PassesBy: the node's programs forward pods' packets past netfilter (eBPF host routing).
+	PassesBy bool
+	// Untranslated are the families (4, 6) that its programs do not masquerade.
+	Untranslated []int
+}
+
+// ReadConfig reads the configuration below root: agent-runtime-config.json, which the agent writes. Where AKS refuses new
+// rules by a program, its maps say as well that netfilter is passed by.
+func ReadConfig(root string) Config {
+	type options struct{ EnableHostLegacyRouting, EnableIPv4Masquerade, EnableIPv6Masquerade *bool }
 	var config struct {
-		routing
-		UnsafeDaemonConfigOption routing // since Cilium 1.18
+		options
+		UnsafeDaemonConfigOption options // since Cilium 1.18
 	}
 	for _, dir := range stateDirs {
 		text, err := input.Read(filepath.Join(root, dir, "agent-runtime-config.json"), input.NoLink, maxFile)
@@ -79,9 +87,17 @@ func PassesBy(root string) bool {
 			break
 		}
 	}
-	legacy := cmp.Or(config.UnsafeDaemonConfigOption.EnableHostLegacyRouting, config.EnableHostLegacyRouting)
+	old, now := config.options, config.UnsafeDaemonConfigOption
+	off := func(b *bool) bool { return b != nil && !*b }
 	_, err := os.Lstat(filepath.Join(root, "sys/fs/bpf/block-iptables"))
-	return err == nil || legacy != nil && !*legacy
+	c := Config{PassesBy: err == nil || off(cmp.Or(now.EnableHostLegacyRouting, old.EnableHostLegacyRouting))}
+	if off(cmp.Or(now.EnableIPv4Masquerade, old.EnableIPv4Masquerade)) {
+		c.Untranslated = append(c.Untranslated, 4)
+	}
+	if off(cmp.Or(now.EnableIPv6Masquerade, old.EnableIPv6Masquerade)) {
+		c.Untranslated = append(c.Untranslated, 6)
+	}
+	return c
 }
 
 // endpoints reads the endpoints of a directory. What cannot be read is left out, and the error says so.

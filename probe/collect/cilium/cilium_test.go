@@ -375,19 +375,23 @@ func FuzzDecodeEndpoint(f *testing.F) {
 	})
 }
 
-// TestPassesBy: the agent's configuration, or AKS's maps, say that netfilter is passed by.
-func TestPassesBy(t *testing.T) {
+// TestReadConfig: the agent's configuration, or AKS's maps, say that netfilter is passed by, and what is not masqueraded.
+func TestReadConfig(t *testing.T) {
 	for name, want := range map[string]struct {
 		file, text string
 		passes     bool
+		as         []int
 	}{
 		"nothing":              {},
-		"before 1.18":          {stateDirs[0] + "/agent-runtime-config.json", `{"EnableHostLegacyRouting": false, "EnableIPv4": true}`, true},
-		"since 1.18":           {stateDirs[1] + "/agent-runtime-config.json", `{"UnsafeDaemonConfigOption": {"EnableHostLegacyRouting": false}}`, true},
-		"by the kernel":        {stateDirs[0] + "/agent-runtime-config.json", `{"UnsafeDaemonConfigOption": {"EnableHostLegacyRouting": true}}`, false},
-		"another version's":    {stateDirs[0] + "/agent-runtime-config.json", `{"EnableIPv4": true}`, false},
-		"no file of the agent": {stateDirs[0] + "/agent-runtime-config.json", `[`, false},
-		"AKS refuses rules":    {"sys/fs/bpf/block-iptables/event_counter", "", true},
+		"before 1.18":          {stateDirs[0] + "/agent-runtime-config.json", `{"EnableHostLegacyRouting": false, "EnableIPv4": true}`, true, nil},
+		"since 1.18":           {stateDirs[1] + "/agent-runtime-config.json", `{"UnsafeDaemonConfigOption": {"EnableHostLegacyRouting": false}}`, true, nil},
+		"by the kernel":        {stateDirs[0] + "/agent-runtime-config.json", `{"UnsafeDaemonConfigOption": {"EnableHostLegacyRouting": true}}`, false, nil},
+		"another version's":    {stateDirs[0] + "/agent-runtime-config.json", `{"EnableIPv4": true}`, false, nil},
+		"no file of the agent": {stateDirs[0] + "/agent-runtime-config.json", `[`, false, nil},
+		"AKS refuses rules":    {"sys/fs/bpf/block-iptables/event_counter", "", true, nil},
+		"no masquerade":        {stateDirs[0] + "/agent-runtime-config.json", `{"EnableIPv4Masquerade": false, "EnableIPv6Masquerade": true}`, false, []int{4}},
+		"none since 1.18": {stateDirs[0] + "/agent-runtime-config.json",
+			`{"UnsafeDaemonConfigOption": {"EnableIPv4Masquerade": true, "EnableIPv6Masquerade": false}}`, false, []int{6}},
 	} {
 		root := t.TempDir()
 		if want.file != "" {
@@ -398,8 +402,8 @@ func TestPassesBy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := PassesBy(root); got != want.passes {
-			t.Errorf("%s: %t", name, got)
+		if got := ReadConfig(root); got.PassesBy != want.passes || !slices.Equal(got.Untranslated, want.as) {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }

@@ -115,11 +115,16 @@ func shouldMasquerade(v *node.Index, g *rawGroup) bool {
 		return several
 	case v.Owners[g.silent[0].Local][0].Engine != "":
 		return own // What it sends is for no network that knows its address.
-	case strings.HasSuffix(v.Node.Plugin, "cilium"):
+	case strings.HasSuffix(v.Node.Plugin, "cilium") && !ciliumOff(v, g.silent[0].Local):
 		// Its programs translate, and no rule shows it.
 		return false
 	}
 	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(sent.Peers) > 1))
+}
+
+// ciliumOff reports whether Cilium's configuration leaves a pod's packets as they are: then rules must translate them.
+func ciliumOff(v *node.Index, pod netip.Addr) bool {
+	return slices.Contains(v.Cilium.Untranslated, model.Either(pod.Is4(), 4, 6))
 }
 
 // routable reports whether the network beyond the node knows a pod's address by
@@ -181,7 +186,9 @@ func unmasqueraded(v *node.Index, g *rawGroup) fault.Fault {
 		// At the end of the chain that exists for it, or one of its own.
 		f.Facts["chain"], f.Facts["out"] = masqueradeChain(v, first.Local), v.NatLink(first.IfIndex)
 		f.Facts["engine"], f.Facts["absent"] = v.Owners[first.Local][0].Engine, forAbsent(v, first)
-		f.Facts["source"], f.Facts["cluster"] = rangeIn(v.Ranges.Own, first.Local), rangeIn(v.Ranges.Cluster, first.Local)
+		if f.Facts["cluster"], f.Facts["off"] = rangeIn(v.Ranges.Cluster, first.Local), ciliumOff(v, first.Local); f.Facts["off"] != true {
+			f.Facts["source"] = rangeIn(v.Ranges.Own, first.Local)
+		}
 	}
 	var forget []words.Command
 	for _, p := range g.silent {
