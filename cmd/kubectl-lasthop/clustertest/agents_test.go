@@ -193,8 +193,8 @@ func TestAgents(t *testing.T) {
 	f := &follower{T: t, env: os.Environ(), dir: root, names: strings.NewReplacer("REGISTRY", "registry.example.com", "NODE", "node2")}
 	agent := func(args ...string) string { return kubectl(t, "", append([]string{"-n", "kube-system"}, args...)...) }
 	ready := func() { agent("rollout", "status", "daemonset/lasthop", "--timeout=2m") }
-	proxy(t, "node1", "nftables")
-	proxy(t, "node2", "nftables")
+	proxy(t, "kube-proxy", "node1", "nftables")
+	proxy(t, "kube-proxy", "node2", "nftables")
 	// A small disk, which is filled in the end.
 	f.onNodes("mkdir -p /var/lib/lasthop && mount -t tmpfs -o size=24m none /var/lib/lasthop")
 	t.Cleanup(func() {

@@ -109,14 +109,14 @@ func kubectl(t *testing.T, input any, args ...string) string {
 	return r.stdout
 }
 
-// proxy starts the real kube-proxy on a node until the test ends, in mode iptables or nftables, and
-// returns when the node has all rules.
-func proxy(t *testing.T, node, mode string) {
+// proxy starts the real kube-proxy, the cluster's own or another release's, on a node until the test ends, in mode iptables
+// or nftables, and returns when the node has all rules.
+func proxy(t *testing.T, program, node, mode string) {
 	t.Helper()
 	// The kernel ends it with the thread that started it.
 	runtime.LockOSThread()
 	cmd := exec.Command("nsenter", "--target="+fabric, "--mount", "--net", "ip", "netns", "exec", node,
-		"kube-proxy", "--proxy-mode="+mode, "--hostname-override="+node, "--kubeconfig="+filepath.Join(dir, "kubeconfig"),
+		program, "--proxy-mode="+mode, "--hostname-override="+node, "--kubeconfig="+filepath.Join(dir, "kubeconfig"),
 		"--cluster-cidr=10.244.0.0/16", "--conntrack-max-per-core=0", "--conntrack-min=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0", "--v=2")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -133,7 +133,7 @@ func proxy(t *testing.T, node, mode string) {
 	t.Cleanup(func() {
 		cmd.Process.Kill() //nolint:errcheck // it may have ended
 		<-ended
-		inNode(t, node, "kube-proxy", "--cleanup")
+		inNode(t, node, program, "--cleanup")
 	})
 	select {
 	case <-said.seen:
@@ -143,15 +143,26 @@ func proxy(t *testing.T, node, mode string) {
 }
 
 // TestServices is of the real kube-proxy: in its mode iptables, and in nftables, which leads to
-// each service and endpoint by maps.
+// each service and endpoint by maps; since Kubernetes 1.37 a service with one endpoint has none.
 func TestServices(t *testing.T) {
-	for _, mode := range []string{"iptables", "nftables"} {
-		t.Run(mode, func(t *testing.T) { testServices(t, mode) })
+	own, err := exec.LookPath("kube-proxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, _ := filepath.Glob(own + "-*")
+	if len(others) != 1 {
+		t.Fatalf("%q: want one kube-proxy of another release", others)
+	}
+	for name, run := range map[string]struct{ command, mode string }{
+		"iptables": {"kube-proxy", "iptables"}, "nftables": {"kube-proxy", "nftables"},
+		"nftables of another release": {filepath.Base(others[0]), "nftables"},
+	} {
+		t.Run(name, func(t *testing.T) { testServices(t, run.command, run.mode) })
 	}
 }
 
-// testServices has the services of a mode.
-func testServices(t *testing.T, mode string) {
+// testServices has the services of a kube-proxy in a mode.
+func testServices(t *testing.T, proxyCommand, mode string) {
 	kubectl(t, "", "create", "namespace", "many")
 	kubectl(t, "", "wait", "--for=create", "serviceaccount/default", "-n", "many", "--timeout=60s")
 	t.Cleanup(func() { kubectl(t, "", "delete", "namespace", "many") })
@@ -164,8 +175,8 @@ func testServices(t *testing.T, mode string) {
 		list = append(list, service(fmt.Sprint("quiet", i), fmt.Sprintf("10.96.%d.%d", 16+i/250, 1+i%250), "10.244.1.250", "10.244.2.250", "10.244.2.251")...)
 	}
 	kubectl(t, list, "create", "-f", "-")
-	proxy(t, "node1", mode)
-	proxy(t, "node2", mode)
+	proxy(t, proxyCommand, "node1", mode)
+	proxy(t, proxyCommand, "node2", mode)
 	// What asks before there are rules keeps an entry of connection tracking without them.
 	kubectl(t, asking, "apply", "-f", "-")
 	kubectl(t, "", "wait", "-n", "many", "--for=condition=Ready", "pod", "--all", "--timeout=120s")
