@@ -172,7 +172,7 @@ func testServices(t *testing.T, proxyCommand, mode string) {
 	web, other := ip("shop", "web"), ip("shop", "other")
 	list := slices.Concat(service("echo", echo, web), service("changing", changing, web, other), service("empty", empty), service("retired", retired, web))
 	for i := range services - 5 {
-		list = append(list, service(fmt.Sprint("quiet", i), fmt.Sprintf("10.96.%d.%d", 16+i/250, 1+i%250), "10.244.1.250", "10.244.2.250", "10.244.2.251")...)
+		list = append(list, service(fmt.Sprint("quiet", i), fmt.Sprintf("10.96.%d.%d", 16+i/250, 1+i%250), web, other)...)
 	}
 	kubectl(t, list, "create", "-f", "-")
 	proxy(t, proxyCommand, "node1", mode)
