@@ -211,8 +211,9 @@ func Unread(s *model.Snapshot) []model.Source {
 // and so is no gap; nor are names, by which nothing is judged.
 func Gaps(s *model.Snapshot) []model.Source { return model.Filter(s.Sources, isGap) }
 
+// isGap: no verdict rests on other nodes' ranges, on names, or on who made a change.
 func isGap(src model.Source) bool {
-	return src.Status != model.OK && src.Name != model.SourceNodes && src.Name != model.SourceNames
+	return src.Status != model.OK && !slices.Contains([]string{model.SourceNodes, model.SourceNames, model.SourceChanges}, src.Name)
 }
 
 // Whole reports whether nothing on the node was missed: no source, no packet.

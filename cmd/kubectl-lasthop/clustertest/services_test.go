@@ -81,10 +81,15 @@ func service(name, address string, endpoints ...string) []object {
 		"ports":    []object{{"name": "http", "port": 8080, "protocol": "TCP"}}, "endpoints": ends(endpoints)})
 }
 
+// ends are ready endpoints. Without their nodes a kube-proxy knows none of them as its own.
 func ends(addresses []string) []object {
 	out := []object{}
 	for _, a := range addresses {
-		out = append(out, object{"addresses": []string{a}, "conditions": object{"ready": true}})
+		node := "node1"
+		if strings.HasPrefix(a, "10.244.2.") {
+			node = "node2"
+		}
+		out = append(out, object{"addresses": []string{a}, "nodeName": node, "conditions": object{"ready": true}})
 	}
 	return out
 }
