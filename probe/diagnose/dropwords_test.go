@@ -36,6 +36,14 @@ func TestSeverityOfDrops(t *testing.T) {
 		d.First, d.Last = start, start.Add(5*time.Second)
 		return n
 	}
+	// expiring is a node whose pod sends with these TTLs what expires.
+	expiring := func(ttls ...int) *testNode {
+		n := lasting("IP_INHDR", "ip_forward", pod5)
+		d := &n.Traffic.Drops[0]
+		d.Src, d.Dst = d.Dst, d.Src
+		n.ttls(pod5, 10, model.Ingress, model.AsSource, 40, ttls...)
+		return n
+	}
 	for _, tt := range []struct {
 		name string
 		node func() *testNode
@@ -89,6 +97,8 @@ func TestSeverityOfDrops(t *testing.T) {
 		}, []string{"info UnexplainedDrop NO_TX_TARGET drops at vxlan_xmit"}},
 		{"what traceroute sends", func() *testNode { return lasting("IP_INHDR", "ip_forward", "172.20.1.5") },
 			[]string{"info UnexplainedDrop IP_INHDR drops at ip_forward"}},
+		{"a pod whose TTL was set to 1", func() *testNode { return expiring(1) }, []string{"warning UnexplainedDrop IP_INHDR drops at ip_forward"}},
+		{"traceroute of a pod", func() *testNode { return expiring(1, 2, 3, 4) }, []string{"info UnexplainedDrop IP_INHDR drops at ip_forward"}},
 		{"a pod looks for whoever is there", func() *testNode {
 			n := kubenet()
 			n.vacant(40)

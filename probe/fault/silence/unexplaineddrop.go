@@ -118,8 +118,11 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	first := node.MostDropped(l.Drops)[0]
 	means, broken := first.Means(), refused(first)
 	var rules []*model.PacketRule
-	switch {
-	case lowered(v, first):
+	var pod *model.Pod
+	switch ttls := entryTTLs(v, first); {
+	case first.Is(model.Expired) && ttls == 1<<1 && v.Owners[first.Src] != nil:
+		means, broken, pod = "low", true, v.Owners[first.Src][0]
+	case first.Is(model.Expired) && ttls != 0 && ttls&(1<<1) == 0:
 		means, broken, rules = "lowered", true, model.Chosen(v.PacketRules, (*model.PacketRule).SetsTTL)
 	case atLoopback(first):
 		means = "loopback"
@@ -130,7 +133,7 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	}
 	f := fault.Fault{Lost: l, Facts: words.Facts{
 		"reason": k.reason, "location": k.location, "means": means, "from": from, "to": to,
-		"silent": []netip.Addr{ends.Local, ends.Remote}, "rules": rules, "link": first.Link,
+		"silent": []netip.Addr{ends.Local, ends.Remote}, "rules": rules, "link": first.Link, "pod": pod,
 	}}
 	if broken && l.Lasting() || ends.Local.IsValid() {
 		f.Severity = model.Warning
@@ -143,14 +146,18 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	return f
 }
 
-// lowered reports whether a TTL ended that no packet of the pod had as it arrived: a rule of this node lowered it.
-func lowered(v *node.Index, d *model.Drop) bool {
+// entryTTLs are the TTLs, as bits, that a pod's packets had where they came into the node. Where none is as low as what
+// expired, a rule of this node lowered it; where all are, so the pod sends them, which traceroute does not.
+func entryTTLs(v *node.Index, d *model.Drop) (ttls uint64) {
 	pod := v.Pod(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
-	return d.Is(model.Expired) && slices.ContainsFunc(v.HopsOf[pod], func(h *model.HopCount) bool {
+	for _, h := range v.HopsOf[pod] {
 		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && v.Owners[pod][0].LinkIndex == h.IfIndex
-		return entry && h.Direction == model.Ingress && h.Side == side && h.TTLs != 0 && h.TTLs&(1<<1) == 0
-	})
+		if entry && h.Direction == model.Ingress && h.Side == side {
+			ttls |= h.TTLs
+		}
+	}
+	return ttls
 }
 
 // atLoopback reports whether a packet for a loopback address came by another link.
