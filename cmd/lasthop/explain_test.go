@@ -117,7 +117,7 @@ func TestExplainHealthy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := watchClosely(t, name)
-			findings := diagnose.Diagnose(s)
+			findings := diagnose.Judge(s).Findings
 			whole := 0
 			for _, e := range questions(s) {
 				p := path.Trace(s, findings, e)
@@ -197,7 +197,7 @@ func TestExplainBroken(t *testing.T) {
 		t.Run(tt.scenario, func(t *testing.T) {
 			t.Parallel()
 			s := watchClosely(t, tt.scenario)
-			findings := diagnose.Diagnose(s)
+			findings := diagnose.Judge(s).Findings
 			dead := 0
 			for _, e := range questions(s) {
 				p := path.Trace(s, findings, e)

@@ -97,7 +97,7 @@ func everything(t *testing.T, r report.Report) string {
 	for _, a := range report.Annotations(r, j) {
 		b.WriteString(a.String() + "\n")
 	}
-	findings := diagnose.Diagnose(r.Snapshot)
+	findings := diagnose.Judge(r.Snapshot).Findings
 	for p := range model.Each(r.Snapshot.Pods) {
 		for _, a := range p.Known() {
 			ends, choice := joint.ChoosePeer(r.Snapshot, []netip.Addr{a}, r.Findings)

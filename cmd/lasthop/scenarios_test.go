@@ -451,7 +451,7 @@ func checkAgreed(t *testing.T, s *model.Snapshot) {
 // checkAudited wants nothing to be found of the tables of a healthy node, neither of all pairs nor of those without traffic.
 func checkAudited(t *testing.T, s *model.Snapshot) {
 	t.Helper()
-	for _, f := range append(audit.Run(s, nil).Findings, audit.Beside(node.New(s), diagnose.Diagnose(s), nil)...) {
+	for _, f := range append(audit.Run(s, nil).Findings, audit.Beside(node.New(s), diagnose.Judge(s).Findings, nil)...) {
 		t.Errorf("audit: %s: %s", f.Code, f.Title)
 	}
 }

@@ -43,7 +43,7 @@ func TestRecorded(t *testing.T) {
 		s := r.Point.Snapshot
 		x := audit.Run(s, nil)
 		fmt.Fprintf(&out, "%s pairs %d cut %d denied %d unsure %d\n", filepath.Base(file), x.Audit.Pairs, len(x.Audit.Cut), len(x.Audit.Denied), len(x.Audit.Unsure))
-		found := diagnose.Diagnose(s)
+		found := diagnose.Judge(s).Findings
 		if beside := audit.Beside(node.New(s), found, nil); len(found)+len(beside) > 0 {
 			write(&out, "by traffic", found)
 			write(&out, "audit", x.Findings)

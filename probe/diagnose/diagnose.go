@@ -40,10 +40,7 @@ func Joined(f fault.Fault) model.Finding {
 	return f.Finding
 }
 
-// Diagnose judges a snapshot. The findings are sorted: the worst and surest first, then by code and pod.
-func Diagnose(s *model.Snapshot) []model.Finding { return Judge(s).Findings }
-
-// Judge is Diagnose that also tells which losses each finding claims.
+// Judge judges a snapshot. The findings are sorted: the worst and surest first, then by code and pod.
 func Judge(s *model.Snapshot) model.Verdict { return Indexed(node.New(s)) }
 
 // Indexed is Judge for a snapshot whose index there is.

@@ -16,6 +16,9 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
+// Diagnose is what is found in a snapshot.
+func Diagnose(s *model.Snapshot) []model.Finding { return Judge(s).Findings }
+
 // The fixtures below are terse on purpose: a node, what was done to it, and
 // the findings that must come of it, as "Code confidence pods peers".
 

@@ -13,7 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/fault/service"
 	"github.com/lasthop/lasthop/probe/fault/silence"
-	"github.com/lasthop/lasthop/probe/model"
 )
 
 // kinds is the catalogue, in the order in which the kinds are judged: the most specific cause first, and what
@@ -32,20 +31,4 @@ var kinds = []fault.Kind{
 	policy.ConntrackRace, policy.InvalidDrop, below.AllowanceExceeded, below.NICDrop, below.BacklogFull, below.QueueDrop, policy.Drop,
 	policy.BPFDrop, pod.NoListener, pod.ReceiveOverflow, silence.PodNotReplying, silence.NoReply,
 	silence.UnexplainedDrop,
-}
-
-// before says of pairs of kinds why the first is judged before the second, which would claim losses of its causes.
-var before = map[[2]model.Code]string{
-	{"DuplicateMAC", "StaleNeighbor"}:            "the entry may hold the MAC that the pod had",
-	{"MissingDefaultRoute", "ReversePathFilter"}: "without a route back, the filter refuses what comes in",
-	{"DuplicatePodIP", "WrongGatewayMAC"}:        "who has the gateway's address answers for it",
-	{"BridgeRuleDrop", "NoReply"}:                "the sender of a dropped request sees no reply",
-	{"BridgeRuleDrop", "StaleNeighbor"}:          "an entry whose requests a rule drops stays unresolved",
-	{"NSGDrop", "MissingUDR"}:                    "what a rule denies is as silent as what no route leads to",
-	{"NSGDrop", "NoReply"}:                       "the sender of what a rule denies sees no reply",
-	{"MissingOutbound", "MissingMasquerade"}:     "what the subnet lets out to nowhere, no other source would help",
-	{"ConntrackFull", "PolicyDrop"}:              "netfilter drops these as well",
-	{"ConntrackFull", "ConntrackRace"}:           "a full table refuses entries of all flows",
-	{"ConntrackRace", "PolicyDrop"}:              "netfilter drops these as well",
-	{"ReceiveOverflow", "PodNotReplying"}:        "who reads nothing replies to nothing",
 }

@@ -73,7 +73,7 @@ func TestNameServers(t *testing.T) {
 			[]string{"NoReply likely 172.20.1.5 172.20.2.9"}, []string{is + clusterDNS + ", which is translated to 172.20.2.9: " + wrote}, nil},
 		{"the node's own", asking(mute(kubenet()), model.ResolverNode, out), []string{"NoReply likely 172.20.1.5 203.0.113.9"},
 			[]string{is + out + ": kubelet copied it from the node's resolv.conf"}, nil},
-		{"another", asking(mute(kubenet()), model.ResolverOther, "203.0.113.77", out), []string{"NoReply likely 172.20.1.5 203.0.113.9"},
+		{"another", asking(mute(kubenet()), "", "203.0.113.77", out), []string{"NoReply likely 172.20.1.5 203.0.113.9"},
 			[]string{is + out + ": neither the cluster's DNS nor the node's"}, []string{is + "203.0.113.77"}},
 		{"one that replies", asking(mute(kubenet()), model.ResolverCluster, clusterDNS), []string{"NoReply likely 172.20.1.5 203.0.113.9"},
 			nil, []string{"resolv.conf"}},

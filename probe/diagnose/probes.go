@@ -16,7 +16,7 @@ import (
 
 // addrOn is the link's own address that goes with a neighbour on it. A next hop
 // of IPv6 mostly has a link-local address, which nobody answers to from afar.
-func addrOn(v *node.Index, l *model.Link, neighbor netip.Addr) netip.Addr {
+func addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 	return cmp.Or(model.Find(l.Addresses, func(a netip.Prefix) bool {
 		return a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast())
 	}), model.Find(l.Addresses, func(a netip.Prefix) bool {
@@ -47,7 +47,6 @@ func Probes(s *model.Snapshot) []model.Probe {
 	return p.out
 }
 
-// plan is a plan in the making.
 type plan struct {
 	v     *fault.Input
 	found []model.Finding
@@ -146,7 +145,7 @@ func (p *plan) arp(to netip.Addr) bool {
 	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || n != nil && path.Resolved(n) && n.State != "PERMANENT" {
 		return false
 	}
-	from := addrOn(v.Index, l, to)
+	from := addrOn(l, to)
 	return from.IsValid() && p.add(model.Probe{
 		Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to,
 		SrcMAC: l.MAC, DstMAC: model.Broadcast,
@@ -180,7 +179,7 @@ func outgoing(v *node.Index, to netip.Addr) (model.Probe, bool) {
 	}
 	q := model.Probe{IfIndex: l.Index, Link: l.Name, From: r.Src, To: to, SrcMAC: l.MAC}
 	if v.Own[q.From] == nil {
-		q.From = addrOn(v, l, hop)
+		q.From = addrOn(l, hop)
 	}
 	if q.From.Is4() != to.Is4() {
 		return model.Probe{}, false

@@ -42,7 +42,7 @@ type Source struct {
 type Result struct {
 	// Nodes are sorted by name. Failed ones have a Recording and a Reason alone.
 	Nodes []model.NodeSeen
-	// Findings are in the order of diagnose.Diagnose.
+	// Findings are in the order of diagnose.Judge.
 	Findings []model.Finding
 }
 

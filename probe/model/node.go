@@ -354,8 +354,7 @@ const (
 	// address of the cluster's DNS (ClusterFirst).
 	ResolverCluster ResolverBy = "cluster"
 	// ResolverNode: it has the node's own servers (Default).
-	ResolverNode  ResolverBy = "node"
-	ResolverOther ResolverBy = ""
+	ResolverNode ResolverBy = "node"
 )
 
 // Socket is one that anybody who reaches its address may send to.

@@ -45,14 +45,14 @@ func TestCgroupProgram(t *testing.T) {
 		Progress: func(model.Window, time.Time) { once.Do(func() { n.sendFrom(t, group) }) }})
 	check(t, err)
 	want := fmt.Sprintf("cgroup program group_guard, id %d, on %s", id, "/"+filepath.Base(group.Name()))
-	for _, f := range diagnose.Diagnose(s) {
+	for _, f := range diagnose.Judge(s).Findings {
 		for _, e := range f.Evidence {
 			if f.Code == "BPFDrop" && strings.Contains(e.Text, want) {
 				return
 			}
 		}
 	}
-	t.Errorf("no BPFDrop with %q in\n%+v\ndrops %+v", want, diagnose.Diagnose(s), s.Traffic.Drops)
+	t.Errorf("no BPFDrop with %q in\n%+v\ndrops %+v", want, diagnose.Judge(s).Findings, s.Traffic.Drops)
 }
 
 // populate has a process live in the pod's namespace, which is found by that.

@@ -79,14 +79,14 @@ func TestNetkit(t *testing.T) {
 				t.Errorf("the programs are not all known: %+v", s.Sources)
 			}
 			want := fmt.Sprintf("on podlink %s: netkit program netkit_guard, id %d", tt.direction, id)
-			for _, f := range diagnose.Diagnose(s) {
+			for _, f := range diagnose.Judge(s).Findings {
 				for _, e := range f.Evidence {
 					if f.Code == "BPFDrop" && strings.Contains(e.Text, want) {
 						return
 					}
 				}
 			}
-			t.Errorf("no BPFDrop with %q in\n%+v\nprograms %+v\ndrops %+v", want, diagnose.Diagnose(s), s.Programs, s.Traffic.Drops)
+			t.Errorf("no BPFDrop with %q in\n%+v\nprograms %+v\ndrops %+v", want, diagnose.Judge(s).Findings, s.Programs, s.Traffic.Drops)
 		})
 	}
 }

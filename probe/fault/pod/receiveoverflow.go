@@ -30,7 +30,7 @@ func receiveOverflow(v *fault.Input) {
 			v.Report(f)
 			i = len(v.Proposed) - 1
 		}
-		fullQueue(v.Index, p, &v.Proposed[i], all)
+		fullQueue(p, &v.Proposed[i], all)
 	}
 }
 
@@ -50,7 +50,7 @@ func overflowed(v *node.Index, l *node.Lost, all map[node.Service]*node.Asks) fa
 
 // fullQueue adds what is known of the pod's full listeners. Connections die steadily where those of the window
 // that found a listener with a queue had no reply; what asks such a listener is a peer.
-func fullQueue(v *node.Index, p *model.Pod, f *fault.Fault, all map[node.Service]*node.Asks) {
+func fullQueue(p *model.Pod, f *fault.Fault, all map[node.Service]*node.Asks) {
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
 		ports = model.With(ports, node.ProtoPort{Proto: model.TCP, Number: l.Addr.Port()}.String())
