@@ -30,7 +30,6 @@ var groups = []group{
 	{"Where and how to watch", "netns host-root engine attach"},
 }
 
-// groupOf is the group that has a flag.
 func groupOf(flag string) int {
 	return max(0, slices.IndexFunc(groups, func(g group) bool { return slices.Contains(strings.Fields(g.names), flag) }))
 }

@@ -54,7 +54,6 @@ type Observing struct {
 	Given *pflag.FlagSet
 }
 
-// define defines all flags.
 func (o *Observing) define() *pflag.FlagSet {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.SortFlags = false

@@ -17,7 +17,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// options are the flags.
 type options struct {
 	kube kube
 

@@ -218,7 +218,6 @@ func openRecording(name string) (f *record.File, closeFile func(), err error) {
 	return joint.OpenFile(file)
 }
 
-// opener opens a recording for each use.
 func opener(name string) func(use func(*record.File) error) error {
 	return func(use func(*record.File) error) error {
 		f, closeFile, err := openRecording(name)

@@ -158,7 +158,6 @@ func misused(err error) bool {
 	return wraps[*usageError](err) || wraps[*collect.FileError](err) || wraps[*collect.UplinkError](err) || wraps[scenario.Errors](err)
 }
 
-// wraps reports whether an error is, or wraps, one of a type.
 func wraps[E error](err error) bool {
 	_, is := errors.AsType[E](err)
 	return is

@@ -27,7 +27,6 @@ func (o *observing) openNode(ctx context.Context) (ns *netns.NS, name string, er
 	return openNode(ctx, o.Netns)
 }
 
-// openNode opens the node's network namespace, and names the node.
 func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err error) {
 	defer func() { err = cannotObserve(err) }()
 	if flag != "" {

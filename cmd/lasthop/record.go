@@ -79,7 +79,6 @@ type recorder struct {
 	until   time.Time
 }
 
-// write writes the recording of a node.
 func (r *recorder) write(ctx context.Context, s *session.Stream, node string) (err error) {
 	r.writer, err = record.NewWriter(r.file, record.Head{Writer: version(), Node: r.hide.Node(node), Window: timeline.Short})
 	if err != nil {

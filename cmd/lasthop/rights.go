@@ -70,7 +70,6 @@ func dropRights(active bool) error {
 	return nil
 }
 
-// fullRights is how to get all of them.
 const fullRights = "kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
 // lesser is what works without them.

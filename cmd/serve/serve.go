@@ -161,7 +161,6 @@ func (s *Server) tools() ([]*mcp.Tool, error) {
 	return list, nil
 }
 
-// watches reports whether a tool watches nodes.
 func (s *Server) watches(tool string) bool {
 	return s.Place != Recordings && slices.Contains([]string{"check", "explain", "doctor"}, tool)
 }

@@ -49,7 +49,6 @@ func Disagreements(s *model.Snapshot, findings []model.Finding, causes []model.D
 	return out
 }
 
-// informs reports whether all findings of a code are for information.
 func informs(findings []model.Finding, code model.Code) bool {
 	return code != "" && !slices.ContainsFunc(findings, func(f model.Finding) bool { return f.Code == code && f.Severity != model.Info })
 }

@@ -50,7 +50,6 @@ func (c *Collector) askAzure() {
 	})
 }
 
-// ask asks once.
 func (q *asked) ask(ctx context.Context, client azure.Client, root string) {
 	ctx, cancel := context.WithTimeout(ctx, azure.Limit)
 	defer cancel()

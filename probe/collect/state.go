@@ -49,7 +49,6 @@ type reading struct {
 	sources map[string]model.Source
 }
 
-// sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
 	model.SourceLinks, model.SourceQueues, model.SourceStats, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge,
 	model.SourceSysctl, model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames,

@@ -154,7 +154,6 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 	return model.Either(len(out) == 1, out, nil)
 }
 
-// portsWith returns the ports of a bridge that the sign holds for.
 func (v *view) portsWith(bridge *model.Link, sign func(*model.Link) bool) []int {
 	ports := model.Chosen(v.links, func(p *model.Link) bool { return p.Master == bridge.Index && sign(p) })
 	return model.Map(ports, func(p *model.Link) int { return p.Index })

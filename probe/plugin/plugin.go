@@ -143,7 +143,6 @@ func gather(s *model.Snapshot, c Config) *signs {
 	return g
 }
 
-// link returns the first link that matches, nil if there is none.
 func (g *signs) link(match func(*model.Link) bool) *model.Link { return model.First(g.s.Links, match) }
 
 // chain returns the first chain in order whose name matches, empty if there is none.

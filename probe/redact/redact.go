@@ -108,7 +108,6 @@ func (r *Redactor) called(kind, name string) string {
 	return kind + "-" + r.hash("name", strings.ToLower(name))[:8]
 }
 
-// treatment is how a string field is redacted.
 type treatment func(r *Redactor, s string) string
 
 func keep(_ *Redactor, s string) string { return s }

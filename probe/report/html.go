@@ -175,7 +175,6 @@ func (o outline) page(i int) pageFinding {
 	return out
 }
 
-// bars are when the findings were there.
 func (o outline) bars(shown []pageFinding) (bars []bar, from, to string) {
 	start, end := o.window.Start, o.window.End
 	for _, f := range o.findings {

@@ -405,7 +405,6 @@ func podDocument(p model.Pod, gone bool) podDoc {
 	return d
 }
 
-// severally is the first of a list, and all of it if it has several.
 func severally[T any](list []T) (first T, all []T) {
 	if len(list) > 0 {
 		first = list[0]

@@ -85,7 +85,6 @@ func newStep(m model.Means, s *model.Snapshot, names Names, f *model.Finding) (S
 	return step, step.Command != ""
 }
 
-// farNodes are the nodes that have the finding's peers.
 func farNodes(s *model.Snapshot, names Names, f *model.Finding) []string {
 	const most = 4
 	var out []string

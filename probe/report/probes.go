@@ -27,7 +27,6 @@ type answerDoc struct {
 	Millis float64     `json:"millis,omitempty"`
 }
 
-// probed reports whether probes were allowed.
 func probed(s *model.Snapshot) bool {
 	return slices.ContainsFunc(s.Sources, func(src model.Source) bool { return src.Name == model.SourceProbes })
 }

@@ -51,7 +51,6 @@ func (s segment) length() time.Duration {
 	return min(max(s.end.Sub(s.start), time.Second), 2*segmentLength)
 }
 
-// named is the segment of a name.
 func named(name string) (s segment, ok bool) {
 	number, rest, _ := strings.Cut(name, "-")
 	n, err := strconv.ParseUint(number, 10, 64)
@@ -226,7 +225,6 @@ func (p *Past) open(dir string, s segment) (*record.File, error) {
 	return f, err
 }
 
-// add adds the parts of one observation.
 func (p *Past) add(parts []*record.File, w model.Window) error {
 	if len(parts) == 0 {
 		return nil

@@ -55,7 +55,6 @@ func (t *addrTable) release(before time.Time) map[uint16]bool {
 	return slots
 }
 
-// of returns the address or the range of a slot.
 func (t *addrTable) of(slot uint16) (a netip.Addr, p netip.Prefix, ok bool) {
 	if a, ok = t.addrs.key(slot); ok {
 		return a, p, true

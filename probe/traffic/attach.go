@@ -90,7 +90,6 @@ func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 	return true, nil
 }
 
-// attachments are the Engine's.
 type attachments struct {
 	// changing is held while links are attached and detached, which takes seconds for many. mu guards the fields
 	// below; on and by change only while both are held.

@@ -50,7 +50,6 @@ func newCPUTable[E shared, K comparable, N counts[N]](m *mapped, cpus, size, wor
 	}
 }
 
-// entries is how many each CPU has.
 func (t *cpuTable[E, K, N]) entries() int { return t.m.stride / t.size }
 
 func (t *cpuTable[E, K, N]) crowded() bool { return nearlyFull(t.most, t.entries()) }

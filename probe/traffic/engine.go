@@ -242,7 +242,6 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// load loads an object as it is.
 func load(name string) (*ebpf.Collection, error) {
 	spec, err := bpf.Load(name)
 	if err != nil {

@@ -92,7 +92,6 @@ func (p *Processes) Close() error {
 	return errors.Join(errs...)
 }
 
-// list learns the processes that /proc has.
 func (p *Processes) list(now time.Time) {
 	p.listed, p.listing = map[uint32]uint32{}, now
 	dirs, _ := os.ReadDir("/proc")

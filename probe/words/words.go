@@ -254,7 +254,6 @@ func (l *line) add(f *model.Finding, facts Facts) {
 	}
 }
 
-// proseParts are the parts that are no observations.
 var proseParts = []string{"title", "why", "unseen", "else", "fix", "next"}
 
 func addTexts(f *model.Finding, part string, texts []string) {

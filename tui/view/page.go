@@ -55,7 +55,6 @@ func (p *page) title(s string) {
 	p.add(p.paint(Strong, clean(s)))
 }
 
-// findingPage is all that a finding says.
 func (d *Data) findingPage(p *page, f *model.Tracked) {
 	// The longest label is "last hop alive".
 	const wide = 15

@@ -27,7 +27,6 @@ type tab struct {
 	draw func(f Frame, h int) []string
 }
 
-// tab is what the tab shows.
 func (t TabID) tab() tab {
 	return [Tabs]tab{
 		Map: {name: "Map", short: "Map", draw: Frame.listTab, rows: func(d *Data) []Row { return d.reachable() }},

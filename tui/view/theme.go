@@ -125,7 +125,6 @@ func (t Theme) style(s Style, profile colorprofile.Profile) ansi.Style {
 	return style
 }
 
-// color is that of a style, nil where it has none.
 func (t Theme) color(s Style, profile colorprofile.Profile) ansi.Color {
 	c := model.Either(t.Name == "light", looks[s].light, looks[s].dark)
 	switch {

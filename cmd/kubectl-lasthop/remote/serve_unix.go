@@ -86,7 +86,6 @@ func (f *farEnd) await(in io.Reader) (*Start, error) {
 	return s, json.Unmarshal(payload, s)
 }
 
-// run runs the command to its end.
 func (f *farEnd) run(ctx context.Context, cmd *exec.Cmd, s *Start, in io.Reader) (int, error) {
 	t, err := f.connect(cmd, s)
 	if err != nil {

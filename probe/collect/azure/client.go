@@ -288,7 +288,6 @@ type nicRefs struct {
 	}
 }
 
-// asking is one asking of a client.
 type asking struct {
 	*Client
 	mu     sync.Mutex

@@ -46,7 +46,6 @@ type form struct {
 	fields []field
 }
 
-// field is a member of a struct, and where it is.
 type field struct {
 	name     string
 	at, size uint32

@@ -137,7 +137,6 @@ func counters(c *model.Conntrack) map[uint16]*uint64 {
 	}
 }
 
-// addCPU adds the counters of one CPU.
 func addCPU(m []byte, out *model.Conntrack) error {
 	fields := dump.Fields{}
 	for i, c := range counters(out) {

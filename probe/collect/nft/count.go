@@ -96,7 +96,6 @@ type socket interface {
 	Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error
 }
 
-// read reads the counters again.
 func (n *Counters) read(c socket, family nftables.TableFamily) error {
 	n.Changed = false
 	var next []int

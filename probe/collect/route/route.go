@@ -82,7 +82,6 @@ func Decode(m []byte) (r model.Route, err error) {
 	return r, err
 }
 
-// setHops sets the next hops.
 func setHops(r *model.Route, hops []model.Route) {
 	if len(hops) > 0 {
 		r.Gateway, r.IfIndex, r.NextHops = hops[0].Gateway, hops[0].IfIndex, append(r.NextHops, hops[1:]...)
