@@ -17,17 +17,12 @@ const (
 	// Delivered: a transport or a socket freed what it had got, or what it had already. A packet for which a socket had
 	// no room, or that waited for a next hop's MAC, was not delivered.
 	Delivered
-	// Distrusted: the receiver's transport refused the packet for its checksum, its signature or its hop limit. Nothing
-	// of it gets to the socket, however often it is sent again.
-	Distrusted
 	// Broken: no healthy network drops so for long. Ordinary: every healthy one may.
 	Broken
 	Ordinary
 	// NoSocket: no socket took the packet. Before Linux 5.17 a TCP segment may have been the last of a connection
 	// instead.
 	NoSocket
-	// CookieRefused: a handshake with a SYN cookie ended at a listener whose queue of connections was full.
-	CookieRefused
 	// NoRoom: a queue or buffer of a socket was full.
 	NoRoom
 	// SocketCopy: the packet itself goes on. A packet socket had no room for its copy, or a queue with a limit by rate
@@ -195,7 +190,7 @@ var reasons = []struct {
 		{unspecified, "", Unspecified, ""},
 		// At the receiver's transport and sockets.
 		{"TCP_CSUM UDP_CSUM IP_CSUM ICMP_CSUM SKB_CSUM", "", Broken, "checksum"},
-		{"TCP_CSUM TCP_MINTTL TCP_MD5* TCP_AO*", "", Distrusted | Broken, "signature"},
+		{"TCP_CSUM TCP_MINTTL TCP_MD5* TCP_AO*", "", Broken, "signature"},
 		{"TCP_* !TCP_LISTEN_OVERFLOW !TCP_CSUM !TCP_MINTTL !TCP_MD5* !TCP_AO*", "", Delivered, ""},
 		// Before Linux 5.17, this may be for want of a socket.
 		{none, "tcp_* !tcp_v4_rcv !tcp_v6_rcv", Delivered, ""},
@@ -213,7 +208,7 @@ var reasons = []struct {
 		{"NO_SOCKET", "!cookie_v4_check !cookie_v6_check", NoSocket, ""},
 		{none, "tcp_v4_rcv tcp_v6_rcv", NoSocket, ""},
 		// Since Linux 6.9: the kernel could make no socket.
-		{"NO_SOCKET", "cookie_v4_check cookie_v6_check", CookieRefused | NoRoom, ""},
+		{"NO_SOCKET", "cookie_v4_check cookie_v6_check", NoRoom, ""},
 		{"SOCKET_RCVBUFF SOCKET_BACKLOG PROTO_MEM TCP_LISTEN_OVERFLOW", "", NoRoom, ""},
 		{"PACKET_SOCK_ERROR", "", SocketCopy, ""},
 		{unspecified, "packet_rcv packet_rcv_spkt tpacket_rcv tbf_enqueue tbf_segment", SocketCopy, ""},

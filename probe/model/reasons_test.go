@@ -86,7 +86,7 @@ func TestKernelsWord(t *testing.T) {
 		{"NOT_SPECIFIED", "dst_discard_out", NoRoute, ByDriver},
 		{"BLACKHOLE", "dst_discard_out", Discarded, NoRoute},
 		{"BLACKHOLE", "ip6_pkt_discard", LookupRefused, NoRoute},
-		{"NO_SOCKET", "cookie_v6_check", CookieRefused, NoSocket},
+		{"NO_SOCKET", "cookie_v6_check", NoRoom, NoSocket},
 		{"QUEUE_PURGE", "neigh_invalidate", NeighborFailed, Delivered},
 		{"NETFILTER_DROP", "br_forward", Netfilter, NotBridged},
 		{"NOT_SPECIFIED", "__dev_queue_xmit", Transmitting, ByDriver},

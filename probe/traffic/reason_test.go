@@ -265,7 +265,7 @@ func TestHandshakesThatFindNoRoom(t *testing.T) {
 		ends.sendFrame(t, ack)
 	}
 	for _, d := range dropped(t, e, clients-room).Drops {
-		if d.Proto != unix.IPPROTO_TCP || d.Packets != clients-room || d.Is(model.NoSocket) || d.Is(model.CookieRefused) == d.Is(model.Delivered) {
+		if d.Proto != unix.IPPROTO_TCP || d.Packets != clients-room || d.Is(model.NoSocket) || d.Is(model.NoRoom) == d.Is(model.Delivered) {
 			t.Errorf("drop %+v", d)
 		}
 	}
