@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -265,3 +267,28 @@ func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []s
 
 // janitor returns the exit code. It reports no error: the next lasthop finds what is left.
 func janitor() int { return model.Either(traffic.Janitor() != nil, exitCannot, exitClean) }
+
+// release is set by the linker (-X main.release=…) to what git describe says.
+var release string
+
+// version is the release, or else what the Go toolchain recorded.
+func version() string {
+	if release != "" {
+		return release
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:  "version",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(a.stdout, "lasthop %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return ignoreClosedPipe(err)
+		},
+	}
+}

@@ -388,3 +388,51 @@ func Each[T any](list []T) iter.Seq[*T] {
 		}
 	}
 }
+
+// NodeSeen is one of several nodes whose observations are judged together.
+type NodeSeen struct {
+	// Name tells the node from the others.
+	Name string `redact:"node"`
+	// Recording is where the observation is from.
+	Recording string `redact:"file"`
+	Node      Node
+	Window    Window
+	// Ahead is how far its clock, which Window is of, is ahead of that of the nodes' first.
+	Ahead   time.Duration
+	Sources []Source
+	Lost    Lost
+	// Pods is how many it has.
+	Pods int
+	// Reason says why nothing is concluded from its silence; empty if it is.
+	Reason string `redact:"withhold"`
+	// Failed says that there is no observation.
+	Failed bool
+}
+
+// ProbeKind is the kind of a probe's request.
+type ProbeKind string
+
+// The kinds of a probe.
+const (
+	ProbeEcho ProbeKind = "echo" // an ICMP echo request
+	ProbeARP  ProbeKind = "arp"  // an ARP request
+)
+
+// Probe is a request that lasthop sends, with its result. A planned probe has no result.
+type Probe struct {
+	Kind ProbeKind
+	// IfIndex and Link are the egress link.
+	IfIndex int
+	Link    string `redact:"link"`
+	// From is an address of the node, To the target.
+	From, To netip.Addr
+	// SrcMAC is the link's MAC, DstMAC the next hop's, broadcast for ARP.
+	SrcMAC, DstMAC MAC
+	// Sent is the number of packets sent: a second if the first had no reply.
+	Sent     int
+	Answered bool
+	// MACs are the senders of ARP replies, in order of arrival.
+	MACs []MAC
+	// RTT is the time to the first reply, 0 if there was none.
+	RTT time.Duration
+}
