@@ -101,9 +101,10 @@ func (v *Index) remotesOf(some func(*model.Flow) bool) AddrSet {
 	return out
 }
 
-// mayDie reports whether the flow's silence would be a loss. That of other ports of a cloud's own addresses may be meant.
+// mayDie reports whether the flow's silence would be a loss. That of other ports of a cloud's own addresses may be meant, and
+// connection tracking sees no replies of datagrams that a rule has it track in one direction alone: the counts tell of these.
 func (v *Index) mayDie(f *model.Flow) bool {
-	return v.Asks(f) && (f.Reply.SrcPort == DNSPort || !OfCloud(f.Reply.Src))
+	return v.Asks(f) && (f.Reply.SrcPort == DNSPort || !OfCloud(f.Reply.Src)) && (f.Proto != model.UDP || len(v.OneSided(f)) == 0)
 }
 
 // findStalled lists connections of which the other end acknowledges nothing once they are open. Connection tracking gives an

@@ -54,7 +54,7 @@ func (v *Index) Amiss(ifindex int, pod netip.Addr, locals AddrSet, remotes []net
 		l := v.Own[a]
 		switch {
 		case l == nil || here[a]:
-		case v.Outer[l.Index] && !v.OnSameLink(ifindex, l.Index) && !v.OnSameLink(l.Index, ifindex):
+		case !v.OnSameLink(ifindex, l.Index) && !v.OnSameLink(l.Index, ifindex):
 			out.Source, out.Of = a, l.Name
 		case !answered[a]:
 			others := model.Filter(l.Addresses, func(p netip.Prefix) bool {

@@ -32,7 +32,7 @@ func (v *Index) AwaitTranslated(found map[Question]*SilentHop) {
 		}
 		m, replied := SilentHop{Gateway: v.NextHops[n.Addr]}, false
 		for f := range model.Each(v.Flows) {
-			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.Owners[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
+			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.Owners[f.Original.Src]) == 0 || !v.LeavesBy(f, k) {
 				continue
 			}
 			replied = replied || f.Replied
@@ -45,8 +45,8 @@ func (v *Index) AwaitTranslated(found map[Question]*SilentHop) {
 	}
 }
 
-// leavesBy reports whether the packets of a translated flow go by a next hop.
-func (v *Index) leavesBy(f *model.Flow, k Question) bool {
+// LeavesBy reports whether the packets of a flow go by a next hop.
+func (v *Index) LeavesBy(f *model.Flow, k Question) bool {
 	return slices.ContainsFunc(v.Routing().Lookup(v.Sent(FlowPacket(f))).Hops, func(h path.NextHop) bool {
 		return h.IfIndex == k.Ifindex && cmp.Or(h.Gateway, f.Reply.Src) == k.Addr
 	})
@@ -91,7 +91,11 @@ func (v *Index) findTranslated() map[Pair][]netip.Addr {
 // AwaitedHop is the address whose MAC a freed packet waited for. Of several hops
 // over the same link it is the one that is not resolved.
 func AwaitedHop(v *Index, d *model.Drop) (netip.Addr, bool) {
-	decision := v.Routing().Lookup(v.SentBy(d.Src, d.Dst))
+	q := v.SentBy(d.Src, d.Dst)
+	if v.Classifier.Samples.Of(d) != nil {
+		q = v.Sent(v.PacketOf(d)) // Rules may look at its ports.
+	}
+	decision := v.Routing().Lookup(q)
 	var hops []netip.Addr
 	for _, h := range decision.Hops {
 		if h.IfIndex == d.IfIndex {

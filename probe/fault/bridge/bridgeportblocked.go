@@ -34,8 +34,8 @@ func findPortBlocked(v *fault.Input) {
 			if x == nil {
 				x, addrs = unflooded(v, b, p)
 			}
-			// What gets out of a locked port says nothing of what comes in by it.
-			if x != nil && (x["locked"] != nil || !receivesTraffic(v.Index, p, addrs)) {
+			// What gets out of a locked port says nothing of what comes in by it, and whoever has the MAC need not ask for it.
+			if x != nil && (x["locked"] != nil || x["target"] != nil || !receivesTraffic(v.Index, p, addrs)) {
 				portBlocked(v, b, p, addrs, x)
 			}
 		}
@@ -146,7 +146,10 @@ func sharesGateway(a, b *model.Pod) bool {
 
 func portBlocked(v *fault.Input, b *model.Link, p *model.Pod, pods []netip.Addr, x words.Facts) {
 	l := v.ByIndex[p.LinkIndex]
-	f := fault.Fault{Facts: x, CutOff: pods}
+	f := fault.Fault{Facts: x}
+	if x["target"] == nil || !receivesTraffic(v.Index, p, pods) {
+		f.CutOff = pods
+	}
 	waits, strays := stuckAtPort(pods), strayFrom(p)
 	f.Claims = func(d *model.Drop) bool { return waits(d) || strays(d) }
 	f.Pods, f.LastHopAlive = pods, v.Place(l.Name, model.Ingress)

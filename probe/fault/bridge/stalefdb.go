@@ -28,6 +28,10 @@ func staleFDB(v *fault.Input) {
 		if at := v.ByIndex[e.IfIndex]; at == nil || at.MAC == e.MAC {
 			continue
 		}
+		if b := v.ByIndex[e.Bridge]; b != nil && b.MAC == e.MAC && e.IfIndex != b.Index && !e.Local && path.AppliesTo(e, b, b) {
+			v.Report(misforwarded(v, e, nil, model.Flat(bridgePods(v.Index, b), node.PodAddrs)))
+			continue
+		}
 		var here []*model.Pod
 		behind := false
 		for p := range model.Each(v.Pods) {
@@ -37,7 +41,7 @@ func staleFDB(v *fault.Input) {
 			}
 		}
 		if len(here) > 0 && !behind && v.PresentWholeWindow(here[0]) {
-			v.Report(misforwarded(v, e, here[0]))
+			v.Report(misforwarded(v, e, here[0], node.PodAddrs(here[0])))
 		}
 	}
 	tunnelEndsUnknown(v)
@@ -157,21 +161,27 @@ func unusedEnds(v *node.Index, link int) []*model.FDBEntry {
 	})
 }
 
-func misforwarded(v *fault.Input, e *model.FDBEntry, p *model.Pod) fault.Fault {
-	pods, bridge := node.PodAddrs(p), v.LinkName(e.Bridge)
+// misforwarded is the finding on an entry that leads frames elsewhere than to a pod or, with none, to the bridge itself: its
+// pods reach each other then, and nobody else.
+func misforwarded(v *fault.Input, e *model.FDBEntry, p *model.Pod, pods []netip.Addr) fault.Fault {
+	bridge, side := v.LinkName(e.Bridge), model.Either(p == nil, model.AsSource, model.AsDestination)
 	f := fault.Fault{CutOff: pods, Claims: func(d *model.Drop) bool {
 		return d.FromOrTo(pods) && (d.Is(model.NeighborFailed|model.NotBridged) || d.Is(model.OtherHost) && d.DstMAC == e.MAC)
 	}}
+	if p == nil {
+		of := node.SetOf(pods)
+		f.CutOff, f.Silences = nil, func(asker netip.Addr, asked netip.Prefix) bool { return of[asker] != of[asked.Addr()] }
+	}
 	var frames uint64
-	if e.IfIndex != p.LinkIndex {
+	if p == nil || e.IfIndex != p.LinkIndex {
 		for _, a := range pods {
-			frames += v.FramesBetween(a, e.IfIndex, model.Egress, model.AsDestination, e.MAC)
+			frames += v.FramesBetween(a, e.IfIndex, model.Egress, side, e.MAC)
 		}
 	}
 	f.Pods, f.LastHopAlive, f.Packets = pods, v.Place(bridge, model.Egress), max(frames, v.Dropped(f.Claims))
 	f.Facts = words.Facts{
 		"entry": e, "pod": p, "bridge": bridge, "at": v.LinkName(e.IfIndex), "self": e.IfIndex == e.Bridge,
-		"frames": frames, "waited": v.Dropped(unresolvedFor(pods)),
+		"frames": frames, "waited": v.Dropped(unresolvedFor(pods)), "router": p == nil,
 	}
 	return f
 }

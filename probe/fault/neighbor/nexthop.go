@@ -108,14 +108,21 @@ func nobodyBeyond(v *node.Index, ifindex int, hops map[netip.Addr]*node.SilentHo
 		}
 	}
 	f.Facts["bad"], f.Facts["instead"] = spareOf(v, ifindex, hops)
+	// Rules may look at ports and marks: which flows go there is asked of each.
+	led := map[node.Pair]bool{}
+	goes := func(x *model.Flow) bool {
+		return slices.ContainsFunc(remotes, func(a netip.Addr) bool { return v.LeavesBy(x, node.Question{Ifindex: ifindex, Addr: a}) })
+	}
+	for x := range model.Each(v.Flows) {
+		if !x.Replied && goes(x) {
+			led[node.Pair{Local: x.Original.Src, Remote: x.Reply.Src}] = true
+		}
+	}
 	peers := node.SilencesPeers(&f.Finding)
 	f.Silences = func(asker netip.Addr, asked netip.Prefix) bool {
-		if peers(asker, asked) || !pods[asker] || !asked.IsSingleIP() {
-			return peers(asker, asked)
-		}
-		by := v.Routing().Lookup(v.SentBy(asker, asked.Addr())).Hops
-		return len(by) == 1 && by[0].IfIndex == ifindex && hops[by[0].Gateway] != nil
+		return peers(asker, asked) || asked.IsSingleIP() && led[node.Pair{Local: asker, Remote: asked.Addr()}]
 	}
+	f.Flows = func(x *model.Flow) bool { return askers[x.Original.Src] || goes(x) }
 	f.Claims = func(d *model.Drop) bool {
 		if d.Is(model.ReverseFiltered) && d.Link != "" {
 			back := v.ReturnPath(d)

@@ -104,6 +104,10 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 		}
 		if l := v.Own[own]; l != nil {
 			f.Facts["own"] = l.Name
+			// Nothing tells that the address is this node's rather than one that was left here.
+			if f.Facts["held"] = model.Public(own) && !model.InAny(v.OnLink, own) && !accepts(v.Index, own); f.Facts["held"] == true {
+				f.Severity = model.Warning
+			}
 		}
 		if q := v.Arrived(l.Drops[0]); v.Own[own] == nil {
 			by := v.Routing().Lookup(q)
@@ -114,6 +118,13 @@ func atNode(v *fault.Input, match func(*model.Drop) bool) {
 		f.Pods, f.Peers = node.Sorted(l.Pods), model.Hosts(node.Sorted(l.Peers))
 		f.Silences = node.SilencesPeers(&f.Finding)
 		return f
+	})
+}
+
+// accepts reports whether anything of the node took a connection or datagram for an address in the window.
+func accepts(v *node.Index, own netip.Addr) bool {
+	return slices.ContainsFunc(v.Flows, func(f model.Flow) bool {
+		return f.Original.Dst == own && !f.Start.IsZero() && (f.Reply.Src != own || f.Established() || f.Proto == model.UDP && f.Replied)
 	})
 }
 

@@ -159,10 +159,13 @@ func dyingFlows(v *node.Index, list []*node.Dying) fault.Fault {
 		"tcp": list[0].Port.Proto == model.TCP, "node": ofNode(v, f.Pods),
 		"known": inner || dead != nil || returned > 0 || len(addrs)+len(asked)+len(marks) > 0 || span.Last > 0 || len(replied) == 0,
 	}
-	if len(replied) > 0 {
-		// Marks, ports or protocols may lead them another way.
-		q := v.Sent(node.FlowPacket(silent[0]))
-		d, o := v.Routing().Lookup(q), v.Routing().Lookup(v.Sent(node.FlowPacket(replied[0])))
+	if !inner {
+		// Marks, ports or protocols may lead them another way than those that live, or a ping.
+		q, other := v.Sent(node.FlowPacket(silent[0])), path.Packet{Src: list[0].Pod, Dst: remotes[0], Proto: model.ICMP}
+		if len(replied) > 0 {
+			other = node.FlowPacket(replied[0])
+		}
+		d, o := v.Routing().Lookup(q), v.Routing().Lookup(v.Sent(other))
 		if d.Rule != nil && d.Rule != o.Rule && len(d.Unsure)+len(o.Unsure) == 0 && len(d.Hops) == 1 && len(o.Hops) == 1 && d.Hops[0] != o.Hops[0] {
 			f.LastHopAlive = v.Place(d.Hops[0].Link, model.Egress)
 			f.Facts["rule"], f.Facts["route"], f.Facts["rulers"], f.Facts["other"] = node.ShowRule(d.Rule), v.Shown(d.Route), q.MarkedBy, o.Hops[0].Link

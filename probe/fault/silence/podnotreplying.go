@@ -27,7 +27,7 @@ type silentReceiver struct {
 // PodNotReplying reports pods of this node that do not reply to requests which were delivered to them.
 var PodNotReplying = fault.Kind{Code: "PodNotReplying", Severity: model.Warning, Find: podNotReplying,
 	Needs: fault.Sources{model.SourceTC, model.SourcePods}, Ends: fault.Hops{model.HopPod, model.HopLocal},
-	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined", "PodNotReplying-ruled"}}
+	Objects: fault.Objects{"f.Pods"}, Else: fault.Else{"PodNotReplying", "PodNotReplying-joined", "PodNotReplying-led", "PodNotReplying-ruled"}}
 
 func podNotReplying(v *fault.Input) {
 	all := v.AsksOf()
@@ -175,6 +175,18 @@ func notReplying(v *fault.Input, d *silentReceiver) fault.Fault {
 		}
 	}
 	f.Pods, f.Peers, f.LastHopAlive = []netip.Addr{d.addr}, model.Hosts(asking), v.Place(d.pod.Link, model.Egress)
+	if len(d.flows) > 0 {
+		// Counts are of all that was delivered. Rules may lead these flows elsewhere by ports or marks, or take their replies.
+		takers := forwards(v.Index, node.ReplyPacket(d.flows[0]))
+		if f.Facts["takers"] = takers; len(takers) > 0 {
+			f.Page = "PodNotReplying-led"
+		}
+		by := v.Routing().Lookup(v.Sent(node.FlowPacket(d.flows[0])))
+		if len(by.Unsure) == 0 && by.Rule != nil && by.Type == "unicast" && v.Misses(&by, d.addr) {
+			f.Page, f.Facts["led"], f.Facts["route"] = "PodNotReplying-led", node.ShowRule(by.Rule), v.Shown(by.Route)
+			f.LastHopAlive = v.Place(by.Hops[0].Link, model.Egress)
+		}
+	}
 	f.Packets = max(d.silent, uint64(len(d.flows)))
 	if len(d.flows) == 0 || !watched {
 		f.Confidence = model.Possible

@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/fault"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
+	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
 
@@ -70,9 +71,17 @@ func takers(v *node.Index, link int, d model.Direction) ([]*model.Program, []*mo
 	filters := model.Chosen(v.Programs, func(p *model.Program) bool {
 		return p.Direction == d && p.Kind == model.ProgramTC && p.Netns == v.Node.Netns && v.OnSameLink(link, p.IfIndex)
 	})
-	return filters, model.Chosen(v.PacketRules, func(r *model.PacketRule) bool {
-		return (r.Target == "NFQUEUE" || r.Target == model.TargetForward) && !r.Counter.Unused(r.Native)
-	})
+	return filters, takes(v, func(r *model.PacketRule) bool { return r.Target == "NFQUEUE" || r.Target == model.TargetForward })
+}
+
+// takes are the rules that match and counted.
+func takes(v *node.Index, match func(*model.PacketRule) bool) []*model.PacketRule {
+	return model.Chosen(v.PacketRules, func(r *model.PacketRule) bool { return match(r) && !r.Counter.Unused(r.Native) })
+}
+
+// forwards are the rules that may send a packet out by another link than its route.
+func forwards(v *node.Index, p path.Packet) []*model.PacketRule {
+	return takes(v, func(r *model.PacketRule) bool { return r.Target == model.TargetForward && p.Fits(r) >= path.Maybe })
 }
 
 // unsent is the finding on flows of pods that are routed to an uplink and did not get there.
@@ -134,6 +143,7 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 	f := fault.Fault{Lost: l, Facts: words.Facts{
 		"reason": k.reason, "location": k.location, "means": means, "from": from, "to": to,
 		"silent": []netip.Addr{ends.Local, ends.Remote}, "rules": rules, "link": first.Link, "pod": pod,
+		"takers": forwards(v, v.PacketOf(first)),
 	}}
 	if broken && l.Lasting() || ends.Local.IsValid() {
 		f.Severity = model.Warning
