@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/fault/nat"
-	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
@@ -148,15 +147,11 @@ func endPairs(v *node.Index) []model.EndPair {
 	alike := map[likeness]*model.EndRoute{}
 	for p := range model.Each(v.Peers) {
 		if routes[p.Remote] == nil {
-			r := &model.EndRoute{Routed: v.ByDefaultRoute(p.Remote), Range: v.Remote(p.Remote)}
-			if r.Range.IsValid() && !r.Routed {
-				r.Via = route.NodeRoute(v, v.SentBy(p.Local, p.Remote), r.Range)
+			k := likeness{v.ByDefaultRoute(p.Remote), v.Remote(p.Remote)}
+			if alike[k] == nil {
+				alike[k] = &model.EndRoute{Routed: k.routed, Range: k.to}
 			}
-			if k := (likeness{r.Routed, r.Range}); r.Via == nil {
-				alike[k] = cmp.Or(alike[k], r)
-				r = alike[k]
-			}
-			routes[p.Remote] = r
+			routes[p.Remote] = alike[k]
 		}
 	}
 	out := make([]model.EndPair, 0, len(v.Peers))
@@ -241,7 +236,12 @@ func askedPorts(v *node.Index) map[node.Pair][]model.Asked {
 
 // Besides is Diagnose with what other nodes know, without the Rows in the fixes. Evidence of theirs has their names.
 func Besides(s *model.Snapshot, others node.Beyond) []model.Finding {
-	v := newInput(s)
+	with := *s
+	others.Nodes = model.Filter(others.Nodes, func(n model.ClusterNode) bool {
+		return model.First(s.Cluster.Nodes, func(o *model.ClusterNode) bool { return model.Meet(o.Addresses, n.Addresses) }) == nil
+	})
+	with.Cluster.Nodes = slices.Concat(s.Cluster.Nodes, others.Nodes)
+	v := newInput(&with)
 	v.Others = others
 	return judge(v)
 }

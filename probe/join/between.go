@@ -22,17 +22,11 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	f.LastHopAlive, f.Nodes = senders[0].Uplink, model.With(model.Map(senders, (*node).name), f.Nodes...)
 	f.Facts["to"], f.Facts["src"], f.Facts["dst"], f.Facts["control"] = receivers[0], src, dst, j.control(senders, receivers, dst[0])
 	switch {
-	case g.route != nil:
-		j.wrongNodeRoute(c, f)
 	case g.via != nil:
 		c.wrongRow(f, receivers[0])
 	case g.large:
 		f.Code, f.Page = "PathMTU", "PathMTU-joined"
 		f.Facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
-	case g.shape == noRow && j.keepRoutes(c, receivers[0]):
-		f.Code, f.Page, f.Peers = "MissingNodeRoute", "MissingNodeRoute-joined", []netip.Prefix{g.row}
-		f.Facts["row"], f.Facts["hop"] = g.row, receivers[0].hop(g.row)
-		g.rivals = nil
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
@@ -42,7 +36,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		j.filtered(c, f, receivers[0])
 	}
 	f.Facts["struck"], f.Facts["rivals"] = g.refuted, g.rivals
-	if x := j.translated(c); g.ports == nil && !g.large && g.route == nil && x.IsValid() {
+	if x := j.translated(c); g.ports == nil && !g.large && x.IsValid() {
 		f.Facts["translated"] = x
 	}
 	return diagnose.Joined(*f)
@@ -95,48 +89,6 @@ type row struct {
 
 func (r row) String() string { return fmt.Sprintf("%s -> %s (%s)", r.Range, r.Hop, r.Node) }
 
-// keepRoutes reports whether those who sent what is lost have routes of their own to other recorded nodes' pods, and
-// reach the one that has the range without a router. Then they lack such a route, and no network does.
-func (j *joint) keepRoutes(c *cause, to *node) bool {
-	hop := to.hop(c.guess.row)
-	return hop.IsValid() && !slices.ContainsFunc(c.lost, func(w *leg) bool {
-		return !j.keepsRoutes(w.from, hop.Is4()) || !model.InAny(w.from.Networks, hop)
-	})
-}
-
-// keepsRoutes reports whether a node has routes of its own to other recorded nodes' pods.
-func (j *joint) keepsRoutes(n *node, is4 bool) bool {
-	for a := range n.Gateways {
-		if a.Is4() == is4 && j.at[a] != nil && j.at[a] != n {
-			return true
-		}
-	}
-	return false
-}
-
-// rightHop is the address by which the leg's destination is reached that the sender's route to it does not have for a
-// next hop, and could have: no router is between, and nodes do not leave it to the router to know the way. Not valid
-// where the route leads there, or where that is not known.
-func (j *joint) rightHop(w *leg) netip.Addr {
-	is4, via := w.dst().Is4(), w.pair.Via
-	right := w.to.hops[is4]
-	if via == nil || via.Router && !j.keepsRoutes(w.from, is4) && !j.keepsRoutes(w.to, is4) || !w.to.Pods[w.dst()] ||
-		w.to.Node[via.Gateway] || !model.InAny(w.from.Networks, right) {
-		return netip.Addr{}
-	}
-	return right
-}
-
-// wrongNodeRoute says where a node's own route leads, and where it should.
-func (j *joint) wrongNodeRoute(c *cause, f *faults.Fault) {
-	r, right := c.guess.route, j.rightHop(c.lost[0])
-	f.Code, f.Page, f.Peers = "WrongNodeRoute", "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
-	f.Facts["route"], f.Facts["right"], f.Facts["from"], f.Facts["mend"] = r, right, c.node, words.ReplaceRoute(r, right)
-	if other := j.at[r.Gateway]; other != nil {
-		f.Facts["other"] = other
-	}
-}
-
 // transit is what a node gets and sends back.
 type transit struct {
 	Packets uint64
@@ -162,16 +114,6 @@ func (c *cause) wrongRow(f *faults.Fault, to *node) {
 			f.Rows = append(f.Rows, row)
 		}
 	}
-}
-
-// rightRow is a node's own finding that it gets what is for another's pods, with where the row must lead.
-func (c *cause) rightRow(own model.Finding, to *node) model.Finding {
-	f := &faults.Fault{Finding: model.Finding{LastHopAlive: own.LastHopAlive, EndsAt: own.EndsAt, Nodes: own.Nodes,
-		Pods: model.Unique(slices.Concat(own.Pods, c.pods())), Packets: own.Packets}}
-	c.guess = &guess{suspect: suspect{shape: noRow, row: own.Peers[0]}, via: c.node}
-	f.Facts = words.Facts{"lost": c.observeLost(&f.Finding), "to": to}
-	c.wrongRow(f, to)
-	return diagnose.Joined(*f)
 }
 
 // filtered is the finding on packets of which no larger fault explains the loss.

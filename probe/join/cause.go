@@ -111,15 +111,14 @@ func (j *joint) explain() {
 	j.inPart()
 }
 
-// adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where the node that has
-// these was recorded, or another one that asks them.
+// adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where another one asks these.
 func (j *joint) adoptRows() {
 	for _, c := range j.gets {
 		asked := j.askedInVain(func(o *node, p *model.EndPair) bool {
 			_, recorded := j.at[p.Remote]
 			return o != c.node && !recorded && p.Routed && model.InAny(c.found.Peers, p.Remote)
 		})
-		if len(asked) > 0 || j.rowOwner(&c) != nil {
+		if len(asked) > 0 {
 			j.adopt(c.node, c.found).asked = asked
 		}
 	}
@@ -136,15 +135,6 @@ func (j *joint) askedInVain(some func(*node, *model.EndPair) bool) map[*node]uin
 		}
 	}
 	return asked
-}
-
-// rowOwner is the recorded node whose pods' packets arrive at another, as that one says; nil where it was not recorded.
-func (j *joint) rowOwner(c *cause) *node {
-	f := c.found
-	if len(f.Peers) != 1 || f.LastHopAlive.Direction != model.Ingress || !f.Is(model.Foreign) {
-		return nil
-	}
-	return model.Find(j.in, func(n *node) bool { return n != c.node && slices.Contains(n.Ranges, f.Peers[0]) })
 }
 
 // onward are the addresses that the far node translates what is asked of it to.

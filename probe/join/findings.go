@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
-	"github.com/lasthop/lasthop/probe/fault/route"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/words"
@@ -155,7 +154,7 @@ func (j *joint) besides(n *node) []model.Finding {
 		n.seen.Reason = err.Error()
 		return n.findings
 	}
-	return diagnose.Besides(s, nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant})
+	return diagnose.Besides(s, nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant, Nodes: j.others(n), Lost: n.lost})
 }
 
 // grace is how long pods are asked after they went: endpoints are withdrawn and clients told meanwhile.
@@ -227,15 +226,9 @@ func (j *joint) finding(c *cause) model.Finding {
 func (j *joint) adopted(c *cause) model.Finding {
 	f := *c.found
 	tell(c.node.name(), &f)
-	if to := j.rowOwner(c); to != nil {
-		return c.rightRow(f, to)
-	}
 	if len(c.conversations) > 0 && f.Severity == model.Info && f.Is(model.Unknown) {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
-	}
-	if f.Is(model.ByRoute) {
-		c.proveRow(&f)
 	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
 	f.Evidence = append(f.Evidence, c.observeAsked(&f)...)
@@ -259,27 +252,6 @@ func (c *cause) observeAsked(f *model.Finding) (out []model.Evidence) {
 		f.Nodes = model.With(f.Nodes, n.name())
 	}
 	return out
-}
-
-// proveRow names the next hop of a route that is missing or wrong, where the node
-// that has the pods was watched: packets for them left and did not arrive there.
-func (c *cause) proveRow(f *model.Finding) {
-	for _, w := range c.lost {
-		row := w.toRange()
-		hop := w.to.hop(row)
-		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row ||
-			f.Is(model.OnlySent) && !model.InAny(w.from.Networks, hop) {
-			continue
-		}
-		f.Confidence, f.Unseen = model.Proven, nil
-		cloud := route.CloudRoutes()
-		f.Alternatives = model.Filter(f.Alternatives, func(a string) bool { return a == cloud })
-		if len(f.Alternatives) > 0 {
-			f.Confidence = model.Likely
-		}
-		f.Rows = model.Map(f.Rows, w.to.withHop)
-		return
-	}
 }
 
 // maxObserved bounds the pairs of nodes of which a finding has evidence.

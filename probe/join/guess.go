@@ -130,8 +130,6 @@ type guess struct {
 	large bool
 	// via is a node that gets the packets instead, and sends them back.
 	via *node
-	// route is the sender's own, which has a wrong next hop.
-	route *model.NodeRoute
 }
 
 type refutation struct {
@@ -169,24 +167,19 @@ func (j *joint) between(open []*leg, passed passes) {
 	}
 }
 
-// misrouted makes causes of the nodes' own routes with a wrong next hop, and of routes that lead to
-// a node which sends the packets back, and leaves the legs that these do not explain.
+// misrouted makes causes of routes that lead to a node which sends the packets back, and leaves the legs that these do not
+// explain.
 func (j *joint) misrouted(open []*leg) []*leg {
 	returning := model.Filter(j.in, func(n *node) bool { return len(n.Returned) > 0 })
 	return model.Filter(open, func(w *leg) bool {
 		row := w.toRange()
-		var c *cause
-		if j.rightHop(w).IsValid() {
-			g := &guess{suspect: suspect{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}
-			c = j.cause([2]any{w.from, *w.pair.Via}, cause{node: w.from, guess: g})
-		} else if via := j.returns(returning, w); via != nil {
+		via := j.returns(returning, w)
+		if via != nil {
 			g := &guess{suspect: suspect{shape: noRow, row: row}, via: via}
-			c = j.cause([2]any{via, row}, cause{node: via, guess: g, rows: []netip.Prefix{row}})
-		} else {
-			return true
+			c := j.cause([2]any{via, row}, cause{node: via, guess: g, rows: []netip.Prefix{row}})
+			c.lost = append(c.lost, w)
 		}
-		c.lost = append(c.lost, w)
-		return false
+		return via == nil
 	})
 }
 

@@ -90,6 +90,7 @@ func together(nodes []*node) Result {
 	j.nextHops()
 	j.suppose()
 	j.follow()
+	j.introduce()
 	j.explain()
 	r := Result{Findings: j.findings()} // which may say more of nodes
 	r.Nodes = model.Map(nodes, func(n *node) model.NodeSeen { return n.seen })
@@ -132,8 +133,9 @@ type node struct {
 	whole, inner, outer *span
 	// settled are the pairs that causes explain, vacant the addresses that its pods ask for and
 	// that no pod has, with the node that says so.
-	settled map[nodeindex.Pair]bool
-	vacant  map[netip.Addr]string
+	// lost are the pairs whose packets left and did not arrive at the other end.
+	settled, lost map[nodeindex.Pair]bool
+	vacant        map[netip.Addr]string
 	// diedOut are packets by source and destination that the node dropped after its uplink had counted them as they left,
 	// diedIn those that it dropped before they were counted as they came.
 	diedOut, diedIn map[nodeindex.Pair]uint64
@@ -141,7 +143,7 @@ type node struct {
 
 func newNode(src Source) *node {
 	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[nodeindex.Pair]bool{},
-		vacant: map[netip.Addr]string{}, diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
+		lost: map[nodeindex.Pair]bool{}, vacant: map[netip.Addr]string{}, diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
@@ -294,6 +296,36 @@ func (j *joint) suppose() {
 			}
 		}
 	}
+}
+
+// introduce has nodes judged anew that lack routes of their own to others, have wrong ones, or get what is for others'
+// pods: what the recordings show of the others is for them as a file of the cluster's nodes.
+func (j *joint) introduce() {
+	for _, w := range model.Filter(j.legs, (*leg).isLost) {
+		w.from.lost[nodeindex.Pair{Local: w.src(), Remote: w.dst()}] = true
+	}
+	onAllCPUs(len(j.in), func(i int) {
+		n := j.in[i]
+		keeps := func(a netip.Addr) bool { return j.at[a] != nil && j.at[a] != n }
+		known := func(f *model.Finding) bool { return f.Is(model.Foreign) || f.Is(model.OnlySent) }
+		if model.First(n.findings, known) == nil && (len(n.lost) == 0 || !slices.ContainsFunc(slices.Collect(maps.Keys(n.Gateways)), keeps)) {
+			return
+		}
+		if s, err := n.source.Read(); err == nil {
+			n.findings = diagnose.Besides(s, nodeindex.Beyond{Nodes: j.others(n), Lost: n.lost})
+		}
+	})
+}
+
+// others are the recorded nodes whose address for routes is known, but for one of them.
+func (j *joint) others(but *node) (out []model.ClusterNode) {
+	for _, n := range j.in {
+		known := model.Filter([]netip.Addr{n.hops[true], n.hops[false]}, netip.Addr.IsValid)
+		if n != but && len(known) > 0 {
+			out = append(out, model.ClusterNode{Name: n.seen.Node.Name, Addresses: known, PodCIDRs: n.Ranges})
+		}
+	}
+	return out
 }
 
 // holder is the only node that has pods in a range; nil where several do, or none.

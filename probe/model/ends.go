@@ -111,8 +111,6 @@ type EndRoute struct {
 	Link string
 	// Routed: the node hands the packets to its default gateway.
 	Routed bool
-	// Via is the route of the node's own by which they leave; nil where it has none for Remote's range alone.
-	Via *NodeRoute
 	// Range is the range of another node's pods that holds Remote; not valid where that is no other node's pod.
 	Range netip.Prefix
 	// Behind are pods whose packets go with the node's address.

@@ -31,6 +31,10 @@ type Beyond struct {
 	Explains map[Pair]bool
 	// Vacant are addresses of their pods' ranges that no pod has, with the node that says so.
 	Vacant map[netip.Addr]string
+	// Nodes are those of them that were recorded and that no file names.
+	Nodes []model.ClusterNode
+	// Lost are the pairs whose packets left here and did not arrive at the other end, which was recorded.
+	Lost map[Pair]bool
 }
 
 // Index is a snapshot with what the findings look up in it. It is built once, in

@@ -136,7 +136,11 @@ func (h stranger) finding(v *node.Index) fault.Fault {
 	f := fault.Fault{Page: "WrongUDR-stranger", Claims: explainsRange(h.Prefix)}
 	f.Peers, f.Packets, f.LastHopAlive = []netip.Prefix{h.Prefix}, h.Packets, v.Place(h.Link, model.Ingress)
 	row := rangeRow(v, h.Prefix, nil)
-	f.Facts = words.Facts{"range": h.Prefix, "passing": h, "row": row, "hop": row.Hop, "node": v.NodeOf(h.Prefix)}
+	f.Facts = words.Facts{"range": h.Prefix, "passing": h, "row": row, "hop": row.Hop, "node": v.NodeOf(h.Prefix), "self": v.Node.Name}
+	if v.NodeOf(h.Prefix) != nil {
+		row.Update = true
+		AddRows(&f.Finding, row)
+	}
 	for p := range model.Each(v.Peers) {
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.Owners[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) &&

@@ -25,13 +25,15 @@ type unrouted struct {
 var MissingNodeRoute = fault.Kind{Code: "MissingNodeRoute", Severity: model.Critical, Find: missingNodeRoute,
 	Needs: fault.Sources{model.SourceRoutes, model.SourceTC}, Objects: fault.Objects{"f.Peers"},
 	Traits: model.Astray | model.OnlySent | model.ByRoute,
-	Else:   fault.Else{"MissingNodeRoute !node", "cloud", "!drops replying", "explicit", "MissingNodeRoute-joined translated"}}
+	Else:   fault.Else{"MissingNodeRoute !node", "cloud", "!drops replying", "explicit"}}
 
 func missingNodeRoute(v *fault.Input) {
 	siblings := nodeRoutes(v.Index)
 	// kindnet always has routes to other nodes' pods, the plain plugins do wherever no cloud has.
 	keeps := slices.Contains([]string{"kindnet", "flannel", "bridge", "ptp"}, v.Node.Plugin)
-	if len(v.Cluster.Azure.Tables) > 0 || len(siblings) == 0 && !keeps && downTunnel(v.Index) == nil {
+	// A cloud that has a route table may route for all nodes, unless other nodes' recordings show routes that lead to them.
+	if len(v.Cluster.Azure.Tables) > 0 && (len(siblings) == 0 || len(v.Others.Nodes) == 0) ||
+		len(siblings) == 0 && !keeps && downTunnel(v.Index) == nil {
 		return
 	}
 	routeless(v, siblings)
@@ -143,10 +145,6 @@ func nodeRoutes(v *node.Index) []*model.Route {
 	})
 }
 
-// CloudRoutes is what else may be, where no route of the node's shows that it should have
-// those to other nodes' pods itself.
-func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
-
 func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []*model.Route) fault.Fault {
 	link, n := v.LinkName(g.Link), v.NodeOf(cidr)
 	f := fault.Fault{Lost: &g.Lost, Lacks: node.LacksRoute, LacksTo: []netip.Prefix{cidr}, Facts: words.Facts{
@@ -158,6 +156,7 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 		f.LastHopAlive = v.Place(most[0].Link, model.Ingress)
 	} else {
 		remote := node.Sorted(g.Peers)[0]
+		f.Facts["vanished"] = slices.ContainsFunc(slices.Collect(maps.Keys(v.Others.Lost)), func(p node.Pair) bool { return cidr.Contains(p.Remote) })
 		f.Facts["remote"], f.Facts["route"] = remote, v.Shown(v.Lookup(remote))
 		f.Facts["explicit"] = !v.ByDefaultRoute(remote)
 	}
@@ -176,7 +175,7 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 	}
 	if n != nil {
 		f.Facts["hop"] = linkedHop(v, n, cidr)
-	} else if len(v.Ranges.Nodes) > 0 {
+	} else if len(v.Cluster.Nodes) > len(v.Others.Nodes) {
 		f.Confidence = model.Possible
 	}
 	// Another route by a gateway is the daemon's, too, that is to write this one.
@@ -186,7 +185,7 @@ func withoutNodeRoute(v *node.Index, cidr netip.Prefix, g *unrouted, siblings []
 	}
 	f.Facts["kept"] = kept
 	if len(siblings) == 0 {
-		f.Facts["cloud"], f.Facts["tunnel"] = []string{CloudRoutes()}, downTunnel(v)
+		f.Facts["cloud"], f.Facts["tunnel"] = true, downTunnel(v)
 	}
 	return f
 }
