@@ -55,7 +55,7 @@ func (r *Recordings) Add(name, cut string, open func(use func(*record.File) erro
 	if r.Hide != nil {
 		hide = r.Hide()
 	}
-	src, first := join.Source{Name: name, Cut: cut}, true
+	src, first := join.Source{Name: name, Cut: cut, Tables: true}, true
 	src.Read = func() (shown *model.Snapshot, err error) {
 		err = open(func(f *record.File) error {
 			s, err := f.Window(r.Last)

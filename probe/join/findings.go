@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
@@ -27,6 +28,11 @@ func (j *joint) findings() []model.Finding {
 	onAllCPUs(len(j.nodes), func(i int) {
 		n := j.nodes[i]
 		n.rest = model.Filter(j.besides(n), func(f model.Finding) bool { return !j.compares(n, &f) })
+		if n.source.Tables && len(j.nodes) <= maxByTables && !n.seen.Failed {
+			if s, err := n.source.Read(); err == nil {
+				n.rest = append(n.rest, audit.Beside(nodeindex.New(s), slices.Concat(n.findings, n.rest), nil)...)
+			}
+		}
 	})
 	var out []nodeFinding
 	for _, c := range j.causes {
@@ -65,6 +71,9 @@ func (j *joint) findings() []model.Finding {
 	diagnose.Sort(list)
 	return list
 }
+
+// maxByTables is how many nodes' tables are followed too for what no packet shows: that takes as long as to judge a node.
+const maxByTables = 50
 
 // nodeFinding is a finding with the nodes that tell of it as their own; none where only the comparison does.
 type nodeFinding struct {

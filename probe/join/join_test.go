@@ -181,7 +181,7 @@ func (c *cluster) sources(watched ...int) []Source {
 		if len(watched) > 0 && !slices.Contains(watched, m.n) {
 			continue
 		}
-		out = append(out, Source{Name: m.name + ".rec", Cut: m.cut, Read: func() (*model.Snapshot, error) { return m.Snapshot, m.broken }})
+		out = append(out, Source{Name: m.name + ".rec", Cut: m.cut, Tables: true, Read: func() (*model.Snapshot, error) { return m.Snapshot, m.broken }})
 	}
 	return out
 }

@@ -1,13 +1,16 @@
 package join
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/record"
 )
 
 // TestRowLeadsTo has a node get what is for another's pods. If that one is recorded, the finding says where the row
@@ -149,4 +152,36 @@ func TestOneFamily(t *testing.T) {
 	judged(t, six(fine, fine, fine))
 	judged(t, six(lostThere, lostBack, lostThere), "MissingUDR likely "+row+" on n1,n2", "NoReply proven 2001:db8::2/128 on n1,n3,n2")
 	judged(t, six(lostThere, lostBack, fine), "MissingUDR proven "+row+" on n1,n2")
+}
+
+// TestTables has a healthy node's recording together with one whose tables alone show a fault, since nobody asks: it is
+// found as on that node alone.
+func TestTables(t *testing.T) {
+	recorded := func(name string, tables bool) Source {
+		return Source{Name: name, Tables: tables, Read: func() (*model.Snapshot, error) {
+			held, err := os.ReadFile("../diagnose/testdata/recorded/" + name)
+			if err != nil {
+				return nil, err
+			}
+			f, err := record.Open(bytes.NewReader(held), int64(len(held)))
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			r, err := f.Reading(0)
+			return r.Point.Snapshot, err
+		}}
+	}
+	for _, tables := range []bool{false, true} {
+		r := Judge([]Source{recorded("healthy-kindnet.rec", tables), recorded("isolated-meant.rec", tables)})
+		found := model.Filter(r.Findings, func(f model.Finding) bool { return f.ByTables })
+		if want := model.Either(tables, 1, 0); len(found) != want {
+			t.Errorf("tables %t: %q, want %d by the tables", tables, brief(found), want)
+		}
+		for _, f := range found {
+			if len(f.Nodes) != 1 {
+				t.Errorf("%s on %q", f.Code, f.Nodes)
+			}
+		}
+	}
 }
