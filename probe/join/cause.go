@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
 
 // cause explains why some ends wait for replies. It is one of: what a node found itself, what is wrong between
@@ -150,6 +151,14 @@ func (j *joint) explainedBy(w *leg, passed passes) *cause {
 			if w.diesAtUplink(n, f) || w.goesAstray(n, f, passed) {
 				return j.adopt(n, f)
 			}
+		}
+	}
+	for _, n := range j.in {
+		if !n.waits[nodeindex.Pair{Local: w.src(), Remote: w.dst()}] {
+			continue
+		}
+		if f := model.First(n.findings, func(f *model.Finding) bool { return !f.Is(model.Unheard) && names(f, w.src()) && names(f, w.dst()) }); f != nil {
+			return j.adopt(n, f)
 		}
 	}
 	for _, c := range j.gets {

@@ -163,7 +163,7 @@ func (j *joint) besides(n *node) []model.Finding {
 		n.seen.Reason = err.Error()
 		return n.findings
 	}
-	return diagnose.Besides(s, nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant, Nodes: j.others(n), Lost: n.lost})
+	return diagnose.Besides(s, j.beyond(n))
 }
 
 // grace is how long pods are asked after they went: endpoints are withdrawn and clients told meanwhile.

@@ -135,9 +135,10 @@ type node struct {
 	whole, inner, outer *span
 	// settled are the pairs that causes explain, vacant the addresses that its pods ask for and
 	// that no pod has, with the node that says so.
-	// lost are the pairs whose packets left and did not arrive at the other end.
-	settled, lost map[nodeindex.Pair]bool
-	vacant        map[netip.Addr]string
+	// lost are the pairs whose packets left and did not arrive at the other end, waits those of others' ends that wait
+	// for what the node dropped.
+	settled, lost, waits map[nodeindex.Pair]bool
+	vacant               map[netip.Addr]string
 	// diedOut are packets by source and destination that the node dropped after its uplink had counted them as they left,
 	// diedIn those that it dropped before they were counted as they came.
 	diedOut, diedIn map[nodeindex.Pair]uint64
@@ -145,7 +146,7 @@ type node struct {
 
 func newNode(src Source) *node {
 	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[nodeindex.Pair]bool{},
-		lost: map[nodeindex.Pair]bool{}, vacant: map[netip.Addr]string{}, diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
+		lost: map[nodeindex.Pair]bool{}, waits: map[nodeindex.Pair]bool{}, vacant: map[netip.Addr]string{}, diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true
@@ -300,23 +301,36 @@ func (j *joint) suppose() {
 	}
 }
 
-// introduce has nodes judged anew that lack routes of their own to others, have wrong ones, or get what is for others'
-// pods: what the recordings show of the others is for them as a file of the cluster's nodes.
+// introduce has nodes judged anew that lack routes of their own to others or have wrong ones, that get what is for others'
+// pods, or that drop what others wait for: what the recordings show of the others is for them as a file of the nodes.
 func (j *joint) introduce() {
+	routes := map[*node]bool{}
 	for _, w := range model.Filter(j.legs, (*leg).isLost) {
 		w.from.lost[nodeindex.Pair{Local: w.src(), Remote: w.dst()}] = true
+		routes[w.from] = routes[w.from] || !w.pair.Routed
 	}
 	onAllCPUs(len(j.in), func(i int) {
 		n := j.in[i]
+		for d := range model.Each(n.Dropped) {
+			k := nodeindex.Pair{Local: d.Src, Remote: d.Dst}
+			if o := j.at[d.Src]; o != nil && o != n && !n.Pods[d.Dst] && o.Pair(d.Src, d.Dst).Silent {
+				n.waits[k] = true
+			}
+		}
 		keeps := func(a netip.Addr) bool { return j.at[a] != nil && j.at[a] != n }
 		known := func(f *model.Finding) bool { return f.Is(model.Foreign) || f.Is(model.OnlySent) }
-		if model.First(n.findings, known) == nil && (len(n.lost) == 0 || !slices.ContainsFunc(slices.Collect(maps.Keys(n.Gateways)), keeps)) {
-			return
-		}
-		if s, err := n.source.Read(); err == nil {
-			n.findings = diagnose.Besides(s, nodeindex.Beyond{Nodes: j.others(n), Lost: n.lost})
+		if routes[n] || len(n.waits) > 0 || model.First(n.findings, known) != nil ||
+			len(n.lost) > 0 && slices.ContainsFunc(slices.Collect(maps.Keys(n.Gateways)), keeps) {
+			if s, err := n.source.Read(); err == nil {
+				n.findings = diagnose.Besides(s, j.beyond(n))
+			}
 		}
 	})
+}
+
+// beyond is what the others know, and a node does not see.
+func (j *joint) beyond(n *node) nodeindex.Beyond {
+	return nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant, Nodes: j.others(n), Lost: n.lost, Waits: n.waits}
 }
 
 // others are the recorded nodes whose address for routes is known, but for one of them.

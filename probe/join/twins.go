@@ -1,6 +1,7 @@
 package join
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// oneRange makes causes of the ranges that several nodes have, where packets for these ranges, or from there, get no
+// oneRange makes causes of the ranges that several nodes have, and of the addresses that pods of several have, where packets for these ranges, or from there, get no
 // reply: a route leads to one of the nodes. What a node has for itself alone, as for containers, nobody else asks.
 func (j *joint) oneRange() {
 	by := map[netip.Prefix][]*node{}
@@ -21,10 +22,15 @@ func (j *joint) oneRange() {
 			}
 		}
 	}
-	for r, nodes := range by {
-		if len(nodes) < 2 {
-			continue
+	maps.DeleteFunc(by, func(_ netip.Prefix, nodes []*node) bool { return len(nodes) < 2 })
+	for a, only := range j.at {
+		has := model.Filter(j.in, func(n *node) bool { return only == nil && n.Pods[a] && !n.Fresh[a] })
+		if len(has) > 1 && !slices.ContainsFunc(slices.Collect(maps.Keys(by)), func(r netip.Prefix) bool { return r.Contains(a) }) &&
+			slices.ContainsFunc(has, func(n *node) bool { return model.InAny(slices.Concat(n.Own, n.Ranges, n.Networks), a) }) {
+			by[model.Host(a)] = has
 		}
+	}
+	for r, nodes := range by {
 		c := cause{node: nodes[0], rows: []netip.Prefix{r}, twins: nodes}
 		if c.asked = j.askedInVain(c.accounts); len(c.asked) > 0 {
 			j.cause(r, c)
@@ -39,7 +45,7 @@ func (c *cause) sharedRange() model.Finding {
 	f := faults.Fault{Page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Peers: []netip.Prefix{r}, Pods: c.pods(),
 		Nodes: model.Map(nodes, (*node).name),
 		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
-	f.Facts = words.Facts{"nodes": nodes, "range": r, "asked": c.observeAsked(&f.Finding)}
+	f.Facts = words.Facts{"nodes": nodes, "range": r, "alone": r.IsSingleIP(), "asked": c.observeAsked(&f.Finding)}
 	for _, packets := range c.asked {
 		f.Packets += packets
 	}

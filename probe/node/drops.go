@@ -14,10 +14,11 @@ import (
 // loses one or two in flight. All of them stay in the report's list of drops.
 const MinDrops = 3
 
-// Pod is the address of the drop that a running pod of this node has: the
-// receiver's where both have one. The zero Addr: neither has.
+// Pod is the address of the drop that a running pod of this node has: the receiver's where both have one. If neither
+// has, it is the sender that waits for a reply on another node, as that node knows. The zero Addr: nobody is known to.
 func (v *Index) Pod(d *model.Drop) netip.Addr {
-	return model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 })
+	own := model.Find([]netip.Addr{d.Dst, d.Src}, func(a netip.Addr) bool { return len(v.Owners[a]) > 0 })
+	return model.Either(!own.IsValid() && v.Others.Waits[Pair{d.Src, d.Dst}], d.Src, own)
 }
 
 // Sender is the address of the drop that a running pod has: the sender's where both have one.
@@ -25,7 +26,7 @@ func (v *Index) Sender(d *model.Drop) netip.Addr {
 	return model.Either(len(v.Owners[d.Src]) > 0, d.Src, d.Dst)
 }
 
-// OfPod reports whether a running pod of this node has an end of the drop.
+// OfPod reports whether a running pod of this node has an end of the drop, or somebody waits for it elsewhere.
 func (v *Index) OfPod(d *model.Drop) bool { return v.Pod(d).IsValid() }
 
 // InPod is the pod in whose own namespace a packet was dropped.

@@ -35,6 +35,9 @@ type Beyond struct {
 	Nodes []model.ClusterNode
 	// Lost are the pairs whose packets left here and did not arrive at the other end, which was recorded.
 	Lost map[Pair]bool
+	// Waits are the pairs of which the first, on another node, waits for replies, and whose packets this node dropped
+	// though the second is no pod of its own.
+	Waits map[Pair]bool
 }
 
 // Index is a snapshot with what the findings look up in it. It is built once, in

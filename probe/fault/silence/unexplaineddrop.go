@@ -162,7 +162,7 @@ func entryTTLs(v *node.Index, d *model.Drop) (ttls uint64) {
 	pod := v.Pod(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	for _, h := range v.HopsOf[pod] {
-		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && v.Owners[pod][0].LinkIndex == h.IfIndex
+		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && model.First(v.Pods, func(p *model.Pod) bool { return p.Has(pod) && p.LinkIndex == h.IfIndex }) != nil
 		if entry && h.Direction == model.Ingress && h.Side == side {
 			ttls |= h.TTLs
 		}
