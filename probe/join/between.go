@@ -27,6 +27,8 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	case g.large:
 		f.Code, f.Page = "PathMTU", "PathMTU-joined"
 		f.Facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
+	case g.some:
+		f.Code, f.Page, f.Confidence = "NoReply", "NoReply-some", model.Likely
 	case g.shape <= noRow:
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
@@ -36,7 +38,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		j.filtered(c, f, receivers[0])
 	}
 	f.Facts["struck"], f.Facts["rivals"] = g.refuted, g.rivals
-	if x := j.translated(c); g.ports == nil && !g.large && x.IsValid() {
+	if x := j.translated(c); g.ports == nil && !g.large && !g.some && x.IsValid() {
 		f.Facts["translated"] = x
 	}
 	return diagnose.Joined(*f)

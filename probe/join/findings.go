@@ -239,6 +239,9 @@ func (j *joint) adopted(c *cause) model.Finding {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
 	}
+	if f.Is(model.OnlySent) {
+		f.Pods = model.Unique(slices.Concat(f.Pods, c.pods()))
+	}
 	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
 	f.Evidence = append(f.Evidence, c.observeAsked(&f)...)
 	f.Evidence = append(f.Evidence, c.observeTalks(&f)...)
@@ -322,6 +325,11 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 				return slices.ContainsFunc(by[k], func(w *leg) bool { return slices.Contains(w.flows.ports, a) })
 			})
 			return "lost-flows", words.Facts{"n": n, "ports": portTexts(ports), "replies": ports[0].Here}
+		}
+		if c.guess != nil && c.guess.some {
+			l := largeLost(by[k])
+			f.Packets += l.Asked - min(l.Asked, l.GotAsked)
+			return "lost-some", words.Facts{"n": l, "dst": dst}
 		}
 		sent := model.Sum(by[k], (*leg).sent)
 		if c.found == nil || c.found.Packets == 0 {

@@ -126,8 +126,8 @@ type guess struct {
 	refuted []refutation
 	// ports are those of which alone flows are lost between the ends, where that is so.
 	ports []model.Asked
-	// large: what alone is lost is large.
-	large bool
+	// large: what alone is lost is large. some: a part of everything is lost.
+	large, some bool
 	// via is a node that gets the packets instead, and sends them back.
 	via *node
 }

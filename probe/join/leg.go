@@ -250,21 +250,14 @@ const minLarge = 10
 // cut packets on either node, but then of the bytes none is missing. What came back shows that both nodes
 // watched the same: a burst in one window alone has replies there.
 func (w *leg) losesLarge() bool {
-	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() ||
-		2*w.died() > w.sent()-min(w.sent(), w.got()) {
-		return false
-	}
-	// Readings are so far apart that windows cut to one time still differ by some.
-	apart := model.Either(!w.shared, 1.1, 1.5)
-	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
 	small, of := w.far.In.Requests, w.near.Out.Requests
 	if w.onlyDatagrams() {
 		small, of = w.far.In.Other, w.near.Out.Other
 	}
-	if came > apart*back || back > apart*came || of < minLost || small < minLost ||
-		w.near.Out.Replies+w.near.Out.Other < minLarge {
+	if !w.weighed() || of < minLost || small < minLost || w.near.Out.Replies+w.near.Out.Other < minLarge {
 		return false
 	}
+	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
 	// So much arrives of what is small, and was sent while both watched.
 	out, in := w.volumes()
 	passes, arrive := min(1, share(small, of)), float64(in.Bytes)
@@ -272,6 +265,37 @@ func (w *leg) losesLarge() bool {
 		passes, arrive = min(passes, back/came), arrive*min(1, came/back)
 	}
 	return arrive < 0.6*passes*float64(out.Bytes) && w.shrinks()
+}
+
+// weighed reports whether both nodes watched the same of what arrives and comes back, and most of what is missing died on
+// neither: then shares of what left may be compared with shares of what arrived.
+func (w *leg) weighed() bool {
+	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() ||
+		2*w.died() > w.sent()-min(w.sent(), w.got()) {
+		return false
+	}
+	// Readings are so far apart that windows cut to one time still differ by some.
+	apart := model.Either(!w.shared, 1.1, 1.5)
+	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
+	return came <= apart*back && back <= apart*came
+}
+
+// minThin is how many requests must be missing, of which a quarter or more is lost, for a network that loses some.
+const minThin = 20
+
+// isThinned reports whether a part of a leg's requests does not arrive, whatever their size: offloads merge and cut no requests.
+// What came back shows that both nodes watched the same, and that the sender repeats its requests that these were not
+// sent at another time.
+func (w *leg) isThinned() bool {
+	sent, got, begun := w.near.Out.Requests, w.far.In.Requests, 0
+	for _, a := range w.pair.Asked {
+		if begun += model.Either(a.Here, 0, a.Replied+a.Unreplied); a.Proto != model.TCP {
+			// Each echo of a flow is a request.
+			return false
+		}
+	}
+	return begun > 0 && len(w.pair.Asked) < model.MaxAsked && 4*w.pair.Out.Requests >= uint64(5*begun) &&
+		got+minThin <= sent && 4*got <= 3*sent && w.weighed()
 }
 
 func (w *leg) onlyDatagrams() bool { return w.near.Out.Requests == 0 && w.near.Out.Replies == 0 }
@@ -297,6 +321,6 @@ func largeLost(legs []*leg) *largeLoss {
 		l.GotAsked, l.GotOthers = l.GotAsked+w.far.In.Requests, l.GotOthers+w.far.In.Replies+w.far.In.Other
 	}
 	out, in := legs[0].volumes()
-	l.Size, l.GotSize = out.Bytes/out.Packets, in.Bytes/in.Packets
+	l.Size, l.GotSize = out.Bytes/max(1, out.Packets), in.Bytes/max(1, in.Packets)
 	return &l
 }

@@ -54,7 +54,7 @@ func (w *leg) untracked() (l lostFlows) {
 // lost. Where the way back is lost, a flow that waits says nothing of the way there; and where two nodes lose large packets, a
 // port of which all are large is no cause of its own.
 func (j *joint) inPart() {
-	var ports, sized []*leg
+	var ports, sized, thinned []*leg
 	isLarge, large := map[*leg]bool{}, map[[2]*node]bool{}
 	for _, w := range j.legs {
 		if isLarge[w] = w.losesLarge(); isLarge[w] && (w.flows.n == 0 || w.flows.some) {
@@ -68,6 +68,8 @@ func (j *joint) inPart() {
 			ports = append(ports, w)
 		case isLarge[w]:
 			sized = append(sized, w)
+		case w.isThinned():
+			thinned = append(thinned, w)
 		}
 	}
 	for _, set := range united(ports, (*leg).likeFlows) {
@@ -76,6 +78,9 @@ func (j *joint) inPart() {
 	}
 	for _, set := range united(sized, (*leg).touches) {
 		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, large: true}, lost: set})
+	}
+	for _, set := range united(thinned, (*leg).touches) {
+		j.causes = append(j.causes, &cause{guess: &guess{suspect: suspect{shape: filtered}, some: true}, lost: set})
 	}
 }
 

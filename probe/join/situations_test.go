@@ -2,6 +2,7 @@ package join
 
 import (
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -68,6 +69,12 @@ func TestSituations(t *testing.T) {
 			back := model.Either(faulty, uint64(100), 200)
 			for _, a := range []string{"10.2.1.10", "10.2.1.11"} {
 				c.nodes[0].peer(addr(a), addr("10.2.2.10"), model.PeerCount{Packets: 400, Requests: 200, Other: 200}, model.PeerCount{Packets: back, Replies: back})
+				for i := range 100 {
+					c.now++
+					c.nodes[0].Flows = append(c.nodes[0].Flows, model.Flow{Proto: 6, Replied: true, Start: start.Add(time.Duration(1+i%8) * time.Second),
+						Original: model.Tuple{Src: addr(a), Dst: addr("10.2.2.10"), SrcPort: c.now, DstPort: 80},
+						Reply:    model.Tuple{Src: addr("10.2.2.10"), Dst: addr(a), SrcPort: 80, DstPort: c.now}})
+				}
 				c.nodes[1].peer(addr("10.2.2.10"), addr(a), model.PeerCount{Packets: 100, Replies: 100}, model.PeerCount{Packets: 200, Requests: 100, Other: 100})
 			}
 			if !faulty {
