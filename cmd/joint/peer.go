@@ -31,7 +31,7 @@ func (r *Recordings) Paths(nodes []model.NodeSeen, findings []model.Finding) []*
 	for _, f := range findings[:min(len(findings), mostPaths)] {
 		var p *model.Path
 		home := model.First(ends, func(e *join.End) bool {
-			return len(f.Pods) > 0 && slices.Contains(f.Nodes, e.Name) && hasPod(e, f.Pods[0])
+			return len(f.Pods) > 0 && slices.Contains(f.Nodes, e.Name) && e.Has(f.Pods[0])
 		})
 		if home != nil {
 			e, _ := ChoosePeer(home.Snapshot, f.Pods, []model.Finding{f})
@@ -41,10 +41,6 @@ func (r *Recordings) Paths(nodes []model.NodeSeen, findings []model.Finding) []*
 		out = append(out, p)
 	}
 	return out
-}
-
-func hasPod(e *join.End, a netip.Addr) bool {
-	return slices.ContainsFunc(slices.Concat(e.Snapshot.Pods, e.Snapshot.PastPods), func(p model.Pod) bool { return p.Has(a) })
 }
 
 // Outside4 and outside6 stand for any address outside the cluster. They are

@@ -18,8 +18,8 @@ import (
 func (j *joint) lostBetween(c *cause) model.Finding {
 	g := c.guess
 	f, senders, receivers := c.beyond()
-	src, dst := c.ends()
-	f.LastHopAlive, f.Nodes = senders[0].Uplink, model.With(model.Map(senders, (*node).name), f.Nodes...)
+	src, dst := addrs(c.lost)
+	f.LastHopAlive, f.Nodes = senders[0].Uplink, model.With(model.Map(senders, (*node).String), f.Nodes...)
 	f.Facts["to"], f.Facts["src"], f.Facts["dst"], f.Facts["control"] = receivers[0], src, dst, j.control(senders, receivers, dst[0])
 	switch {
 	case g.via != nil:
@@ -47,7 +47,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 // beyond is a finding on what is lost between those who sent it, and those that it was for.
 func (c *cause) beyond() (f *faults.Fault, senders, receivers []*node) {
 	senders, receivers = c.sides()
-	_, dst := c.ends()
+	_, dst := addrs(c.lost)
 	f = &faults.Fault{Finding: model.Finding{Pods: c.pods(), Peers: model.Hosts(dst), EndsAt: []model.HopKind{model.HopBeyond}}}
 	f.Facts = words.Facts{"senders": senders, "receivers": receivers, "all": union(senders, receivers),
 		"lost": c.observeLost(&f.Finding), "where": c.whereLost(senders, receivers)}
@@ -109,7 +109,7 @@ func (c *cause) wrongRow(f *faults.Fault, to *node) {
 	}
 	returned = model.Filter(returned, func(t transit) bool { return t.Packets > 0 })
 	f.Facts["via"], f.Facts["row"], f.Facts["hop"], f.Facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
-	f.Nodes = model.With(f.Nodes, g.via.name())
+	f.Nodes = model.With(f.Nodes, g.via.String())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
 			row.Update = true
@@ -140,9 +140,7 @@ func (j *joint) filtered(c *cause, f *faults.Fault, to *node) {
 	g.rivals = slices.DeleteFunc(g.rivals, func(r suspect) bool { return r.shape <= noRow })
 }
 
-// ends are the addresses that what is lost is from, and for.
-func (c *cause) ends() (src, dst []netip.Addr) { return addrs(c.lost) }
-
+// addrs are the addresses that what is lost is from, and for.
 func addrs(legs []*leg) (src, dst []netip.Addr) {
 	return model.Unique(model.Map(legs, (*leg).src)), model.Unique(model.Map(legs, (*leg).dst))
 }
@@ -189,7 +187,7 @@ func union(a, b []*node) []*node {
 }
 
 func sortedNodes(nodes iter.Seq[*node]) []*node {
-	return slices.SortedFunc(nodes, func(a, b *node) int { return cmp.Compare(a.name(), b.name()) })
+	return slices.SortedFunc(nodes, func(a, b *node) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // pods are the pods at both ends of what is lost, those behind a node's address included.
@@ -226,7 +224,7 @@ func (j *joint) translated(c *cause) netip.Addr {
 	for _, w := range c.lost {
 		sent[w.dst()] += w.to.longer(w.from) * float64(w.sent())
 	}
-	_, all := c.ends()
+	_, all := addrs(c.lost)
 	for _, dst := range all {
 		to := j.at[dst]
 		for p := range model.Each(to.Pairs) {

@@ -49,7 +49,9 @@ func (j *joint) adopt(n *node, f *model.Finding) *cause {
 }
 
 func (j *joint) explain() {
-	j.gets = j.own(model.Foreign)
+	j.gets = model.Filter(j.own(0), func(c cause) bool {
+		return c.found.Is(model.Foreign) || len(c.node.waits) > 0 && !c.found.Is(model.Unheard)
+	})
 	passed := j.passes()
 	j.oneRange()
 	open := model.Filter(model.Filter(j.legs, (*leg).isLost), func(w *leg) bool {
@@ -114,7 +116,7 @@ func (j *joint) explain() {
 
 // adoptRows makes causes of the nodes' own findings that they get what is for others' pods, where another one asks these.
 func (j *joint) adoptRows() {
-	for _, c := range j.gets {
+	for _, c := range model.Filter(j.gets, func(c cause) bool { return c.found.Is(model.Foreign) }) {
 		asked := j.askedInVain(func(o *node, p *model.EndPair) bool {
 			_, recorded := j.at[p.Remote]
 			return o != c.node && !recorded && p.Routed && model.InAny(c.found.Peers, p.Remote)
@@ -153,16 +155,9 @@ func (j *joint) explainedBy(w *leg, passed passes) *cause {
 			}
 		}
 	}
-	for _, n := range j.in {
-		if !n.waits[nodeindex.Pair{Local: w.src(), Remote: w.dst()}] {
-			continue
-		}
-		if f := model.First(n.findings, func(f *model.Finding) bool { return !f.Is(model.Unheard) && names(f, w.src()) && names(f, w.dst()) }); f != nil {
-			return j.adopt(n, f)
-		}
-	}
 	for _, c := range j.gets {
-		if c.node != w.from && c.node != w.to && model.InAny(c.found.Peers, w.dst()) {
+		waits := c.node.waits[nodeindex.Pair{Local: w.src(), Remote: w.dst()}] && names(c.found, w.src())
+		if c.node != w.from && c.node != w.to && (waits || c.found.Is(model.Foreign)) && model.InAny(c.found.Peers, w.dst()) {
 			return j.adopt(c.node, c.found)
 		}
 	}

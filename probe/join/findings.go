@@ -21,7 +21,7 @@ func (j *joint) findings() []model.Finding {
 		for _, t := range c.conversations {
 			t.asker.settled[nodeindex.Pair{Local: t.a, Remote: t.b}], t.far.settled[nodeindex.Pair{Local: t.b, Remote: t.a}] = true, true
 			if c.silent != nil && c.silent.how == vacant {
-				t.asker.vacant[t.b] = t.far.name()
+				t.asker.vacant[t.b] = t.far.String()
 			}
 		}
 	}
@@ -46,14 +46,14 @@ func (j *joint) findings() []model.Finding {
 				continue
 			}
 		}
-		out = append(out, nodeFinding{j.finding(c), model.Either(c.found != nil, []string{c.node.name()}, nil)})
+		out = append(out, nodeFinding{j.finding(c), model.Either(c.found != nil, []string{c.node.String()}, nil)})
 	}
 	for _, n := range j.nodes {
 		for _, f := range n.rest {
 			adopted := func(c *cause) bool { return c.node == n && c.found != nil && f.Same(c.found) }
 			if !slices.ContainsFunc(j.causes, adopted) {
-				tell(n.name(), &f)
-				out = append(out, nodeFinding{f, []string{n.name()}})
+				tell(n.String(), &f)
+				out = append(out, nodeFinding{f, []string{n.String()}})
 			}
 		}
 	}
@@ -188,8 +188,8 @@ func (n *node) outlasted(far *node, p *model.EndPair) bool {
 func (n *node) supposesLess(far *node, p *model.EndPair) bool {
 	mine, theirs := n.supposes(p.Local, p.Remote), far.supposes(p.Remote, p.Local)
 	// If both suppose one, that stands of which more was lost.
-	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(),
-		n.name())) <= 0)
+	return theirs != nil && (mine == nil || cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.String(),
+		n.String())) <= 0)
 }
 
 // supposes is the node's finding that the route is missing by which its pod would reach
@@ -234,7 +234,7 @@ func (j *joint) finding(c *cause) model.Finding {
 // adopted is a node's own finding, with what the nodes at the other ends saw of it.
 func (j *joint) adopted(c *cause) model.Finding {
 	f := *c.found
-	tell(c.node.name(), &f)
+	tell(c.node.String(), &f)
 	if len(c.conversations) > 0 && f.Severity == model.Info && f.Is(model.Unknown) {
 		// Somebody waits in vain for what is dropped.
 		f.Severity = model.Warning
@@ -261,7 +261,7 @@ func (c *cause) observeAsked(f *model.Finding) (out []model.Evidence) {
 	for _, n := range sortedNodes(maps.Keys(c.asked)) {
 		out = append(out, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link, "packets": c.asked[n],
 			"to": f.Peers})...)
-		f.Nodes = model.With(f.Nodes, n.name())
+		f.Nodes = model.With(f.Nodes, n.String())
 	}
 	return out
 }
@@ -278,7 +278,7 @@ type flow struct {
 func (w *leg) flow() flow { return flow{w.from, w.to, w.pair.Link} }
 
 func compareFlows(a, b flow) int {
-	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()),
+	return cmp.Or(cmp.Compare(a.from.String(), b.from.String()), cmp.Compare(a.to.String(), b.to.String()),
 		cmp.Compare(a.tunnel, b.tunnel))
 }
 
@@ -290,7 +290,7 @@ func observed[V any](f *model.Finding, by map[flow]V, of func(flow) (page string
 			facts["from"], facts["to"], facts["fromLink"], facts["toLink"] = k.from, k.to, k.from.Uplink.Link, k.to.Uplink.Link
 			out = append(out, words.Say(page, facts)...)
 		}
-		f.Nodes = model.With(f.Nodes, k.from.name(), k.to.name())
+		f.Nodes = model.With(f.Nodes, k.from.String(), k.to.String())
 	}
 	if more := len(by) - maxObserved; more > 0 {
 		out = append(out, words.Say("more-pairs", words.Facts{"more": more})...)
@@ -363,7 +363,7 @@ func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 		if t.forward != nil || t.asker == t.far {
 			continue
 		}
-		f.Nodes = model.With(f.Nodes, t.asker.name())
+		f.Nodes = model.With(f.Nodes, t.asker.String())
 		if len(t.far.Given[t.b]) > 0 {
 			out = append(out, words.Say("given", words.Facts{"asker": t.asker, "link": t.asker.Uplink.Link,
 				"in": t.pair.In.Packets, "out": t.pair.Out.Packets, "a": t.a, "b": t.b})...)

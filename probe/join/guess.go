@@ -65,7 +65,7 @@ func (k alike) faults() []suspect {
 
 func (f suspect) compare(g suspect) int {
 	return cmp.Or(cmp.Compare(f.shape, g.shape), netip.Prefix.Compare(f.row, g.row),
-		cmp.Compare(f.node.name(), g.node.name()), cmp.Compare(f.to.name(), g.to.name()))
+		cmp.Compare(f.node.String(), g.node.String()), cmp.Compare(f.to.String(), g.to.String()))
 }
 
 // group is lost legs that are alike.
@@ -347,7 +347,7 @@ func (p passes) refute(f suspect, lost []*group) example {
 // clearest is the example of two that has the most packets.
 func clearest(a, b example) example {
 	if !a.set() || b.set() && cmp.Or(cmp.Compare(a.Packets, b.Packets), b.Src.Compare(a.Src), b.Dst.Compare(a.Dst),
-		cmp.Compare(b.At.name(), a.At.name())) < 0 {
+		cmp.Compare(b.At.String(), a.At.String())) < 0 {
 		return b
 	}
 	return a

@@ -75,9 +75,8 @@ func (g *Group) Add(src Source) {
 }
 
 // Judge judges all that were added together.
-func (g *Group) Judge() Result { return together(g.nodes) }
-
-func together(nodes []*node) Result {
+func (g *Group) Judge() Result {
+	nodes := g.nodes
 	slices.SortFunc(nodes, func(a, b *node) int {
 		return cmp.Or(cmp.Compare(a.seen.Node.Name, b.seen.Node.Name), cmp.Compare(a.seen.Recording, b.seen.Recording))
 	})
@@ -219,16 +218,13 @@ func nameApart(nodes []*node) {
 	}
 }
 
-// name is empty for no node.
-func (n *node) name() string {
+// String is the node's name; empty for no node.
+func (n *node) String() string {
 	if n == nil {
 		return ""
 	}
 	return n.seen.Name
 }
-
-// String is the node's name, in words.
-func (n *node) String() string { return n.name() }
 
 // Machine is the node's name in the cloud, as far as it is known.
 func (n *node) Machine() string { return cmp.Or(n.seen.Node.Name, "NODE") }
@@ -244,7 +240,7 @@ type joint struct {
 	// of which an end waits for replies.
 	legs          []*leg
 	conversations []*conversation
-	// gets are what nodes found themselves to get that is for others' pods.
+	// gets are what nodes found of what they get that is for others: for others' pods, or dropped while others wait for it.
 	gets []cause
 	// causes explain the conversations, keyed are those of them that are looked up by what they are.
 	causes []*cause

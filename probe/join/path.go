@@ -31,7 +31,8 @@ func Trace(near, far End, findings []model.Finding, e path.Ends) model.Path {
 // Follow is Trace between the nodes that have the two pods. Where one node alone is known,
 // or has both, it is the path that this node shows.
 func Follow(nodes []End, findings []model.Finding, e path.Ends) model.Path {
-	near, far := holder(nodes, e.Pod), holder(nodes, e.To)
+	near := model.First(nodes, func(n *End) bool { return n.Has(e.Pod) })
+	far := model.First(nodes, func(n *End) bool { return n.Has(e.To) })
 	switch {
 	case near == nil:
 		return model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto}
@@ -43,12 +44,10 @@ func Follow(nodes []End, findings []model.Finding, e path.Ends) model.Path {
 	return Trace(*near, *far, findings, e)
 }
 
-// holder is the node that has the pod with an address; nil if none has.
-func holder(nodes []End, a netip.Addr) *End {
-	return model.First(nodes, func(n *End) bool {
-		return n.Snapshot != nil && slices.ContainsFunc(slices.Concat(n.Snapshot.Pods, n.Snapshot.PastPods),
-			func(p model.Pod) bool { return slices.Contains(p.Known(), a) })
-	})
+// Has reports whether the node has, or had, the pod with an address.
+func (e *End) Has(a netip.Addr) bool {
+	return e.Snapshot != nil && slices.ContainsFunc(slices.Concat(e.Snapshot.Pods, e.Snapshot.PastPods),
+		func(p model.Pod) bool { return slices.Contains(p.Known(), a) })
 }
 
 // placed are the findings whose packets end at a node itself.

@@ -82,7 +82,7 @@ func (c *cause) unanswered() model.Finding {
 	dst, src = model.Unique(dst), model.Unique(src)
 	up := c.node.Uplink
 	f := faults.Fault{Page: "NoReply-arrived", Facts: words.Facts{"dst": dst, "src": src, "node": c.node}}
-	f.Finding = model.Finding{Code: "NoReply", Nodes: []string{c.node.name()},
+	f.Finding = model.Finding{Code: "NoReply", Nodes: []string{c.node.String()},
 		LastHopAlive: model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress},
 		Pods:         model.Unique(slices.Concat(c.pods(), src)), Peers: model.Hosts(dst),
 	}

@@ -163,7 +163,7 @@ func (n *node) tunnelUp() bool {
 func (c *cause) downTunnel() model.Finding {
 	n := c.node
 	f := faults.Fault{Page: "NoReply-beside-tunnel",
-		Finding: model.Finding{Code: "NoReply", Nodes: []string{n.name()}, LastHopAlive: n.Uplink}}
+		Finding: model.Finding{Code: "NoReply", Nodes: []string{n.String()}, LastHopAlive: n.Uplink}}
 	if !n.tunnelUp() {
 		f.Page, f.LastHopAlive.Direction = "NoReply-tunnel-down", model.Ingress
 	}
@@ -173,7 +173,7 @@ func (c *cause) downTunnel() model.Finding {
 	asked := c.vainlyAsked()
 	for _, x := range asked {
 		f.Packets, dst = f.Packets+x.Packets, append(dst, x.Dst...)
-		f.Nodes = model.With(f.Nodes, x.From.name())
+		f.Nodes = model.With(f.Nodes, x.From.String())
 	}
 	f.Pods, f.Peers, f.Facts["asked"] = c.pods(), model.Hosts(model.Unique(dst)), asked
 	return diagnose.Joined(f)

@@ -43,7 +43,7 @@ func (j *joint) oneRange() {
 func (c *cause) sharedRange() model.Finding {
 	r, nodes := c.rows[0], sortedNodes(slices.Values(c.twins))
 	f := faults.Fault{Page: "DuplicatePodIP-range", Finding: model.Finding{Code: "DuplicatePodIP", Peers: []netip.Prefix{r}, Pods: c.pods(),
-		Nodes: model.Map(nodes, (*node).name),
+		Nodes: model.Map(nodes, (*node).String),
 		Cause: r.String(), EndsAt: []model.HopKind{model.HopBeyond}}}
 	f.Facts = words.Facts{"nodes": nodes, "range": r, "alone": r.IsSingleIP(), "asked": c.observeAsked(&f.Finding)}
 	for _, packets := range c.asked {
