@@ -33,7 +33,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		j.missingRoute(c, f, receivers)
 	case g.shape == ipForwardingOff:
 		f.Code, f.Page, f.Peers = "NICForwarding", "NICForwarding-joined", slices.Clone(c.rows)
-		f.Facts["node"] = g.node
+		f.Facts["node"] = g.Node
 	default:
 		j.filtered(c, f, receivers[0])
 	}
@@ -102,16 +102,16 @@ type transit struct {
 func (c *cause) wrongRow(f *faults.Fault, to *node) {
 	g := c.guess
 	f.Code, f.Page, f.Peers = "WrongUDR", "WrongUDR-joined", slices.Clone(c.rows)
-	returned := []transit{{g.via.Returned[model.Transit{Range: g.row, Side: model.AsDestination}], false, g.row}}
+	returned := []transit{{g.via.Returned[model.Transit{Range: g.Row, Side: model.AsDestination}], false, g.Row}}
 	for _, w := range c.lost {
 		r := w.fromRange()
 		returned = model.With(returned, transit{g.via.Returned[model.Transit{Range: r, Side: model.AsSource}], true, r})
 	}
 	returned = model.Filter(returned, func(t transit) bool { return t.Packets > 0 })
-	f.Facts["via"], f.Facts["row"], f.Facts["hop"], f.Facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
+	f.Facts["via"], f.Facts["row"], f.Facts["hop"], f.Facts["returned"] = g.via, g.Row, to.hopOr(g.Row, f), returned
 	f.Nodes = model.With(f.Nodes, g.via.String())
 	for _, row := range to.Rows {
-		if row.Range == g.row {
+		if row.Range == g.Row {
 			row.Update = true
 			f.Rows = append(f.Rows, row)
 		}
@@ -129,7 +129,7 @@ func (j *joint) filtered(c *cause, f *faults.Fault, to *node) {
 		f.Facts["ports"], f.Facts["first"], f.Facts["udp"] = portTexts(g.ports), first, first.Proto == model.UDP
 		f.Facts[model.Either(first.Here, "replyPort", "port")] = first.Port
 	case g.shape == fromPods:
-		f.Facts["sender"] = g.node
+		f.Facts["sender"] = g.Node
 	default:
 		f.Facts["pass"] = model.Filter(dst, func(a netip.Addr) bool { return j.at[a].getsOthers(a) })
 		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed &&
@@ -171,10 +171,6 @@ func (f suspect) Is(name string) bool {
 	return f.shape == map[string]shape{"noTable": noTable, "noRow": noRow, "noCard": ipForwardingOff,
 		"fromPods": fromPods}[name]
 }
-
-// Row and Node are what it is about.
-func (f suspect) Row() netip.Prefix { return f.row }
-func (f suspect) Node() *node       { return f.node }
 
 // sides are the nodes that sent what was lost, and those that it was for.
 func (c *cause) sides() (senders, receivers []*node) {

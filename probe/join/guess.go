@@ -29,10 +29,10 @@ const (
 // suspect is a fault that may be between the nodes.
 type suspect struct {
 	shape shape
-	// row is the range that the missing route is for, node the one whose NIC or pods
+	// Row is the range that the missing route is for, Node the one whose NIC or pods
 	// it is about, and with to the two of a filter.
-	row      netip.Prefix
-	node, to *node
+	Row      netip.Prefix
+	Node, to *node
 	// network is the one that the route is missing in, where that matters.
 	network netip.Prefix
 }
@@ -53,19 +53,19 @@ func (k alike) faults() []suspect {
 	var out []suspect
 	if k.row.IsValid() {
 		if k.routed {
-			out = append(out, suspect{shape: noTable}, suspect{shape: noRow, row: k.row})
+			out = append(out, suspect{shape: noTable}, suspect{shape: noRow, Row: k.row})
 		}
-		out = append(out, suspect{shape: ipForwardingOff, node: k.to})
+		out = append(out, suspect{shape: ipForwardingOff, Node: k.to})
 	}
 	if k.fromPods {
-		out = append(out, suspect{shape: ipForwardingOff, node: k.from}, suspect{shape: fromPods, node: k.from})
+		out = append(out, suspect{shape: ipForwardingOff, Node: k.from}, suspect{shape: fromPods, Node: k.from})
 	}
-	return append(out, suspect{shape: filtered, node: k.from, to: k.to})
+	return append(out, suspect{shape: filtered, Node: k.from, to: k.to})
 }
 
 func (f suspect) compare(g suspect) int {
-	return cmp.Or(cmp.Compare(f.shape, g.shape), netip.Prefix.Compare(f.row, g.row),
-		cmp.Compare(f.node.String(), g.node.String()), cmp.Compare(f.to.String(), g.to.String()))
+	return cmp.Or(cmp.Compare(f.shape, g.shape), netip.Prefix.Compare(f.Row, g.Row),
+		cmp.Compare(f.Node.String(), g.Node.String()), cmp.Compare(f.to.String(), g.to.String()))
 }
 
 // group is lost legs that are alike.
@@ -111,7 +111,7 @@ func (f suspect) shownBy(lost []*group) bool {
 	case noRow:
 		return some(func(g *group) bool { return g.several || g.dst != lost[0].dst })
 	case ipForwardingOff:
-		return some(func(g *group) bool { return g.from == f.node }) && some(func(g *group) bool { return g.to == f.node })
+		return some(func(g *group) bool { return g.from == f.Node }) && some(func(g *group) bool { return g.to == f.Node })
 	case fromPods:
 		return some(func(g *group) bool { return g.to != lost[0].to })
 	}
@@ -175,7 +175,7 @@ func (j *joint) misrouted(open []*leg) []*leg {
 		row := w.toRange()
 		via := j.returns(returning, w)
 		if via != nil {
-			g := &guess{suspect: suspect{shape: noRow, row: row}, via: via}
+			g := &guess{suspect: suspect{shape: noRow, Row: row}, via: via}
 			c := j.cause([2]any{via, row}, cause{node: via, guess: g, rows: []netip.Prefix{row}})
 			c.lost = append(c.lost, w)
 		}
@@ -230,10 +230,10 @@ func (j *joint) filters(open []*leg, passed passes) {
 	}
 	by := map[suspect][]*leg{}
 	for _, w := range open {
-		f := suspect{shape: filtered, node: w.from, to: w.to}
+		f := suspect{shape: filtered, Node: w.from, to: w.to}
 		switch {
 		case len(others[end{w.dst(), true}]) > 1:
-			f.node = nil
+			f.Node = nil
 		case len(others[end{w.src(), false}]) > 1:
 			f.to = nil
 		}
@@ -251,7 +251,7 @@ func (j *joint) filters(open []*leg, passed passes) {
 
 // newCause is the cause of lost legs, with what else would explain them all.
 func newCause(f suspect, legs []*leg, passed passes) *cause {
-	g, c := &guess{suspect: f}, &cause{node: f.node, lost: legs}
+	g, c := &guess{suspect: f}, &cause{node: f.Node, lost: legs}
 	for other, lost := range extents(legs) {
 		by := passed.refute(other, lost)
 		switch {
@@ -269,7 +269,7 @@ func newCause(f suspect, legs []*leg, passed passes) *cause {
 	slices.SortFunc(g.rivals, suspect.compare)
 	slices.SortFunc(g.refuted, func(a, b refutation) int { return a.compare(b.suspect) })
 	if c.guess = g; f.shape == ipForwardingOff {
-		c.rows = f.node.Ranges
+		c.rows = f.Node.Ranges
 	}
 	return c
 }
@@ -313,9 +313,9 @@ func (j *joint) passes() passes {
 				continue
 			}
 			text := example{n, nil, pair.In.Packets, pair.Remote, pair.Local}
-			p.note(suspect{shape: ipForwardingOff, node: n}, text)
+			p.note(suspect{shape: ipForwardingOff, Node: n}, text)
 			if pair.In.Replies > 0 {
-				p.note(suspect{shape: fromPods, node: n}, text)
+				p.note(suspect{shape: fromPods, Node: n}, text)
 				if pair.Routed && pair.Range.IsValid() {
 					p.note(suspect{shape: noTable}, text)
 				}
