@@ -56,7 +56,7 @@ func Told(sources []join.Source, spans []Span, judged join.Result, told map[stri
 	for _, w := range episodes[:min(len(episodes), mostEpisodes)] {
 		parts := slices.Clone(sources)
 		for i := range parts {
-			parts[i].Within, parts[i].Tables = nil, false
+			parts[i].Within, parts[i].Tables = nil, nil
 			at := model.Window{Start: w.Start, End: w.End.Add(ahead[parts[i].Name])}
 			if !at.Start.IsZero() {
 				at.Start = at.Start.Add(ahead[parts[i].Name])

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/node"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
@@ -55,7 +57,7 @@ func (r *Recordings) Add(name, cut string, open func(use func(*record.File) erro
 	if r.Hide != nil {
 		hide = r.Hide()
 	}
-	src, first := join.Source{Name: name, Cut: cut, Tables: true}, true
+	src, first := join.Source{Name: name, Cut: cut, Tables: byTables}, true
 	src.Read = func() (shown *model.Snapshot, err error) {
 		err = open(func(f *record.File) error {
 			s, err := f.Window(r.Last)
@@ -95,6 +97,10 @@ func (r *Recordings) Add(name, cut string, open func(use func(*record.File) erro
 	defer r.mu.Unlock()
 	r.sources, r.spans = append(r.sources, src), append(r.spans, span)
 	return src
+}
+
+func byTables(s *model.Snapshot, verdict []model.Finding) []model.Finding {
+	return audit.Beside(node.New(s), verdict, nil)
 }
 
 // learn takes what a recording shows besides its traffic.

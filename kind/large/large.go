@@ -67,6 +67,9 @@ func New(node, nodes int, cut func(node int) bool) *Large {
 		{Table: 254, Dst: netip.MustParsePrefix("10.1.0.0/16"), IfIndex: 2, Link: "eth0", Type: "unicast"},
 		{Table: 254, Dst: own, IfIndex: 3, Link: "cbr0", Type: "unicast"},
 	}
+	s.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100, Policy: "ACCEPT"}}
+	s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: "ip", Table: "nat", Chain: "POSTROUTING", Number: 1, Handle: 5, Target: "MASQUERADE",
+		Dst: model.AddrMatch{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Not: true}, Text: "! -d 10.0.0.0/8 -j MASQUERADE"}}
 	s.Neighbors = []model.Neighbor{{Addr: gateway, MAC: mac(2, 0), IfIndex: 2, Link: "eth0", State: "REACHABLE"}}
 	talk := func(local, remote netip.Addr, asks, lost bool) {
 		s.Traffic.Peers = append(s.Traffic.Peers, model.Peer{Local: local, Remote: remote, IfIndex: 2, Link: "eth0", FirstOut: l.start.Add(time.Second)})

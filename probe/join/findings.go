@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	nodeindex "github.com/lasthop/lasthop/probe/node"
@@ -28,9 +27,9 @@ func (j *joint) findings() []model.Finding {
 	onAllCPUs(len(j.nodes), func(i int) {
 		n := j.nodes[i]
 		n.rest = model.Filter(j.besides(n), func(f model.Finding) bool { return !j.compares(n, &f) })
-		if n.source.Tables && len(j.nodes) <= maxByTables && !n.seen.Failed {
+		if n.source.Tables != nil && len(j.nodes) <= maxByTables && !n.seen.Failed {
 			if s, err := n.source.Read(); err == nil {
-				n.rest = append(n.rest, audit.Beside(nodeindex.New(s), slices.Concat(n.findings, n.rest), nil)...)
+				n.rest = append(n.rest, n.source.Tables(s, slices.Concat(n.findings, n.rest))...)
 			}
 		}
 	})

@@ -34,8 +34,8 @@ type Source struct {
 	// Within returns its traffic within a part of its window, and around another; nil
 	// without error where nothing is within. It may be nil itself.
 	Within func(within, around model.Window) (inner, outer *model.Snapshot, err error)
-	// Tables: pairs without packets are judged too, by the node's tables.
-	Tables bool
+	// Tables are the findings on pairs without packets, by the node's tables, which its verdict does not have; it may be nil.
+	Tables func(s *model.Snapshot, verdict []model.Finding) []model.Finding
 	// Cut says why the recording is not whole; empty if it is.
 	Cut string
 }

@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/audit"
 	"github.com/lasthop/lasthop/probe/model"
+	nodeindex "github.com/lasthop/lasthop/probe/node"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -174,6 +176,10 @@ func (m *machine) flows(c *cluster, src, dst netip.Addr, replied bool, ports []u
 	}
 }
 
+func byTables(s *model.Snapshot, verdict []model.Finding) []model.Finding {
+	return audit.Beside(nodeindex.New(s), verdict, nil)
+}
+
 // sources are the recordings of some nodes, of all by default.
 func (c *cluster) sources(watched ...int) []Source {
 	var out []Source
@@ -181,7 +187,7 @@ func (c *cluster) sources(watched ...int) []Source {
 		if len(watched) > 0 && !slices.Contains(watched, m.n) {
 			continue
 		}
-		out = append(out, Source{Name: m.name + ".rec", Cut: m.cut, Tables: true, Read: func() (*model.Snapshot, error) { return m.Snapshot, m.broken }})
+		out = append(out, Source{Name: m.name + ".rec", Cut: m.cut, Tables: byTables, Read: func() (*model.Snapshot, error) { return m.Snapshot, m.broken }})
 	}
 	return out
 }

@@ -219,26 +219,23 @@ func (j *joint) nextHops() {
 // withHop is a row to pods of the node with the next hop that it needs, where that is known.
 func (n *node) withHop(row model.Row) model.Row {
 	if row.Hop == nodeindex.NodeIP {
-		row.Hop = hopText(n.hop(row.Range))
+		row.Hop = hopText(n.hops[row.Range.Addr().Is4()])
 	}
 	return row
 }
-
-// hop is the node's address that a route to a range of its pods has for a next hop; not valid where that is not known.
-func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
 
 // hopText is a next hop in words.
 func hopText(hop netip.Addr) string {
 	return model.Either(hop.IsValid(), hop.String(), nodeindex.NodeIP)
 }
 
-// hopOr is hop for a finding, which is then likely at most where that is not known.
+// hopOr is the next hop of a row to the node's pods, for a finding, which is likely at most where that is not known.
 func (n *node) hopOr(row netip.Prefix, f *faults.Fault) string {
-	if !n.hop(row).IsValid() {
+	if !n.hops[row.Addr().Is4()].IsValid() {
 		nodes, _ := f.Facts["unknownHops"].([]*node)
 		f.Facts["unknownHops"] = append(nodes, n)
 	}
-	return hopText(n.hop(row))
+	return hopText(n.hops[row.Addr().Is4()])
 }
 
 // minLarge is how many packets other than requests a pair must have sent for the share that arrives to mean anything.

@@ -158,7 +158,7 @@ func TestOneFamily(t *testing.T) {
 // found as on that node alone.
 func TestTables(t *testing.T) {
 	recorded := func(name string, tables bool) Source {
-		return Source{Name: name, Tables: tables, Read: func() (*model.Snapshot, error) {
+		src := Source{Name: name, Read: func() (*model.Snapshot, error) {
 			held, err := os.ReadFile("../diagnose/testdata/recorded/" + name)
 			if err != nil {
 				return nil, err
@@ -171,6 +171,10 @@ func TestTables(t *testing.T) {
 			r, err := f.Reading(0)
 			return r.Point.Snapshot, err
 		}}
+		if tables {
+			src.Tables = byTables
+		}
+		return src
 	}
 	for _, tables := range []bool{false, true} {
 		r := Judge([]Source{recorded("healthy-kindnet.rec", tables), recorded("isolated-meant.rec", tables)})
