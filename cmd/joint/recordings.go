@@ -57,7 +57,10 @@ func (r *Recordings) Add(name, cut string, open func(use func(*record.File) erro
 	if r.Hide != nil {
 		hide = r.Hide()
 	}
-	src, first := join.Source{Name: name, Cut: cut, Tables: byTables}, true
+	src, first := join.Source{Name: name, Cut: cut}, true
+	src.Tables = func(s *model.Snapshot, verdict []model.Finding) []model.Finding {
+		return audit.Beside(node.New(s), verdict, nil)
+	}
 	src.Read = func() (shown *model.Snapshot, err error) {
 		err = open(func(f *record.File) error {
 			s, err := f.Window(r.Last)
@@ -97,10 +100,6 @@ func (r *Recordings) Add(name, cut string, open func(use func(*record.File) erro
 	defer r.mu.Unlock()
 	r.sources, r.spans = append(r.sources, src), append(r.spans, span)
 	return src
-}
-
-func byTables(s *model.Snapshot, verdict []model.Finding) []model.Finding {
-	return audit.Beside(node.New(s), verdict, nil)
 }
 
 // learn takes what a recording shows besides its traffic.

@@ -193,15 +193,15 @@ func (w *leg) diesAtUplink(n *node, f *model.Finding) bool {
 
 // farFinding is the far node's own finding on what was asked of it; nil where it has none.
 func (t *conversation) farFinding() *model.Finding {
-	first := func(best func(*model.Finding) bool) *model.Finding {
-		// The worst and surest come first.
-		return model.First(t.far.findings, func(f *model.Finding) bool {
-			return !f.Is(model.Unheard) && !f.Passes && best(f) && t.concerns(f)
-		})
+	rank := func(f *model.Finding) int {
+		return model.Either(f.Is(model.Unknown), 2, model.Either(names(f, t.a), 0, 1))
 	}
-	known := func(f *model.Finding) bool { return !f.Is(model.Unknown) }
-	return cmp.Or(first(func(f *model.Finding) bool { return known(f) && names(f, t.a) }), first(known),
-		first(func(*model.Finding) bool { return true }))
+	// The worst and surest come first.
+	list := model.Chosen(t.far.findings, func(f *model.Finding) bool { return !f.Is(model.Unheard) && !f.Passes && t.concerns(f) })
+	if len(list) == 0 {
+		return nil
+	}
+	return slices.MinFunc(list, func(a, b *model.Finding) int { return rank(a) - rank(b) })
 }
 
 // concerns reports whether a finding of the far node is about what was asked of it: about

@@ -46,6 +46,7 @@ func setClocks(nodes []*node) {
 		}
 	}
 	for _, n := range in {
+		n.seen.Ahead = n.ahead
 		if len(in) > 1 && !slices.ContainsFunc(in, func(o *node) bool {
 			return o != n && overlaps(n, o, n.seen.Window.Start, n.seen.Window.End)
 		}) {

@@ -312,10 +312,10 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 			return "lost-tunnel", words.Facts{"into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "got": got,
 				"dst": dst}
 		}
-		if c.guess != nil && c.guess.large {
+		if g := c.guess; g != nil && (g.large || g.some) {
 			l := largeLost(by[k])
-			f.Packets += l.Others - min(l.Others, l.GotOthers)
-			return "lost-large", words.Facts{"n": l}
+			f.Packets += model.Either(g.some, l.Asked-min(l.Asked, l.GotAsked), l.Others-min(l.Others, l.GotOthers))
+			return model.Either(g.some, "lost-some", "lost-large"), words.Facts{"n": l, "dst": dst}
 		}
 		if c.guess != nil && c.guess.ports != nil {
 			n := model.Sum(by[k], func(w *leg) int { return w.flows.n })
@@ -324,11 +324,6 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 				return slices.ContainsFunc(by[k], func(w *leg) bool { return slices.Contains(w.flows.ports, a) })
 			})
 			return "lost-flows", words.Facts{"n": n, "ports": portTexts(ports), "replies": ports[0].Here}
-		}
-		if c.guess != nil && c.guess.some {
-			l := largeLost(by[k])
-			f.Packets += l.Asked - min(l.Asked, l.GotAsked)
-			return "lost-some", words.Facts{"n": l, "dst": dst}
 		}
 		sent := model.Sum(by[k], (*leg).sent)
 		if c.found == nil || c.found.Packets == 0 {

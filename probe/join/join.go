@@ -82,9 +82,6 @@ func (g *Group) Judge() Result {
 	})
 	setApart(nodes)
 	setClocks(nodes)
-	for _, n := range nodes {
-		n.seen.Ahead = n.ahead
-	}
 	nameApart(nodes)
 	j := &joint{nodes: nodes, in: compared(nodes), at: map[netip.Addr]*node{}, keyed: map[any]*cause{}}
 	j.locate()
@@ -138,6 +135,8 @@ type node struct {
 	// for what the node dropped.
 	settled, lost, waits map[nodeindex.Pair]bool
 	vacant               map[netip.Addr]string
+	// introduced: the node was judged with what recordings show of the others.
+	introduced bool
 	// diedOut are packets by source and destination that the node dropped after its uplink had counted them as they left,
 	// diedIn those that it dropped before they were counted as they came.
 	diedOut, diedIn map[nodeindex.Pair]uint64
@@ -315,18 +314,24 @@ func (j *joint) introduce() {
 		}
 		keeps := func(a netip.Addr) bool { return j.at[a] != nil && j.at[a] != n }
 		known := func(f *model.Finding) bool { return f.Is(model.Foreign) || f.Is(model.OnlySent) }
-		if routes[n] || len(n.waits) > 0 || model.First(n.findings, known) != nil ||
-			len(n.lost) > 0 && slices.ContainsFunc(slices.Collect(maps.Keys(n.Gateways)), keeps) {
-			if s, err := n.source.Read(); err == nil {
-				n.findings = diagnose.Besides(s, j.beyond(n))
-			}
+		n.introduced = routes[n] || len(n.waits) > 0 || model.First(n.findings, known) != nil ||
+			len(n.lost) > 0 && slices.ContainsFunc(slices.Collect(maps.Keys(n.Gateways)), keeps)
+		if !n.introduced {
+			return
+		}
+		if s, err := n.source.Read(); err == nil {
+			n.findings = diagnose.Besides(s, j.beyond(n))
 		}
 	})
 }
 
 // beyond is what the others know, and a node does not see.
 func (j *joint) beyond(n *node) nodeindex.Beyond {
-	return nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant, Nodes: j.others(n), Lost: n.lost, Waits: n.waits}
+	b := nodeindex.Beyond{Explains: n.settled, Vacant: n.vacant, Lost: n.lost, Waits: n.waits}
+	if n.introduced {
+		b.Nodes = j.others(n)
+	}
+	return b
 }
 
 // others are the recorded nodes whose address for routes is known, but for one of them.

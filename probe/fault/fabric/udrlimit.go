@@ -22,7 +22,8 @@ func udrLimit(v *fault.Input) {
 	if len(v.OwnCIDRs()) == 0 {
 		return
 	}
-	needed := model.SetOf(model.Flat(v.Cluster.Nodes, func(n model.ClusterNode) []netip.Prefix { return n.PodCIDRs }))
+	listed := v.Cluster.Nodes[:len(v.Cluster.Nodes)-len(v.Others.Nodes)] // recordings need no table
+	needed := model.SetOf(model.Flat(listed, func(n model.ClusterNode) []netip.Prefix { return n.PodCIDRs }))
 	// What the table holds beside the nodes' rows takes room too.
 	var tables []*model.RouteTable
 	rows, others := 0, 0
@@ -43,7 +44,7 @@ func udrLimit(v *fault.Input) {
 		return
 	}
 	f := fault.Fault{Facts: words.Facts{
-		"wanted": wanted, "most": udrMost, "nodes": v.Cluster.Nodes, "ranges": needed, "tables": tables,
+		"wanted": wanted, "most": udrMost, "nodes": listed, "ranges": needed, "tables": tables,
 	}}
 	if wanted > udrMost || rows >= udrMost {
 		f.Severity, f.Facts["full"] = model.Critical, true
