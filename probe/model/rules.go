@@ -230,6 +230,8 @@ type Lookup struct {
 	Map bool
 	// Element is the key of one element of the map, in a rule that stands for it alone.
 	Element string `redact:"text"`
+	// Shared: the map has other elements.
+	Shared bool
 }
 
 // Set is a set or map of nft whose elements were read.

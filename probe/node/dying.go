@@ -23,8 +23,9 @@ type Dying struct {
 	// Half: the silent ones are half: connection tracking saw a reply, which the pod did not acknowledge.
 	Half bool
 	half []*model.Flow
-	// Refused is the rule that drops their replies before they are translated back.
+	// Refused is the rule that drops their replies before they are translated back, or one that may: in Doubt.
 	Refused *model.PacketRule
+	Doubt   bool
 }
 
 // target is a port of an address that a pod asks.
@@ -79,7 +80,7 @@ func (v *Index) findDying() []*Dying {
 		}
 		// Replies that came and a rule that surely drops these need no more.
 		return len(d.Silent) < MinAsks || !v.follow(d, answered[Pair{d.Pod, d.Remote}]) ||
-			d.Refused == nil && !v.steadily(d, d.Port.Proto == model.TCP)
+			(d.Refused == nil || d.Doubt) && !v.steadily(d, d.Port.Proto == model.TCP)
 	})
 	return sorted(list)
 }
@@ -198,17 +199,20 @@ func (v *Index) follow(d *Dying, answered bool) bool {
 	}
 	d.Link = st.Peer.IfIndex
 	if f.Reply.Dst != d.Pod && v.Has(model.SourceConntrack, model.SourceDrops) && v.inward(d) >= uint64(len(d.Silent)) {
-		if r := v.RefusesReply(f, d.Link); r != nil && r.Counter.Delta >= uint64(len(d.Silent)) {
-			d.Refused = r
+		if r, doubt := v.RefusesReply(f, d.Link); r != nil && r.Counter.Delta >= uint64(len(d.Silent)) {
+			d.Refused, d.Doubt = r, doubt
 		}
 	}
 	return answered && !d.Half || d.Refused != nil
 }
 
-// RefusesReply is the rule that surely drops replies of a flow that come by a link, as they come; nil for none.
-func (v *Index) RefusesReply(f *model.Flow, link int) *model.PacketRule {
-	r, _ := v.Tables().Refused(v.ReplyOf(f, link), "PREROUTING")
-	return r
+// RefusesReply is the rule that drops replies of a flow that come by a link, as they come, or that may; nil for none.
+func (v *Index) RefusesReply(f *model.Flow, link int) (r *model.PacketRule, doubt bool) {
+	p := v.ReplyOf(f, link)
+	if r, _ = v.Tables().Refused(p, "PREROUTING"); r == nil {
+		r, doubt = v.Tables().Doubtful(p, "PREROUTING"), true
+	}
+	return r, doubt
 }
 
 // ReplyOf is a reply of a flow as it comes by a link.

@@ -79,6 +79,18 @@ func (t *Tables) Refused(p Packet, hooks ...string) (*model.PacketRule, *model.C
 	return nil, nil
 }
 
+// Doubtful is the one rule that may drop a packet at one of the hooks and counted some in the window, where a match that was not
+// decoded decides; nil where there is none, or several.
+func (t *Tables) Doubtful(p Packet, hooks ...string) *model.PacketRule {
+	counted := func(r *model.PacketRule) bool { return isDrop(r) && r.Counter.Delta > 0 }
+	if d := t.filter(p, hooks...); d.does == unknown && !d.cutOff {
+		if list := model.Chosen(d.unsure, func(r **model.PacketRule) bool { return counted(*r) }); len(list) == 1 {
+			return *list[0]
+		}
+	}
+	return nil
+}
+
 // filter judges the packet by one base chain.
 func (w *tableWalk) filter(c *model.Chain) decision {
 	var end *model.PacketRule

@@ -202,7 +202,7 @@ func (s *set) rule(c choice, of *model.PacketRule) *model.PacketRule {
 	r.Unknown, r.Lookups = slices.Clone(r.Unknown), slices.Clone(r.Lookups)
 	for i := range r.Lookups {
 		if r.Lookups[i].Map {
-			r.Lookups[i].Element = e.Key
+			r.Lookups[i].Element, r.Lookups[i].Shared = e.Key, len(s.Elements) > 1
 		}
 	}
 	r.Comment = cmp.Or(e.Comment, r.Comment)

@@ -3,6 +3,7 @@ package words
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -38,8 +39,13 @@ func UndoPacketRule(r *model.PacketRule, chains ...string) Command {
 		return ChangeInstead(by, r.Chain)
 	}
 	for _, l := range r.Lookups {
-		if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
+		switch named := !strings.HasPrefix(l.Set, "__"); {
+		case l.Element != "" && named:
 			return Shell("nft delete element %s %s", nftNames(r.Family, r.Table, l.Set), nftText("{ "+l.Element+" }"))
+		case l.Shared:
+			// What else the map leads to would end with the rule.
+			return Shell("nft -a list chain %s", nftNames(r.Family, r.Table, r.Chain)) + Command(" # replace the rule of this handle by one"+
+				" without the element, and keep the others: "+strconv.FormatUint(r.Handle, 10)+", "+l.Element)
 		}
 	}
 	if r.Native {

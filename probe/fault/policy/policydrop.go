@@ -36,7 +36,7 @@ type part struct {
 var Drop = fault.Kind{Code: "PolicyDrop", Severity: model.Warning, Find: findDrop, Decides: true,
 	Rests: fault.Sources{model.SourceLinks, model.SourceDrops}, Ends: fault.Hops{model.HopPolicy, model.HopPod},
 	Objects: append(fault.Objects{"calico", "service", "pod.Link"}, ruleObjects...),
-	Else:    fault.Else{"others", "doubts", "PolicyDrop-carrier uncounted"}}
+	Else:    fault.Else{"others", "doubts", "PolicyDrop-carrier uncounted", "PolicyDrop-replies doubt"}}
 
 func findDrop(v *fault.Input) {
 	drops, unread, unmatched, unknown := netfilterDrops(v)
@@ -107,10 +107,13 @@ func refusedReplies(v *fault.Input) {
 		d := (*list)[0]
 		link := v.LinkName(d.Link)
 		f.Packets, f.LastHopAlive = r.Counter.Delta, v.Place(link, model.Ingress)
-		f.Facts = words.Facts{"rule": c, "silent": silent, "half": d.Half, "link": link, "ranges": rangesOf(v.Index, f.Pods),
+		f.Facts = words.Facts{"rule": c, "silent": silent, "half": d.Half, "link": link, "doubt": d.Doubt, "ranges": rangesOf(v.Index, f.Pods),
 			"policies": c.policies(v.Index)}
 		f.Packet = v.ReplyOf(d.Silent[0], d.Link)
-		f.Flows = func(x *model.Flow) bool { return v.RefusesReply(x, d.Link) == r }
+		f.Flows = func(x *model.Flow) bool {
+			by, _ := v.RefusesReply(x, d.Link)
+			return by == r
+		}
 		v.Report(f)
 	}
 }
@@ -319,7 +322,17 @@ func filteredDrops(v *node.Index, drops []*model.Drop) func(*model.Drop) bool {
 	}
 	these := model.SetOf(drops) // There may be thousands.
 	return func(d *model.Drop) bool {
-		return these[d] || d.Is(model.NeighborFailed) && (unresolved[d.Src] && d.Link == "" || unknown[d.Dst])
+		switch {
+		case these[d]:
+			return true
+		case !d.Is(model.NeighborFailed):
+			return false
+		case unresolved[d.Src] && d.Link == "" || unknown[d.Dst]:
+			return true
+		}
+		// The next hop answered, and its MAC is unknown nonetheless.
+		hop, ok := node.AwaitedHop(v, d)
+		return ok && len(unknown) > 0 && hop.Is6() && node.AskedBeyond(v, node.Question{Ifindex: d.IfIndex, Addr: hop}).Replies > 0
 	}
 }
 
