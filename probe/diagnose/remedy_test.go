@@ -195,6 +195,14 @@ func TestRemedies(t *testing.T) {
 			n.refuse("nft_do_chain", pod5, out, 9)
 			return n
 		}, "PolicyDrop", []string{"firewall-cmd --permanent --new-policy=pods"}, "nft delete"},
+		{"firewalld's rule for the node", func() *testNode {
+			n := kubenet()
+			n.chain(model.NFT, "inet", "firewalld", "filter_INPUT", "INPUT", "ACCEPT", 0)
+			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: "inet", Table: "firewalld", Chain: "filter_INPUT",
+				Native: true, Handle: 7, Target: "REJECT", Text: "reject with icmpx admin-prohibited"})
+			n.refuse("nft_do_chain", pod5, "10.50.0.4", 9)
+			return n
+		}, "PolicyDrop", []string{"firewall-cmd --permanent --new-policy=node"}, "nft delete"},
 		{"an agent's masquerade", func() *testNode {
 			n := kubenet()
 			n.PacketRules = append(n.PacketRules[:1:1], n.PacketRules[3:]...)

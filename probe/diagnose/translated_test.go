@@ -74,6 +74,11 @@ func TestTranslated(t *testing.T) {
 				return guard(asking(443, false), 24, model.PacketRule{Src: to("203.0.113.0/24"), Text: from})
 			},
 			[]string{"warning PolicyDrop"}, from, ""},
+		{"a rule with a limit does",
+			func() *testNode {
+				return guard(asking(443, false), 24, model.PacketRule{Src: to("203.0.113.0/24"), Unknown: []string{"hashlimit"}, Text: from})
+			},
+			[]string{"warning PolicyDrop"}, from, ""},
 		{"two rules do, one behind the other", func() *testNode {
 			n := guard(asking(443, false), 24, model.PacketRule{Src: to("203.0.113.0/24"), Text: from})
 			return guard(n, 0, model.PacketRule{Src: to(far + "/32"), Text: "-s 203.0.113.77/32 -j DROP"})

@@ -63,13 +63,18 @@ func ChangeInstead(by, chain string, ranges ...netip.Prefix) Command {
 		// A trusted zone would let pods reach the node as well, and none of those who ask them. A policy pods may be there: the
 		// name is of the range, within firewalld's 17 characters.
 		name := strings.NewReplacer(".", "", ":", "").Replace(ranges[0].Addr().String())
-		do := Shell("firewall-cmd --permanent --policy=%s", "pods-"+name[:min(len(name), 12)])
+		// ANY zone is not the node itself, which has one of its own.
+		to, prefix := Command("ANY"), "pods-"
+		if strings.Contains(chain, "_IN") {
+			to, prefix = "HOST", "node-"
+		}
+		do := Shell("firewall-cmd --permanent --policy=%s", prefix+name[:min(len(name), 12)])
 		rich := func(r netip.Prefix, side string) Command {
 			family := strings.ToLower(Family(r.Addr().Is6()))
 			return do + Shell(" --add-rich-rule='rule family=%s %s address=%s accept'", family, side, r)
 		}
 		return Command(strings.Replace(string(do), "policy", "new-policy", 1)) + "; " + do + " --add-ingress-zone=ANY; " + do +
-			" --add-egress-zone=ANY; " + each(func(r netip.Prefix) Command { return rich(r, "source") + "; " + rich(r, "destination") }) +
+			" --add-egress-zone=" + to + "; " + each(func(r netip.Prefix) Command { return rich(r, "source") + "; " + rich(r, "destination") }) +
 			"; firewall-cmd --reload"
 	case by == model.Calico:
 		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + Command(by) + " makes its rules from them"

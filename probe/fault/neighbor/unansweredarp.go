@@ -31,7 +31,7 @@ func unansweredARP(v *fault.Input) {
 			}
 			t := v.Resolutions(model.Ingress)[node.Question{Ifindex: p.LinkIndex, Addr: g.Addr}]
 			if asksBeyond(v.Index, hops, p, g, t) || watched && !t.InVain() ||
-				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refusesRequest(v, p, g) || unrouted(v, pods[0]) {
+				!watched && g.State != "FAILED" && g.State != "INCOMPLETE" || refuses(v, p, g) || unrouted(v, pods[0]) {
 				continue
 			}
 			x := unanswered{p, pods, words.Facts{"pod": p, "gateway": g, "watched": watched, "requests": t.Requests}}
@@ -68,11 +68,12 @@ func unrouted(v *fault.Input, pod netip.Addr) bool {
 	return back.Discards() || v.Unrouted(pod).IsValid()
 }
 
-// refusesRequest reports whether a rule drops the pod's solicitations: it is the cause.
-func refusesRequest(v *fault.Input, p *model.Pod, g *model.Neighbor) bool {
-	group := model.SolicitedNode(g.Addr)
+// refuses reports whether a rule drops the pod's solicitations, or the answers to them: it is the cause.
+func refuses(v *fault.Input, p *model.Pod, g *model.Neighbor) bool {
+	group, pods := model.SolicitedNode(g.Addr), node.PodAddrs(p)
 	return group.IsValid() && v.Dropped(func(d *model.Drop) bool {
-		return d.Dst == group && d.Is(model.Netfilter) && slices.Contains(node.PodAddrs(p), d.Src)
+		return d.Is(model.Netfilter) && (d.Dst == group && slices.Contains(pods, d.Src) ||
+			d.Src == g.Addr && slices.Contains(pods, d.Dst) && v.Classifier.Samples.Advertised(d))
 	}) > 0
 }
 

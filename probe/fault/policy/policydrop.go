@@ -322,18 +322,15 @@ func filteredDrops(v *node.Index, drops []*model.Drop) func(*model.Drop) bool {
 	}
 	these := model.SetOf(drops) // There may be thousands.
 	return func(d *model.Drop) bool {
-		switch {
-		case these[d]:
-			return true
-		case !d.Is(model.NeighborFailed):
-			return false
-		case unresolved[d.Src] && d.Link == "" || unknown[d.Dst]:
-			return true
-		}
-		// The next hop answered, and its MAC is unknown nonetheless.
-		hop, ok := node.AwaitedHop(v, d)
-		return ok && len(unknown) > 0 && hop.Is6() && node.AskedBeyond(v, node.Question{Ifindex: d.IfIndex, Addr: hop}).Replies > 0
+		return these[d] || d.Is(model.NeighborFailed) && (unresolved[d.Src] && d.Link == "" || unknown[d.Dst] ||
+			len(unknown) > 0 && d.Dst.Is6() && hopAnswered(v, d))
 	}
+}
+
+// hopAnswered reports whether the next hop of a packet that waited for its MAC in vain answered.
+func hopAnswered(v *node.Index, d *model.Drop) bool {
+	hop, ok := node.AwaitedHop(v, d)
+	return ok && node.AskedBeyond(v, node.Question{Ifindex: d.IfIndex, Addr: hop}).Replies > 0
 }
 
 // doubt is what is not known of a rule and its drops: a key of the page, or a match.

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -71,6 +72,10 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 	} else if p := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(src) }); p != nil {
 		if l := v.ByIndex[p.LinkIndex]; l != nil && (back.Through(l.Index) || l.Master != 0 && back.Through(l.Master)) {
 			f.Facts["pod"] = p
+		} else if main := v.Routing().Lookup(path.Query{Dst: src}); f.Facts["rule"] != nil && !v.Routing().Misses(&main, []*model.Pod{p}) {
+			// Loosened, the filter would let requests pass whose replies go astray.
+			own := model.Find(v.Ranges.Own, func(r netip.Prefix) bool { return r.Contains(src) })
+			f.Facts["astray"], f.Facts["before"] = cmp.Or(own, model.Host(src)), back.Rule.Priority-1
 		}
 	} else {
 		f.Facts["detour"] = back.Type == "unicast" && back.Route != nil && (in == nil || !back.Through(in.Index)) && detourOnly(v, back.Route)
@@ -81,7 +86,7 @@ func filteredOn(v *node.Index, k detour, l *node.Lost) fault.Fault {
 		// Another route would do, were it not for the mark.
 		f.Facts["marked"], f.Facts["marks"], f.Facts["detour"] = setting, q.MarkedBy, nil
 		f.Sets = []model.Sysctl{{Name: setting, Value: "0"}}
-	case f.Facts["foreign"] != nil || f.Facts["detour"] == true:
+	case f.Facts["foreign"] != nil || f.Facts["detour"] == true || f.Facts["astray"] != nil:
 	case f.Facts["strict"] == true:
 		for _, link := range []string{k.link, "all"} {
 			f.Sets = append(f.Sets, model.Sysctl{Name: path.LinkSetting(link, "rp_filter"), Value: "0"})
