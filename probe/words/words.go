@@ -54,26 +54,25 @@ type line struct {
 	shows []field
 }
 
-var pages = sync.OnceValue(func() map[string][]line {
-	out := map[string][]line{}
-	entries, err := files.ReadDir("pages")
-	if err != nil {
-		panic(err) // embedded
-	}
-	shared := pageSet()
-	for _, e := range entries {
-		text, err := files.ReadFile("pages/" + e.Name())
-		if err != nil {
-			panic(err)
+// pages are those that were asked for, by name: all of them take some MiB, and an agent needs few.
+var pages = struct {
+	sync.Mutex
+	read map[string][]line
+}{read: map[string][]line{}}
+
+// pageLines are those of a page, none of one that is not there.
+func pageLines(name string) []line {
+	pages.Lock()
+	defer pages.Unlock()
+	lines, known := pages.read[name]
+	if text, err := files.ReadFile("pages/" + name + ".txt"); !known && err == nil {
+		if lines, err = readPage(sharedTexts(), name, string(text)); err != nil {
+			panic(err) // a test parses all pages
 		}
-		if name, is := strings.CutSuffix(e.Name(), ".txt"); is {
-			if out[name], err = readPage(shared, name, string(text)); err != nil {
-				panic(err) // a test parses all pages
-			}
-		}
+		pages.read[name] = lines
 	}
-	return out
-})
+	return lines
+}
 
 // pageSet are the texts that pages share, each also as a command has it.
 func pageSet() *template.Template {
@@ -215,7 +214,7 @@ func (l *line) sayings(facts Facts) []model.Evidence {
 // fixes and the like stands behind.
 func Put(page string, facts Facts, f *model.Finding) {
 	var said model.Finding
-	put(pages()[page], facts, &said)
+	put(pageLines(page), facts, &said)
 	f.Title, f.Why = cmp.Or(said.Title, f.Title), cmp.Or(said.Why, f.Why)
 	f.Evidence, f.Fix, f.Next = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...), append(said.Next, f.Next...)
 	f.Unseen, f.Alternatives = append(said.Unseen, f.Unseen...), append(said.Alternatives, f.Alternatives...)
@@ -234,7 +233,7 @@ func put(lines []line, facts Facts, f *model.Finding) {
 		default:
 			switch {
 			case l.part == pagePart:
-				put(pages()[l.list], facts, f)
+				put(pageLines(l.list), facts, f)
 			case l.text != nil:
 				l.add(f, facts)
 			}

@@ -11,9 +11,23 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+func allPages(t *testing.T) map[string][]line {
+	out := map[string][]line{}
+	entries, err := files.ReadDir("pages")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name, is := strings.CutSuffix(e.Name(), ".txt"); is {
+			out[name] = pageLines(name)
+		}
+	}
+	return out
+}
+
 // TestPages: all pages are read, and each tells a title and why, or observations alone.
 func TestPages(t *testing.T) {
-	for name, lines := range pages() {
+	for name, lines := range allPages(t) {
 		parts := map[string]bool{}
 		for _, l := range lines {
 			parts[l.part] = true
@@ -65,7 +79,7 @@ func TestQuotesInFixes(t *testing.T) {
 			}
 		}
 	}
-	for name, lines := range pages() {
+	for name, lines := range allPages(t) {
 		for _, l := range lines {
 			if l.part == "fix" && l.text != nil {
 				look(name, new(string), l.text.Root)
