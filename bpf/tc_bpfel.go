@@ -175,6 +175,7 @@ type TCPeerCount struct {
 	Requests   uint64
 	Replies    uint64
 	IcmpErrors uint64
+	Fragments  uint64
 }
 
 type TCPeerShare struct {

@@ -258,8 +258,10 @@ parse_transport(struct __sk_buff *skb, struct cursor *c, struct packet *p)
 	struct icmp_header *icmp;
 	struct tcphdr *tcp;
 
-	if (p->fragment)
+	if (p->fragment) {
+		p->class = FRAGMENT;
 		return PARSED;
+	}
 	if (p->options) {
 		int class = lasthop_class_at(skb, c->offset, p->proto);
 

@@ -149,6 +149,7 @@ enum packet_class {
 	ICMP_ERROR = 8,
 	REQUEST = 16,
 	REPLY = 32,
+	FRAGMENT = 64, /* not the first, which has the transport header */
 };
 
 /*

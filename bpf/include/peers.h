@@ -187,6 +187,8 @@ __noinline int lasthop_add_to_peer(__be64 hi, __be64 lo, __u32 local_link,
 		n->requests++;
 	else if (class & REPLY)
 		n->replies++;
+	else if (class & FRAGMENT)
+		n->fragments++;
 	return 0;
 }
 

@@ -26,6 +26,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		c.wrongRow(f, receivers[0])
 	case g.large:
 		f.Code, f.Page = "PathMTU", "PathMTU-joined"
+		f.Facts["fragments"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.losesFragments() })
 		f.Facts["datagrams"] = !slices.ContainsFunc(c.lost, func(w *leg) bool { return !w.onlyDatagrams() })
 	case g.some:
 		f.Code, f.Page, f.Confidence = "NoReply", "NoReply-some", model.Likely

@@ -205,7 +205,7 @@ func (w *leg) needsCut() bool {
 		return false
 	}
 	a, b := w.from.seen.Window.Duration(), w.to.seen.Window.Duration()
-	return w.pair.Silent || w.to.Pair(w.dst(), w.src()).Silent || w.shrinks() || w.flows.n > 0 ||
+	return w.pair.Silent || w.to.Pair(w.dst(), w.src()).Silent || w.shrinks() || w.losesFragments() || w.flows.n > 0 ||
 		4*min(a, b) < 3*max(a, b)
 }
 

@@ -70,8 +70,15 @@ func (c *cluster) volume(from, to int, sent, bytes, got, gotBytes uint64) {
 		Direction: model.Ingress, Side: model.AsSource, Packets: got, Bytes: gotBytes})
 }
 
+// fragments are those after the first that one address sent to another, of which some arrived, as did some first ones.
+func (c *cluster) fragments(from, to string, first, sent, got uint64) {
+	later := func(n uint64) model.PeerCount { return model.PeerCount{Packets: n, Other: n, Fragments: n} }
+	c.has(addr(from)).count(from, to, later(sent), model.PeerCount{})
+	c.has(addr(to)).count(to, from, model.PeerCount{}, added(later(got), model.PeerCount{Packets: first, Other: first}))
+}
+
 func added(a, b model.PeerCount) model.PeerCount {
-	return model.PeerCount{Packets: a.Packets + b.Packets, Requests: a.Requests + b.Requests, Replies: a.Replies + b.Replies, Other: a.Other + b.Other}
+	return model.PeerCount{Packets: a.Packets + b.Packets, Requests: a.Requests + b.Requests, Replies: a.Replies + b.Replies, Other: a.Other + b.Other, Fragments: a.Fragments + b.Fragments}
 }
 
 // well is a port at which requests arrive and are replied to.
@@ -140,6 +147,24 @@ func TestLostFlows(t *testing.T) {
 			c.speak(a, "10.2.2.11", well(model.UDP, 514, 100), port{proto: model.UDP, to: 514, flows: 30})
 			c.volume(1, 2, 464, 404*80+60*1100, 404, 404*80)
 		}, []string{"PathMTU likely 10.2.2.10,10.2.2.11 on n1,n2"}},
+		{"fragments of datagrams to a port of which all are large", 2, func(c *cluster) {
+			c.speak(a, b, well(model.UDP, 53, 20), port{proto: model.UDP, to: 514, flows: 8})
+			c.fragments(a, b, 16, 16, 0)
+		}, []string{"PathMTU likely 10.2.2.10 on n1,n2"}},
+		{"fragments of replies, among much else", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 8080, 200), well(model.UDP, 53, 30))
+			c.fragments(b, a, 0, 30, 0)
+			c.volume(1, 2, 400, 400*1400, 400, 400*1400)
+			c.volume(2, 1, 430, 430*1400, 400, 400*1400)
+		}, []string{"PathMTU likely 10.2.1.10 on n2,n1"}},
+		{"healthy: fragments of replies, among much else", 2, func(c *cluster) {
+			c.speak(a, b, well(model.TCP, 8080, 200), well(model.UDP, 53, 30))
+			c.fragments(b, a, 0, 30, 28)
+		}, nil},
+		{"a filter of a port of which all datagrams are large", 2, func(c *cluster) {
+			c.speak(a, b, well(model.UDP, 53, 20), port{proto: model.UDP, to: 514, flows: 8})
+			c.fragments(a, b, 0, 16, 0)
+		}, []string{told}},
 		{"replies to all are lost, and the other node's window missed some of the requests", 2, func(c *cluster) {
 			c.speak(a, b, port{proto: model.TCP, to: 443, flows: 8, arrive: true, sends: true}, port{proto: model.TCP, to: 8443, flows: 6})
 		}, []string{"NoReply proven 10.2.1.10 on n2,n1"}},

@@ -247,6 +247,9 @@ const minLarge = 10
 // cut packets on either node, but then of the bytes none is missing. What came back shows that both nodes
 // watched the same: a burst in one window alone has replies there.
 func (w *leg) losesLarge() bool {
+	if w.watched() && w.losesFragments() {
+		return true
+	}
 	small, of := w.far.In.Requests, w.near.Out.Requests
 	if w.onlyDatagrams() {
 		small, of = w.far.In.Other, w.near.Out.Other
@@ -264,11 +267,15 @@ func (w *leg) losesLarge() bool {
 	return arrive < 0.6*passes*float64(out.Bytes) && w.shrinks()
 }
 
+// watched reports whether the other node watched what arrived of the leg.
+func (w *leg) watched() bool {
+	return w.state == arrived && w.to.blind == "" && w.to.Sees(w.dst(), w.src()) && w.comparable()
+}
+
 // weighed reports whether both nodes watched the same of what arrives and comes back, and most of what is missing died on
 // neither: then shares of what left may be compared with shares of what arrived.
 func (w *leg) weighed() bool {
-	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() ||
-		2*w.died() > w.sent()-min(w.sent(), w.got()) {
+	if !w.watched() || 2*w.died() > w.sent()-min(w.sent(), w.got()) {
 		return false
 	}
 	// Readings are so far apart that windows cut to one time still differ by some.
@@ -295,6 +302,18 @@ func (w *leg) isThinned() bool {
 		got+minThin <= sent && 4*got <= 3*sent && w.weighed()
 }
 
+// losesFragments reports whether fragments of a leg's datagrams are lost: those after the first, which the nodes count.
+func (w *leg) losesFragments() bool {
+	sent, got := w.near.Out.Fragments, w.far.In.Fragments
+	return sent >= minUnasked && fewReplies*(got+w.died()) <= sent && w.got() > got
+}
+
+// losesOnlyFragments reports whether the first fragments arrive too, as no filter of ports would have them.
+func (w *leg) losesOnlyFragments() bool {
+	lost, fragments := w.sent()-min(w.sent(), w.got()), w.near.Out.Fragments-min(w.near.Out.Fragments, w.far.In.Fragments)
+	return w.losesFragments() && 2*lost < 2*fragments+uint64(max(minLost, w.flows.n))
+}
+
 func (w *leg) onlyDatagrams() bool { return w.near.Out.Requests == 0 && w.near.Out.Replies == 0 }
 
 func (w *leg) shrinks() bool {
@@ -309,6 +328,8 @@ func share(part, of uint64) float64 { return float64(part) / float64(of) }
 type largeLoss struct {
 	Asked, Others, GotAsked, GotOthers uint64
 	Size, GotSize                      uint64
+	// Fragments are of the others, those after the first of a datagram.
+	Fragments, GotFragments uint64
 }
 
 func largeLost(legs []*leg) *largeLoss {
@@ -316,6 +337,7 @@ func largeLost(legs []*leg) *largeLoss {
 	for _, w := range legs {
 		l.Asked, l.Others = l.Asked+w.near.Out.Requests, l.Others+w.near.Out.Replies+w.near.Out.Other
 		l.GotAsked, l.GotOthers = l.GotAsked+w.far.In.Requests, l.GotOthers+w.far.In.Replies+w.far.In.Other
+		l.Fragments, l.GotFragments = l.Fragments+w.near.Out.Fragments, l.GotFragments+w.far.In.Fragments
 	}
 	out, in := legs[0].volumes()
 	l.Size, l.GotSize = out.Bytes/max(1, out.Packets), in.Bytes/max(1, in.Packets)

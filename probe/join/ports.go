@@ -57,7 +57,7 @@ func (j *joint) inPart() {
 	var ports, sized, thinned []*leg
 	isLarge, large := map[*leg]bool{}, map[[2]*node]bool{}
 	for _, w := range j.legs {
-		if isLarge[w] = w.losesLarge(); isLarge[w] && (w.flows.n == 0 || w.flows.some) {
+		if isLarge[w] = w.losesLarge(); isLarge[w] && (w.flows.n == 0 || w.flows.some || w.losesOnlyFragments()) {
 			large[[2]*node{w.from, w.to}], large[[2]*node{w.to, w.from}] = true, true
 		}
 	}

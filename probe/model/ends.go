@@ -276,6 +276,6 @@ func MergePeers(list []Peer, uplink func(ifindex int) bool) []Peer {
 func addCounts(a, b PeerCount) PeerCount {
 	return PeerCount{
 		Packets: a.Packets + b.Packets, Requests: a.Requests + b.Requests, Replies: a.Replies + b.Replies,
-		Other: a.Other + b.Other, ICMPErrors: a.ICMPErrors + b.ICMPErrors,
+		Other: a.Other + b.Other, ICMPErrors: a.ICMPErrors + b.ICMPErrors, Fragments: a.Fragments + b.Fragments,
 	}
 }

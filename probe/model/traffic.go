@@ -163,6 +163,8 @@ type PeerCount struct {
 	Requests, Replies, Other uint64
 	// ICMPErrors are ICMP errors about packets between the two addresses.
 	ICMPErrors uint64
+	// Fragments are those of Other that are no first ones: without ports.
+	Fragments uint64 `json:",omitzero"`
 }
 
 // NewPeerCount derives Other. The counters are not read atomically, so the parts may exceed the sum.

@@ -17,16 +17,16 @@ type columns struct {
 	failed bool
 }
 
-// fields are the fields of a count that change, in the order of their columns; nil after the last. All others identify
+// fields are the fields of a count that change, in the order of their columns; nil where there is none. All others identify
 // what is counted.
 type fields struct {
-	numbers [10]*uint64
+	numbers [12]*uint64
 	times   [3]*time.Time
 }
 
 func hop(x *model.HopCount) fields {
 	return fields{
-		[10]*uint64{&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors, &x.FromInside, &x.FromUplink, &x.TTLs},
+		[12]*uint64{&x.Packets, &x.Bytes, &x.SYN, &x.SYNACK, &x.RST, &x.ICMPErrors, &x.FromInside, &x.FromUplink, &x.TTLs},
 		[3]*time.Time{&x.First, &x.Last},
 	}
 }
@@ -34,22 +34,29 @@ func hop(x *model.HopCount) fields {
 func peer(x *model.Peer) fields {
 	o, i := &x.Out, &x.In
 	return fields{
-		[10]*uint64{
-			&o.Packets, &o.Requests, &o.Replies, &o.Other, &o.ICMPErrors,
-			&i.Packets, &i.Requests, &i.Replies, &i.Other, &i.ICMPErrors,
+		[12]*uint64{
+			&o.Packets, &o.Requests, &o.Replies, &o.Other, &o.ICMPErrors, &o.Fragments,
+			&i.Packets, &i.Requests, &i.Replies, &i.Other, &i.ICMPErrors, &i.Fragments,
 		},
 		[3]*time.Time{&x.FirstOut, &x.LastOut, &x.LastIn},
 	}
 }
 
-func pair(x *model.PairCount) fields { return fields{numbers: [10]*uint64{&x.Packets}} }
+// wholePeer is a peer of before there were columns of fragments.
+func wholePeer(x *model.Peer) fields {
+	f := peer(x)
+	f.numbers[5], f.numbers[11] = nil, nil
+	return f
+}
 
-func mac(x *model.MACPair) fields { return fields{numbers: [10]*uint64{&x.Packets}} }
+func pair(x *model.PairCount) fields { return fields{numbers: [12]*uint64{&x.Packets}} }
 
-func arp(x *model.ARPCount) fields { return fields{numbers: [10]*uint64{&x.Packets}} }
+func mac(x *model.MACPair) fields { return fields{numbers: [12]*uint64{&x.Packets}} }
+
+func arp(x *model.ARPCount) fields { return fields{numbers: [12]*uint64{&x.Packets}} }
 
 func drop(x *model.Drop) fields {
-	return fields{[10]*uint64{&x.Packets}, [3]*time.Time{&x.First, &x.Last}}
+	return fields{[12]*uint64{&x.Packets}, [3]*time.Time{&x.First, &x.Last}}
 }
 
 // identify makes id what x counts.
@@ -199,7 +206,7 @@ func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at ti
 	c := &columns{b: counts}
 	now = rest
 	now.Hops = decode(c, hop, key.Hops, rest.Hops, at)
-	now.Peers = decode(c, peer, key.Peers, rest.Peers, at)
+	now.Peers = decode(c, model.Either(version < versionFragments, wholePeer, peer), key.Peers, rest.Peers, at)
 	now.MACs = decode(c, mac, key.MACs, rest.MACs, at)
 	now.ARP = decode(c, arp, key.ARP, rest.ARP, at)
 	now.Drops = decode(c, drop, key.Drops, rest.Drops, at)

@@ -18,7 +18,8 @@
 // was closed. A file without it is truncated, and valid up to its last complete frame.
 //
 // Fields that were added to the model are absent in older recordings, and readers skip unknown fields. Any other change
-// raises the version. Readers reject unknown versions. Version 3 added the columns of pairs; version 2 is read as well.
+// raises the version. Readers reject unknown versions. Version 3 added the columns of pairs, version 4 those of
+// fragments; versions 2 and 3 are read as well.
 package record
 
 import (
@@ -31,12 +32,14 @@ import (
 )
 
 // Version is that of the format which is written.
-const Version = 3
+const Version = 4
 
 const (
 	oldest = 2
 	// versionPairs is the first with columns of pairs.
 	versionPairs = 3
+	// versionFragments is the first with columns of fragments.
+	versionFragments = 4
 )
 
 const magic = "lasthop\n"

@@ -206,8 +206,8 @@ func TestForeign(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"byte 0: not a lasthop recording:": []byte("\x0a\x0d\x0d\x0aand so on and so on"),
 		"the file is empty":                nil,
-		"format version 4; this lasthop":   newer,
-		"lasthop reads versions 2 to 3":    older,
+		"format version 5; this lasthop":   newer,
+		"lasthop reads versions 2 to 4":    older,
 		"byte 10: wrong frame checksum":    broken,
 		"byte 10: frame of":                long,
 		"byte 10: unknown frame kind":      append(bytes.Clone(file[:FrontSize]), make([]byte, 40)...),

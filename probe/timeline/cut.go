@@ -150,7 +150,9 @@ func (c cut) peer(p *model.Peer) bool {
 }
 
 func peerSince(b, now model.PeerCount) model.PeerCount {
-	return model.NewPeerCount(minus(now.Packets, b.Packets), minus(now.Requests, b.Requests), minus(now.Replies, b.Replies), minus(now.ICMPErrors, b.ICMPErrors))
+	c := model.NewPeerCount(minus(now.Packets, b.Packets), minus(now.Requests, b.Requests), minus(now.Replies, b.Replies), minus(now.ICMPErrors, b.ICMPErrors))
+	c.Fragments = minus(now.Fragments, b.Fragments)
+	return c
 }
 
 func (c cut) drop(d *model.Drop) bool {

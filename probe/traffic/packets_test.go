@@ -235,8 +235,8 @@ func TestFragments(t *testing.T) {
 			t.Errorf("%s: packets %d, SYN %d; want 1, 0", a, h.Packets, h.SYN)
 		}
 	}
-	if p := peerOf(tr, pod, other).Out; p.Packets != 1 || p.Other != 1 {
-		t.Errorf("peer: %+v, want 1 other", p)
+	if p := peerOf(tr, pod, other).Out; p != (model.PeerCount{Packets: 1, Other: 1, Fragments: 1}) {
+		t.Errorf("peer: %+v, want 1 fragment", p)
 	}
 }
 

@@ -52,6 +52,7 @@ func (c peerCounts) plus(n peerCounts) peerCounts {
 		s.Requests += n.Requests
 		s.Replies += n.Replies
 		s.IcmpErrors += n.IcmpErrors
+		s.Fragments += n.Fragments
 	}
 	return c
 }

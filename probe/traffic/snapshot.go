@@ -111,7 +111,9 @@ func (e *Engine) peers() []model.Peer {
 }
 
 func peerCount(n bpf.TCPeerCount) model.PeerCount {
-	return model.NewPeerCount(n.Packets, n.Requests, n.Replies, n.IcmpErrors)
+	c := model.NewPeerCount(n.Packets, n.Requests, n.Replies, n.IcmpErrors)
+	c.Fragments = n.Fragments
+	return c
 }
 
 func (e *Engine) pairs() []model.PairCount {
