@@ -174,10 +174,10 @@ func (r *runner) tell(found report.Document) error {
 }
 
 // Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about
-// 1 MiB, so the limit leaves room for that.
+// 0.6 MiB, so the limit leaves nearly as much for garbage: 1,000 nodes take 5 % more CPU time than with twice that.
 const (
 	memoryLimit  = 640 << 20
-	memoryOfNode = 1400 << 10
+	memoryOfNode = 1100 << 10
 )
 
 func boundMemory(nodes int) {

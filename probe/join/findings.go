@@ -314,7 +314,7 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 		}
 		if g := c.guess; g != nil && (g.large || g.some) {
 			l := largeLost(by[k])
-			f.Packets += model.Either(g.some, l.Asked-min(l.Asked, l.GotAsked), l.Others-min(l.Others, l.GotOthers))
+			f.Packets += model.Either(g.some, l.Asked-min(l.Asked, l.GotAsked), max(l.Others-min(l.Others, l.GotOthers), l.Fragments-min(l.Fragments, l.GotFragments)))
 			return model.Either(g.some, "lost-some", "lost-large"), words.Facts{"n": l, "dst": dst}
 		}
 		if c.guess != nil && c.guess.ports != nil {
