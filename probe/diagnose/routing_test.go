@@ -825,6 +825,14 @@ func TestRouting(t *testing.T) {
 			n.dropOn(n.Pods[0].Link, "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.20", "203.0.113.9", 8)
 			return n
 		}, []string{"BlackholeRoute proven 10.50.0.20"}},
+		{"a blackhole for a pod behind a bridge that sends", func() *testNode {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("172.20.1.5/32"), Type: "unreachable"})
+			n.sysctl("net.ipv4.conf.all.rp_filter", "2")
+			n.toPod(0, "172.20.1.5", 3)
+			n.dropOn("br-pods", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.1.5", "203.0.113.9", 8)
+			return n
+		}, []string{"BlackholeRoute proven 172.20.1.5"}},
 		{"the return path is another link", func() *testNode {
 			n := kubenet().live()
 			n.route(model.Route{Dst: prefix("172.20.3.0/24"), IfIndex: 3})

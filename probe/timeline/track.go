@@ -14,6 +14,8 @@ const (
 	linger = 5 * time.Second
 	// maxClosed bounds the closed findings that are kept.
 	maxClosed = 100
+	// mostChanges bounds the changes of a finding.
+	mostChanges = 4
 )
 
 type tracker struct {
@@ -67,7 +69,9 @@ func (j *judgement) began(f model.Finding) time.Time {
 	first, _, _ := lostTo(&j.verdict, &f)
 	switch {
 	case first.Before(j.unchanged) && !first.IsZero():
-		return j.unchanged
+		// One that is known to be changed by somebody was as before until the first change that the kernel notified of.
+		changed := model.Find(j.verdict.On.Changes, func(c model.Change) bool { return len(f.Made()) > 0 && c.At.After(j.unchanged) })
+		return model.Either(changed.At.IsZero(), j.unchanged, changed.At)
 	case !first.IsZero():
 		return first
 	case f.Confidence == model.Proven:
@@ -158,6 +162,12 @@ func (t *tracker) begin(c candidate, last time.Time) *model.Tracked {
 // see takes a finding for seen again.
 func (t *tracker) see(x *model.Tracked, f model.Finding, j *judgement) {
 	was := t.known[x.ID]
+	// Another program may have done again what was undone.
+	for _, e := range was.best.Made() {
+		if now := f.Made(); !slices.ContainsFunc(now, func(g model.Evidence) bool { return g.Text == e.Text }) && len(now) < mostChanges {
+			f.Evidence = append(slices.Clip(f.Evidence), e)
+		}
+	}
 	surer := cmp.Compare(f.Confidence.Rank(), was.best.Confidence.Rank())
 	if was.mended = false; surer > 0 || surer == 0 && f.Packets >= was.best.Packets {
 		was.best = f

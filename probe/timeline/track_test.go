@@ -86,6 +86,25 @@ func TestTracker(t *testing.T) {
 
 // TestExtent wants a finding that grows to stay the same one, and another of
 // the same code to be another.
+// TestMadeTwice has two programs make the same fault, one after the other: both are named. It begins when the kernel notified
+// of the first change, not when the configuration before it was last read.
+func TestMadeTwice(t *testing.T) {
+	made := func(who string) []model.Evidence { return []model.Evidence{{Source: model.SourceChanges, Text: who}} }
+	drop := model.Drop{Packets: 5, First: at(1), Last: at(9)}
+	var tr tracker
+	for i, by := range []string{"first", "second"} {
+		f := model.Finding{Code: "A", Confidence: model.Proven, Cause: "rule=1", Packets: uint64(5 + i), Evidence: made(by)}
+		on := &model.Snapshot{Changes: []model.Change{{At: at(2)}, {At: at(7)}}}
+		on.Traffic.Drops = []model.Drop{drop}
+		v := model.Verdict{On: on, Findings: []model.Finding{f}, Causes: []model.DropCause{{Code: "A"}}}
+		tr.judge(judgement{at: at(float64(9 + i)), window: Short, steady: time.Hour, unchanged: at(5), verdict: v, since: v,
+			whole: v.Findings, current: v.Findings, recent: v.Findings})
+	}
+	if len(tr.open) != 1 || !tr.open[0].First.Equal(at(7)) || len(tr.open[0].Made()) != 2 {
+		t.Errorf("got %+v", tr.open)
+	}
+}
+
 func TestExtent(t *testing.T) {
 	f := func(cause string, pods ...string) model.Finding {
 		x := model.Finding{Code: "NoReply", Cause: cause, Confidence: model.Proven, Peers: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}}

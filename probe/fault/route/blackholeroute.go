@@ -250,7 +250,9 @@ func blackholedPods(v *fault.Input, reported map[discard]bool) {
 		by := discarding(a.Decision)
 		// A rule about some sources says nothing of what others send.
 		forAll := by.rule == nil || !by.rule.From.IsValid()
-		if by != (discard{}) && forAll && !reported[by] && blocked(v.Index, a) && unusedMisrouted(v.Index, a) {
+		refused := func(d model.Drop) bool { return d.Src == a.Addr && unreturnable(v.Index, &d) == by }
+		if by != (discard{}) && forAll && !reported[by] && blocked(v.Index, a) &&
+			(unusedMisrouted(v.Index, a) || slices.ContainsFunc(v.Traffic.Drops, refused)) {
 			model.GetOrInsert(byRoute, by).With(a.Addr, netip.Addr{})
 		}
 	}
@@ -258,6 +260,9 @@ func blackholedPods(v *fault.Input, reported map[discard]bool) {
 		f := discards(v, by, l)
 		l.Peers = nil // Nobody reaches these pods.
 		f.LastHopAlive = v.Place(v.Uplink(), model.Ingress)
+		if len(l.Drops) > 0 {
+			f.LastHopAlive, f.Facts["drops"] = v.Place(node.MostDropped(l.Drops)[0].Link, model.Ingress), l.Evidence()
+		}
 		if l.Packets < node.MinDrops {
 			f.Confidence, f.Facts["unused"] = model.Possible, true
 		}
