@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -101,7 +100,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 			return 0, err
 		}
 	}
-	boundMemory(len(targets))
+	joint.BoundGarbage(len(targets))
 	names := model.Map(targets, func(t target) string { return hide.Node(t.node) })
 	var group join.Group
 	// Of a recording that has come only what the verdict needs is kept in memory.
@@ -171,22 +170,6 @@ func (r *runner) replay() (int, error) {
 // tell prints a report, and writes what a CI job wants of it.
 func (r *runner) tell(found report.Document) error {
 	return errors.Join(flags.Print(r.stdout, found, report.Format(r.Output.Value), r.Color.Value), r.writeForCI(found))
-}
-
-// Near a limit garbage is collected more often. What is kept of a node with 100 pods takes about
-// 0.6 MiB, so the limit leaves nearly as much for garbage: 1,000 nodes take 5 % more CPU time than with twice that.
-const (
-	memoryLimit  = 640 << 20
-	memoryOfNode = 1100 << 10
-)
-
-func boundMemory(nodes int) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(memoryLimit, int64(nodes)*memoryOfNode))
-	}
 }
 
 // fail makes an error of a status that says that a recording is not whole, and says why it is not, as a report does.

@@ -11,6 +11,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/cmd/joint"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -25,31 +26,8 @@ func checkMemory() error {
 		return fmt.Errorf("cannot observe: the memory of this cgroup is limited to %d MiB, and observing takes %d or more; in a pod: %s",
 			limit>>20, leastMemory>>20, model.MoreMemory)
 	}
-	limitMemory(math.MaxInt64)
+	joint.LimitMemory(math.MaxInt64)
 	return nil
-}
-
-// heapShare is how many sixteenths of a cgroup's memory Go may use. The others are for BPF maps, the pages of the
-// program, and what the kernel holds for the process.
-const heapShare = 10
-
-// limitMemory has garbage collected more often near a limit, or near that of the cgroup.
-func limitMemory(limit int64) {
-	if cgroup, err := memlimit.FromCgroup(); err == nil {
-		limit = int64(min(uint64(limit), cgroup/16*heapShare))
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit)
-	}
-}
-
-// boundGarbage has garbage collected seldom, which costs little where each reading leaves much
-// of it, but more often near a limit.
-func boundGarbage(limit int64) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200)
-	}
-	limitMemory(limit)
 }
 
 // allowGarbage has garbage collected once there is as much of it as is in use, divided by

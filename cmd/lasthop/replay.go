@@ -177,7 +177,7 @@ func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (
 	if err != nil {
 		return s, err
 	}
-	boundGarbage(togetherLimit)
+	joint.BoundGarbage(1)
 	d := o.Asked()
 	if a.past != nil {
 		d = f.At(f.Len() - 1).Sub(a.past.Start)

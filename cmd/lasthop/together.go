@@ -39,9 +39,6 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	return nil
 }
 
-// togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
-const togetherLimit = 768 << 20
-
 // judgeTogether judges the recordings. It is an error if none can be read, or if no node has the pods.
 func (o *observing) judgeTogether(pods []string) (report.Joint, error) {
 	var focus []netip.Addr
@@ -70,7 +67,7 @@ func (o *observing) judgeTogether(pods []string) (report.Joint, error) {
 func (o *observing) readTogether(j *joint.Recordings, last time.Duration) (result join.Result, closeFiles func(), err error) {
 	j.Last = last
 	closeFiles = j.AddFiles(o.Replay, openRecorded, o.redactor)
-	boundGarbage(togetherLimit)
+	joint.BoundGarbage(len(o.Replay))
 	if result = j.Judge(); j.Read > 0 {
 		return result, closeFiles, nil
 	}
