@@ -6,9 +6,9 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"strings"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/cmd/joint"
@@ -44,14 +44,12 @@ func allowGarbage(least, share uint64) {
 // most of which its start alone needed. Those that it needs again are mapped again, mostly without reading the file.
 func rest() {
 	debug.FreeOSMemory()
-	maps, _ := os.ReadFile("/proc/self/maps")
-	exe, _ := os.Readlink("/proc/self/exe")
-	for line := range strings.Lines(string(maps)) {
-		// 00400000-012d4000 r-xp 00000000 fe:00 1044 /lasthop; what cannot be written is as it is in the file.
-		f := strings.Fields(line)
-		var from, to uintptr
-		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err == nil && f[1][1] == '-' && f[len(f)-1] == exe {
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
+	self, _ := procfs.Self()
+	exe, _ := self.Executable()
+	maps, _ := self.ProcMaps()
+	for _, m := range maps {
+		if !m.Perms.Write && m.Pathname == exe { // as it is in the file
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.StartAddr, m.EndAddr-m.StartAddr, unix.MADV_DONTNEED)
 		}
 	}
 }

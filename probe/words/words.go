@@ -74,8 +74,8 @@ func pageLines(name string) []line {
 	return lines
 }
 
-// pageSet are the texts that pages share, each also as a command has it.
-func pageSet() *template.Template {
+// sharedTexts are those that pages share, each also as a command has it.
+var sharedTexts = sync.OnceValue(func() *template.Template {
 	set := template.Must(template.New("").Funcs(functions).ParseFS(files, "pages/*.tmpl"))
 	for _, t := range set.Templates() {
 		tree := t.Tree.Copy()
@@ -83,9 +83,7 @@ func pageSet() *template.Template {
 		template.Must(set.AddParseTree(inCommand+t.Name(), tree))
 	}
 	return set
-}
-
-var sharedTexts = sync.OnceValue(pageSet)
+})
 
 // Text is a text that pages share, with these values.
 func Text(name string, facts Facts) string {

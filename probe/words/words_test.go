@@ -93,7 +93,7 @@ func TestQuotesInFixes(t *testing.T) {
 
 // TestPut: the first title whose condition holds counts, every why, and each element of lists.
 func TestPut(t *testing.T) {
-	page, err := readPage(pageSet(), "Test", `# a comment
+	page, err := readPage(sharedTexts(), "Test", `# a comment
 title if .known: no route to {{.to}}
 title: no route
 why: It goes
@@ -125,7 +125,7 @@ fix: ip link set dev {{sh .link}} up
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, wrong := range []string{"title", "title if", "title sometimes .x: y", "title: {{.x", "why: {{nosuch .x}}"} {
-		if _, err := readPage(pageSet(), "Test", wrong); err == nil {
+		if _, err := readPage(sharedTexts(), "Test", wrong); err == nil {
 			t.Errorf("%q is read as a line", wrong)
 		}
 	}
@@ -142,7 +142,7 @@ func describe(f *model.Finding) string {
 // TestValues: an observation has the values that its text shows, of all or of the element of a
 // list that it is about, and none that only decide about it.
 func TestValues(t *testing.T) {
-	page, err := readPage(pageSet(), "Test", `tc if .dead: {{.link}} egress: {{count .n "packet"}} to {{few .to}}{{.unset}}{{if .some}}, {{.some}}{{end}}
+	page, err := readPage(sharedTexts(), "Test", `tc if .dead: {{.link}} egress: {{count .n "packet"}} to {{few .to}}{{.unset}}{{if .some}}, {{.some}}{{end}}
 pods each .pods: {{pod .Pod}} sent {{.Packets}} of {{$.n}}
 nat: {{with .rule}}{{.Text}}{{end}}{{.rule.Table}}
 `)
