@@ -159,7 +159,7 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 // entryTTLs are the TTLs, as bits, that a pod's packets had where they came into the node. Where none is as low as what
 // expired, a rule of this node lowered it; where all are, so the pod sends them, which traceroute does not.
 func entryTTLs(v *node.Index, d *model.Drop) (ttls uint64) {
-	pod := v.Pod(d)
+	pod := v.Sender(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
 	for _, h := range v.HopsOf[pod] {
 		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && model.First(v.Pods, func(p *model.Pod) bool { return p.Has(pod) && p.LinkIndex == h.IfIndex }) != nil
