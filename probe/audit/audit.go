@@ -310,7 +310,7 @@ func (a *audit) pair(from netip.Addr, to destination) {
 	}
 	switch a.out.Pairs++; {
 	case f.Dead:
-		a.add(cause{f.By, f.Hop.Kind, f.Hop.Link, f.Hop.Reason}, d)
+		a.add(cause{f.By, f.Kind, f.Link, f.Reason}, d)
 	case unheard == byBridge:
 		a.add(cause{what: d.fate.Silent.Link, reason: byBridge}, d)
 	case f.Silent != nil || unheard == silentHop:

@@ -110,10 +110,21 @@ func (a *audit) imagine(g *group) *model.Snapshot {
 		s.Traffic.ARP = []model.ARPCount{{Addr: n.Addr, IfIndex: n.IfIndex, Direction: model.Egress, Packets: imaginedPackets}}
 	}
 	died := &g.deaths[0].fate
-	s.PacketRules = counted(s.PacketRules, hits, func(r *model.PacketRule) bool {
-		return r == g.by || died.Reply && r.IsNotrack() && r.Concerns(died.Dst, died.Src)
-	}, func(r *model.PacketRule) *model.Counter { return &r.Counter })
-	s.Chains = counted(s.Chains, hits, func(c *model.Chain) bool { return c == g.by }, func(c *model.Chain) *model.Counter { return &c.Counter })
+	count := func(rules *[]model.PacketRule, chains *[]model.Chain) {
+		*rules = counted(*rules, hits, func(r *model.PacketRule) bool {
+			return r == g.by || died.Reply && r.IsNotrack() && r.Concerns(died.Dst, died.Src)
+		}, func(r *model.PacketRule) *model.Counter { return &r.Counter })
+		*chains = counted(*chains, hits, func(c *model.Chain) bool { return c == g.by }, func(c *model.Chain) *model.Counter { return &c.Counter })
+	}
+	count(&s.PacketRules, &s.Chains)
+	s.Pods = slices.Clone(s.Pods)
+	for p := range model.Each(s.Pods) {
+		if p.Netns == died.Netns && p.Inside != nil {
+			in := *p.Inside
+			count(&in.PacketRules, &in.Chains)
+			p.Inside = &in
+		}
+	}
 	s.FrameRules = counted(s.FrameRules, hits, func(r *model.FrameRule) bool { return r == g.by },
 		func(r *model.FrameRule) *model.Counter { return &r.Counter })
 	return &s

@@ -29,6 +29,7 @@ func (j *journey) fromPod(p *model.Pod) {
 	case j.over:
 	case !p.Up:
 		j.die(s, "interface-down", words.Facts{"link": p.Interface})
+	case j.refusedInside(s, p, j.packet("", p.Interface), "OUTPUT", "POSTROUTING"):
 	case l == nil:
 		j.add(model.PathHop{Kind: model.HopLink, Role: model.RolePodLink, Link: p.Link}).say("not-read", nil)
 		j.over = true
@@ -310,5 +311,25 @@ func (j *journey) toPod(p *model.Pod, l *model.Link) {
 		s.instead("by-pod", nil)
 	case !p.Has(j.dst):
 		j.die(s, "other-pod", words.Facts{"dst": j.dst})
+	default:
+		j.refusedInside(s, p, j.packet(p.Interface, ""), "PREROUTING", "INPUT")
 	}
+}
+
+// refusedInside asks the chains of a pod's own namespace, and reports whether they drop the packet.
+func (j *journey) refusedInside(s *step, p *model.Pod, x Packet, hooks ...string) bool {
+	t := j.guards()[p]
+	if t == nil {
+		return false
+	}
+	r := t.filter(x, hooks...)
+	switch {
+	case r.does == drops:
+		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy, "or": r.or})
+	case r.cutOff:
+		s.say("rules-too-many", nil)
+	case r.does == unknown:
+		s.say("rules-may-decide", words.Facts{"rules": len(r.unsure)})
+	}
+	return r.does == drops
 }

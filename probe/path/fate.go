@@ -10,12 +10,13 @@ import (
 
 // Fate is what the tables do with the packets of two ends, and with the replies to them.
 type Fate struct {
-	// Dead: they end at Hop, whose Kind, Link, Role and Reason are set. Reply: replies do. Src and Dst are the addresses
+	// Dead: they end at a hop of this kind and link, for this reason. Reply: replies do. Src and Dst are the addresses
 	// there, In is the link by which the packet came, if there was one.
-	Dead, Reply bool
-	Hop         model.PathHop
-	Src, Dst    netip.Addr
-	In          *model.Link
+	Dead, Reply  bool
+	Kind         model.HopKind
+	Link, Reason string
+	Src, Dst     netip.Addr
+	In           *model.Link
 	// Netns is the namespace of that hop, 0 for the node's. By is the rule, chain or route that ends them, if it is one.
 	Netns uint32
 	By    any
@@ -74,7 +75,8 @@ func (j *journey) fate(f *Fate) bool {
 			f.Silent = n
 		}
 		if s.Dead && s.ended {
-			f.Dead, f.Hop, f.By, f.Src, f.Dst, f.Netns = true, s.PathHop, s.by, s.src, s.dst, s.netns
+			f.Dead, f.Kind, f.Link, f.Reason = true, s.Kind, s.Link, s.Reason
+			f.By, f.Src, f.Dst, f.Netns = s.by, s.src, s.dst, s.netns
 			return true
 		}
 	}

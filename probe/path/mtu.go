@@ -32,7 +32,7 @@ func (j *journey) narrow() *Narrow {
 			}
 		case first == nil || l.MTU >= first.MTU || s.Kind == model.HopBridge || j.clamps():
 		case !routed && j.Outer[l.Index]:
-			return &Narrow{In: in, Out: l}
+			return &Narrow{In: first, Out: l} // A bridge has the MTU of its smallest port.
 		case routed:
 			// The rule of a chain's policy is none.
 			told := j.tooBig(in)

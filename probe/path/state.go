@@ -42,6 +42,8 @@ type State struct {
 	entries func() map[place]*model.Neighbor
 	behind  func() map[int]*model.Pod
 	hw      func() owners
+	// guards are the chains of the pods whose own were read, unless rules there translate: which packet they see then is not known.
+	guards func() map[*model.Pod]*Tables
 	// spare is what Follow uses again.
 	spare spare
 }
@@ -70,7 +72,7 @@ func NewState(s *model.Snapshot) *State {
 	st.Tables = sync.OnceValue(func() *Tables { return newTables(st) })
 	st.Frames = sync.OnceValue(func() *FrameTables { return newFrameTables(s) })
 	st.holders, st.entries, st.behind = sync.OnceValue(st.findHolders), sync.OnceValue(st.findEntries), sync.OnceValue(st.findBehind)
-	st.hw = sync.OnceValue(st.findMACs)
+	st.hw, st.guards = sync.OnceValue(st.findMACs), sync.OnceValue(st.findGuards)
 	for _, c := range s.Sysctls {
 		st.Settings[c.Name] = c.Value
 	}
@@ -108,6 +110,17 @@ func NewState(s *model.Snapshot) *State {
 		}
 	}
 	return st
+}
+
+func (st *State) findGuards() map[*model.Pod]*Tables {
+	out := map[*model.Pod]*Tables{}
+	for p := range model.Each(st.Pods) {
+		in := p.Inside
+		if in != nil && !slices.ContainsFunc(in.PacketRules, func(r model.PacketRule) bool { return r.Target == "REDIRECT" || r.Target == "DNAT" }) {
+			out[p] = NewState(&model.Snapshot{PacketRules: in.PacketRules, Chains: in.Chains, Sets: in.Sets}).Tables()
+		}
+	}
+	return out
 }
 
 // Bridge is the bridge that holds a link, nil for none.

@@ -425,7 +425,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 // whole reads the state after the counters t. At the start it was read before
 // them. So a rule never counts less in the window than the drops it caused.
 func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (model.Point, error) {
-	state, err := w.collector.State(ctx, collect.Losses{Last: w.last, Netns: lossy(t.Drops, w.state.Node.Netns), Addrs: unheard(&t)})
+	state, err := w.collector.State(ctx, collect.Losses{Last: w.last, Netns: w.entered(&t), Addrs: unheard(&t)})
 	if err != nil {
 		return model.Point{}, err
 	}
@@ -443,7 +443,16 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
 }
 
-// mostLossy bounds the pods whose own rules and listeners are read.
+// entered are the namespaces of pods whose own rules and listeners are read: at the end of a window without programs, which reads
+// state alone, all.
+func (w *watch) entered(t *model.Traffic) []uint32 {
+	if w.engine == nil && w.last {
+		return model.Map(w.state.Pods, func(p model.Pod) uint32 { return p.Netns })
+	}
+	return lossy(t.Drops, w.state.Node.Netns)
+}
+
+// mostLossy bounds the pods whose own rules and listeners are read for their losses.
 const mostLossy = 16
 
 // lossy are the namespaces beside the node's in which netfilter dropped most packets, or no socket took most.
