@@ -5,6 +5,7 @@ package audit
 import (
 	"cmp"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,9 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/words"
 )
+
+// gcPercent is how much garbage may gather while an audit runs, as a share of what is in use.
+const gcPercent = 40
 
 // Result is what an audit found.
 type Result struct {
@@ -28,6 +32,8 @@ type Result struct {
 // Run audits the pods that have some of the addresses, all without any. The losses of a window, if the snapshot has some, are
 // ignored.
 func Run(s *model.Snapshot, pods []netip.Addr) Result {
+	// Each pair leaves garbage behind. On a large node the collector would let as much gather as the snapshot takes.
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	a := begin(s, pods)
 	a.named()
 	a.clouded()
