@@ -587,8 +587,10 @@ func (a *audit) take(g *group, f model.Finding) {
 		a.put(g, same)
 		return
 	}
-	if d := &g.deaths[0].pair; d.Kind == model.AuditOutside && d.Name != "" && slices.Contains(meant, f.Code) {
-		f.Severity = model.Info // Who wrote a rule about that range wants it.
+	// Who wrote a rule about a range outside wants it, and so does a pod that refuses new connections, but not what drops replies too.
+	d, replies := &g.deaths[0].pair, slices.ContainsFunc(g.deaths, func(d death) bool { return d.fate.Reply })
+	if slices.Contains(meant, f.Code) && (d.Kind == model.AuditOutside && d.Name != "" || g.kind == model.HopPod && !replies) {
+		f.Severity = model.Info
 	}
 	if len(f.Pods) == 0 {
 		f.Pods = model.Unique(model.Map(g.deaths, func(d death) netip.Addr { return d.ends.Pod }))

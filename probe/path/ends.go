@@ -319,17 +319,5 @@ func (j *journey) toPod(p *model.Pod, l *model.Link) {
 // refusedInside asks the chains of a pod's own namespace, and reports whether they drop the packet.
 func (j *journey) refusedInside(s *step, p *model.Pod, x Packet, hooks ...string) bool {
 	t := j.guards()[p]
-	if t == nil {
-		return false
-	}
-	r := t.filter(x, hooks...)
-	switch {
-	case r.does == drops:
-		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy, "or": r.or})
-	case r.cutOff:
-		s.say("rules-too-many", nil)
-	case r.does == unknown:
-		s.say("rules-may-decide", words.Facts{"rules": len(r.unsure)})
-	}
-	return r.does == drops
+	return t != nil && j.refused(s, t.filter(x, hooks...))
 }

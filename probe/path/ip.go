@@ -168,6 +168,15 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 	if r.rule != nil && (r.does == drops || j.Has(model.SourceNAT) && !r.cutOff && r.does != unknown) {
 		s.showRule(r.rule)
 	}
+	if !j.Has(model.SourceNAT) && r.does != drops {
+		s.say("rules-unread", nil)
+		return
+	}
+	j.refused(s, r)
+}
+
+// refused says what chains decide, and reports whether they drop the packet.
+func (j *journey) refused(s *step, r decision) bool {
 	switch {
 	case r.does == drops:
 		if r.rule == nil && r.policy != nil {
@@ -177,8 +186,6 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 			s.showRule(rule)
 		}
 		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy, "or": r.or})
-	case !j.Has(model.SourceNAT):
-		s.say("rules-unread", nil)
 	case r.cutOff:
 		s.say("rules-too-many", nil)
 	case r.does == unknown:
@@ -186,9 +193,10 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 		for _, rule := range r.unsure {
 			s.showRule(rule)
 		}
-	default:
+	case s.Kind == model.HopPolicy:
 		s.say("accept", words.Facts{"rule": r.rule})
 	}
+	return r.does == drops
 }
 
 func (j *journey) toNode(in string) {
