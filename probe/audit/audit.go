@@ -17,9 +17,6 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// gcPercent is how much garbage may gather while an audit runs, as a share of what is in use.
-const gcPercent = 40
-
 // Result is what an audit found.
 type Result struct {
 	// On is the snapshot without what was counted, and without the sources that count.
@@ -33,7 +30,7 @@ type Result struct {
 // ignored.
 func Run(s *model.Snapshot, pods []netip.Addr) Result {
 	// Each pair leaves garbage behind. On a large node the collector would let as much gather as the snapshot takes.
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	defer debug.SetGCPercent(debug.SetGCPercent(40))
 	a := begin(s, pods)
 	a.named()
 	a.clouded()
