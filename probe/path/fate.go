@@ -46,8 +46,7 @@ var open = map[string]bool{
 func (st *State) Follow(e Ends) Fate {
 	e, socket := st.atSocket(e)
 	t := newTracer(st, e)
-	t.socket, t.spare = socket, &st.spare
-	st.spare.used = 0
+	t.socket = socket
 	there := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port}
 	there.from()
 	f := Fate{Exit: there.exit, As: there.src, Dst: there.dst, Narrow: there.narrow(), Masked: there.mayMask()}
@@ -90,23 +89,4 @@ func (j *journey) asked(s *step) *model.Neighbor {
 	}
 	n := j.NeighborAt(s.next, s.after.link.Index)
 	return model.Either(n == nil || !n.MAC.IsZero() || n.State != "FAILED" && n.State != "INCOMPLETE", nil, n)
-}
-
-// spare are steps that are used again: there are some twenty for each pair.
-type spare struct {
-	steps []*step
-	used  int
-}
-
-func (x *spare) next() *step {
-	switch {
-	case x == nil:
-		return &step{}
-	case x.used == len(x.steps):
-		x.steps = append(x.steps, &step{})
-	}
-	s := x.steps[x.used]
-	x.used++
-	*s = step{says: s.says[:0], shows: s.shows[:0]}
-	return s
 }

@@ -44,8 +44,6 @@ type State struct {
 	hw      func() owners
 	// guards are the chains of the pods whose own were read, unless rules there translate: which packet they see then is not known.
 	guards func() map[*model.Pod]*Tables
-	// spare is what Follow uses again.
-	spare spare
 }
 
 // owners are who has a MAC: forwarding entries, pods and links, in the snapshot's order.

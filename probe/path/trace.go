@@ -107,8 +107,6 @@ type tracer struct {
 	// pair: counts are of the pair alone. answers: the pod only replies to the other end. untracked: a rule excludes what it sends
 	// from connection tracking.
 	pair, answers, untracked bool
-	// spare are the steps of journeys that nobody needs any more; nil where there are none.
-	spare *spare
 }
 
 func newTracer(st *State, e Ends) *tracer {
@@ -230,8 +228,7 @@ func (s *step) decision() string {
 }
 
 func (j *journey) add(h model.PathHop) *step {
-	s := j.spare.next()
-	s.PathHop, s.src, s.dst = h, j.src, j.dst
+	s := &step{PathHop: h, src: j.src, dst: j.dst}
 	j.steps = append(j.steps, s)
 	return s
 }
