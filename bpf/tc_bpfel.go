@@ -174,8 +174,8 @@ type TCPeerCount struct {
 	Packets    uint64
 	Requests   uint64
 	Replies    uint64
-	IcmpErrors uint64
-	Fragments  uint64
+	IcmpErrors uint32
+	Fragments  uint32
 }
 
 type TCPeerShare struct {

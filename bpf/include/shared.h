@@ -122,8 +122,8 @@ struct peer_count {
 	__u64 packets;
 	__u64 requests;
 	__u64 replies;
-	__u64 icmp_errors;
-	__u64 fragments;
+	__u32 icmp_errors;
+	__u32 fragments; /* after the first; wraps */
 };
 
 /*
@@ -264,13 +264,13 @@ _Static_assert(sizeof(struct mac_pair) == 24, "mac_pair");
 _Static_assert(sizeof(struct hop_counter) == 80 + HOP_MACS * 24, "hop_counter");
 _Static_assert(sizeof(struct hop_key) == 8, "hop_key");
 _Static_assert(sizeof(struct link) == 8, "link");
-_Static_assert(sizeof(struct peer) == 104, "peer");
+_Static_assert(sizeof(struct peer) == 88, "peer");
 _Static_assert(sizeof(struct pair_key) == 40, "pair_key");
 _Static_assert(sizeof(struct neigh_key) == 32, "neigh_key");
 _Static_assert(sizeof(struct prefix_key) == 20, "prefix_key");
 _Static_assert(sizeof(struct cilium_drop) == 16, "cilium_drop");
 _Static_assert(sizeof(struct drop_key) == 80, "drop_key");
-_Static_assert(sizeof(struct peer_share) == 112, "peer_share");
+_Static_assert(sizeof(struct peer_share) == 96, "peer_share");
 _Static_assert(sizeof(struct drop_event) == 144 + HEAD_MAX, "drop_event");
 
 #endif

@@ -42,8 +42,8 @@ const imageVariable = "LASTHOP_IMAGE"
 // releaseImage is the image of a release, by its digest; the linker sets it.
 var releaseImage string
 
-const noImage = "want the image with lasthop, from which the debug pods are made, by --image or $%[1]s.\n" +
-	"This plugin was built without one, as those of a release have it. With a registry that the nodes pull from:\n" +
+const noImage = "no image for the debug pods: set --image or $%[1]s.\n" +
+	"Release builds of the plugin have one built in. With a registry that the nodes pull from:\n" +
 	"  make image IMAGE=REGISTRY/lasthop:1 && docker push REGISTRY/lasthop:1 && export %[1]s=REGISTRY/lasthop:1\n" +
 	"Without one, `make image-archive`, and on each node:\n" +
 	"  ctr -n k8s.io images import lasthop-amd64.tar    # then here: export %[1]s=docker.io/library/lasthop:dev"

@@ -335,9 +335,9 @@ func nobody(s *scenario.Scenario, flow scenario.Flow) bool {
 // lingers reports whether a finding may outlive its cause, for information only:
 // packets that wait for a neighbour are dropped up to three seconds after they were
 // sent, replies to what was asked before come to sockets that are closed, and
-// connections that were not tracked as they began stay invalid until they end.
+// connections that were not tracked as they began stay invalid until they end. Rules that no packet met are left, too.
 func lingers(f model.Finding) bool {
-	return f.Severity == model.Info && (f.Code == "UnexplainedDrop" || f.Code == "NoListener" || f.Code == "PolicyDrop")
+	return f.Severity == model.Info && (f.ByTables || f.Code == "UnexplainedDrop" || f.Code == "NoListener" || f.Code == "PolicyDrop")
 }
 
 // paste runs a line as a person does in a shell on the node.

@@ -28,17 +28,18 @@ func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snaps
 	whole := slices.DeleteFunc(slices.Clone(t.marks), before)
 	between := slices.Concat(whole, slices.DeleteFunc(slices.Clone(t.moves), before))
 	slices.SortStableFunc(between, func(a, b *mark) int { return a.at.Compare(b.at) })
-	return cut{base: base, whole: whole, between: between, state: state, keys: &t.keys}.snapshot(p.Snapshot)
+	earlier := model.Filter(whole, func(m *mark) bool { return m.at.Before(p.Snapshot.Window.End) })
+	return cut{base: base, whole: whole, earlier: earlier, between: between, state: state, keys: &t.keys}.snapshot(p.Snapshot)
 }
 
 // cut computes the snapshot of a window.
 type cut struct {
 	base *mark
-	// between are the marks within the window, oldest first, whole those of whole points:
-	// a counter's TTLs are those since the whole point before.
-	between, whole []*mark
-	state          *lastState
-	keys           *keeper
+	// between are the marks within the window, oldest first, whole those of whole points, earlier of these those before the
+	// window's last point: a counter's TTLs are those since the whole point before.
+	between, whole, earlier []*mark
+	state                   *lastState
+	keys                    *keeper
 }
 
 func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
@@ -121,9 +122,13 @@ func (c cut) hop(h *model.HopCount) bool {
 		h.RST, h.ICMPErrors = minus(h.RST, b.rst), minus(h.ICMPErrors, b.icmpErrors)
 		h.FromInside, h.FromUplink = minus(h.FromInside, b.fromInside), minus(h.FromUplink, b.fromUplink)
 	}
-	for _, m := range c.whole {
-		h.TTLs |= m.hops.of(id).ttls
+	// The first set of a window that begins between two states holds what came before, too.
+	var ttls uint64
+	before := model.Either(c.base.early, b.ttls, 0)
+	for _, m := range c.earlier {
+		ttls, before = ttls|m.hops.of(id).ttls&^before, 0
 	}
+	h.TTLs = ttls | h.TTLs&^before
 	h.First = c.first(h.First, h.Last, func(m *mark) bool { return m.hops.of(id).packets > b.packets })
 	return true
 }

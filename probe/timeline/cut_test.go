@@ -187,6 +187,33 @@ func traffic(packets uint64, first, last float64) model.Traffic {
 }
 
 // TestWindow cuts windows out of counts that grow, rest, grow and begin anew.
+// TestTTLs: a window that begins between two states has no TTL that its first set has from before.
+func TestTTLs(t *testing.T) {
+	for _, tt := range []struct {
+		now, want uint64
+	}{{1<<1 | 1<<2 | 1<<64 - 1<<60, 1<<64 - 1<<60}, {1 << 63, 1 << 63}} {
+		tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
+		add := func(second int, isWhole bool, ttls uint64) {
+			p := whole(float64(second), traffic(uint64(10*second), 1, float64(second)), 0)
+			p.Whole, p.Snapshot.Traffic.Hops[0].TTLs = isWhole, ttls
+			if !isWhole {
+				p.Ready = time.Time{}
+			}
+			tl.Add(p)
+		}
+		add(0, true, 0)
+		add(10, true, 1<<63)
+		for second := 11; second < 60; second++ {
+			add(second, false, 1<<1|1<<2)
+		}
+		add(60, true, tt.now)
+		tl.SetWindow(Short)
+		if r, ok := tl.Again(); !ok || r.Snapshot.Traffic.Hops[0].TTLs != tt.want {
+			t.Errorf("%b of a window of %v, want %b", r.Snapshot.Traffic.Hops[0].TTLs, r.Snapshot.Window.Duration(), tt.want)
+		}
+	}
+}
+
 func TestWindow(t *testing.T) {
 	tl := New(func(*model.Snapshot) (none model.Verdict) { return none }, 0)
 	counts := func(second int) (packets uint64, last float64) {

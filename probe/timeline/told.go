@@ -64,8 +64,11 @@ func Standing(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 }
 
 // misjudged reports whether a finding of the whole window is about losses that one accounts for which closed: what made
-// them is not in the state at the window's end.
-func misjudged(f *model.Finding, x *model.Tracked) bool { return x.Closed && OneLoss(f, &x.Finding) }
+// them is not in the state at the window's end. One on packets that go astray, nobody knows to whom, may be about any.
+func misjudged(f *model.Finding, x *model.Tracked) bool {
+	astray := f.Is(model.Astray) && len(f.Peers) == 0 && x.Severity.Rank() >= f.Severity.Rank()
+	return x.Closed && (astray || OneLoss(f, &x.Finding))
+}
 
 // OneLoss reports whether a finding is about losses that another one, as serious at least, accounts for: of its pods and peers,
 // or of its peers, which the other has for pods, and from which it hears nothing.

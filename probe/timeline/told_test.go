@@ -98,6 +98,7 @@ func TestStanding(t *testing.T) {
 	at := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
 	one, two := []netip.Addr{netip.MustParseAddr("10.244.0.5")}, []netip.Addr{netip.MustParseAddr("10.244.0.6")}
 	drop := model.Finding{Code: "UnexplainedDrop", Severity: model.Info, Title: "drops", Pods: one}
+	loops := model.Finding{Code: "RoutingLoop", Severity: model.Critical, Traits: model.Astray, Title: "packets loop", Pods: one}
 	tracked := func(pods []netip.Addr, closed bool, severity model.Severity) []model.Tracked {
 		return []model.Tracked{{
 			ID: 1, First: at, Last: at.Add(time.Minute), Closed: closed,
@@ -115,6 +116,9 @@ func TestStanding(t *testing.T) {
 		{"of another pod", drop, tracked(two, true, model.Warning), []model.Code{"UnexplainedDrop", "PolicyDrop"}},
 		{"a mere note", drop, tracked(one, true, model.Info), []model.Code{"UnexplainedDrop"}},
 		{"nothing else was open", drop, nil, []model.Code{"UnexplainedDrop"}},
+		{"packets that went astray, to nobody knows whom", loops, tracked(two, true, model.Critical), []model.Code{"PolicyDrop"}},
+		{"packets that go astray still", loops, tracked(two, false, model.Critical), []model.Code{"RoutingLoop", "PolicyDrop"}},
+		{"packets that went astray beside a smaller fault", loops, tracked(two, true, model.Warning), []model.Code{"RoutingLoop", "PolicyDrop"}},
 		{"itself was open", tracked(one, true, model.Warning)[0].Finding, tracked(one, true, model.Warning), []model.Code{"PolicyDrop"}},
 	} {
 		got := Told([]model.Finding{tt.judged}, tt.had)

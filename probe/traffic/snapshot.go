@@ -111,8 +111,8 @@ func (e *Engine) peers() []model.Peer {
 }
 
 func peerCount(n bpf.TCPeerCount) model.PeerCount {
-	c := model.NewPeerCount(n.Packets, n.Requests, n.Replies, n.IcmpErrors)
-	c.Fragments = n.Fragments
+	c := model.NewPeerCount(n.Packets, n.Requests, n.Replies, uint64(n.IcmpErrors))
+	c.Fragments = uint64(n.Fragments)
 	return c
 }
 
