@@ -444,9 +444,9 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 }
 
 // entered are the namespaces of pods whose own rules and listeners are read: at the end of a window without programs, which reads
-// state alone, all.
+// state alone, all. Who may not read the node's own may not read theirs.
 func (w *watch) entered(t *model.Traffic) []uint32 {
-	if w.engine == nil && w.last {
+	if w.engine == nil && w.last && w.state.Status(model.SourceNAT) != model.Missing {
 		return model.Map(w.state.Pods, func(p model.Pod) uint32 { return p.Netns })
 	}
 	return lossy(t.Drops, w.state.Node.Netns)
