@@ -60,6 +60,7 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 		Findings []struct {
 			Code       model.Code
 			Severity   model.Severity
+			ByTables   bool
 			Confidence model.Confidence
 			Nodes      []string
 			Pods       []netip.Addr
@@ -74,7 +75,7 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 	}
 	var out []model.Finding
 	for _, f := range r.Findings {
-		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Confidence: f.Confidence, Nodes: f.Nodes, Pods: f.Pods, Peers: f.Peers,
+		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Confidence: f.Confidence, ByTables: f.ByTables, Nodes: f.Nodes, Pods: f.Pods, Peers: f.Peers,
 			Title: f.Title, Evidence: f.Evidence, Fix: f.Fix, Next: f.Steps})
 	}
 	return out, nil
