@@ -67,6 +67,7 @@ func (a *app) audit(ctx context.Context, o *observing, pods []string, diff strin
 func (o *observing) audited(s, before *model.Snapshot, focus []netip.Addr) report.Report {
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
+	collectOften()
 	found := audit.Run(s, focus)
 	if before != nil {
 		found = found.Since(audit.Run(hide.Snapshot(before), nil))

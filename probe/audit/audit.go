@@ -5,7 +5,6 @@ package audit
 import (
 	"cmp"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,8 +28,6 @@ type Result struct {
 // Run audits the pods that have some of the addresses, all without any. The losses of a window, if the snapshot has some, are
 // ignored.
 func Run(s *model.Snapshot, pods []netip.Addr) Result {
-	// Each pair leaves garbage behind. On a large node the collector would let as much gather as the snapshot takes.
-	defer debug.SetGCPercent(debug.SetGCPercent(40))
 	a := begin(s, pods)
 	a.named()
 	a.clouded()

@@ -14,7 +14,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// Kinds lists every kind of finding that Diagnose can report, in the order in which they are judged.
+// Kinds lists every kind of finding that Judge can report, in the order in which they are judged.
 func Kinds() []fault.Kind { return kinds }
 
 // Relate returns findings, which a recording may hold, with what the catalogue
@@ -53,7 +53,7 @@ func Indexed(index *node.Index) model.Verdict {
 	return model.Verdict{On: index.Whole, Findings: found, Causes: causes(v), Silences: silence.Unreplied(v)}
 }
 
-// Sort puts findings into the order of Diagnose.
+// Sort puts findings into the order of Judge.
 func Sort(list []model.Finding) {
 	slices.SortStableFunc(list, func(a, b model.Finding) int {
 		return cmp.Or(

@@ -15,7 +15,7 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// Observe is what a snapshot holds of the node's traffic with others, and Diagnose, without the Rows in the fixes.
+// Observe is what a snapshot holds of the node's traffic with others, and the findings, without the Rows in the fixes.
 func Observe(s *model.Snapshot) (*model.Ends, []model.Finding) {
 	v := newInput(s)
 	found := judge(v)
@@ -234,7 +234,7 @@ func askedPorts(v *node.Index) map[node.Pair][]model.Asked {
 	return out
 }
 
-// Besides is Diagnose with what other nodes know, without the Rows in the fixes. Evidence of theirs has their names.
+// Besides is Judge with what other nodes know, without the Rows in the fixes. Evidence of theirs has their names.
 func Besides(s *model.Snapshot, others node.Beyond) []model.Finding {
 	with := *s
 	others.Nodes = model.Filter(others.Nodes, func(n model.ClusterNode) bool {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -26,9 +27,10 @@ func (j *joint) findings() []model.Finding {
 	}
 	onAllCPUs(len(j.nodes), func(i int) {
 		n := j.nodes[i]
-		n.rest = model.Filter(j.besides(n), func(f model.Finding) bool { return !j.compares(n, &f) })
+		read := sync.OnceValues(n.source.Read)
+		n.rest = model.Filter(j.besides(n, read), func(f model.Finding) bool { return !j.compares(n, &f) })
 		if n.source.Tables != nil && len(j.nodes) <= maxByTables && !n.seen.Failed {
-			if s, err := n.source.Read(); err == nil {
+			if s, err := read(); err == nil {
 				n.rest = append(n.rest, n.source.Tables(s, slices.Concat(n.findings, n.rest))...)
 			}
 		}
@@ -142,8 +144,8 @@ func (j *joint) compares(n *node, f *model.Finding) bool {
 	})
 }
 
-// besides are the node's findings but for the consequences of causes elsewhere.
-func (j *joint) besides(n *node) []model.Finding {
+// besides are the node's findings but for the consequences of causes elsewhere. read reads its observation.
+func (j *joint) besides(n *node, read func() (*model.Snapshot, error)) []model.Finding {
 	if n.out {
 		return n.findings
 	}
@@ -157,7 +159,7 @@ func (j *joint) besides(n *node) []model.Finding {
 	if len(n.settled) == 0 {
 		return n.findings
 	}
-	s, err := n.source.Read()
+	s, err := read()
 	if err != nil {
 		n.seen.Reason = err.Error()
 		return n.findings
@@ -314,7 +316,8 @@ func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 		}
 		if g := c.guess; g != nil && (g.large || g.some) {
 			l := largeLost(by[k])
-			f.Packets += model.Either(g.some, l.Asked-min(l.Asked, l.GotAsked), max(l.Others-min(l.Others, l.GotOthers), l.Fragments-min(l.Fragments, l.GotFragments)))
+			large := max(l.Others-min(l.Others, l.GotOthers), l.Fragments-min(l.Fragments, l.GotFragments))
+			f.Packets += model.Either(g.some, l.Asked-min(l.Asked, l.GotAsked), large)
 			return model.Either(g.some, "lost-some", "lost-large"), words.Facts{"n": l, "dst": dst}
 		}
 		if c.guess != nil && c.guess.ports != nil {

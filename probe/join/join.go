@@ -129,10 +129,9 @@ type node struct {
 	// whole is all that it counted, inner and outer what it did within the time common to it and
 	// others, and around that: nil where that was not needed, or is not known.
 	whole, inner, outer *span
-	// settled are the pairs that causes explain, vacant the addresses that its pods ask for and
-	// that no pod has, with the node that says so.
-	// lost are the pairs whose packets left and did not arrive at the other end, waits those of others' ends that wait
-	// for what the node dropped.
+	// settled are the pairs that causes explain, lost those whose packets left and did not arrive at the other end, waits
+	// those of others' ends that wait for what the node dropped. vacant are the addresses that its pods ask for and that no
+	// pod has, with the node that says so.
 	settled, lost, waits map[nodeindex.Pair]bool
 	vacant               map[netip.Addr]string
 	// introduced: the node was judged with what recordings show of the others.
@@ -144,7 +143,8 @@ type node struct {
 
 func newNode(src Source) *node {
 	n := &node{source: src, seen: model.NodeSeen{Recording: src.Name}, settled: map[nodeindex.Pair]bool{},
-		lost: map[nodeindex.Pair]bool{}, waits: map[nodeindex.Pair]bool{}, vacant: map[netip.Addr]string{}, diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
+		lost: map[nodeindex.Pair]bool{}, waits: map[nodeindex.Pair]bool{}, vacant: map[netip.Addr]string{},
+		diedOut: map[nodeindex.Pair]uint64{}, diedIn: map[nodeindex.Pair]uint64{}}
 	s, err := src.Read()
 	if err != nil {
 		n.seen.Reason, n.seen.Failed, n.out = err.Error(), true, true

@@ -11,8 +11,9 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// oneRange makes causes of the ranges that several nodes have, and of the addresses that pods of several have, where packets for these ranges, or from there, get no
-// reply: a route leads to one of the nodes. What a node has for itself alone, as for containers, nobody else asks.
+// oneRange makes causes of the ranges that several nodes have, and of the addresses that pods of several have, where packets
+// for these ranges, or from there, get no reply: a route leads to one of the nodes. What a node has for itself alone, as for
+// containers, nobody else asks.
 func (j *joint) oneRange() {
 	by := map[netip.Prefix][]*node{}
 	for _, n := range j.in {
@@ -23,9 +24,13 @@ func (j *joint) oneRange() {
 		}
 	}
 	maps.DeleteFunc(by, func(_ netip.Prefix, nodes []*node) bool { return len(nodes) < 2 })
+	shared := slices.Collect(maps.Keys(by))
 	for a, only := range j.at {
-		has := model.Filter(j.in, func(n *node) bool { return only == nil && n.Pods[a] && !n.Fresh[a] })
-		if len(has) > 1 && !slices.ContainsFunc(slices.Collect(maps.Keys(by)), func(r netip.Prefix) bool { return r.Contains(a) }) &&
+		if only != nil || model.InAny(shared, a) {
+			continue
+		}
+		has := model.Filter(j.in, func(n *node) bool { return n.Pods[a] && !n.Fresh[a] })
+		if len(has) > 1 &&
 			slices.ContainsFunc(has, func(n *node) bool { return model.InAny(slices.Concat(n.Own, n.Ranges, n.Networks), a) }) {
 			by[model.Host(a)] = has
 		}

@@ -42,8 +42,8 @@ func peer(x *model.Peer) fields {
 	}
 }
 
-// wholePeer is a peer of before there were columns of fragments.
-func wholePeer(x *model.Peer) fields {
+// peerBefore is a peer in recordings without columns of fragments.
+func peerBefore(x *model.Peer) fields {
 	f := peer(x)
 	f.numbers[5], f.numbers[11] = nil, nil
 	return f
@@ -206,7 +206,7 @@ func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at ti
 	c := &columns{b: counts}
 	now = rest
 	now.Hops = decode(c, hop, key.Hops, rest.Hops, at)
-	now.Peers = decode(c, model.Either(version < versionFragments, wholePeer, peer), key.Peers, rest.Peers, at)
+	now.Peers = decode(c, model.Either(version < versionFragments, peerBefore, peer), key.Peers, rest.Peers, at)
 	now.MACs = decode(c, mac, key.MACs, rest.MACs, at)
 	now.ARP = decode(c, arp, key.ARP, rest.ARP, at)
 	now.Drops = decode(c, drop, key.Drops, rest.Drops, at)

@@ -508,7 +508,7 @@ func (w *watch) traffic() model.Traffic {
 	return t
 }
 
-// probe sends the probes that Diagnose wants answered and adds the results to the snapshot. Counters and state
+// probe sends the probes that the judge wants answered and adds the results to the snapshot. Counters and state
 // were read before, so they hold none of these packets. A probe that cannot be sent makes the source partial;
 // only the end of ctx is an error.
 func (w *watch) probe(ctx context.Context, s *model.Snapshot) error {

@@ -65,7 +65,10 @@ func pageLines(name string) []line {
 	pages.Lock()
 	defer pages.Unlock()
 	lines, known := pages.read[name]
-	if text, err := files.ReadFile("pages/" + name + ".txt"); !known && err == nil {
+	if known {
+		return lines
+	}
+	if text, err := files.ReadFile("pages/" + name + ".txt"); err == nil {
 		if lines, err = readPage(sharedTexts(), name, string(text)); err != nil {
 			panic(err) // a test parses all pages
 		}

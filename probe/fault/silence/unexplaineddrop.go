@@ -161,8 +161,9 @@ func unexplained(v *node.Index, k dropKind, l *node.Lost) fault.Fault {
 func entryTTLs(v *node.Index, d *model.Drop) (ttls uint64) {
 	pod := v.Sender(d)
 	side := model.Either(pod == d.Src, model.AsSource, model.AsDestination)
+	own := model.First(v.Pods, func(p *model.Pod) bool { return p.Has(pod) })
 	for _, h := range v.HopsOf[pod] {
-		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && model.First(v.Pods, func(p *model.Pod) bool { return p.Has(pod) && p.LinkIndex == h.IfIndex }) != nil
+		entry := v.IsUplink(h.IfIndex) || side == model.AsSource && own != nil && own.LinkIndex == h.IfIndex
 		if entry && h.Direction == model.Ingress && h.Side == side {
 			ttls |= h.TTLs
 		}
